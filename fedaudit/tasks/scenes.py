@@ -67,6 +67,10 @@ class Thing:
     x: float
     y: float
 
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES + NOVEL_SHAPES:
+            raise ValueError(f"shape must be one of {', '.join(SHAPES + NOVEL_SHAPES)}, not {self.shape}")
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -161,9 +165,7 @@ def _distance(shape: str, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDA
         return np.maximum(r - 0.95, 0.75 - np.hypot(x - 0.45, y))
     if shape == "hexagon":
         return np.maximum(np.abs(x), np.abs(x) * 0.5 + np.abs(y) * 0.866) - 0.85
-    if shape == "hourglass":
-        return np.maximum(np.abs(y) - 0.9, (np.abs(x) - 0.9 * np.abs(y) - 0.06) * 0.74)
-    raise ValueError(f"shape must be one of {SHAPES + NOVEL_SHAPES}, not {shape!r}")
+    return np.maximum(np.abs(y) - 0.9, (np.abs(x) - 0.9 * np.abs(y) - 0.06) * 0.74)  # hourglass
 
 
 def render(scenes: Sequence[Scene], rng: np.random.Generator, chunk: int = 512) -> NDArray[np.uint8]:
@@ -193,7 +195,7 @@ def _render_chunk(scenes: Sequence[Scene], rng: np.random.Generator) -> NDArray[
         cos, sin = np.cos(tilt[chosen])[:, None], np.sin(tilt[chosen])[:, None]
         cover = np.clip(0.5 - _distance(shape, cos * dx + sin * dy, cos * dy - sin * dx) * radius, 0, 1)[..., None]
         colour = (np.array([COLOURS[thing.colour] for thing in things]) + shade[chosen])[:, None, :]
-        for j, scene_index in enumerate(owner):  # objects never overlap: the order of painting does not matter
+        for j, scene_index in enumerate(owner):
             canvas[scene_index] += cover[j] * (colour[j] - canvas[scene_index])
     canvas += rng.normal(0, 5, (len(scenes), SIZE * SIZE, 1))
     return canvas.clip(0, 255).astype(np.uint8).reshape(-1, SIZE, SIZE, 3)

@@ -1,0 +1,72 @@
+"""Threat models, and the view that each gives of a run: what one adversary holds, and nothing else.
+
+Membership never enters a view. Asking for something that a threat model does not give is an error that names the capability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainers.base import State, Transcript
+
+THREAT_MODELS: dict[str, frozenset[str]] = {
+    "released-model": frozenset({"broadcasts"}),
+    "server": frozenset({"broadcasts", "uploads"}),
+    "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with
+}
+
+
+class LacksCapability(PermissionError):
+    """An attack asked its view for something that the threat model does not give."""
+
+    def __init__(self, threat_model: str, capability: str) -> None:
+        able = ", ".join(name for name, given in THREAT_MODELS.items() if capability in given)
+        super().__init__(f"the threat model {threat_model} does not see {capability} (these do: {able})")
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Record ids that an adversary asks about: of each client, of no client, and further ones of each client's distribution."""
+
+    clients: Mapping[int, Sequence[str]]  # members and held-out records, unlabelled
+    reference: Mapping[int, Sequence[str]]  # known non-members, for thresholds
+    novel: Sequence[str]  # known non-members of another distribution (the papers' split)
+
+
+class View:
+    """What the adversary of one threat model sees of a transcript."""
+
+    def __init__(self, transcript: Transcript, threat_model: str, candidates: Candidates) -> None:
+        if threat_model not in THREAT_MODELS:
+            raise ValueError(f"threat model must be one of {', '.join(THREAT_MODELS)}, not {threat_model}")
+        self._transcript = transcript
+        self.threat_model = threat_model
+        self.candidates = candidates
+        self.rounds = transcript.schedule.rounds
+        self.clients = range(transcript.schedule.clients)
+
+    def _require(self, capability: str) -> None:
+        if capability not in THREAT_MODELS[self.threat_model]:
+            raise LacksCapability(self.threat_model, capability)
+
+    def broadcast(self, r: int) -> State:
+        """The global state at the start of round r, as sent; `broadcast(rounds)` is the released model, `broadcast(0)` public."""
+        self._require("broadcasts")
+        return self._transcript.broadcast(r)
+
+    def participations(self, client: int) -> list[int]:
+        """Rounds in which a client sent something."""
+        self._require("uploads")
+        return self._transcript.participations(client)
+
+    def upload(self, r: int, client: int) -> State:
+        """A client's message of round r, as the server received it."""
+        self._require("uploads")
+        return self._transcript.upload(r, client)
+
+    def private(self, client: int) -> State | None:
+        """A client's own model after its last participation; None if it never took part."""
+        self._require("private states")
+        rounds = self._transcript.participations(client)
+        return self._transcript.private(rounds[-1], client) if rounds else None

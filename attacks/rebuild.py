@@ -1,0 +1,63 @@
+"""Rebuild a client's model from the messages that a server received, and say how stale its parts are (FedRand, section 4.2).
+
+What each way of rebuilding takes for the parts that a client's last message did not hold:
+
+- `exact`: nothing is missing (FedAvg).
+- `literal`: the message of its second-to-last participation, as FedRand's paper says; half the time that is the same half.
+- `newest`: the newest earlier message that did hold them.
+- `server-fill`: the aggregate after its last participation. Always possible, and a guess.
+
+A client that cannot be rebuilt so is not reconstructable: it gets no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attacks.base import View
+from trainers.base import State
+
+WAYS = ("literal", "newest", "server-fill")
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """One client as the server rebuilt it; `state` is None where that is impossible, and `why` says it."""
+
+    client: int
+    way: str
+    state: State | None
+    seen: int | None  # the round of its last participation
+    stale_rounds: int | None  # between that round and the one that the hidden part is from; 0 = exact
+    stale_participations: int | None
+    why: str = ""
+
+
+def rebuild(view: View, client: int, way: str) -> Rebuilt:
+    """The client after its last participation, as far as its messages tell."""
+    rounds = view.participations(client)
+    if not rounds:
+        return Rebuilt(client, way, None, None, None, None, "never took part")
+    last = rounds[-1]
+    sent = view.upload(last, client)
+    hidden = view.broadcast(0).keys() - sent.keys()
+    if not hidden:
+        return Rebuilt(client, "exact", sent, last, 0, 0)
+    if way == "server-fill":
+        return Rebuilt(client, way, view.broadcast(last + 1) | sent, last, None, None)
+    earlier = rounds[-2:-1] if way == "literal" else rounds[-2::-1]
+    for steps, r in enumerate(earlier, 1):
+        older = view.upload(r, client)
+        if hidden <= older.keys():
+            return Rebuilt(client, way, older | sent, last, last - r, steps)
+    why = "took part once" if len(rounds) == 1 else "its other half was never sent"
+    if way == "literal" and len(rounds) > 1:
+        why = "sent the same half in its last two participations"
+    return Rebuilt(client, way, None, last, None, None, why)
+
+
+def rebuild_all(view: View, clients: Sequence[int]) -> list[Rebuilt]:
+    """Clients in every way; a client with nothing hidden has the one way `exact`."""
+    unique = {(r.client, r.way): r for client in clients for way in WAYS for r in [rebuild(view, client, way)]}
+    return list(unique.values())

@@ -1,0 +1,8 @@
+"""The command: `python audit.py --method fedrand --attack maxrenyi`. `--help` shows more; `--list` shows what there is."""
+
+import sys
+
+from fedaudit.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""What an audit says: a finding is a value with its interval, its controls and a verdict in plain language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One number about one method, one adversary and one population. Fields that do not apply are None."""
+
+    method: str
+    attack: str
+    task: str
+    seed: int
+    threat_model: str
+    way: str  # which model the adversary holds: final, exact, literal, newest, server-fill, true state
+    population: str  # whose records count as members
+    nonmembers: str  # "held-out" (same distribution) or "novel objects" (the papers' own split)
+    signal: str
+    headline: bool  # fixed before looking
+    metric: str  # auroc, balanced_accuracy, tpr@10%, tpr@1%, tpr@0.1%
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    members: int
+    nonmembers_n: int
+    clients: int
+    interval: str  # how the interval was made
+    status: str = "ok"  # or "coarse", "not measurable (n)"
+    base_value: float | None = None  # the same score on the public base model
+    base_low: float | None = None
+    base_high: float | None = None
+    base_note: str | None = None
+    blind_value: float | None = None  # a classifier that sees the records and never a model
+    blind_low: float | None = None
+    blind_high: float | None = None
+    detectable: float | None = None  # smallest AUROC whose interval would clear 0.5 at this n
+    realised_fpr: float | None = None
+    realised_low: float | None = None
+    realised_high: float | None = None
+    verdict: str | None = None  # "leak", "no leak found" or "confounded"
+    sentence: str | None = None
+    claimed: str | None = None
+    provable: str | None = None
+    measured: str | None = None

@@ -1,0 +1,48 @@
+"""The blind baseline: a cross-fitted classifier that sees the records and never a model.
+
+What it tells apart, no model leaked: members and non-members of one distribution must be beyond it, and where they are not (another distribution, another
+time, another collector) an attack's AUROC measures that difference and not membership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedaudit.tasks.base import Record
+
+FOLDS = 5
+THUMBNAIL = 8  # pixels a side
+
+
+def blind_scores(records: Sequence[Record], member: Sequence[bool], client: Sequence[str], *, seed: int) -> dict[str, float]:
+    """Log-odds of membership of each record, from a logistic regression that was fitted without it.
+
+    Features: the words of the text, its length, a thumbnail of the image. Folds are stratified by client and membership.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    words = CountVectorizer(binary=True, token_pattern=r"\S+").fit_transform([r.text for r in records]).toarray()
+    length = np.array([[len(r.text.split())] for r in records])
+    features = np.hstack([words, length, [_thumbnail(r.image) for r in records]]).astype(float)
+    y = np.array(member)
+    strata = np.array([f"{c}/{m}" for c, m in zip(client, member, strict=True)])
+    counts = dict(zip(*np.unique(strata, return_counts=True), strict=True))
+    strata = np.where([counts[s] >= FOLDS for s in strata], strata, y.astype(str))
+    scores = np.empty(len(records))
+    for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(features, strata):
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
+        scores[test] = model.fit(features[train], y[train]).decision_function(features[test])
+    return {record.id: float(score) for record, score in zip(records, scores, strict=True)}
+
+
+def _thumbnail(image: np.ndarray) -> np.ndarray:
+    """Block means [3 * 8 * 8] of an image [H, W, 3], edges cropped to a multiple of the block."""
+    h, w = (side // THUMBNAIL for side in image.shape[:2])
+    blocks = image[: h * THUMBNAIL, : w * THUMBNAIL].reshape(THUMBNAIL, h, THUMBNAIL, w, 3)
+    return blocks.mean(axis=(1, 3)).ravel()

@@ -1,0 +1,217 @@
+"""The tables behind a report: what the figures show, one row per point."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from attacks.base import View
+from attacks.rebuild import rebuild_all
+from audits import ranking
+from audits.comparisons import Attacked, Comparison, by_round, comparisons
+from audits.membership import LOSS, STRONGEST, headline_signals, measure
+from fedaudit.tasks.base import Federation
+from trainers.base import State, Transcript, size
+
+CURVE_POINTS = 40
+EXPOSED = 8  # records shown as pictures
+
+
+def evidence(
+    run: Attacked, transcript: Transcript, server: View, federation: Federation, words: Mapping[str, Sequence[str]],
+    *, attack_signal: str, confidence: float,
+) -> dict[str, pd.DataFrame]:  # fmt: skip
+    """All tables by name; `words` are the tokens of the records in `panels(run)`."""
+    signals = list(dict.fromkeys((*headline_signals(attack_signal), LOSS)))
+    rows = comparisons(run)
+    return {
+        "rounds": _rounds(run, transcript, signals, confidence),
+        "clients": _clients(rows, signals),
+        "curves": pd.concat([_curve(c, s, confidence) for c in rows if c.nonmembers == "held-out" for s in signals[:2]]),
+        "scores": _scores(run, rows, signals),
+        "tokens": _tokens(run, words, attack_signal),
+        "exposed": _exposed(run, federation),
+        "utility": _utility(transcript),
+        "cost": _cost(transcript),
+        "coverage": _coverage(server, transcript),
+    }
+
+
+def panels(run: Attacked) -> list[tuple[str, str]]:
+    """The records of the token heatmap: the most exposed member, and the typical held-out record of its client."""
+    ranked = _ranked(run)
+    top = ranked[ranked.member].iloc[0]
+    others = ranked[~ranked.member & (ranked.client == top.client)]
+    return [("member", top.record), ("non-member", others.iloc[len(others) // 2].record)]
+
+
+def _strongest(run: Attacked) -> Comparison:
+    """The row whose records are shown: the server's clients, rebuilt as freshly as it can, or else the released model."""
+    held_out = [c for c in comparisons(run) if c.nonmembers == "held-out"]
+    order = {"exact": 0, "newest": 1, "server-fill": 2, "final": 3}
+    return min(held_out, key=lambda c: order.get(c.way, 9))
+
+
+def _ranked(run: Attacked) -> pd.DataFrame:
+    """Candidates by falling score of the strongest signal under the strongest row."""
+    row = _strongest(run)
+    scored = row.scores.assign(client=row.client, member=row.member, record=row.base.record)
+    return scored.sort_values([STRONGEST, "record"], ascending=[False, True])
+
+
+def _rounds(run: Attacked, transcript: Transcript, signals: Sequence[str], confidence: float) -> pd.DataFrame:
+    rows = []
+    for comparison in by_round(run):
+        loss = transcript.round(comparison.round - 1)["utility"]["global"]["loss"]
+        for signal in signals:
+            found = measure(comparison, comparison.scores[signal], confidence)
+            rows.append(
+                {
+                    "round": comparison.round,
+                    "population": comparison.population,
+                    "signal": signal,
+                    "auroc": found.value,
+                    "low": found.low,
+                    "high": found.high,
+                    "heldout_loss": loss,
+                    "members": found.members,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _clients(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
+    found = []
+    for c in rows:
+        if c.nonmembers == "held-out" and c.population != "last-round members":
+            for signal in signals:
+                values = ranking.client_auroc(c.scores[signal], c.member, c.client)[1]
+                for client, auroc in values.items():
+                    own = c.client == client
+                    members = int(c.member[own].sum())
+                    found.append((c.threat_model, c.way, str(client), signal, auroc, members, int(own.sum()) - members))
+    names = ["threat_model", "way", "client", "signal", "auroc", "members", "nonmembers"]
+    return pd.DataFrame(found, columns=names)
+
+
+def _curve(c: Comparison, signal: str, confidence: float) -> pd.DataFrame:
+    """ROC with band: of one model a bootstrap over clients and records; of one model per client the mean of the clients' curves."""
+    values = c.scores[signal].to_numpy()
+    sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
+    floor = 1 / (min(sizes) if c.per_client else sum(sizes))
+    grid = np.geomspace(floor, 1, CURVE_POINTS)
+    if c.per_client:
+        single = [ranking.roc_band(values[own], c.member[own], c.client[own], fpr_grid=grid, resamples=2)[0]
+                  for name in np.unique(c.client) for own in [c.client == name]]  # fmt: skip
+        from scipy.stats import t
+
+        tpr = np.mean(single, axis=0)
+        half = 0 * tpr + np.nan
+        if len(single) > 1:
+            half = t.ppf((1 + confidence) / 2, len(single) - 1) * np.std(single, axis=0, ddof=1) / len(single) ** 0.5
+        low, high = np.clip(tpr - half, 0, 1), np.clip(tpr + half, 0, 1)
+    else:
+        tpr, low, high = ranking.roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
+    where = {name: getattr(c, name) for name in ("threat_model", "way", "population", "nonmembers")}
+    return pd.DataFrame({**where, "signal": signal, "fpr": grid, "tpr": tpr, "low": low, "high": high, "floor": floor})
+
+
+def _scores(run: Attacked, rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
+    """Scores of candidates, with the truth: for histograms and for the reader's own analysis."""
+    frames = []
+    for c in rows:
+        if c.population == "last-round members":
+            continue
+        keep = ~c.member if c.nonmembers == "novel objects" else np.full(len(c.member), True)
+        kind = np.where(c.member, "member", "held-out" if c.nonmembers == "held-out" else "novel")
+        shown = c.scores[list(signals)].assign(
+            threat_model=c.threat_model, way=c.way, client=c.client, record=c.base.record, kind=kind
+        )
+        frames.append(shown[keep])
+    return pd.concat(frames, ignore_index=True)
+
+
+def _tokens(run: Attacked, words: Mapping[str, Sequence[str]], attack_signal: str) -> pd.DataFrame:
+    row = _strongest(run)
+    frames = []
+    for panel, record in panels(run):
+        at = int(np.flatnonzero(row.base.record == record)[0])
+        now, before = row.scores.iloc[at], row.base.iloc[at]
+        frames.append(
+            pd.DataFrame(
+                {
+                    "panel": panel,
+                    "record": record,
+                    "position": range(len(now.token_entropy)),
+                    "token": words[record][1:],
+                    "slice": now.token_slice,
+                    "entropy": now.token_entropy,
+                    "base_entropy": before.token_entropy,
+                    "log_prob": np.where(np.array(now.token_slice) == "image", np.nan, now.token_log_prob),
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def _exposed(run: Attacked, federation: Federation) -> pd.DataFrame:
+    from PIL import Image
+
+    ranked = _ranked(run)
+    others = ranked[~ranked.member][STRONGEST].to_numpy()
+    records = federation.records
+    rows = []
+    for rank, (_, row) in enumerate(ranked[ranked.member].head(EXPOSED).iterrows(), 1):
+        png = io.BytesIO()
+        Image.fromarray(records[row.record].image).save(png, "PNG")
+        score = float(row[STRONGEST])
+        percentile = 100 * float(np.mean(others < score))
+        rows.append((rank, row.record, row.client, score, score, percentile, records[row.record].text, png.getvalue()))
+    return pd.DataFrame(rows, columns=["rank", "record", "client", "score", "gain", "percentile", "caption", "png"])
+
+
+def _utility(transcript: Transcript) -> pd.DataFrame:
+    rows = [{"round": -1, "model": "global"} | transcript.initial["utility"]]
+    for r in range(transcript.schedule.rounds):
+        for model, utility in transcript.round(r)["utility"].items():
+            rows.append({"round": r, "model": model} | utility)
+    return pd.DataFrame(rows)
+
+
+def _cost(transcript: Transcript) -> pd.DataFrame:
+    whole = size(transcript.broadcast(0))
+    rows = []
+    for r in range(transcript.schedule.rounds):
+        record = transcript.round(r)
+        both = 2 * whole * len(record["cohort"])
+        rows.append((r, record["bytes_down"], record["bytes_up"], both))
+    return pd.DataFrame(rows, columns=["round", "bytes_down", "bytes_up", "fedavg_bytes"])
+
+
+def _coverage(server: View, transcript: Transcript) -> pd.DataFrame:
+    """What the server can rebuild, and how far it is from the owner's true state."""
+    rows = []
+    for found in rebuild_all(server, server.clients):
+        distance = None
+        if found.state is not None and found.seen is not None:
+            distance = update_distance(found.state, transcript.private(found.seen, found.client))
+        possible = found.state is not None
+        rows.append((found.way, f"client-{found.client:02d}", possible, found.why, found.stale_rounds,
+                     found.stale_participations, distance))  # fmt: skip
+    names = ["way", "client", "reconstructable", "why", "stale_rounds", "stale_participations", "distance"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def update_distance(rebuilt: State, true: State) -> float:
+    """Relative Frobenius distance of the weight updates B A: 0 is exact, 1 is as far as no update at all."""
+    names = sorted(name[:-2] for name in true if name.endswith(".A"))
+    squared, norm = 0.0, 0.0
+    for name in names:
+        product = true[f"{name}.B"].double() @ true[f"{name}.A"].double()
+        guess = rebuilt[f"{name}.B"].double() @ rebuilt[f"{name}.A"].double()
+        squared += float((guess - product).square().sum())
+        norm += float(product.square().sum())
+    return (squared / norm) ** 0.5 if norm else float("nan")

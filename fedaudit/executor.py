@@ -1,0 +1,100 @@
+"""Where independent jobs run: in this process, or in a few worker processes that hold the same bench.
+
+A job is a module-level function of (bench, argument). Results come back in the order of the jobs and do not depend on the number of workers:
+each worker computes with one thread.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+Bench = TypeVar("Bench")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+_bench: Any = None  # in a worker: what `build` returned
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended without a result."""
+
+
+class Executor(Generic[Bench]):
+    """Runs jobs on a bench that `build` makes once. A context manager: leaving it ends the workers.
+
+    On Linux the bench is built here and the workers are forked, so that its memory is shared; elsewhere each worker calls `build` (picklable) itself.
+    """
+
+    def __init__(self, build: Callable[[], Bench], *, workers: int = 1) -> None:
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        if workers == 1:
+            self._local = build()
+            return
+        fork = sys.platform == "linux"
+        if fork:
+            self._local = build()
+            build = _Built(self._local)
+        self._pool = concurrent.futures.ProcessPoolExecutor(
+            workers, multiprocessing.get_context("fork" if fork else "spawn"), _start_worker, (build,)
+        )
+        # the first job starts all workers: before any thread of ours (a progress display, say) exists
+        self._pool.submit(os.getpid).result()
+
+    def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
+        """Results in the order of the jobs; with workers, all jobs are under way at once."""
+        if self._pool is None:
+            yield from (function(self._local, job) for job in jobs)
+            return
+        futures = [self._pool.submit(_call, function, job) for job in jobs]
+        try:
+            yield from (future.result() for future in futures)
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise WorkerDied("a worker process died (was it killed for its memory?); run the same command to resume") from error
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def __enter__(self) -> Executor[Bench]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Built:
+    """A `build` that has been called."""
+
+    def __init__(self, bench: Any) -> None:
+        self.bench = bench
+
+    def __call__(self) -> Any:
+        return self.bench
+
+
+def _start_worker(build: Callable[[], Any]) -> None:
+    global _bench
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+    _bench = build()
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _call(function: Callable[[Any, Argument], Result], job: Argument) -> Result:
+    return function(_bench, job)

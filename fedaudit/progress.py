@@ -1,0 +1,58 @@
+"""Progress of long work: bars with the time left on a terminal, a plain log line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LOG_SECONDS = 10.0  # between two log lines of one stage
+
+
+class Progress:
+    """Says what is going on, on stderr, so that stdout holds results only."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._terminal = sys.stderr.isatty() and not quiet
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def stage(self, label: str, total: int) -> Iterator[Callable[[], None]]:
+        """A stage of `total` steps; yields the function to call after each."""
+        with (self._bar if self._terminal else self._log)(label, total) as advance:
+            yield advance
+
+    @contextmanager
+    def _bar(self, label: str, total: int) -> Iterator[Callable[[], None]]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Rich
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Rich(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+            task = bars.add_task(label, total=total)
+            yield lambda: bars.advance(task)
+
+    @contextmanager
+    def _log(self, label: str, total: int) -> Iterator[Callable[[], None]]:
+        started = last = time.monotonic()
+        done = 0
+        self.say(f"{label}: {total} steps")
+
+        def advance() -> None:
+            nonlocal done, last
+            done += 1
+            now = time.monotonic()
+            if done == total:
+                self.say(f"{label}: done in {now - started:.0f} s")
+            elif now - last >= LOG_SECONDS:
+                last = now
+                left = (now - started) / done * (total - done)
+                self.say(f"{label}: {done} of {total}, about {left:.0f} s left")
+
+        yield advance

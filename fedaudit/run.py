@@ -1,0 +1,265 @@
+"""From a plan to a report: train, attack, audit, write. Each part is reused where its key is already on disk."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedaudit import plugins
+from fedaudit.plan import Cell, Plan, versions
+from fedaudit.progress import Progress
+from fedaudit.store import Damaged, Folder, claim
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the report is, what it found, and what was reused."""
+
+    report: Path
+    findings: list[dict[str, Any]]
+    reused: list[str]
+
+
+def run(plan: Plan, progress: Progress) -> Outcome:
+    """Everything that a plan asks for. Safe to kill and to run twice at once."""
+    report = claim(plan.report_folder)
+    with report.lock(progress.say):
+        if _complete(report, progress.say):
+            return Outcome(report.path / "index.html", report.read_json("findings.json"), ["report"])
+        reused = []
+        with _Workshop(plan, progress) as workshop:
+            evidence = []
+            for cell in plan.cells:
+                found, how = _audit(cell, workshop, progress)
+                evidence.append(found)
+                reused += how
+        from reports.report import build
+
+        with progress.stage("report", 1) as advance:
+            build(evidence, report.write)
+            report.write_json("complete.json", sorted(report.names()))
+            advance()
+    return Outcome(report.path / "index.html", report.read_json("findings.json"), reused)
+
+
+def _complete(folder: Folder, say: Callable[[str], None]) -> bool:
+    """All files of a finished folder are there and intact; `complete.json` is written last."""
+    if not folder.usable("complete.json", say):
+        return False
+    intact = [folder.usable(name, say) for name in folder.read_json("complete.json")]
+    return all(intact)
+
+
+class _Workshop:
+    """The bench (model, data) and its workers, set up when the first job needs them."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self.plan, self.progress = plan, progress
+        self._executor: Any = None
+
+    @functools.cached_property
+    def federation(self) -> Any:
+        task = plugins.plugins("task")[self.plan.task]
+        return task.make(self.plan.task_params, clients=self.plan.clients, seed=self.plan.seed)
+
+    @property
+    def executor(self) -> Any:
+        if self._executor is None:
+            from fedaudit.executor import Executor
+
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+            build = functools.partial(make_bench, self.plan)
+            with self.progress.stage("model and image embeddings", 1) as advance:
+                self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
+                advance()
+        return self._executor
+
+    def __enter__(self) -> _Workshop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._executor is not None:
+            self._executor.__exit__(*error)
+
+
+def make_bench(plan: Plan) -> Any:
+    """The frozen model with its adapter, the encoded records, and who trains on what."""
+    import importlib
+
+    import torch
+
+    from fedaudit.backbones.vlm import load
+    from trainers.base import Bench
+
+    torch.set_num_threads(1)
+    federation = _Workshop(plan, Progress(quiet=True)).federation
+    vlm = load(plan.backbone, plan.device)
+    with (cache := claim(plan.out / "cache")).lock(lambda _: None):
+        data = vlm.encode(list(federation.records.values()), federation.instruction, cache)
+    learner = importlib.import_module(f"trainers.{plan.cells[0].plugin.learner}").Learner(vlm, data, plan.settings)
+    training = [[record.id for record in client.training_records] for client in federation.clients]
+    return Bench(learner, training, [record.id for record in federation.test])
+
+
+def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, list[str]]:
+    """The evidence of one cell, computed or read back, and what of it was reused."""
+    from reports.report import Evidence
+
+    folder = claim(cell.analysis_folder)
+    reused = []
+    with folder.lock(progress.say):
+        if _complete(folder, progress.say):
+            reused.append(f"analysis of {cell.method}, seed {cell.seed}")
+        else:
+            for _ in range(2):  # damage found on the way is repaired by computing again, once
+                try:
+                    reused += _analyse(cell, folder, workshop, progress)
+                    break
+                except Damaged as damage:
+                    progress.say(f"{damage}; computing it again")
+        tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in folder.names() if name.endswith(".parquet")}
+        tables = {name: table for name, table in tables.items() if not name.startswith("scores-")}
+        stored = folder.read_json("findings.json")
+    setting = cell.setting | {
+        "attack": cell.analysis_description["attack"],
+        "audit": cell.analysis_description["audit"],
+        "keys": {"training": cell.training_key, "analysis": cell.analysis_key},
+        "versions": cell.training_description["versions"],
+        "fedaudit": versions(["fedaudit"])["fedaudit"],
+    }
+    evidence = Evidence(cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, NOTES)
+    return evidence, reused
+
+
+NOTES = [
+    "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large model would leak.",
+    "Membership here means that a record was in a client's training set; the clients' coins decided it, so that members and "
+    "held-out records are exchangeable.",
+    "The intervals are over records and clients of one training; use --seeds for the spread over trainings.",
+    "Noise-free methods claim no epsilon; what is uploaded without noise has provable epsilon infinity.",
+]  # fmt: skip
+
+
+def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress) -> list[str]:
+    """Train where needed, attack, audit; write findings and tables. Returns what was reused."""
+    import dataclasses
+
+    from attacks.base import THREAT_MODELS, Candidates, View
+    from audits.evidence import evidence, panels
+    from audits.membership import cells, membership
+
+    transcript, trained_before = _train(cell, workshop, progress)
+    federation = workshop.federation
+    candidates = Candidates(
+        {k: [r.id for r in client.records] for k, client in enumerate(federation.clients)},
+        {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
+        [r.id for r in federation.novel],
+    )
+    views = {name: View(transcript, name, candidates) for name in THREAT_MODELS}
+    attack = plugins.plugins("attack")[cell.plan.attack].make(cell.plan.attack_params)
+    attacked = _attack(attack, views, folder, transcript, workshop, progress)
+    with progress.stage(f"audit of {cell.method}", 3) as advance:
+        names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
+        found = membership(attacked, cell.plan.audit_params, attack_signal=attack.signal, names=names)
+        advance()
+        asked = [record for _, record in panels(attacked)]
+        words = dict(zip(asked, next(iter(workshop.executor.map(_words, [asked]))), strict=True))
+        confidence = cell.plan.audit_params.confidence
+        tables = evidence(attacked, transcript, views["server"], federation, words,
+                          attack_signal=attack.signal, confidence=confidence)  # fmt: skip
+        advance()
+        tables["cells"] = cells(attacked, confidence)
+        advance()
+    for name, table in tables.items():
+        folder.write_table(f"{name}.parquet", table)
+    folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
+    folder.write_json("complete.json", sorted(folder.names()))
+    return [f"training of {cell.method}, seed {cell.seed}"] if trained_before else []
+
+
+def _train(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, bool]:
+    """The transcript of a cell, trained as far as it is not on disk; whether all of it was."""
+    from trainers.base import Schedule, Transcript, train
+
+    plan = cell.plan
+    schedule = Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed)
+    folder = claim(cell.training_folder)
+    with folder.lock(progress.say):
+        if _complete(folder, progress.say):
+            return Transcript(folder, schedule), True
+        folder.write_json("run.json", cell.training_description)
+        references = [record.references for record in workshop.federation.test]
+        executor = workshop.executor
+        with progress.stage(f"training {cell.method}, seed {cell.seed}", schedule.rounds) as advance:
+            transcript = train(
+                cell.plugin.make(plan.methods[cell.method]), schedule, references,
+                folder=folder, executor=executor, say=progress.say, advance=advance,
+            )  # fmt: skip
+        folder.write_json("complete.json", sorted(folder.names()))
+    return transcript, False
+
+
+def _attack(
+    attack: Any, views: dict[str, Any], folder: Folder, transcript: Any, workshop: _Workshop, progress: Progress
+) -> Any:
+    """Score every model that any adversary holds, each distinct one once, and put the truth beside it."""
+    from audits.blind import blind_scores
+    from audits.comparisons import Attacked, ScoredModel
+    from trainers.base import pack
+
+    held = [model for view in views.values() for model in attack.models(view)]
+    distinct = {model.digest: model for model in held}
+    todo = {d: m for d, m in distinct.items() if not folder.usable(f"scores-{d}.parquet", progress.say)}
+    if todo:
+        jobs = [(attack, pack(model.state), list(model.records)) for model in todo.values()]
+        with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(jobs)) as advance:
+            for digest, table in zip(todo, workshop.executor.map(_score, jobs), strict=True):
+                folder.write_table(f"scores-{digest}.parquet", table)
+                advance()
+    tables = {digest: folder.read_table(f"scores-{digest}.parquet").set_index("record", drop=False) for digest in distinct}
+    base = tables[next(model.digest for model in held if model.way == "base")]
+    scored = [
+        ScoredModel(m.threat_model, m.way, m.client, m.round, attack.calibrate(tables[m.digest], base))
+        for m in held
+        if m.way != "base"
+    ]
+    federation = workshop.federation
+    view = views["released-model"]
+    owners = [(f"client-{k:02d}", record) for k, client in enumerate(federation.clients) for record in client.records]
+    truth = federation.truth
+    members = [(name, record) for name, record in owners if truth[record.id]]
+    against_novel = members + [("novel", record) for record in federation.novel]
+    blind = {
+        "held-out": _blind(blind_scores, owners, [truth[r.id] for _, r in owners]),
+        "novel objects": _blind(blind_scores, against_novel, [name != "novel" for name, _ in against_novel]),
+    }
+    return Attacked(
+        scored, attack.calibrate(base, base), blind, view.candidates.clients, view.candidates.reference,
+        view.candidates.novel, truth, [transcript.cohort(r) for r in range(transcript.schedule.rounds)],
+    )  # fmt: skip
+
+
+def _blind(classify: Callable[..., dict[str, float]], pairs: list[tuple[str, Any]], member: list[bool]) -> dict[str, float]:
+    return classify([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
+
+
+def _score(bench: Any, job: tuple[Any, bytes, list[str]]) -> Any:
+    from trainers.base import unpack
+
+    attack, state, records = job
+    return attack.score(bench.learner, unpack(state), records)
+
+
+def _words(bench: Any, records: list[str]) -> list[list[str]]:
+    """The tokens of records as words."""
+    tokenizer = bench.learner.vlm.tokenizer
+    return [[tokenizer.decode([int(i)]).strip() for i in bench.learner.data[record].ids] for record in records]
+
+
+def limited(plan: Plan, **changes: Any) -> Plan:
+    """A plan with some fields changed."""
+    return replace(plan, **changes)

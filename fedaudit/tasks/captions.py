@@ -1,0 +1,70 @@
+"""Embedded image captioning: small scenes whose captions end in details that no picture determines.
+
+Records are drawn from the procedural world of `scenes`, partitioned over clients by object class (Dirichlet). As in real captions, the
+second half (who, where, when) cannot be read off the image; a model that predicts it has memorised the record. Nothing is downloaded.
+Source of the set-up: FedRand, section 4.1 and appendix A; the novel-object scenes play NoCaps.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedaudit.tasks import scenes
+from fedaudit.tasks.base import Client, Federation, Record, coin_flips, dirichlet_proportions
+
+INSTRUCTION = "Briefly describe given image.\nUSER: <image>\nA short image description:\nASSISTANT:"  # FedRand A.2
+
+
+@dataclass(frozen=True)
+class Params:
+    records: int = field(default=28, metadata={"help": "expected training records per client; as many are held out"})
+    dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition by object class"})
+    reference: int = field(default=75, metadata={"help": "records per client kept for thresholds"})
+    novel: int = field(default=300, metadata={"help": "out-of-distribution records (novel objects)"})
+    test: int = field(default=48, metadata={"help": "test scenes for utility"})
+
+    def __post_init__(self) -> None:
+        for name, least in (("records", 2), ("reference", 2), ("novel", 2), ("test", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if not 1e-3 <= self.dirichlet <= 1e6:
+            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
+
+
+def captions(params: Params, *, clients: int, seed: int) -> Federation:
+    """The federation of `clients` clients; each part has its own generator, so that none depends on another's size."""
+    rng = np.random.default_rng((seed, 0))
+    proportions = dirichlet_proportions(clients, len(scenes.SHAPES), params.dirichlet, rng)
+    return Federation(
+        instruction=INSTRUCTION,
+        clients=tuple(_client(k, p, params, np.random.default_rng((seed, 1, k))) for k, p in enumerate(proportions)),
+        novel=tuple(_draw("novel", params.novel, np.random.default_rng((seed, 2)), shapes=scenes.NOVEL_SHAPES)),
+        test=tuple(_draw("test", params.test, np.random.default_rng((seed, 3)), references=5)),
+    )
+
+
+def _client(k: int, proportions: np.ndarray, params: Params, rng: np.random.Generator) -> Client:
+    name = f"client-{k:02d}"
+    classes = rng.choice(scenes.SHAPES, size=2 * params.records + params.reference, p=proportions)
+    drawn = _draw(name, len(classes), rng, classes=[str(c) for c in classes])
+    pool = 2 * params.records
+    return Client(name, tuple(drawn[:pool]), tuple(drawn[pool:]), coin_flips(pool, rng))
+
+
+def _draw(
+    name: str,
+    n: int,
+    rng: np.random.Generator,
+    *,
+    classes: list[str] | None = None,
+    shapes: tuple[str, ...] = scenes.SHAPES,
+    references: int = 1,
+) -> list[Record]:
+    """n records named `name-000` and on; the caption is the first of the references."""
+    drawn = [scenes.draw_scene(rng, shapes, first=classes[i] if classes else None) for i in range(n)]
+    texts = [[f"{scene.description} . {scenes.draw_story(rng)}" for _ in range(references)] for scene in drawn]
+    images = scenes.render(drawn, rng)
+    return [
+        Record(f"{name}-{i:03d}", scene.things[0].shape, image, said[0], tuple(said))
+        for i, (scene, said, image) in enumerate(zip(drawn, texts, images, strict=True))
+    ]

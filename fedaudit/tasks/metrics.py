@@ -1,0 +1,177 @@
+"""Caption metrics as MSCOCO's evaluation (coco-caption) computes them: BLEU-1..4, ROUGE-L and CIDEr-D, without Java.
+
+Sources: Papineni et al., BLEU (ACL 2002); Lin, ROUGE (2004); Vedantam et al., CIDEr (CVPR 2015); the evaluation itself:
+Chen et al., Microsoft COCO Captions (2015). `bleu`, `rouge_l` and `cider` take tokens, hypotheses [image][token] and
+references [image][reference][token], and return coco-caption's own scale; `caption_scores` takes texts and returns the
+scale that papers print. ValueError: no images, unequal numbers of images, an image without references, one string where
+several are due.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from statistics import fmean
+
+Tokens = Sequence[str]
+Gram = tuple[str, ...]
+
+ORDERS = (1, 2, 3, 4)
+TINY, SMALL = 1e-15, 1e-9  # coco-caption's guards: a precision of 0 / n becomes 1e-15 / n, and 0 / 0 becomes 1e-6
+BETA = 1.2  # ROUGE-L: how much recall counts against precision
+SIGMA = 6.0  # CIDEr-D: width of the length penalty, in tokens
+
+_TOKEN = re.compile(
+    r"""\b[a-z](?:\.[a-z])+\b\.?                       # u.s., a.m.
+    | can(?=not\b) | (?:gon|wan)(?=na\b) | got(?=ta\b) | (?:gim|lem)(?=me\b)
+    | [a-z]+(?=n't\b) | n't\b                          # do n't
+    | '(?:[smd]|re|ve|ll)\b                            # it 's
+    | [dlo]'\w{2,}                                     # o'clock
+    | \w+(?:[-/]\w+|(?<=\d)[.,:]\d+)*                  # t-shirt, and/or, 1,000, 10:30
+    | [?!]{2,}                                         # coco-caption drops only a single ? or !
+    | [^\w\s?!'"`“”„«».,:;…–—-]                        # any other sign; the listed ones are dropped
+    """,
+    re.VERBOSE,
+)
+
+
+def tokenize(text: str) -> list[str]:
+    """Lower-case tokens in the manner of the Stanford PTB tokenizer, less the punctuation that coco-caption removes.
+
+    Contractions are split (do n't, it 's, can not); hyphenated words and numbers (1,000) stay whole. Brackets stay, as
+    in coco-caption: its list has -LRB-, but the tokens compared with that list are lower case already. Not reproduced,
+    being rare in captions: American spelling, URLs, the full stop kept in "mr.", apostrophes as in ma'am.
+    """
+    return _TOKEN.findall(text.lower().translate({ord("‘"): "'", ord("’"): "'"}))
+
+
+def bleu(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> tuple[float, float, float, float]:
+    """BLEU-1 to BLEU-4 of the corpus, each in [0, 1] (Papineni et al. 2002, section 2.3).
+
+    An image's reference length is the one closest to its hypothesis, of two equally close ones the shorter. As in
+    coco-caption a precision is (matches + 1e-15) / (n-grams + 1e-9): an order without a match makes BLEU small, not 0.
+    """
+    _check_tokens(hypotheses, references)
+    lengths = [(len(h), [len(r) for r in refs]) for h, refs in zip(hypotheses, references, strict=True)]
+    said = sum(length for length, _ in lengths)
+    due = sum(min((abs(one - length), one) for one in ones)[1] for length, ones in lengths)
+    penalty = math.exp(min(0.0, 1 - (due + SMALL) / (said + TINY)))
+    precisions = [_precision(hypotheses, references, n) for n in ORDERS]
+    bleu1, bleu2, bleu3, bleu4 = (penalty * math.prod(precisions[:n]) ** (1 / n) for n in ORDERS)
+    return bleu1, bleu2, bleu3, bleu4
+
+
+def rouge_l(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
+    """ROUGE-L, mean over images, in [0, 1]: F (beta 1.2) of the longest common subsequence (Lin 2004, section 3).
+
+    With several references coco-caption takes the best precision and the best recall, even from two different ones.
+    """
+    _check_tokens(hypotheses, references)
+    return fmean(_rouge_l(h, refs) for h, refs in zip(hypotheses, references, strict=True))
+
+
+def cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
+    """CIDEr-D, mean over images, in [0, 10]; near 1 on MSCOCO (Vedantam et al. 2015, the variant CIDEr-D).
+
+    Document frequencies come from these references, so scores of different test sets do not compare. An n-gram weighs
+    log(images / images with it): a single image, or n-grams that every image has, score 0.
+    """
+    _check_tokens(hypotheses, references)
+    return fmean(_cider(hypotheses, references, n) for n in ORDERS)
+
+
+def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """All metrics of texts, hypotheses [image] and references [image][reference], times 100 as papers print them.
+
+    Keys bleu1, bleu2, bleu3, bleu4 and rouge_l (0 to 100) and cider (0 to 1000; coco-caption's 1.11 reads 111).
+    """
+    _check(hypotheses, references)
+    said = [tokenize(text) for text in hypotheses]
+    right = [[tokenize(text) for text in texts] for texts in references]
+    scores = {f"bleu{n}": score for n, score in zip(ORDERS, bleu(said, right), strict=True)}
+    scores |= {"rouge_l": rouge_l(said, right), "cider": cider(said, right)}
+    return {name: 100 * score for name, score in scores.items()}
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Percent of images whose hypothesis is one of the references, but for letter case and space at the ends."""
+    _check(hypotheses, references)
+    pairs = zip(hypotheses, references, strict=True)
+    return 100 * fmean(h.strip().lower() in {r.strip().lower() for r in refs} for h, refs in pairs)
+
+
+def _ngrams(tokens: Tokens, n: int) -> Counter[Gram]:
+    return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
+
+
+def _precision(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]], n: int) -> float:
+    """Share of the corpus's n-grams that are right: each at most as often as in the reference that has most of it."""
+    matches = total = 0
+    for hypothesis, refs in zip(hypotheses, references, strict=True):
+        counts = _ngrams(hypothesis, n)
+        matches += (counts & reduce(or_, (_ngrams(r, n) for r in refs))).total()
+        total += counts.total()
+    return (matches + TINY) / (total + SMALL)
+
+
+def _rouge_l(hypothesis: Tokens, refs: Sequence[Tokens]) -> float:
+    common = [_lcs(hypothesis, r) for r in refs]
+    if not any(common):
+        return 0.0
+    precision = max(common) / len(hypothesis)
+    recall = max(c / max(len(r), 1) for c, r in zip(common, refs, strict=True))
+    return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
+
+
+def _lcs(a: Tokens, b: Tokens) -> int:
+    """Length of the longest common subsequence; row[j] is that of the tokens of `a` so far and of b[:j]."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        above, row = row, [0]
+        for j, y in enumerate(b):
+            row.append(above[j] + 1 if x == y else max(above[j + 1], row[j]))
+    return row[-1]
+
+
+def _cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]], n: int) -> float:
+    """CIDEr-D of the n-grams of one length."""
+    frequency = Counter(gram for refs in references for gram in {gram for r in refs for gram in _ngrams(r, n)})
+
+    def weigh(tokens: Tokens) -> dict[Gram, float]:
+        grams = _ngrams(tokens, n).items()
+        return {gram: count * math.log(len(references) / max(1, frequency[gram])) for gram, count in grams}
+
+    def score(hypothesis: Tokens, reference: Tokens) -> float:
+        penalty = math.exp(-((len(hypothesis) - len(reference)) ** 2) / (2 * SIGMA**2))
+        return 10 * penalty * _clipped_cosine(weigh(hypothesis), weigh(reference))
+
+    return fmean(fmean(score(h, r) for r in refs) for h, refs in zip(hypotheses, references, strict=True))
+
+
+def _clipped_cosine(a: dict[Gram, float], b: dict[Gram, float]) -> float:
+    """Cosine with `a` cut to at most `b` in the product, so that repeating a word wins nothing; 0 for a zero vector."""
+    norm = math.hypot(*a.values()) * math.hypot(*b.values())
+    return sum(min(weight, b[gram]) * b[gram] for gram, weight in a.items() if gram in b) / norm if norm else 0.0
+
+
+def _check(hypotheses: Sequence[object], references: Sequence[Sequence[object]]) -> None:
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"hypotheses and references must be of the same images, not of {len(hypotheses)} and {len(references)}"
+        )
+    if not hypotheses:
+        raise ValueError("hypotheses must hold at least one image, not 0")
+    for i, refs in enumerate(references):
+        if isinstance(refs, str) or not refs:
+            raise ValueError(f"references[{i}] must be a sequence of at least one reference, not {refs!r}")
+
+
+def _check_tokens(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> None:
+    _check(hypotheses, references)
+    for text in (*hypotheses, *(r for refs in references for r in refs)):
+        if isinstance(text, str):
+            raise ValueError(f"hypotheses and references must hold lists of tokens (tokenize), not the string {text!r}")

@@ -1,0 +1,79 @@
+"""Jobs on workers: order, equality with one process, death of a worker and of the parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch  # noqa: F401  before the fork, so that all workers start at once
+
+from fedaudit.executor import Executor, WorkerDied
+
+
+def times(bench, x):
+    time.sleep(0.02 * (x % 3))
+    return bench * x, os.getpid()
+
+
+def die(bench, x):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(bench, x):
+    raise ValueError(f"job {x}")
+
+
+def test_results_come_in_the_order_of_the_jobs_and_from_several_processes():
+    with Executor(lambda: 10, workers=2) as executor:
+        found = list(executor.map(times, range(12)))
+    assert [value for value, _ in found] == [10 * x for x in range(12)]
+    assert len({pid for _, pid in found} - {os.getpid()}) == 2
+
+
+def test_one_worker_is_this_process():
+    with Executor(lambda: 10) as executor:
+        assert list(executor.map(times, [3])) == [(30, os.getpid())]
+
+
+def test_a_dead_worker_is_an_error_that_says_how_to_go_on():
+    with Executor(lambda: 1, workers=2) as executor, pytest.raises(WorkerDied, match="run the same command to resume"):
+        list(executor.map(die, [1]))
+
+
+def test_an_error_in_a_job_comes_back_as_it_is():
+    with Executor(lambda: 1, workers=2) as executor, pytest.raises(ValueError, match="job 4"):
+        list(executor.map(fail, [4]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_die_with_a_killed_parent():
+    code = (
+        "import os, time\n"
+        "from fedaudit.executor import Executor\n"
+        "from tests.test_executor import times\n"
+        "with Executor(lambda: 1, workers=2) as e:\n"
+        "    print(*{pid for _, pid in e.map(times, range(8))}, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert workers
+    parent.kill()
+    parent.wait()
+    for _ in range(100):
+        alive = [pid for pid in workers if os.path.exists(f"/proc/{pid}") and "Z" not in _state(pid)]
+        if not alive:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"workers {alive} outlived their parent")
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "Z"

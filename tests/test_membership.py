@@ -1,0 +1,188 @@
+"""The membership audit on made-up scores: null calibration, a planted leak, a shifted control, laws."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from audits import ranking
+from audits.blind import blind_scores
+from audits.comparisons import Attacked, ScoredModel, by_round, comparisons
+from audits.membership import Params, cells, headline_signals, membership
+from fedaudit.tasks.base import Record
+
+SIGNAL = "renyi/2/10/caption"
+SIGNALS = (SIGNAL, "loss-base/caption", "loss/caption")
+NAMES = {"method": "m", "attack": "a", "task": "t", "seed": 0}
+CLIENTS, POOL = 8, 24
+
+
+def frame(records, rng, shift=None):
+    scores = pd.DataFrame({"record": list(records)} | {s: rng.normal(size=len(records)) for s in SIGNALS})
+    if shift is not None:
+        for s in SIGNALS:
+            scores[s] += np.array([shift.get(r, 0.0) for r in records])
+    return scores.set_index("record", drop=False)
+
+
+def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
+    """Eight clients with 24 candidates each; `leak` moves members' scores in every model that an adversary holds."""
+    rng = np.random.default_rng(seed)
+    records = {k: [f"c{k}-{i}" for i in range(POOL)] for k in range(CLIENTS)}
+    reference = {k: [f"r{k}-{i}" for i in range(30)] for k in range(CLIENTS)}
+    novel = [f"n{i}" for i in range(40)]
+    truth = {r: bool(m) for k in records for r, m in zip(records[k], rng.permutation([True, False] * (POOL // 2)), strict=True)}
+    pool = [r for k in records for r in records[k]]
+    everything = [*pool, *[r for k in reference for r in reference[k]], *novel]
+    shift = {r: leak * used for r, used in truth.items()} | dict.fromkeys(novel, -novel_shift)
+    base_shift = {r: base_leak * used for r, used in truth.items()} | dict.fromkeys(novel, -novel_shift)
+    blind = {r: rng.normal() + blind_leak * truth.get(r, False) for r in everything}
+    models = [ScoredModel("released-model", "round", None, 1, frame(pool[::2], rng, shift))]
+    models += [ScoredModel("released-model", "final", None, 2, frame(everything, rng, shift))]
+    for way, threat in (("exact", "server"), ("true state", "owner")):
+        for k in range(CLIENTS):
+            own = [*records[k], *reference[k], *novel]
+            models.append(ScoredModel(threat, way, k, 2, frame(own, rng, shift)))
+    base = frame(everything, rng, base_shift).assign(**{"loss-base/caption": 0.0})
+    cohorts = [list(range(0, CLIENTS, 2)), list(range(1, CLIENTS, 2))]
+    return Attacked(models, base, {"held-out": blind, "novel objects": blind}, records, reference, novel, truth, cohorts)
+
+
+def aurocs(run, **where):
+    found = membership(run, Params(), attack_signal=SIGNAL, names=NAMES)
+    return [f for f in found if f.metric == "auroc" and all(getattr(f, k) == v for k, v in where.items())]
+
+
+def test_a_planted_leak_is_found_everywhere():
+    rows = aurocs(made_up(0, leak=2.0), nonmembers="held-out")
+    assert {(f.threat_model, f.population) for f in rows} == {
+        ("released-model", "all members"), ("released-model", "last-round members"), ("server", "own members"), ("owner", "own members"),
+    }  # fmt: skip
+    assert all(f.verdict == "leak" and f.low > 0.6 for f in rows)
+    assert all(f.sentence.startswith("Leak: ") for f in rows)
+
+
+def test_no_leak_no_finding():
+    """Null calibration over made-up runs: one row, each verdict; leak at most as often as a 5 % test allows (99.9 % binomial limit)."""
+    verdicts = [aurocs(made_up(s), nonmembers="held-out", threat_model="released-model", population="all members",
+                       signal=SIGNAL)[0].verdict for s in range(60)]  # fmt: skip
+    assert verdicts.count("leak") <= 8
+    assert verdicts.count("no leak found") >= 45
+
+
+def test_shuffled_labels_cover_one_half():
+    """The 95 % interval covers 0.5 in at least 179 of 200 shuffles within clients, pooled and per client."""
+    run = made_up(1, leak=2.0)
+    final = next(c for c in comparisons(run) if c.way == "final" and c.population == "all members")
+    server = next(c for c in comparisons(run) if c.way == "exact" and c.nonmembers == "held-out")
+    rng = np.random.default_rng(0)
+    for comparison, measure in ((final, ranking.auroc), (server, lambda *a: ranking.client_auroc(*a)[0])):
+        covered = 0
+        for _ in range(200):
+            member = comparison.member.copy()
+            for name in np.unique(comparison.client):
+                own = comparison.client == name
+                member[own] = rng.permutation(member[own])
+            found = measure(comparison.scores[SIGNAL], member, comparison.client)
+            covered += found.low <= 0.5 <= found.high
+        assert covered >= 179
+
+
+def test_members_and_nonmembers_swapped_gives_one_minus_auroc():
+    run = made_up(2, leak=1.0)
+    swapped = Attacked(**{**vars(run), "truth": {r: not m for r, m in run.truth.items()}})
+    for one, other in zip(aurocs(run, nonmembers="held-out"), aurocs(swapped, nonmembers="held-out"), strict=True):
+        assert one.value == pytest.approx(1 - other.value, abs=1e-12)
+        assert one.low == pytest.approx(1 - other.high, abs=1e-12)
+
+
+def test_a_control_off_one_half_is_confounded_whatever_the_attack_says():
+    assert all(f.verdict == "confounded" for f in aurocs(made_up(3, leak=2.0, blind_leak=2.0), nonmembers="held-out"))
+    rows = aurocs(made_up(4, leak=2.0, base_leak=2.0), nonmembers="held-out", signal=SIGNAL)
+    assert rows
+    assert all(f.verdict == "confounded" and "untrained base model" in f.sentence for f in rows)
+
+
+def test_distribution_shift_is_shown_as_such():
+    rows = aurocs(made_up(5, novel_shift=3.0), nonmembers="novel objects", signal=SIGNAL)
+    assert rows
+    for f in rows:
+        assert f.value > 0.9
+        assert f.base_value > 0.9
+        assert f.verdict == "confounded"
+
+
+def test_a_score_that_is_constant_on_the_base_says_so():
+    for f in aurocs(made_up(6), signal="loss-base/caption"):
+        assert f.base_value is None
+        assert f.base_note == "n/a: constant on the base"
+
+
+def test_thresholds_that_cannot_be_measured_say_so():
+    found = membership(made_up(7, leak=2.0), Params(), attack_signal=SIGNAL, names=NAMES)
+    rows = [f for f in found if f.metric.startswith("tpr") and f.population != "last-round members"]
+    statuses = {(f.threat_model, f.metric): f.status for f in rows}
+    assert statuses["server", "tpr@1%"] == "not measurable (30)"
+    assert statuses["server", "tpr@10%"] == "coarse"
+    assert statuses["released-model", "tpr@10%"] == "ok"
+    assert statuses["released-model", "tpr@0.1%"] == "not measurable (240)"
+    assert all((f.value is None) == f.status.startswith("not") for f in found if f.metric.startswith("tpr"))
+
+
+def test_only_participants_are_members():
+    """Clients that took part in round 1 alone are compared after round 1; last-round members are the last cohort's."""
+    rows = by_round(made_up(8))
+    first = next(c for c in rows if c.round == 1 and c.population == "all members")
+    assert set(first.client) == {f"client-{k:02d}" for k in range(0, CLIENTS, 2)}
+    last = next(c for c in comparisons(made_up(8)) if c.population == "last-round members")
+    assert set(last.client) == {f"client-{k:02d}" for k in range(1, CLIENTS, 2)}
+
+
+def test_cells_are_corrected_for_their_number():
+    table = cells(made_up(9), 0.95)
+    assert (table.p_adjusted >= table.p).all()
+    assert (table.groupby(["threat_model", "way", "population"]).size() == len(SIGNALS) + 0).all()
+    assert table.auroc.between(0, 1).all()
+
+
+def test_headline_is_fixed_beforehand():
+    assert headline_signals(SIGNAL) == (SIGNAL, "loss-base/caption")
+    assert all(f.headline == (f.signal != "loss/caption") for f in aurocs(made_up(0)))
+
+
+def records(n, rng, word):
+    images = rng.integers(0, 255, (n, 16, 16, 3)).astype(np.uint8)
+    return [Record(f"{word}-{i}", "g", image, f"{word} {rng.integers(50)} and {rng.integers(50)}") for i, image in enumerate(images)]
+
+
+def test_blind_baseline_sees_a_difference_of_records_and_nothing_else():
+    rng = np.random.default_rng(0)
+    same = records(300, rng, "a")
+    member = rng.random(300) < 0.5
+    client = [f"c{i % 6}" for i in range(300)]
+    scores = blind_scores(same, member.tolist(), client, seed=0)
+    null = ranking.auroc([scores[r.id] for r in same], member, client)
+    assert null.low <= 0.5 <= null.high
+    different = records(60, rng, "cat") + records(60, rng, "dog")
+    label = [True] * 60 + [False] * 60
+    scores = blind_scores(different, label, [f"c{i % 6}" for i in range(120)], seed=0)
+    assert ranking.auroc([scores[r.id] for r in different], label, np.arange(120)).low > 0.9
+
+
+def test_blind_baseline_is_calibrated_on_exchangeable_records():
+    """Over 40 coin flips its mean AUROC is 0.5 within 3 standard errors: cross-fitting leaks nothing."""
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(40):
+        sample = records(120, rng, "a")
+        member = rng.random(120) < 0.5
+        scores = blind_scores(sample, member.tolist(), [f"c{i % 4}" for i in range(120)], seed=0)
+        found.append(ranking.auroc([scores[r.id] for r in sample], member, np.arange(120)).value)
+    assert abs(np.mean(found) - 0.5) < 3 * np.std(found) / math.sqrt(40)
+
+
+@pytest.mark.parametrize("confidence", [0.3, 1.0, float("nan")])
+def test_confidence_outside_its_range(confidence):
+    with pytest.raises(ValueError, match="confidence must lie"):
+        Params(confidence=confidence)

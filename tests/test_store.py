@@ -1,0 +1,772 @@
+"""Folders on disk under kills, bit flips, full disks and several processes.
+
+The subprocesses import this module, so heavy imports stay inside the tests that need them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedaudit import store
+from fedaudit.errors import InputError, nearest
+from fedaudit.store import Damaged, Folder, claim, fingerprint, key_of, write_atomic
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 4
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def work(path: Path, say: Callable[[str], None] = quiet) -> None:
+    """A run that resumes: files, a file in a folder, and a name that is rewritten."""
+    folder = claim(path)
+    with folder.lock(say):
+        for r in range(ROUNDS):
+            if not folder.usable(f"round-{r}.json", say):
+                folder.write_json(f"round-{r}.json", {"round": r, "loss": 1 / (r + 1)})
+        if not folder.usable("figures/roc.svg", say):
+            folder.write_text("figures/roc.svg", "<svg/>")
+        folder.write_text("latest", "first")
+        folder.write_text("latest", "second")
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {p.relative_to(path).as_posix(): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """`code` in another process, with this module as `t` and its arguments in `sys.argv`."""
+    command = [sys.executable, "-c", f"import sys, tests.test_store as t\n{code}", *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate("\n", timeout=30)
+    assert process.returncode == 0
+    return out
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> dict[str, bytes]:
+    """What an uninterrupted run leaves."""
+    work(tmp_path / "whole")
+    found = contents(tmp_path / "whole")
+    assert sorted(found) == [
+        ".lock", "figures/roc.svg", "latest", "manifest.json", *(f"round-{r}.json" for r in range(ROUNDS))
+    ]  # fmt: skip
+    return found
+
+
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that never cuts the power needs no fsync, and saves its milliseconds."""
+    monkeypatch.setattr(os, "fsync", quiet)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return claim(tmp_path / "run")
+
+
+# kills
+
+
+def crash_everywhere(root: Path, when: str) -> None:
+    """Fork a run for each of its file operations, which dies by SIGKILL before, in the middle of or after it."""
+    for point in range(1000):
+        child = os.fork()
+        if child == 0:
+            crash_at(point, when)
+            work(root / str(point))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            return
+        assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def crash_at(point: int, when: str) -> None:
+    """Kill this process at its file operation number `point`; "half" leaves a file half written where one is synced."""
+    calls = iter(range(10**6))
+
+    def trapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            here = next(calls) == point
+            if here and when == "half" and function is sync:
+                with contextlib.suppress(OSError):  # a folder is synced, too
+                    os.ftruncate(args[0], os.fstat(args[0]).st_size // 2)
+            if here and when != "after":
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if here:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return call
+
+    def sync(descriptor: int) -> None:
+        pass
+
+    vars(store)["open"] = trapped(builtins.open)
+    vars(os).update(fsync=trapped(sync), replace=trapped(os.replace), open=trapped(os.open), unlink=trapped(os.unlink))
+
+
+@pytest.mark.parametrize("when", ["before", "half", "after"])
+def test_a_kill_at_any_file_operation_resumes_to_the_same_bytes(
+    tmp_path: Path, whole: dict[str, bytes], no_sync: None, when: str
+) -> None:
+    finish(start("t.crash_everywhere(t.Path(sys.argv[1]), sys.argv[2])", tmp_path / "killed", when))
+    killed = sorted((tmp_path / "killed").iterdir())
+    assert len(killed) > 50
+    left_half_done = 0
+    for path in killed:
+        assert all(map(Folder(path).intact, Folder(path).names()))
+        left_half_done += any(".fedaudit-tmp" in name for name in contents(path))
+        said: list[str] = []
+        work(path, said.append)
+        assert contents(path) == whole
+        assert not said  # a kill damages nothing
+    assert left_half_done > 10
+
+
+def slow_work(path: Path) -> None:
+    folder = claim(path)
+    with folder.lock(quiet):
+        for i in range(30):
+            print(i, flush=True)
+            if not folder.usable(f"{i}.bin", quiet):
+                folder.write(f"{i}.bin", bytes([i]) * 100_000)
+
+
+@pytest.mark.parametrize("lines", [1, 9, 22])
+def test_a_kill_from_outside_resumes_to_the_same_bytes(tmp_path: Path, lines: int) -> None:
+    process = start("t.slow_work(t.Path(sys.argv[1]))", tmp_path / "killed")
+    assert process.stdout is not None
+    for _ in range(lines):
+        process.stdout.readline()
+    time.sleep(lines * 1e-4)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    killed = Folder(tmp_path / "killed")
+    assert lines - 1 <= len(killed.names()) < 30
+    assert all(map(killed.intact, killed.names()))
+    slow_work(tmp_path / "killed")
+    slow_work(tmp_path / "whole")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+# damage
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("harm", [lambda path: flip(path, 0), truncate, lambda path: path.write_bytes(b"")])
+def test_a_damaged_file_is_named_and_made_usable_by_computing_it_again(
+    folder: Folder, harm: Callable[[Path], None]
+) -> None:
+    folder.write("a.bin", b"right")
+    folder.write("b.bin", b"other")
+    harm(folder.path / "a.bin")
+    with pytest.raises(Damaged, match=r"a\.bin is damaged \(its SHA-256 is not the one in manifest\.json\)$") as caught:
+        folder.read("a.bin")
+    assert caught.value.path == folder.path / "a.bin"
+    assert not folder.intact("a.bin")
+    assert "a.bin" in folder
+
+    said: list[str] = []
+    assert not folder.usable("a.bin", said.append)
+    assert said == [f"{folder.path / 'a.bin'} is damaged; computing it again"]
+    assert not (folder.path / "a.bin").exists()
+    assert folder.names() == ["b.bin"]
+    folder.write("a.bin", b"right")
+    assert folder.usable("a.bin", said.append)
+    assert len(said) == 1
+    assert folder.read("a.bin") == b"right"
+
+
+def test_a_missing_file_is_named(folder: Folder) -> None:
+    folder.write("a.bin", b"right")
+    (folder.path / "a.bin").unlink()
+    with pytest.raises(Damaged, match=r"a\.bin is missing$"):
+        folder.read("a.bin")
+    assert "a.bin" not in folder
+    assert not folder.intact("a.bin")
+    said: list[str] = []
+    assert not folder.usable("a.bin", said.append)
+    assert not folder.usable("a.bin", said.append)
+    assert said == [f"{folder.path / 'a.bin'} is missing; computing it again"]
+    assert folder.names() == []
+
+
+def test_an_unreadable_file_is_named(folder: Folder) -> None:
+    folder.write("a.bin", b"right")
+    (folder.path / "a.bin").unlink()
+    (folder.path / "a.bin").mkdir()
+    with pytest.raises(Damaged, match=r"a\.bin cannot be read \(Is a directory\)$"):
+        folder.read("a.bin")
+    assert not folder.intact("a.bin")
+
+
+def test_damaged_survives_the_way_out_of_a_worker() -> None:
+    error = pickle.loads(pickle.dumps(Damaged(Path("x"), "is missing")))
+    assert (str(error), error.path) == ("x is missing", Path("x"))
+
+
+def test_a_file_that_the_manifest_does_not_list_is_absent(folder: Folder) -> None:
+    folder.write("a.bin", b"right")
+    (folder.path / "b.bin").write_bytes(b"between file and manifest")
+    assert "b.bin" not in folder
+    assert not folder.intact("b.bin")
+    assert not folder.usable("b.bin", pytest.fail)
+    assert folder.names() == ["a.bin"]
+    with pytest.raises(FileNotFoundError, match=r"b\.bin is not there: manifest\.json does not list it"):
+        folder.read("b.bin")
+    folder.write("b.bin", b"complete")
+    assert folder.read("b.bin") == b"complete"
+
+
+@pytest.mark.parametrize("manifest", [b"", b"{", b"\xff\xfe", b"[1]", b"3", b'["a.bin"]', b'{"../a.bin": "00"}'])
+def test_with_a_damaged_manifest_every_file_is_absent(folder: Folder, manifest: bytes) -> None:
+    folder.write("a.bin", b"right")
+    (folder.path / "manifest.json").write_bytes(manifest)
+    assert folder.names() == []
+    assert "a.bin" not in folder
+    with pytest.raises(Damaged, match=r"manifest\.json is damaged"):
+        folder.read("a.bin")
+    said: list[str] = []
+    with folder.lock(said.append):
+        assert not folder.usable("a.bin", said.append)
+    assert said == [f"{folder.path / 'manifest.json'} is damaged; computing again what the folder holds"]
+    folder.write("a.bin", b"right")
+    assert folder.read("a.bin") == b"right"
+
+
+def test_a_flipped_bit_anywhere_is_repaired(tmp_path: Path, whole: dict[str, bytes], no_sync: None) -> None:
+    path = tmp_path / "whole"
+    for name in set(whole) - {".lock"}:
+        for position in range(0, len(whole[name]), 3):
+            flip(path / name, position)
+            said: list[str] = []
+            work(path, said.append)
+            assert contents(path) == whole, (name, position)
+            if name not in {"manifest.json", "latest"}:  # a name that is always rewritten is not asked for
+                assert said == [f"{path / name} is damaged; computing it again"]
+
+
+def test_a_hash_is_computed_once_until_the_file_changes(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+
+    def counting(file: Any, method: str, digest: Any = hashlib.file_digest) -> Any:
+        hashed.append(file.name)
+        return digest(file, method)
+
+    folder.write("a.bin", b"right")
+    os.utime(folder.path / "a.bin", ns=(0, 10**18))
+    monkeypatch.setattr(hashlib, "file_digest", counting)
+    assert folder.read("a.bin") == Folder(folder.path).read("a.bin") == b"right"
+    assert folder.intact("a.bin")
+    assert len(hashed) == 1
+    flip(folder.path / "a.bin", 0)
+    assert not folder.intact("a.bin")
+    assert len(hashed) == 2
+
+
+def test_a_change_within_the_same_tick_of_the_clock_is_seen(folder: Folder) -> None:
+    folder.write("a.bin", b"right")
+    before = (folder.path / "a.bin").stat()
+    assert folder.intact("a.bin")
+    flip(folder.path / "a.bin", 0)
+    os.utime(folder.path / "a.bin", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not folder.intact("a.bin")
+
+
+# writing
+
+
+def test_what_is_there_is_not_written_again(folder: Folder) -> None:
+    folder.write("a.bin", b"right")
+    before = {name: (folder.path / name).stat() for name in ["a.bin", "manifest.json"]}
+    folder.write("a.bin", b"right")
+    assert {name: (folder.path / name).stat() for name in before} == before
+    folder.write("a.bin", b"new")
+    assert folder.read("a.bin") == b"new"
+
+
+def test_writing_the_same_bytes_repairs_a_damaged_file(folder: Folder) -> None:
+    folder.write("a.bin", b"right")
+    flip(folder.path / "a.bin", 0)
+    folder.write("a.bin", b"right")
+    assert folder.read("a.bin") == b"right"
+
+
+def test_the_manifest_holds_sha256_and_no_order(tmp_path: Path) -> None:
+    for path, names in [(tmp_path / "1", "abc"), (tmp_path / "2", "cab")]:
+        for name in names:
+            claim(path).write(name, name.encode())
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    # printf a | sha256sum
+    a = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
+    assert json.loads((tmp_path / "1" / "manifest.json").read_text())["a"] == a
+
+
+def test_remove(folder: Folder) -> None:
+    folder.write("figures/a.svg", b"a")
+    folder.write("b", b"b")
+    folder.remove("figures/a.svg")
+    folder.remove("never")
+    assert folder.names() == ["b"]
+    assert sorted(contents(folder.path)) == [".lock", "b", "manifest.json"]
+
+
+OUTSIDE = ["", ".", "..", "../a", "a/..", "a/../b", "/a", "a/", "a//b", "a/b/c", "a\\b", "c:x", "a\n"]
+HIDDEN = [".hidden", "a/.b", "manifest.json"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE + HIDDEN)
+def test_names_that_are_not_the_callers_are_refused(folder: Folder, name: str) -> None:
+    uses: list[Callable[[str], object]] = [folder.read, folder.intact, folder.remove, folder.__contains__]
+    for use in [*uses, functools.partial(folder.write, data=b"")]:
+        with pytest.raises(ValueError, match=r"^file name .* is not valid"):
+            use(name)
+    assert contents(folder.path.parent) == {}
+
+
+class Full:
+    """A file on a full disk: half of what is written fits."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __enter__(self) -> Full:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, data: bytes) -> None:
+        self.file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def failing(number: int, *, after: int) -> Callable[..., Any]:
+    calls = iter(range(10**6))
+
+    def call(*_: object, **__: object) -> None:
+        if next(calls) == after:
+            raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def fail_open(patch: pytest.MonkeyPatch, number: int) -> None:
+    patch.setattr(store, "open", failing(number, after=0), raising=False)
+
+
+def fail_write(patch: pytest.MonkeyPatch, number: int) -> None:
+    def open_full(*args: Any) -> Full:
+        return Full(builtins.open(*args))
+
+    patch.setattr(store, "open", open_full, raising=False)
+
+
+def fail_sync(patch: pytest.MonkeyPatch, number: int) -> None:
+    patch.setattr(os, "fsync", failing(number, after=0))
+
+
+def fail_sync_of_folder(patch: pytest.MonkeyPatch, number: int) -> None:
+    patch.setattr(os, "fsync", failing(number, after=1))
+
+
+def fail_replace(patch: pytest.MonkeyPatch, number: int) -> None:
+    patch.setattr(os, "replace", failing(number, after=0))
+
+
+@pytest.mark.parametrize("fail", [fail_open, fail_write, fail_sync, fail_sync_of_folder, fail_replace])
+def test_a_full_disk_leaves_no_half_file(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, fail: Callable[[pytest.MonkeyPatch, int], None]
+) -> None:
+    folder.write("a.bin", b"kept")
+    before = contents(folder.path)
+    with monkeypatch.context() as patch:
+        fail(patch, errno.ENOSPC)
+        with pytest.raises(InputError) as caught:
+            folder.write("b.bin", b"new" * 1000)
+    reason = "No space left on device; choose another folder with --out"
+    assert str(caught.value) == f"cannot write {folder.path / 'b.bin'}: {reason}"
+    left = contents(folder.path)
+    assert left.pop("b.bin", b"new" * 1000) == b"new" * 1000  # whole, though not listed, or not there
+    assert left == before
+    assert "b.bin" not in folder
+    folder.write("b.bin", b"new" * 1000)
+    assert folder.names() == ["a.bin", "b.bin"]
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("fail", [fail_open, fail_sync, fail_replace])
+def test_a_disk_that_refuses_is_the_users_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[pytest.MonkeyPatch, int], None], number: int
+) -> None:
+    with monkeypatch.context() as patch:
+        fail(patch, number)
+        with pytest.raises(InputError) as caught:
+            write_atomic(tmp_path / "x", b"data")
+    reason = os.strerror(number)
+    assert str(caught.value) == f"cannot write {tmp_path / 'x'}: {reason}; choose another folder with --out"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_while_rewriting_leaves_nothing_damaged(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("a.bin", b"old")
+    for after in range(6):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing(errno.ENOSPC, after=after))
+            with pytest.raises(InputError):
+                folder.write("a.bin", b"new")
+        assert all(map(folder.intact, folder.names()))
+        assert not [name for name in contents(folder.path) if "tmp" in name]
+        folder.write("a.bin", b"old")
+
+
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_refusal_by_the_kernel_itself(folder: Folder) -> None:
+    with largest_file(100_000), pytest.raises(InputError, match="File too large; choose another folder"):
+        folder.write("a.bin", bytes(200_000))
+    assert sorted(contents(folder.path)) == [".lock"]
+
+
+def test_a_lock_on_a_read_only_disk_is_refused(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", failing(errno.EROFS, after=0))
+    with pytest.raises(InputError, match=r"cannot write .*: Read-only file system; choose"), folder.lock(quiet):
+        pytest.fail("inside the lock")
+
+
+def test_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert claim(tmp_path / "a" / "b") == Folder(tmp_path / "a" / "b")
+    assert claim(tmp_path / "a" / "b").names() == []
+    (tmp_path / "file").write_text("")
+    for path in [tmp_path / "file", tmp_path / "file" / "below"]:
+        with pytest.raises(InputError, match=f"^{tmp_path / 'file'} is a file where a folder is needed"):
+            claim(path)
+    monkeypatch.setattr(os, "mkdir", failing(errno.EROFS, after=0))
+    with pytest.raises(InputError, match=f"^cannot write {tmp_path / 'c'}: Read-only file system; choose another"):
+        claim(tmp_path / "c")
+
+
+# processes
+
+
+def append(path: Path, prefix: str, outer: bool) -> None:
+    folder = Folder(path)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for i in range(40):
+        with folder.lock(quiet) if outer else contextlib.nullcontext():
+            folder.write(f"{prefix}{i}", prefix.encode())
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_two_processes_lose_no_entries(folder: Folder, outer: bool) -> None:
+    processes = [start(f"t.append(t.Path(sys.argv[1]), sys.argv[2], {outer})", folder.path, x) for x in "ab"]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        finish(process)
+    assert folder.names() == sorted(f"{x}{i}" for x in "ab" for i in range(40))
+    assert all(map(folder.intact, folder.names()))
+
+
+def hold(path: Path) -> None:
+    folder = Folder(path)
+    with folder.lock(quiet):
+        folder.write("a.bin", b"by the other process")
+        (path / ".a.bin.1-00.fedaudit-tmp").write_bytes(b"half")
+        print("locked", flush=True)
+        sys.stdin.readline()
+
+
+def test_a_second_process_says_once_that_it_waits_and_goes_on_after_a_kill(folder: Folder) -> None:
+    holder = start("t.hold(t.Path(sys.argv[1]))", folder.path)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "locked\n"
+    said: list[str] = []
+
+    def say(message: str) -> None:
+        said.append(message)
+        holder.kill()
+
+    with folder.lock(say):
+        assert folder.read("a.bin") == b"by the other process"
+        assert sorted(contents(folder.path)) == [".lock", "a.bin", "manifest.json"]
+    holder.communicate()
+    assert said == [f"another process works on {folder.path}; waiting"]
+
+
+def test_temporary_files_of_a_folder_below_with_its_own_lock_are_left_alone(folder: Folder) -> None:
+    claim(folder.path / "inner").write("a", b"a")
+    other = folder.path / "inner" / ".b.1-00.fedaudit-tmp"
+    other.write_bytes(b"being written")
+    with folder.lock(quiet):
+        assert other.exists()
+
+
+def test_the_lock_may_be_nested_and_ends_with_the_outermost(folder: Folder) -> None:
+    def free() -> bool:
+        with open(folder.path / ".lock") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    with folder.lock(quiet):
+        with Folder(folder.path).lock(pytest.fail), folder.lock(pytest.fail):
+            folder.write("a", b"a")
+        assert not free()
+    assert free()
+    with pytest.raises(KeyError), folder.lock(quiet):
+        raise KeyError
+    assert free()
+
+
+def fork_under_lock(path: Path) -> None:
+    folder = Folder(path)
+    with folder.lock(quiet):
+        child = os.fork()
+        if child == 0:
+            try:
+                folder.write("a", b"a")
+            except RuntimeError:
+                print("refused", flush=True)
+            sys.stdin.readline()
+            os._exit(0)
+    print("released", flush=True)
+    os.waitpid(child, 0)
+
+
+def test_a_forked_worker_can_neither_write_nor_keep_the_lock(folder: Folder) -> None:
+    process = start("t.fork_under_lock(t.Path(sys.argv[1]))", folder.path)
+    assert process.stdout is not None
+    assert {process.stdout.readline(), process.stdout.readline()} == {"refused\n", "released\n"}
+    with folder.lock(pytest.fail):
+        assert folder.names() == []
+    finish(process)
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    heavy = "{'numpy', 'torch', 'pandas', 'pyarrow', 'safetensors'}"
+    code = f"import sys, fedaudit.store, fedaudit.errors; print(sorted({heavy} & set(sys.modules)))"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# formats
+
+
+def test_tensors_come_back_and_are_the_same_bytes_in_any_order(folder: Folder) -> None:
+    import torch
+    from safetensors import safe_open
+
+    stack = torch.arange(12.0).reshape(3, 4)
+    tensors = {
+        "row": stack[1],
+        "same memory": stack[1],
+        "transposed": stack.T,
+        "expanded": torch.ones(1).expand(3),
+        "scalar": torch.tensor(math.pi, dtype=torch.float64),
+        "empty": torch.zeros(0, 3),
+        "half": torch.tensor([1.5, math.inf], dtype=torch.bfloat16),
+        "counts": torch.tensor([1, -2]),
+        "mask": torch.tensor([True, False]),
+        "ünïcode/parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    metadata = {key: key * 2 for key in "zyxwvutsr"}
+    folder.write_tensors("a.safetensors", tensors, metadata)
+    # the library orders metadata at random, so that several tries would differ
+    for _ in range(3):
+        tensors, metadata = dict(reversed(tensors.items())), dict(reversed(metadata.items()))
+        folder.write_tensors("b.safetensors", tensors, metadata)
+        assert folder.read("a.safetensors") == folder.read("b.safetensors")
+        folder.remove("b.safetensors")
+
+    found = folder.read_tensors("a.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+    with safe_open(folder.path / "a.safetensors", framework="pt") as file:
+        assert file.metadata() == metadata
+    folder.write_tensors("none.safetensors", {})
+    assert folder.read_tensors("none.safetensors") == {}
+
+
+def test_a_flipped_bit_in_a_tensor_never_enters_a_result(folder: Folder) -> None:
+    import torch
+
+    folder.write_tensors("a.safetensors", {"x": torch.ones(4)})
+    flip(folder.path / "a.safetensors", -1)
+    with pytest.raises(Damaged):
+        folder.read_tensors("a.safetensors")
+
+
+def test_tables_come_back_and_are_the_same_bytes(folder: Folder) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {
+            "record": ["a", "b", "ü"],
+            "value": [0.1, math.nan, -math.inf],
+            "n": [1, 2, 3],
+            "member": [True, False, True],
+            "tokens": [[0.5, 0.25], [], [1.0]],
+        }
+    )
+    folder.write_table("a.parquet", frame)
+    other = pd.concat([frame, frame]).iloc[3:].set_index("record", drop=False)
+    other.attrs["made"] = time.time()
+    folder.write_table("b.parquet", other)
+    folder.write_table("c.parquet", folder.read_table("a.parquet"))
+    assert folder.read("a.parquet") == folder.read("b.parquet") == folder.read("c.parquet")
+    found = folder.read_table("a.parquet")
+    found["tokens"] = [list(tokens) for tokens in found["tokens"]]
+    pd.testing.assert_frame_equal(found, frame)
+
+    empty = frame.iloc[:0]
+    folder.write_table("empty.parquet", empty)
+    assert list(folder.read_table("empty.parquet").columns) == list(frame.columns)
+    assert len(folder.read_table("empty.parquet")) == 0
+
+
+def test_a_table_whose_index_would_be_lost_is_refused(folder: Folder) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"record": ["a", "b"], "value": [1.0, 2.0]})
+    for lossy in [frame.set_index("record"), pd.DataFrame({"value": [1.0]}, index=["a"])]:
+        with pytest.raises(ValueError, match=r"a\.parquet: the frame's index .* would be lost; call reset_index first"):
+            folder.write_table("a.parquet", lossy)
+    assert folder.names() == []
+
+
+def test_json_keeps_order_and_writes_nan_as_null(folder: Folder) -> None:
+    folder.write_json("a.json", {"z": math.nan, "a": [0.1, ("ü", None)], "n": {"k": True}})
+    assert folder.read("a.json").decode() == (
+        '{\n "z": null,\n "a": [\n  0.1,\n  [\n   "ü",\n   null\n  ]\n ],\n "n": {\n  "k": true\n }\n}\n'
+    )
+    assert folder.read_json("a.json") == {"z": None, "a": [0.1, ["ü", None]], "n": {"k": True}}
+    with pytest.raises(TypeError, match=r"a\.json\['x'\]\[1\] is inf \(float\), which is not JSON"):
+        folder.write_json("a.json", {"x": [0, math.inf]})
+    with pytest.raises(TypeError, match=r"a\.json is \{1: 2\} \(dict\), which is not JSON"):
+        folder.write_json("a.json", {1: 2})
+
+
+# keys
+
+
+def test_a_key_is_the_hash_of_canonical_json() -> None:
+    text = '{"a":0.1,"b":[1,true,null,"\\u00fc"],"c":{}}'
+    expected = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert key_of({"c": {}, "b": (1, True, None, "ü"), "a": 0.1}) == expected
+    assert key_of({"a": 0.1, "b": [1, True, None, "ü"], "c": {}}) == expected
+
+
+def test_a_key_changes_with_every_value() -> None:
+    base = {"method": "fedrand", "params": {"rho": 0.5, "rank": 8}, "seed": 0}
+    changed: list[dict[str, Any]] = [
+        base | {"method": "fedavg"},
+        base | {"seed": 1},
+        base | {"seed": "0"},
+        base | {"seed": None},
+        base | {"seed": False},
+        base | {"params": {"rho": math.nextafter(0.5, 1), "rank": 8}},
+        base | {"params": {"rho": 0.5, "rank": [8]}},
+        base | {"params": {"rho": 0.5}},
+        base | {"extra": {}},
+    ]
+    assert len({key_of(description) for description in [base, *changed]}) == len(changed) + 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}, b"x", Path("x"), {1: 2}, 1j, object()])
+def test_a_key_of_what_is_not_json_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match=r"^description\['a'\]\[1\] is .*, which is not JSON; valid are"):
+        key_of({"a": [0, value]})
+
+
+def test_a_fingerprint_follows_contents_and_relative_names_only(tmp_path: Path) -> None:
+    def tree(root: Path, files: dict[str, bytes]) -> str:
+        for name, data in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(data)
+        return fingerprint([root / name for name in files], root=root)
+
+    files = {"a.py": b"one", "sub/b.py": b"two"}
+    base = tree(tmp_path / "here", files)
+    assert tree(tmp_path / "moved" / "there", files) == base
+    assert fingerprint((tmp_path / "here" / name for name in reversed(files)), root=tmp_path / "here") == base
+    others = [
+        {"a.py": b"onf", "sub/b.py": b"two"},
+        {"a.py": b"two", "sub/b.py": b"one"},
+        {"a.py": b"one", "b.py": b"two"},
+        {"a.py": b"one"},
+        {"a.py": b"onetwo", "sub/b.py": b""},
+        {},
+    ]
+    assert len({base, *(tree(tmp_path / str(i), other) for i, other in enumerate(others))}) == len(others) + 1
+    with pytest.raises(ValueError, match="subpath"):
+        fingerprint([tmp_path / "here" / "a.py"], root=tmp_path / "moved")
+
+
+def test_nearest() -> None:
+    names = ["fedavg", "fedrand", "zeroshot"]
+    assert nearest("fedrnd", names) == nearest("FedRand", names) == " (did you mean 'fedrand'?)"
+    assert nearest("xyz", names) == nearest("xyz", []) == ""
+    assert isinstance(InputError("--method xyz"), ValueError)

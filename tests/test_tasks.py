@@ -1,0 +1,143 @@
+"""The procedural world and the embedded captioning task."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedaudit.errors import InputError
+from fedaudit.tasks import scenes
+from fedaudit.tasks.base import Record, coin_flips
+from fedaudit.tasks.captions import Params, captions
+
+SMALL = Params(records=20, reference=10, novel=12, test=5)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return captions(SMALL, clients=6, seed=0)
+
+
+def test_every_word_is_in_the_vocabulary(federation):
+    words = set(scenes.vocabulary())
+    said = {word for record in federation.records.values() for text in (record.text, *record.references) for word in text.split()}
+    assert said <= words
+    assert len(words) == len(scenes.vocabulary())
+
+
+def test_ids_are_unique_and_stable(federation):
+    again = captions(SMALL, clients=6, seed=0)
+    assert list(federation.records) == list(again.records)
+    assert len(federation.records) == 6 * (40 + 10) + 12 + 5
+    for one, other in zip(federation.records.values(), again.records.values(), strict=True):
+        assert np.array_equal(one.image, other.image)
+        assert one.text == other.text
+    assert captions(SMALL, clients=6, seed=1).clients[0].records[0].text != federation.clients[0].records[0].text
+
+
+def test_parts_do_not_depend_on_each_other(federation):
+    """More clients or a larger test set leave the other records as they were."""
+    other = captions(dataclasses.replace(SMALL, test=9), clients=7, seed=0)
+    assert [r.text for r in other.novel] == [r.text for r in federation.novel]
+    assert [r.text for r in other.test[:5]] != []
+
+
+def test_members_and_held_out_records_split_each_pool(federation):
+    truth = federation.truth
+    for client in federation.clients:
+        training = {r.id for r in client.training_records}
+        assert training == {r.id for r in client.records if truth[r.id]}
+        assert 0 < len(training) < len(client.records)
+        assert not training & {r.id for r in client.reference}
+    assert not set(truth) & {r.id for r in (*federation.novel, *federation.test)}
+
+
+def test_the_coin_says_nothing_about_class_or_position():
+    """Over many clients, members and held-out records have the same classes and places (two-sided z below 4)."""
+    many = captions(Params(records=30, reference=2, novel=2, test=1), clients=60, seed=3)
+    member = np.concatenate([c.member for c in many.clients])
+    position = np.concatenate([np.arange(len(c.records)) for c in many.clients])
+    z = (position[member].mean() - position[~member].mean()) / np.sqrt(position.var() * (1 / member.sum() + 1 / (~member).sum()))
+    assert abs(z) < 4
+    groups = np.array([r.group for c in many.clients for r in c.records])
+    for shape in scenes.SHAPES:
+        rates = [np.mean(groups[m] == shape) for m in (member, ~member)]
+        assert abs(rates[0] - rates[1]) < 4 * np.sqrt(2 * 0.1 * 0.9 / member.sum()) + 0.02
+
+
+def test_smaller_dirichlet_is_more_skewed():
+    def skew(concentration):
+        federation = captions(Params(records=30, dirichlet=concentration, reference=2, novel=2, test=1), clients=30, seed=0)
+        shares = [np.unique([r.group for r in c.records], return_counts=True)[1].max() / 60 for c in federation.clients]
+        return np.mean(shares)
+
+    assert skew(0.1) > skew(1.0) > skew(100.0)
+    assert skew(1e6) < 0.25
+
+
+def test_novel_scenes_hold_novel_shapes_only(federation):
+    assert {r.group for r in federation.novel} <= set(scenes.NOVEL_SHAPES)
+    familiar = {r.group for c in federation.clients for r in (*c.records, *c.reference)}
+    assert familiar <= set(scenes.SHAPES)
+
+
+def test_description_is_a_function_of_the_scene_and_story_is_not():
+    scene = scenes.draw_scene(np.random.default_rng(5))
+    assert scene.description == scenes.draw_scene(np.random.default_rng(5)).description
+    rng = np.random.default_rng(0)
+    assert len({scenes.draw_story(rng) for _ in range(200)}) > 195
+
+
+def test_descriptions_follow_reading_order():
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        scene = scenes.draw_scene(rng)
+        if " above " in scene.description:
+            assert scene.things[0].y < scene.things[1].y
+        if " left of " in scene.description:
+            assert scene.things[0].x < scene.things[1].x
+
+
+@pytest.mark.parametrize("shape", scenes.SHAPES + scenes.NOVEL_SHAPES)
+def test_every_shape_is_painted_where_it_stands(shape):
+    thing = scenes.Thing(shape, "red", "large", 20.0, 20.0)
+    image = scenes.render([scenes.Scene((thing,), "cyan", "")], np.random.default_rng(0))[0].astype(int)
+    reddish = image[..., 0] - image[..., 2] > 60
+    rows, columns = np.nonzero(reddish)
+    assert 30 < reddish.sum() < 420
+    assert abs(rows.mean() - 20) < 3.5
+    assert abs(columns.mean() - 20) < 5
+    assert rows.max() - rows.min() <= 24
+
+
+def test_shapes_look_different():
+    pictures = []
+    for shape in scenes.SHAPES + scenes.NOVEL_SHAPES:
+        scene = scenes.Scene((scenes.Thing(shape, "black", "large", 20.0, 20.0),), "gray", "")
+        pictures.append(scenes.render([scene], np.random.default_rng(0))[0].astype(float))
+    for i, one in enumerate(pictures):
+        for other in pictures[:i]:
+            assert np.abs(one - other).mean() > 1.0
+
+
+def test_unknown_shape_is_refused():
+    with pytest.raises(ValueError, match="shape must be one of .* not blob"):
+        scenes.Thing("blob", "red", "small", 10, 10)
+
+
+def test_coin_flips_always_leave_both_sides():
+    for seed in range(200):
+        assert 0 < coin_flips(2, np.random.default_rng(seed)).sum() < 2
+
+
+@pytest.mark.parametrize(
+    ("image", "text", "complaint"),
+    [
+        (np.zeros((0, 0, 3), np.uint8), "a star", "its image must be"),
+        (np.zeros((4, 4), np.uint8), "a star", "its image must be"),
+        (np.zeros((4, 4, 3), np.uint8), "  ", "its text is empty"),
+    ],
+)
+def test_a_record_without_image_or_caption_is_named(image, text, complaint):
+    with pytest.raises(InputError, match=f"record r-7: {complaint}"):
+        Record("r-7", "star", image, text)

@@ -1,0 +1,181 @@
+"""The round loop and the methods, against hand calculations on the toy learner."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tests.toy import A, B, ToyLearner, state, toy_run
+from trainers.base import Participation, Schedule, Upload, generator, size, weighted_mean
+from trainers.fedavg import FedAvg
+from trainers.fedavg import Params as AvgParams
+from trainers.fedrand import FedRand, Params
+
+SCHEDULE = Schedule(rounds=6, clients=5, per_round=2, seed=3)
+
+
+def upload(client: int, records: int, **tensors: float) -> Upload:
+    shapes = {"a": (A, (1, 2)), "b": (B, (2, 1))}
+    sent = {shapes[k][0]: torch.full(shapes[k][1], v) for k, v in tensors.items()}
+    return Upload(client, records, sent, {"half": "A" if "a" in tensors else "B"})
+
+
+def values(s) -> tuple[float, float]:
+    assert torch.equal(s[A], s[A][0, 0].expand_as(s[A]))
+    assert torch.equal(s[B], s[B][0, 0].expand_as(s[B]))
+    return float(s[A][0, 0]), float(s[B][0, 0])
+
+
+class TestFedRandAggregation:
+    """Three clients with n = 10, 30, 60; server A = 5, B = 7."""
+
+    def test_both_halves_by_hand(self):
+        """A from clients 0 and 1: alpha = 0.4, (10/40) * 1 + (30/40) * 2 = 1.75. B from client 2 alone: 9."""
+        new = FedRand(Params()).aggregate(state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)])
+        assert values(new) == pytest.approx((1.75, 9.0), abs=1e-6)
+
+    def test_nobody_sends_b(self):
+        """All three send A: 0.1 * 1 + 0.3 * 2 + 0.6 * 4 = 3.1. B stays as it was."""
+        new = FedRand(Params()).aggregate(state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, a=4.0)])
+        assert values(new) == pytest.approx((3.1, 7.0), abs=1e-6)
+
+    def test_without_normalisation(self):
+        """Coefficients n_k / m as they are: A = 0.1 * 1 + 0.3 * 2 = 0.7, B = 0.6 * 9 = 5.4."""
+        new = FedRand(Params(normalise=False)).aggregate(
+            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)]
+        )
+        assert values(new) == pytest.approx((0.7, 5.4), abs=1e-6)
+
+    def test_one_client(self):
+        assert values(FedRand(Params()).aggregate(state(5, 7), [upload(0, 3, b=2.0)])) == (5.0, 2.0)
+
+
+class TestFedRandUpdate:
+    def participation(self, r: int = 0) -> Participation:
+        return Participation(1, r, 0, ["x", "y"], ToyLearner())
+
+    def test_choosing_a_starts_from_the_servers_a_and_its_own_b(self):
+        """rho = 1 always chooses A: start (10, 2), trained (11, 4), only A is sent."""
+        update = FedRand(Params(rho=1.0)).update(state(10, 20), state(1, 2), self.participation())
+        assert values(update.private) == (11.0, 4.0)
+        assert update.upload.keys() == {A}
+        assert update.facts == {"half": "A"}
+
+    def test_choosing_b_starts_from_the_servers_b_and_its_own_a(self):
+        update = FedRand(Params(rho=0.0)).update(state(10, 20), state(1, 2), self.participation())
+        assert values(update.private) == (2.0, 22.0)
+        assert update.upload.keys() == {B}
+
+    def test_without_past_parameters_starts_from_the_server(self):
+        update = FedRand(Params(rho=1.0, past=False)).update(state(10, 20), state(1, 2), self.participation())
+        assert values(update.private) == (11.0, 22.0)
+        assert update.upload.keys() == {A}
+
+    def test_the_coin_is_fair_and_fixed_by_seed_client_and_round(self):
+        method = FedRand(Params(rho=0.3))
+        halves = [method.update(state(0, 0), state(0, 0), self.participation(r)).facts["half"] for r in range(1000)]
+        again = [method.update(state(0, 0), state(0, 0), self.participation(r)).facts["half"] for r in range(1000)]
+        assert halves == again
+        assert 0.3 * 1000 - 4 * 14.5 < halves.count("A") < 0.3 * 1000 + 4 * 14.5  # 4 standard deviations
+
+    @pytest.mark.parametrize("rho", [-0.1, 1.1, 2])
+    def test_rho_outside_its_range(self, rho):
+        with pytest.raises(ValueError, match=f"rho must lie between 0 and 1, not {rho}"):
+            Params(rho=rho)
+
+
+def test_fedavg_by_hand(tmp_path):
+    """One round, both of two clients (1 and 2 records): every client adds (1, 2), so the average does too."""
+    run = toy_run(tmp_path, FedAvg(AvgParams()), schedule=Schedule(rounds=1, clients=2, per_round=2))
+    before, after = values(run.broadcast(0)), values(run.broadcast(1))
+    assert after == pytest.approx((before[0] + 1, before[1] + 2))
+    assert values(weighted_mean([state(1, 2), state(4, 8)], [1 / 3, 2 / 3])) == pytest.approx((3.0, 6.0))
+
+
+def test_first_participation_starts_from_the_public_start(tmp_path):
+    """A client new in a later round uses zero for its own B, not the server's B (FedRand, rho = 1)."""
+    run = toy_run(tmp_path, FedRand(Params(rho=1.0)), schedule=SCHEDULE)
+    late = next(k for r in range(2, 6) for k in run.cohort(r) if run.participations(k)[0] == r)
+    first = run.participations(late)[0]
+    assert values(run.private(first, late)) == pytest.approx((values(run.broadcast(first))[0] + 1, 0 + 2))
+
+
+def test_own_half_comes_from_the_last_participation(tmp_path):
+    """With rho = 1 a client's B is never sent: after p participations it is 2p, whatever the rounds between."""
+    run = toy_run(tmp_path, FedRand(Params(rho=1.0)), schedule=dataclasses.replace(SCHEDULE, rounds=9))
+    for client in range(5):
+        for p, r in enumerate(run.participations(client), 1):
+            assert values(run.private(r, client))[1] == 2 * p
+
+
+def test_transcript_holds_what_was_sent_and_what_was_not(tmp_path):
+    run = toy_run(tmp_path, FedRand(Params()), schedule=SCHEDULE, noise=0.1)
+    for r in range(6):
+        record = run.round(r)
+        assert len(record["cohort"]) == 2
+        assert record["cohort"] == sorted(record["cohort"])
+        assert record["bytes_down"] == 2 * size(run.broadcast(r)) == 2 * 16
+        assert record["bytes_up"] == 2 * 8
+        for client in record["cohort"]:
+            half = record["uploads"][str(client)]["facts"]["half"]
+            sent = run.upload(r, client)
+            assert sent.keys() == {A if half == "A" else B}
+            assert run.private(r, client).keys() == {A, B}
+            assert all(torch.equal(run.private(r, client)[name], tensor) for name, tensor in sent.items())
+        received = [
+            Upload(k, record["uploads"][str(k)]["records"], run.upload(r, k), record["uploads"][str(k)]["facts"])
+            for k in record["cohort"]
+        ]
+        again = FedRand(Params()).aggregate(run.broadcast(r), received)
+        assert all(torch.equal(again[name], run.broadcast(r + 1)[name]) for name in (A, B))
+
+
+def test_every_client_trains_on_its_own_records_only(tmp_path):
+    learner = ToyLearner()
+    client = Participation(2, 0, 0, ["2-0", "2-1", "2-2"], learner)
+    FedAvg(AvgParams()).update(state(0, 0), state(0, 0), client)
+    assert learner.trained[0][1] == ("2-0", "2-1", "2-2")
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, stop):
+    method = FedRand(Params())
+    toy_run(tmp_path / "whole", method, schedule=SCHEDULE, noise=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        toy_run(tmp_path / "cut", method, schedule=SCHEDULE, noise=0.5, stop_after=stop)
+    toy_run(tmp_path / "cut", method, schedule=SCHEDULE, noise=0.5)
+    for file in (tmp_path / "whole").glob("[!.]*"):
+        assert file.read_bytes() == (tmp_path / "cut" / file.name).read_bytes(), file.name
+
+
+def test_a_damaged_round_is_named_and_repaired(tmp_path, capsys):
+    toy_run(tmp_path, FedRand(Params()), schedule=SCHEDULE, noise=0.5)
+    victim = tmp_path / "round-002.safetensors"
+    before = victim.read_bytes()
+    victim.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    toy_run(tmp_path, FedRand(Params()), schedule=SCHEDULE, noise=0.5)
+    assert "round-002.safetensors is damaged; computing it again" in capsys.readouterr().out
+    assert victim.read_bytes() == before
+
+
+def test_seeds_change_everything_that_is_random(tmp_path):
+    one = toy_run(tmp_path / "1", FedRand(Params()), schedule=SCHEDULE, noise=0.5)
+    two = toy_run(tmp_path / "2", FedRand(Params()), schedule=dataclasses.replace(SCHEDULE, seed=4), noise=0.5)
+    assert [one.cohort(r) for r in range(6)] != [two.cohort(r) for r in range(6)]
+    assert not torch.equal(one.broadcast(0)[A], two.broadcast(0)[A])
+
+
+def test_generators_are_independent_streams():
+    paths = [("client", k, r, p) for k in range(4) for r in range(4) for p in ("coin", "batches")]
+    draws = {path: float(torch.rand((), generator=generator(0, *path), dtype=torch.float64)) for path in paths}
+    assert len(set(draws.values())) == len(paths)
+    assert float(torch.rand((), generator=generator(0, *paths[0]), dtype=torch.float64)) == draws[paths[0]]
+
+
+def test_cohorts_are_uniform():
+    """Over 600 rounds each of 6 clients takes part in half of them, within 4 standard deviations."""
+    counts = [0] * 6
+    for r in range(600):
+        for k in torch.randperm(6, generator=generator(0, "cohort", r))[:3].tolist():
+            counts[k] += 1
+    assert all(abs(c - 300) < 4 * 12.3 for c in counts)

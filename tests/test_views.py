@@ -1,0 +1,155 @@
+"""Threat models, views and the server's reconstruction of clients."""
+
+import pytest
+import torch
+
+from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
+from attacks.models import models
+from attacks.rebuild import rebuild, rebuild_all
+from audits.evidence import update_distance
+from tests.toy import A, B, state, toy_run
+from trainers.base import Schedule
+from trainers.fedavg import FedAvg
+from trainers.fedavg import Params as AvgParams
+from trainers.fedrand import FedRand, Params
+
+SCHEDULE = Schedule(rounds=12, clients=6, per_round=2, seed=1)
+CANDIDATES = Candidates({k: [f"{k}-{i}" for i in range(4)] for k in range(6)}, {k: [f"ref-{k}"] for k in range(6)}, ["n-0", "n-1"])
+
+
+@pytest.fixture(scope="module")
+def fedrand(tmp_path_factory):
+    return toy_run(tmp_path_factory.mktemp("run"), FedRand(Params()), schedule=SCHEDULE, noise=0.5)
+
+
+@pytest.fixture(scope="module")
+def fedavg(tmp_path_factory):
+    return toy_run(tmp_path_factory.mktemp("run"), FedAvg(AvgParams()), schedule=SCHEDULE, noise=0.5)
+
+
+CALLS = {
+    "broadcasts": lambda view: view.broadcast(0),
+    "uploads": lambda view: view.upload(0, view._transcript.cohort(0)[0]),
+    "private states": lambda view: view.private(0),
+}
+
+
+@pytest.mark.parametrize("capability", CALLS)
+@pytest.mark.parametrize("threat_model", THREAT_MODELS)
+def test_a_view_gives_what_its_threat_model_sees_and_refuses_the_rest_by_name(fedrand, threat_model, capability):
+    view = View(fedrand, threat_model, CANDIDATES)
+    if capability in THREAT_MODELS[threat_model]:
+        CALLS[capability](view)
+    else:
+        with pytest.raises(LacksCapability, match=f"{threat_model} does not see {capability}"):
+            CALLS[capability](view)
+
+
+def test_who_took_part_is_the_servers_knowledge(fedrand):
+    with pytest.raises(LacksCapability, match="uploads"):
+        View(fedrand, "released-model", CANDIDATES).participations(0)
+
+
+def test_unknown_threat_model(fedrand):
+    with pytest.raises(ValueError, match="released-model, server, owner, not insider"):
+        View(fedrand, "insider", CANDIDATES)
+
+
+def test_no_view_holds_the_truth(fedrand):
+    """Nothing reachable from a view knows membership: candidates are ids, and ids say nothing."""
+    view = View(fedrand, "owner", CANDIDATES)
+    assert not any("member" in name or "truth" in name for name in dir(view) + dir(view.candidates))
+
+
+def test_fedavg_is_rebuilt_exactly(fedavg):
+    server, owner = View(fedavg, "server", CANDIDATES), View(fedavg, "owner", CANDIDATES)
+    for found in rebuild_all(server, range(6)):
+        true = owner.private(found.client)
+        assert found.way == "exact"
+        assert (found.stale_rounds, found.stale_participations) == (0, 0)
+        assert all(torch.equal(found.state[name], true[name]) for name in (A, B))
+        assert update_distance(found.state, true) == 0
+
+
+def halves(run, client):
+    return [(r, run.round(r)["uploads"][str(client)]["facts"]["half"]) for r in run.participations(client)]
+
+
+def test_fedrand_newest_against_a_slow_search(fedrand):
+    """Walk back by hand to the newest message with the other half."""
+    view = View(fedrand, "server", CANDIDATES)
+    seen = set()
+    for client in range(6):
+        history = halves(fedrand, client)
+        found = rebuild(view, client, "newest")
+        last_round, last_half = history[-1]
+        other = [(r, i) for i, (r, half) in enumerate(history) if half != last_half]
+        if not other:
+            assert found.state is None
+            assert found.why
+            continue
+        r, i = other[-1]
+        seen.add(client)
+        assert found.stale_rounds == last_round - r
+        assert found.stale_participations == len(history) - 1 - i
+        assert all(torch.equal(found.state[name], t) for name, t in fedrand.upload(r, client).items())
+        assert all(torch.equal(found.state[name], t) for name, t in fedrand.upload(last_round, client).items())
+    assert seen
+
+
+def test_fedrand_literal_uses_the_second_to_last_participation_or_nothing(fedrand):
+    view = View(fedrand, "server", CANDIDATES)
+    kinds = set()
+    for client in range(6):
+        history = halves(fedrand, client)
+        found = rebuild(view, client, "literal")
+        possible = len(history) > 1 and history[-1][1] != history[-2][1]
+        kinds.add(possible)
+        assert (found.state is not None) == possible
+        if possible:
+            assert found.stale_participations == 1
+            newest = rebuild(view, client, "newest")
+            assert all(torch.equal(found.state[name], newest.state[name]) for name in (A, B))
+        else:
+            assert found.stale_rounds is None
+            assert found.why in ("sent the same half in its last two participations", "took part once")
+    assert kinds == {True, False}
+
+
+def test_server_fill_takes_the_aggregate_for_the_hidden_half(fedrand):
+    view = View(fedrand, "server", CANDIDATES)
+    for client in range(6):
+        last, half = halves(fedrand, client)[-1]
+        found = rebuild(view, client, "server-fill")
+        hidden = B if half == "A" else A
+        assert torch.equal(found.state[hidden], fedrand.broadcast(last + 1)[hidden])
+
+
+def test_a_client_that_never_took_part_is_not_reconstructable(tmp_path):
+    run = toy_run(tmp_path, FedRand(Params()), schedule=Schedule(rounds=2, clients=6, per_round=1))
+    view = View(run, "server", CANDIDATES)
+    absent = next(k for k in range(6) if not run.participations(k))
+    once = run.cohort(0)[0]
+    assert {r.why for r in rebuild_all(view, [absent])} == {"never took part"}
+    assert all(r.state is None for r in rebuild_all(view, [absent]))
+    if len(run.participations(once)) == 1:
+        assert rebuild(view, once, "newest").why == "took part once"
+    assert View(run, "owner", CANDIDATES).private(absent) is None
+
+
+def test_update_distance_by_hand():
+    """B A with A = a (1x2), B = b (2x1) is a b everywhere: relative distance of 3 from 2 is 1/2; no update at all is 1."""
+    assert update_distance(state(1, 3), state(1, 2)) == pytest.approx(0.5)
+    assert update_distance(state(5, 0), state(1, 2)) == pytest.approx(1.0)
+
+
+def test_models_of_each_threat_model(fedrand, fedavg):
+    released = models(View(fedrand, "released-model", CANDIDATES))
+    assert [m.way for m in released] == ["base"] + ["round"] * 11 + ["final"]
+    assert released[-1].records[:4] == ["0-0", "0-1", "0-2", "0-3"]
+    server = models(View(fedavg, "server", CANDIDATES))
+    owner = models(View(fedavg, "owner", CANDIDATES))
+    assert {m.digest for m in server} == {m.digest for m in owner}  # equal weights are scored once
+    assert {m.way for m in models(View(fedrand, "server", CANDIDATES))} <= {"base", "literal", "newest", "server-fill"}
+    one = server[1]
+    assert one.records == [*CANDIDATES.clients[one.client], *CANDIDATES.reference[one.client], "n-0", "n-1"]

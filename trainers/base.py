@@ -1,0 +1,292 @@
+"""The round loop, once, and what it leaves behind: a transcript of what each party could see at every round.
+
+A method is two functions: what one client does with a broadcast (`update`), and what the server makes of the uploads (`aggregate`).
+The loop calls them; an executor decides where the clients of a round run.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedaudit.executor import Executor
+from fedaudit.store import Folder
+from fedaudit.tasks.metrics import caption_scores
+
+State = dict[str, Tensor]
+EVALUATION_CHUNK = 24  # test records per job
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who talks to whom: the part of a run that is no method's."""
+
+    rounds: int = 10
+    clients: int = 12
+    per_round: int = 4
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client makes of a broadcast: what it sends, and what it keeps to itself."""
+
+    upload: State
+    private: State  # its whole model after the round; for the owner and for evaluation
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the server learns beside the tensors
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One client's message as the server received it; `records` is n_k."""
+
+    client: int
+    records: int
+    state: State
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Learner(Protocol):
+    """What is trained: see `trainers.lora.Learner`."""
+
+    def initial(self, generator: torch.Generator) -> State: ...
+    def train(self, state: State, records: Sequence[str], generator: torch.Generator) -> State: ...
+    def evaluate(self, state: State, records: Sequence[str]) -> tuple[list[float], list[str]]: ...
+
+
+@dataclass(frozen=True)
+class Participation:
+    """A client at work in one round, as a method sees it."""
+
+    client: int
+    round: int
+    seed: int
+    records: Sequence[str]
+    learner: Learner
+
+    def train(self, state: State) -> State:
+        """Local training from `state` on the client's own records."""
+        return self.learner.train(state, self.records, self.generator("batches"))
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Randomness of this client in this round; another purpose gives an independent stream."""
+        return generator(self.seed, "client", self.client, self.round, purpose)
+
+
+class Method(Protocol):
+    def update(self, server: State, own: State, client: Participation) -> Update:
+        """What a client does with the broadcast `server`.
+
+        `own` is its model after its last participation; before its first one, the common public start.
+        """
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        """The next server state; `uploads` come in the order of the clients' numbers."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every worker holds: a learner with its data, and who trains on which records (ids)."""
+
+    learner: Any
+    training: Sequence[Sequence[str]]
+    test: Sequence[str]
+
+
+def generator(seed: int, *path: str | int) -> torch.Generator:
+    """An independent generator for each path of words and numbers below a seed."""
+    words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
+    state = np.random.SeedSequence([seed, *words]).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
+
+
+def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
+    """sum_k w_k theta_k over states with the same names, in the order given; the weights are used as they are."""
+    return {
+        name: torch.stack([w * state[name] for w, state in zip(weights, states, strict=True)]).sum(0)
+        for name in states[0]
+    }
+
+
+def size(state: State) -> int:
+    """Bytes of the tensors of a message."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A lazy reader over the files of a run: what was sent, received and kept, round by round."""
+
+    folder: Folder
+    schedule: Schedule
+
+    def broadcast(self, r: int) -> State:
+        """The server state that round r started from; `broadcast(rounds)` is the final model."""
+        if r == 0:
+            return self.folder.read_tensors("initial.safetensors")
+        return self._part(r - 1, "aggregate")
+
+    def round(self, r: int) -> dict[str, Any]:
+        """Cohort, n_k, facts, bytes and utility of round r."""
+        found: dict[str, Any] = self.folder.read_json(f"round-{r:03d}.json")
+        return found
+
+    @property
+    def initial(self) -> dict[str, Any]:
+        """Utility of the model before training."""
+        found: dict[str, Any] = self.folder.read_json("initial.json")
+        return found
+
+    def cohort(self, r: int) -> list[int]:
+        return list(self.round(r)["cohort"])
+
+    def participations(self, client: int, before: int | None = None) -> list[int]:
+        """The rounds (below `before`) in which a client took part."""
+        rounds = range(self.schedule.rounds if before is None else before)
+        return [r for r in rounds if client in self.cohort(r)]
+
+    def upload(self, r: int, client: int) -> State:
+        return self._part(r, f"upload/{client}")
+
+    def private(self, r: int, client: int) -> State:
+        """A client's whole model after round r. For the owner and for evaluation only."""
+        return self.upload(r, client) | self._part(r, f"private/{client}")
+
+    def _part(self, r: int, prefix: str) -> State:
+        tensors = self.folder.read_tensors(f"round-{r:03d}.safetensors")
+        return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + "/")}
+
+
+def train(
+    method: Method,
+    schedule: Schedule,
+    references: Sequence[Sequence[str]],
+    *,
+    folder: Folder,
+    executor: Executor[Bench],
+    say: Callable[[str], None],
+    advance: Callable[[], None],
+) -> Transcript:
+    """Run the rounds that `folder` does not hold yet; all state passes through its files, so a resumed run equals a whole one.
+
+    `references` are the right answers of the test records. `advance` is called once a round.
+    """
+    transcript = Transcript(folder, schedule)
+    if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
+        (start,) = executor.map(_initial, [schedule.seed])
+        folder.write_tensors("initial.safetensors", unpack(start))
+        folder.write_json("initial.json", {"utility": _utility(executor, start, references)})
+    for r in range(schedule.rounds):
+        if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
+            _round(transcript, r, method, references, executor)
+        advance()
+    return transcript
+
+
+def _round(
+    transcript: Transcript, r: int, method: Method, references: Sequence[Sequence[str]], executor: Executor[Bench]
+) -> None:
+    schedule, folder = transcript.schedule, transcript.folder
+    # 1. the cohort
+    order = torch.randperm(schedule.clients, generator=generator(schedule.seed, "cohort", r))
+    cohort = sorted(order[: schedule.per_round].tolist())
+    # 2. the broadcast
+    server = transcript.broadcast(r)
+    # 3. every client of the cohort trains and is evaluated
+    jobs = []
+    for client in cohort:
+        earlier = transcript.participations(client, before=r)
+        own = transcript.private(earlier[-1], client) if earlier else transcript.broadcast(0)
+        jobs.append(_Job(method, pack(server), pack(own), client, r, schedule.seed))
+    done = list(executor.map(_participate, jobs))
+    uploads = [Upload(k, d.records, unpack(d.upload), d.facts) for k, d in zip(cohort, done, strict=True)]
+    # 4. the server aggregates what it received
+    aggregate = method.aggregate(server, uploads)
+    # 5. utility of the new global model and of the clients' own models
+    clients = [{"loss": float(np.mean(d.losses))} | caption_scores(d.answers, references) for d in done]
+    utility = {
+        "global": _utility(executor, pack(aggregate), references),
+        "clients": {name: float(np.mean([c[name] for c in clients])) for name in clients[0]},
+    }
+    # 6. what each party saw; a private tensor that was also uploaded is kept once
+    tensors = {f"aggregate/{name}": t for name, t in aggregate.items()}
+    for upload, d in zip(uploads, done, strict=True):
+        tensors |= {f"upload/{upload.client}/{name}": t for name, t in upload.state.items()}
+        for name, t in unpack(d.private).items():
+            if name not in upload.state or not torch.equal(t, upload.state[name]):
+                tensors[f"private/{upload.client}/{name}"] = t
+    folder.write_tensors(f"round-{r:03d}.safetensors", tensors)
+    record = {
+        "round": r,
+        "cohort": cohort,
+        "uploads": {
+            str(u.client): {"records": u.records, "facts": dict(u.facts), "bytes": size(u.state)} for u in uploads
+        },
+        "bytes_down": len(cohort) * size(server),
+        "bytes_up": sum(size(u.state) for u in uploads),
+        "utility": utility,
+    }
+    folder.write_json(f"round-{r:03d}.json", record)
+
+
+@dataclass(frozen=True)
+class _Job:
+    method: Method
+    server: bytes
+    own: bytes
+    client: int
+    round: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Done:
+    upload: bytes
+    private: bytes
+    facts: Mapping[str, Any]
+    records: int
+    losses: list[float]
+    answers: list[str]
+
+
+def _participate(bench: Bench, job: _Job) -> _Done:
+    client = Participation(job.client, job.round, job.seed, bench.training[job.client], bench.learner)
+    update = job.method.update(unpack(job.server), unpack(job.own), client)
+    losses, answers = bench.learner.evaluate(update.private, bench.test)
+    return _Done(pack(update.upload), pack(update.private), update.facts, len(client.records), losses, answers)
+
+
+def _initial(bench: Bench, seed: int) -> bytes:
+    state: State = bench.learner.initial(generator(seed, "initial"))
+    return pack(state)
+
+
+def _evaluate(bench: Bench, job: tuple[bytes, int]) -> tuple[list[float], list[str]]:
+    state, start = job
+    found: tuple[list[float], list[str]] = bench.learner.evaluate(
+        unpack(state), bench.test[start : start + EVALUATION_CHUNK]
+    )
+    return found
+
+
+def _utility(executor: Executor[Bench], state: bytes, references: Sequence[Sequence[str]]) -> dict[str, float]:
+    parts = list(executor.map(_evaluate, [(state, i) for i in range(0, len(references), EVALUATION_CHUNK)]))
+    losses = [loss for part, _ in parts for loss in part]
+    answers = [answer for _, part in parts for answer in part]
+    return {"loss": float(np.mean(losses))} | caption_scores(answers, references)
+
+
+def pack(state: State) -> bytes:
+    """A state on its way between processes: plain bytes, so that no shared memory is left behind by a kill."""
+    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in state.items()})
+
+
+def unpack(data: bytes) -> State:
+    return safetensors.torch.load(data)

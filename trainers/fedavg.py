@@ -1,0 +1,29 @@
+"""FedAvg: every client trains the broadcast adapters and sends all of them back (McMahan et al. 2017).
+
+The server averages by n_k (FedRand, eqs. 1-4); the oracle of FedRand's tables. Everything that a client trained reaches the server.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainers.base import Participation, State, Update, Upload, weighted_mean
+
+LEARNER = "lora"
+
+
+@dataclass(frozen=True)
+class Params:
+    """FedAvg has no parameters of its own."""
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    params: Params
+
+    def update(self, server: State, own: State, client: Participation) -> Update:
+        trained = client.train(server)
+        return Update(upload=trained, private=trained)
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        m = sum(upload.records for upload in uploads)
+        return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])

@@ -1,0 +1,58 @@
+"""FedRand: each client sends back only A or only B of its adapters, chosen by a coin (Park et al. 2025, Algorithms 1 and 2).
+
+Where the paper is silent: a client's own half comes from its last participation (only 4 of 12 take part in a round); a client that never took part
+uses the common public A_0 or zero for its own half. A fresh random A beside the server's B would be noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from trainers.base import Participation, State, Update, Upload, weighted_mean
+
+LEARNER = "lora"
+
+
+@dataclass(frozen=True)
+class Params:
+    rho: float = field(default=0.5, metadata={"help": "probability that a client chooses A rather than B"})
+    past: bool = field(default=True, metadata={"help": "keep the other half from the last participation (Table 3)"})
+    normalise: bool = field(default=True, metadata={"help": "divide by alpha and beta in eqs. 9 and 10 (Table 3)"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rho <= 1:
+            raise ValueError(f"rho must lie between 0 and 1, not {self.rho}")
+
+
+@dataclass(frozen=True)
+class FedRand:
+    params: Params
+
+    def update(self, server: State, own: State, client: Participation) -> Update:
+        """Algorithm 2: a_k = 1 means A from the server, B its own; only the half from the server is sent back."""
+        u = torch.rand((), generator=client.generator("coin")).item()
+        chosen = "A" if u < self.params.rho else "B"  # eq. 5
+        start = dict(server)
+        if self.params.past:
+            start |= {name: t for name, t in own.items() if half(name) != chosen}  # eqs. 6 and 7
+        trained = client.train(start)
+        sent = {name: t for name, t in trained.items() if half(name) == chosen}
+        return Update(upload=sent, private=trained, facts={"half": chosen})
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        """Algorithm 1, lines 10-22: each half is averaged over those who sent it; a half that nobody sent stays."""
+        m = sum(upload.records for upload in uploads)
+        result = dict(server)
+        for which in ("A", "B"):
+            senders = [upload for upload in uploads if upload.facts["half"] == which]
+            if senders:
+                share = sum(upload.records / m for upload in senders) if self.params.normalise else 1.0  # eq. 8
+                weights = [upload.records / (share * m) for upload in senders]
+                result |= weighted_mean([upload.state for upload in senders], weights)  # eqs. 9 and 10
+        return result
+
+
+def half(name: str) -> str:
+    """ "A" or "B": which factor of its layer's adapter a tensor is."""
+    return name[-1]
