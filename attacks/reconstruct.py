@@ -1,7 +1,7 @@
 """Server-side client reconstruction: rebuild clients from their messages, then attack them by calibrated loss (FedRand, section 4.2).
 
-Needs the server's view (uploads). The report says who can be rebuilt, how stale the parts are and how far the result is from the owner's true model; a
-client that cannot be rebuilt gets no number. `attacks.rebuild` says what each way takes for the parts that a last message did not hold.
+Needs the server's view (uploads). The report says who can be rebuilt, how stale the parts are and how far the result is from the owner's true
+model; a client that cannot be rebuilt gets no number. `attacks.rebuild` says what each way takes for the parts that a last message did not hold.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,9 @@ from attacks.tokens import TokenAttack
 
 @dataclass(frozen=True)
 class Params:
-    ways: str = field(default="all", metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)"})
+    ways: str = field(
+        default="all", metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)"}
+    )
 
     def __post_init__(self) -> None:
         if self.ways not in ("all", "literal", "newest", "server-fill"):

@@ -10,25 +10,27 @@ The exact mode measures every word from the *second* most likely one and leaves 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 ORDERS: tuple[float, ...] = (0.5, 1, 2, math.inf)
 MODIFIED_ORDERS: tuple[float, ...] = (0.5, 1, 2)
 
-# A word less likely than e^-300 times the second one counts as that: it keeps -inf out of the sums and changes none of
-# them by a relative 1e-120.
-_HALF_FLOOR = -150.0
-# Up to this probability p log(1-p) and p (sqrt(1-p) - 1) are their Taylor series to p^4, which costs power sums only.
-# The sum of what is left out over all words is at most (sum p) t^4 / (4 (1-t)) = 2.3e-13. At most 1,024 words are above.
-_SERIES_UP_TO = 2.0**-10
+# Up to this probability log(1-p) and sqrt(1-p) - 1 are cubics through four Chebyshev points, which cost power sums only.
+# They are off by at most max|4th derivative| t^4 / 3072, so over all words by (sum p) t^4 / 500 = 4.7e-13.
+_SMALL = 2.0**-8
+_LOG, _SQRT = (
+    Chebyshev.interpolate(f, 3, domain=(0, _SMALL)).convert(kind=Polynomial).coef
+    for f in (lambda p: np.log1p(-p), lambda p: np.sqrt(1 - p) - 1)
+)
 _CLAMP = 1e-10  # VL-MIA's epsilon
-_SCRATCH_BYTES = {"cpu": 4 << 20, "cuda": 24 << 20}  # two float64 buffers; the CPU's stays near its cache
+_SCRATCH_BYTES = {"cpu": 8 << 20, "cuda": 24 << 20}  # two float64 buffers; the CPU's stays in its cache
+_BLOCK_ROWS = 1024  # words above _SMALL are collected over so many rows: at most 4 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +98,7 @@ def row_signals(
     renormalising (in modified 1 the weight p_z stays unclamped); a tie still has gap 0, where that code skips to the
     next distinct value. None or "exact" clamps nothing.
 
-    `chunk_rows` bounds the memory (by default about 4 MB on a CPU, 24 MB on a GPU) and does not change the results.
+    `chunk_rows` bounds the memory (by default about 8 MB on a CPU, 24 MB on a GPU) and does not change the results.
 
     Raises ValueError: shapes that do not match, V < 2, no rows, a target outside 0..V-1 (also -100: leave ignored rows
     out), a row with NaN, +inf or nothing finite, an unknown `compat`.
@@ -104,134 +106,144 @@ def row_signals(
     logits, targets = _checked(logits, targets, "targets")
     if compat not in (None, "exact", "vlmia"):
         raise ValueError(f"compat must be None, 'exact' or 'vlmia', not {compat!r}")
-    on_gpu = isinstance(logits, torch.Tensor) and logits.is_cuda
-    size = chunk_rows or max(1, _SCRATCH_BYTES["cuda" if on_gpu else "cpu"] // (2 * 8 * logits.shape[1]))
-    xp, scratch = _workspace(logits, min(size, len(logits)))
-    parts = []
-    for start in range(0, len(logits), size):
-        chunk, words = logits[start : start + size], targets[start : start + size]
-        buffers = scratch[:, : len(chunk)]
-        if isinstance(chunk, torch.Tensor):
-            torch.as_tensor(buffers[0]).copy_(chunk)
-            words = torch.as_tensor(words, device=chunk.device) if xp is torch else words
-        else:
-            buffers[0][...] = chunk
-        parts.append(_chunk_sums(xp, buffers, words, start, clamped=compat == "vlmia"))
-    columns = np.concatenate(parts, axis=1)
-    exact = _exact_signals(_Sums(*columns[: len(_Sums._fields)]))
-    return _clamped_signals(exact, columns[len(_Sums._fields) :]) if compat == "vlmia" else exact
+    clamped = compat == "vlmia"
+    scratch = _scratch(logits, chunk_rows)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # log 0 and 0 * inf are meant
+        blocks = [
+            _block_sums(scratch, logits[i : i + _BLOCK_ROWS], targets[i : i + _BLOCK_ROWS], i, clamped=clamped)
+            for i in range(0, len(logits), _BLOCK_ROWS)
+        ]
+        sums = np.concatenate(blocks, axis=1)
+        exact = _exact_signals(_Sums(*sums[: len(_Sums._fields)]))
+        return _clamped_signals(exact, sums[len(_Sums._fields) :]) if clamped else exact
 
 
 class _Sums(NamedTuple):
     """One value per row. d is the distance to the second word in nats, e = exp(d); sums run over all but the top word."""
 
-    gap: Array
-    target: Array  # logit of y minus the top logit
-    is_top: Array  # 1 where y is the left-out word
+    top: Array  # logits of the first word, the second word and y
+    second: Array
+    target: Array
+    is_top: Array  # 1 where y is the first word
     sqrt_e: Array
     e: Array
-    ed: Array
+    ed: Array  # of e d / 2, and the next of e (d / 2)^2
     edd: Array
     e2: Array
     e3: Array
     e4: Array
-    log_rest: Array  # what the series of p log(1-p) lacks, over words above _SERIES_UP_TO
-    sqrt_rest: Array  # what the series of p (sqrt(1-p) - 1) lacks
+    log_rest: Array  # what the cubic lacks of p log(1-p), over words above _SMALL
+    sqrt_rest: Array  # the same of p (sqrt(1-p) - 1)
 
 
-def _chunk_sums(xp: Any, buffers: Any, words: Any, start: int, *, clamped: bool) -> Array:
-    """Rows of `_Sums` [12 or 17, r] from logits in buffers[0] [r, V]; both buffers are overwritten."""
-    x, h = buffers
-    row = xp.arange(len(x)) if xp is np else xp.arange(len(x), device=x.device)
-    top = xp.argmax(x, axis=1)
-    highest = x[row, top]
-    _refuse_not_finite(highest, start)
-    target = x[row, words] - highest
-    x[row, top] = -math.inf
-    second = xp.amax(x, axis=1)
-    gap = highest - second
+def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped: bool) -> Array:
+    """`_Sums` [13, R] of logits [R, V], and below them `_clamped_sums` if `clamped`; the first row's number is `start`."""
+    xp = _namespace(scratch)
+    words = xp.asarray(targets, device=scratch.device)
+    sums = xp.zeros((18 if clamped else 13, len(logits)), dtype=xp.float64, device=scratch.device)
+    mask = xp.empty(scratch.shape[1:], dtype=xp.bool, device=scratch.device)
+    above = []
+    for i in range(0, len(logits), len(mask)):
+        chunk = logits[i : i + len(mask)]
+        x, h = scratch[:, : len(chunk)]
+        if isinstance(chunk, torch.Tensor):
+            torch.as_tensor(x).copy_(chunk)
+        else:
+            x[...] = chunk
+        rows, e = _chunk_sums(x, h, mask[: len(chunk)], words[i : i + len(chunk)], sums[:, i : i + len(chunk)])
+        above.append((_host(rows) + i, _host(e)))
+    sums = _host(sums)
+    _refuse_not_finite(sums[0], start)
+    s = _Sums(*sums[:13])
+    rows, e = (np.concatenate(parts) for parts in zip(*above, strict=True))
+    p = e / (np.exp(s.top - s.second) + s.e)[rows]
+    powers = p ** np.arange(4)[:, None]
+    s.log_rest[:] = np.bincount(rows, p * (np.log1p(-p) - _LOG @ powers), len(logits))
+    s.sqrt_rest[:] = np.bincount(rows, p * (np.sqrt(1 - p) - 1 - _SQRT @ powers), len(logits))
+    return sums  # type: ignore[no-any-return]
 
-    half = x  # d / 2: exp of it is sqrt(e), and its square e
-    half -= xp.where(second == -math.inf, highest, second)[:, None]
+
+def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, Any]:
+    """Fill sums from logits x [r, V], all but the last two of `_Sums`; returns row and e of the words above _SMALL.
+
+    Each line is a pass over [r, V] that works in place: x, h and mask are overwritten.
+    """
+    xp = _namespace(x)
+    dot = np.vecdot if xp is np else torch.linalg.vecdot
+    s = _Sums(*sums[:13])
+    row = xp.arange(len(x), device=x.device)
+    first = xp.argmax(x, axis=1)
+    s.top[:], s.target[:], s.is_top[:] = x[row, first], x[row, words], words == first
+    x[row, first] = -math.inf
+    s.second[:] = xp.amax(x, axis=1)
+
+    half = x  # d / 2; h is its exp, so that h h = e
+    half -= xp.where(s.second == -math.inf, s.top, s.second)[:, None]
     half *= 0.5
-    half[row, top] = -1e4  # exp of it is 0
+    half[row, first] = -1e4  # exp of it is 0
     xp.exp(half, out=h)
-    dot = xp.linalg.vecdot
-    sums = [gap, target, (words == top) * 1.0, h.sum(1), dot(h, h)]
-    hd = xp.multiply(h, half, out=half)
-    masked = xp.isnan(ed := dot(h, hd))
-    if masked.any():  # 0 * -inf: a word whose logit is -inf adds nothing
-        hd[xp.isnan(hd)] = 0
-        ed = dot(h, hd)
-    sums += [2 * ed, 4 * dot(hd, hd)]
+    s.sqrt_e[:], s.e[:] = h.sum(1), dot(h, h)
+    half *= h
+    s.ed[:] = dot(h, half)
+    if xp.isnan(s.ed).any():  # 0 * -inf: a word whose logit is -inf adds nothing
+        half[xp.isnan(half)] = 0
+        s.ed[:] = dot(h, half)
+    s.edd[:] = dot(half, half)
     e = xp.multiply(h, h, out=h)
     square = xp.multiply(e, e, out=x)
-    sums += [dot(e, e), dot(e, square), dot(square, square)]
+    s.e2[:], s.e3[:], s.e4[:] = dot(e, e), dot(e, square), dot(square, square)
 
-    log_z = xp.log1p(xp.exp(-gap) * sums[4])
-    p_second = xp.exp(-gap - log_z)
-    columns = [_host(xp.stack(sums)), _series_rest(xp, e, p_second)]
-    if clamped:
-        e *= p_second[:, None]
-        e[row, top] = xp.exp(-log_z)
-        columns.append(_host(_clamped_sums(xp, e)))
-    return np.concatenate(columns)
-
-
-def _series_rest(xp: Any, e: Any, p_second: Any) -> Array:
-    """[2, r]: function minus series for p log(1-p) and p (sqrt(1-p) - 1), summed over words above _SERIES_UP_TO."""
-    # A p_second of 0 divides to inf: no word but the top one counts.
-    with np.errstate(divide="ignore"):
-        limit = _SERIES_UP_TO / p_second
-    (flat,) = xp.where((e > limit[:, None]).reshape(-1))
-    of_row = flat // e.shape[1]
-    p, of_row = _host(e.reshape(-1)[flat] * p_second[of_row]), _host(of_row)
-    by_log = p * (np.log1p(-p) + p * (1 + p * (1 / 2 + p / 3)))
-    by_sqrt = p * (np.sqrt(1 - p) - 1 + p * (1 / 2 + p * (1 / 8 + p / 16)))
-    return np.stack([np.bincount(of_row, part, len(e)) for part in (by_log, by_sqrt)])
+    total = xp.exp(s.top - s.second) + s.e  # p = e / total
+    xp.greater(e, (_SMALL * total)[:, None], out=mask)
+    (flat,) = xp.where(mask.reshape(-1))
+    above = flat // e.shape[1], e.reshape(-1)[flat]
+    if len(sums) > len(s):
+        p = xp.divide(e, total[:, None], out=h)
+        p[row, first] = 1 / (1 + xp.exp(s.second - s.top) * s.e)
+        sums[len(s) :] = _clamped_sums(p)
+    return above
 
 
 def _exact_signals(s: _Sums) -> TokenSignals:
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        log_z = np.log1p(np.exp(-s.gap) * s.e)  # -log p(top)
-        log_prob = s.target - log_z
-        w = np.exp(-s.gap - log_z)  # p(second): p = w e
-        g = np.minimum(s.gap, 1e4)  # any larger gap has w = 0
-        mean = w * (s.ed - g * s.e)  # of log p - log p(top)
-        var = np.maximum(w * (s.edd - 2 * g * s.ed + g * g * s.e) - mean**2, 0)
-        p2, p3, p4 = w**2 * s.e2, w**3 * s.e3, w**4 * s.e4
-        sum_log = s.log_rest - (p2 + p3 / 2 + p4 / 3)  # of p log(1-p)
-        sum_sqrt = s.sqrt_rest - (p2 / 2 + p3 / 8 + p4 / 16)  # of p (sqrt(1-p) - 1)
+    gap = s.top - s.second
+    log_z = np.log1p(np.exp(-gap) * s.e)  # -log p(first)
+    log_prob = s.target - s.top - log_z
+    w = np.exp(-gap - log_z)  # p(second): p = w e
+    g = np.minimum(gap, 1e4)  # any larger gap has w = 0
+    mean = w * (2 * s.ed - g * s.e)  # of log p - log p(first)
+    var = np.maximum(w * (4 * s.edd - 4 * g * s.ed + g * g * s.e) - mean**2, 0)
 
-        top, rest, p_y, not_y = np.exp(-log_z), w * s.e, np.exp(log_prob), -np.expm1(log_prob)
-        # The sums run over all but the top word; the modified entropies over all but y.
-        swap_log = top * (np.log(s.e) - s.gap - log_z) - p_y * np.log1p(-p_y)
-        swap_sqrt = top * (np.sqrt(rest) - 1) - p_y * (np.sqrt(not_y) - 1)
-        other_log, other_sqrt, other_p2 = (
-            total + np.where(s.is_top == 1, 0.0, swap)
-            for total, swap in ((sum_log, swap_log), (sum_sqrt, swap_sqrt), (p2, top**2 - p_y**2))
-        )
-        return TokenSignals(
-            log_prob=log_prob,
-            renyi={
-                0.5: 2 * np.log1p(np.exp(-s.gap / 2) * s.sqrt_e) - log_z,
-                1: log_z - mean,
-                2: 2 * log_z - np.log1p(np.exp(-2 * s.gap) * s.e2),
-                math.inf: log_z,
-            },
-            mean_log_prob=mean - log_z,
-            var_log_prob=var,
-            gap=s.gap,
-            modified={
-                0.5: 2 * (not_y * (1 - np.sqrt(p_y)) - other_sqrt),
-                1: -not_y * log_prob - other_log,
-                2: not_y**2 + other_p2,
-            },
-        )
+    p_first, p_y, not_y = np.exp(-log_z), np.exp(log_prob), -np.expm1(log_prob)
+    powers = np.stack([w * s.e, w**2 * s.e2, w**3 * s.e3, w**4 * s.e4])
+    # Sums of p log(1-p), p (sqrt(1-p) - 1) and p^2: from "all but the first word" to "all but y".
+    swaps = (
+        (_LOG @ powers + s.log_rest, p_first * (np.log(s.e) - gap - log_z) - p_y * np.log1p(-p_y)),
+        (_SQRT @ powers + s.sqrt_rest, p_first * (np.sqrt(powers[0]) - 1) - p_y * (np.sqrt(not_y) - 1)),
+        (powers[1], p_first**2 - p_y**2),
+    )
+    by_log, by_sqrt, square = (total + np.where(s.is_top == 1, 0.0, swap) for total, swap in swaps)
+    return TokenSignals(
+        log_prob=log_prob,
+        renyi={
+            0.5: 2 * np.log1p(np.exp(-gap / 2) * s.sqrt_e) - log_z,
+            1: log_z - mean,
+            2: 2 * log_z - np.log1p(np.exp(-2 * gap) * s.e2),
+            math.inf: log_z,
+        },
+        mean_log_prob=mean - log_z,
+        var_log_prob=var,
+        gap=gap,
+        modified={
+            0.5: 2 * (not_y * (1 - np.sqrt(p_y)) - by_sqrt),
+            1: -not_y * log_prob - by_log,
+            2: not_y**2 + square,
+        },
+    )
 
 
-def _clamped_sums(xp: Any, p: Any) -> Any:
+def _clamped_sums(p: Any) -> Any:
     """[5, r] over all words of p [r, V], c its clamped copy: c, sqrt(c), c^2, c sqrt(1-c), p log(1-c)."""
+    xp = _namespace(p)
     c = xp.clip(p, _CLAMP, 1 - _CLAMP)
     dot = xp.linalg.vecdot
     return xp.stack([c.sum(1), xp.sqrt(c).sum(1), dot(c, c), dot(c, xp.sqrt(1 - c)), dot(p, xp.log1p(-c))])
@@ -266,12 +278,16 @@ def _checked(logits: Any, ids: Any, name: str) -> tuple[Any, NDArray[np.int64]]:
     return logits, ids.astype(np.int64)
 
 
-def _workspace(logits: Any, rows: int) -> tuple[ModuleType, Any]:
-    """Namespace and scratch [2, rows, V]. NumPy on the CPU: its float64 exp takes half the time of torch's."""
-    shape = (2, rows, logits.shape[1])
-    on_gpu = isinstance(logits, torch.Tensor) and logits.is_cuda
-    scratch = torch.empty(shape, dtype=torch.float64, device=logits.device if on_gpu else "cpu")
-    return (torch, scratch) if on_gpu else (np, scratch.numpy())
+def _scratch(logits: Any, chunk_rows: int | None) -> Any:
+    """Two float64 buffers [2, rows, V] (as torch aligns them): torch on a GPU, else NumPy, whose exp is twice as fast."""
+    device = logits.device if isinstance(logits, torch.Tensor) and logits.is_cuda else torch.device("cpu")
+    size = chunk_rows or max(1, _SCRATCH_BYTES[device.type] // (2 * 8 * logits.shape[1]))
+    buffers = torch.empty((2, min(size, len(logits)), logits.shape[1]), dtype=torch.float64, device=device)
+    return buffers if device.type == "cuda" else buffers.numpy()
+
+
+def _namespace(array: Any) -> Any:
+    return torch if isinstance(array, torch.Tensor) else np
 
 
 def _refuse_not_finite(highest: Any, start: int) -> None:

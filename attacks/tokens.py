@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from attacks.base import View
 from attacks.models import Model, models
-from attacks.signals import token_signals
+from attacks.signals import TokenSignals, row_signals
 from trainers.base import State
 
 
@@ -26,28 +27,29 @@ class TokenAttack:
 
     def score(self, learner: Any, state: State, records: Sequence[str]) -> pd.DataFrame:
         """A row per record: every cell of `record_scores`, and per token the slice, the Rényi-2 entropy and log p (nats)."""
+        rows: dict[int, dict[str, Any]] = {}
+        for part in learner.chunks(state, records):
+            encoded = [learner.data[records[i]] for i, _ in part]
+            targets = torch.cat([e.ids[1:] for e in encoded])
+            signals = row_signals(torch.cat([logits[:-1] for _, logits in part]), targets, compat=self.compat)
+            start = 0
+            for (i, _), e in zip(part, encoded, strict=True):
+                own = signals[start : start + len(e.ids) - 1]
+                start += len(own)
+                rows[i] = self._row(own, e, learner.vlm.tokenizer.decode(e.ids[e.prompt : -1]))
+        return pd.DataFrame([rows[i] for i in range(len(records))])
+
+    def _row(self, signals: TokenSignals, encoded: Any, text: str) -> dict[str, Any]:
         from attacks.maxrenyi import record_scores
 
-        compat = None if self.compat == "exact" else self.compat
-        learner.put(state)
-        rows = []
-        for record, logits in zip(records, learner.logits(records), strict=True):
-            encoded = learner.data[record]
-            signals = token_signals(logits, encoded.ids, compat=compat)
-            text = learner.vlm.tokenizer.decode(encoded.ids[encoded.prompt : -1])
-            part = np.full(len(encoded.ids) - 1, "instruction", dtype=object)
-            for name, span in encoded.spans.items():
-                part[span] = name
-            rows.append(
-                {"record": record}
-                | record_scores(signals, encoded.spans, text, compat=self.compat)
-                | {
-                    "token_slice": part.tolist(),
-                    "token_entropy": signals.renyi[2].astype(np.float32),
-                    "token_log_prob": signals.log_prob.astype(np.float32),
-                }
-            )
-        return pd.DataFrame(rows)
+        part = np.full(len(signals), "instruction", dtype=object)
+        for name, span in encoded.spans.items():
+            part[span] = name
+        cells = record_scores(signals, encoded.spans, text, compat=self.compat)
+        tokens = {"token_entropy": signals.renyi[2], "token_log_prob": signals.log_prob}
+        return {"record": encoded.id, **cells, "token_slice": part.tolist()} | {
+            name: values.astype(np.float32) for name, values in tokens.items()
+        }
 
     def calibrate(self, scores: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
         """Add the score that the public base model calibrates: mean log p - log p_base over the caption."""

@@ -1,7 +1,7 @@
 """The blind baseline: a cross-fitted classifier that sees the records and never a model.
 
-What it tells apart, no model leaked: members and non-members of one distribution must be beyond it, and where they are not (another distribution, another
-time, another collector) an attack's AUROC measures that difference and not membership.
+What it tells apart, no model leaked: members and non-members of one distribution must be beyond it, and where they are not (another
+distribution, another time, another collector) an attack's AUROC measures that difference and not membership.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ FOLDS = 5
 THUMBNAIL = 8  # pixels a side
 
 
-def blind_scores(records: Sequence[Record], member: Sequence[bool], client: Sequence[str], *, seed: int) -> dict[str, float]:
+def blind_scores(
+    records: Sequence[Record], member: Sequence[bool], client: Sequence[str], *, seed: int
+) -> dict[str, float]:
     """Log-odds of membership of each record, from a logistic regression that was fitted without it.
 
     Features: the words of the text, its length, a thumbnail of the image. Folds are stratified by client and membership.

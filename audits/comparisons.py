@@ -80,7 +80,9 @@ def by_round(run: Attacked) -> list[Comparison]:
     found = []
     for model in sorted((m for m in run.models if m.way in ("round", "final")), key=lambda m: m.round):
         asked = set(next((m for m in run.models if m.way == "round"), model).scores.index)
-        small = ScoredModel(model.threat_model, model.way, None, model.round, model.scores[model.scores.index.isin(asked)])
+        small = ScoredModel(
+            model.threat_model, model.way, None, model.round, model.scores[model.scores.index.isin(asked)]
+        )
         found.append(_pooled(run, small, run.participants(model.round), "all members", "held-out"))
         found.append(_pooled(run, small, list(run.cohorts[model.round - 1]), "last-round members", "held-out"))
     return found

@@ -30,7 +30,9 @@ def evidence(
     return {
         "rounds": _rounds(run, transcript, signals, confidence),
         "clients": _clients(rows, signals),
-        "curves": pd.concat([_curve(c, s, confidence) for c in rows if c.nonmembers == "held-out" for s in signals[:2]]),
+        "curves": pd.concat(
+            [_curve(c, s, confidence) for c in rows if c.nonmembers == "held-out" for s in signals[:2]]
+        ),
         "scores": _scores(run, rows, signals),
         "tokens": _tokens(run, words, attack_signal),
         "exposed": _exposed(run, federation),

@@ -1,8 +1,8 @@
 """Membership audit: AUROC with an interval that respects clients, three controls, and a verdict in plain language.
 
-Every number about an attack stands beside the same number of the public base model and of a blind classifier. Verdicts: *leak* (the interval is clear of
-0.5, and the attack beats both controls on the same records), *no leak found* (the interval covers 0.5), *confounded* (a control itself
-is off 0.5, or the attack cannot be told from a control).
+Every number about an attack stands beside the same number of the public base model and of a blind classifier. Verdicts: *leak* (the
+interval is clear of 0.5, and the attack beats both controls on the same records), *no leak found* (the interval covers 0.5), *confounded*
+(a control itself is off 0.5, or the attack cannot be told from a control).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _rows(comparison: Comparison, signal: str, shared: dict[str, Any], confidenc
     off = [name for name, c in controls.items() if not _covers_half(measure(comparison, c, CONTROL_CONFIDENCE))]
     differences = [_beats(comparison, values, control, confidence) for control in controls.values()]
     verdict = _verdict(auroc, off, differences)
-    counts = {"members": auroc.members, "nonmembers_n": auroc.nonmembers, "clients": _clients(comparison)}
+    counts: dict[str, Any] = {"members": auroc.members, "nonmembers_n": auroc.nonmembers, "clients": _clients(comparison)}
     rows = [
         Finding(
             **shared,
@@ -102,20 +102,23 @@ def _rows(comparison: Comparison, signal: str, shared: dict[str, Any], confidenc
 
 
 def _thresholded(
-    comparison: Comparison, signal: str, shared: dict[str, Any], counts: dict[str, int], confidence: float
+    comparison: Comparison, signal: str, shared: dict[str, Any], counts: dict[str, Any], confidence: float
 ) -> list[Finding]:
     """Balanced accuracy, and TPR at fixed FPRs with thresholds from further held-out records."""
     values, member, client = comparison.scores[signal], comparison.member, comparison.client
     accuracy = ranking.balanced_accuracy(
         values, member, client, confidence=confidence, per_client=comparison.per_client
     )
-    rows = [
-        Finding(**shared, **counts, **_numbers(accuracy), metric="balanced_accuracy", interval=accuracy.how)
-    ]
+    rows = [Finding(**shared, **counts, **_numbers(accuracy), metric="balanced_accuracy", interval=accuracy.how)]
     reference = {name: frame[signal].to_numpy() for name, frame in comparison.reference.items()}
     for fpr in FPRS:
         found = ranking.tpr_at_fpr(
-            values, member, client, fpr, reference=reference if comparison.per_client else reference[""], confidence=confidence
+            values,
+            member,
+            client,
+            fpr,
+            reference=reference if comparison.per_client else reference[""],
+            confidence=confidence,
         )
         rows.append(
             Finding(
@@ -162,7 +165,9 @@ def _sentence(comparison: Comparison, signal: str, auroc: Interval, verdict: str
     """The verdict in plain language, with its number."""
     who = WHO[comparison.threat_model, comparison.way]
     number = f"AUROC {auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}] by {in_words(signal)}"
-    against = "held-out records of the same clients" if comparison.nonmembers == "held-out" else "scenes with novel objects"
+    against = (
+        "held-out records of the same clients" if comparison.nonmembers == "held-out" else "scenes with novel objects"
+    )
     pair = f"{comparison.population} from {against}"
     if verdict == "leak":
         reverse = "" if auroc.value > 0.5 else ", in the reverse direction"
@@ -192,7 +197,7 @@ def _number(x: float) -> float | None:
     return None if math.isnan(x) else x
 
 
-def _numbers(x: Interval | ranking.TprAtFpr) -> dict[str, float | None]:
+def _numbers(x: Interval | ranking.TprAtFpr) -> dict[str, Any]:
     return {name: _number(getattr(x, name)) for name in ("value", "low", "high")}
 
 
@@ -203,8 +208,15 @@ def cells(run: Attacked, confidence: float) -> pd.DataFrame:
         if comparison.nonmembers != "held-out":
             continue
         where = {name: getattr(comparison, name) for name in ("threat_model", "way", "population", "nonmembers")}
-        found = {signal: measure(comparison, comparison.scores[signal], confidence) for signal in comparison.scores if "/" in signal}
+        found = {
+            signal: measure(comparison, comparison.scores[signal], confidence)
+            for signal in comparison.scores
+            if "/" in signal
+        }
         p = [ranking.auroc_p_value(interval) for interval in found.values()]
         for (signal, i), raw, adjusted in zip(found.items(), p, ranking.holm(p), strict=True):
-            rows.append(where | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high, "p": raw, "p_adjusted": adjusted})
+            rows.append(
+                where
+                | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high, "p": raw, "p_adjusted": adjusted}
+            )
     return pd.DataFrame(rows)

@@ -171,9 +171,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     }
     for name, (default, text) in numbers.items():
         group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
-    group.add_argument("--backbone", default=str(EMBEDDED), metavar="FOLDER", help="model folder (default: the embedded)")
+    group.add_argument(
+        "--backbone", default=str(EMBEDDED), metavar="FOLDER", help="model folder (default: the embedded)"
+    )
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
-    group.add_argument("--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)")
+    group.add_argument(
+        "--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)"
+    )
     group.add_argument("--dry-run", action="store_true", help="say what would run, how long and how much disk")
     group.add_argument("--quiet", action="store_true", help="no progress, results only")
     group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks")

@@ -56,7 +56,9 @@ class Executor(Generic[Bench]):
         try:
             yield from (future.result() for future in futures)
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise WorkerDied("a worker process died (was it killed for its memory?); run the same command to resume") from error
+            raise WorkerDied(
+                "a worker process died (was it killed for its memory?); run the same command to resume"
+            ) from error
         finally:
             for future in futures:
                 future.cancel()

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,9 @@ class Plan:
     @property
     def report_folder(self) -> Path:
         code = _code("reports", ["*.py", "*.html"])
-        key = key_of({"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)})
+        key = key_of(
+            {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
+        )
         return self.out / "reports" / f"{'-'.join(self.methods)}-{self.attack}-{key[:8]}"
 
 
@@ -69,11 +72,11 @@ class Cell:
         """Everything that the training's numbers depend on but code and versions."""
         p = self.plan
         return {
-            "task": {"name": p.task, **dataclasses.asdict(p.task_params)},
+            "task": {"name": p.task, **_fields(p.task_params)},
             "data_seed": p.seed,
             "backbone": {"name": p.backbone.name, "sha256": backbone_hash(p.backbone)},
-            "method": {"name": self.method, **dataclasses.asdict(p.methods[self.method])},
-            "training": dataclasses.asdict(p.settings),
+            "method": {"name": self.method, **_fields(p.methods[self.method])},
+            "training": _fields(p.settings),
             "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round},
             "seed": self.seed,
             "device": p.device,
@@ -93,8 +96,8 @@ class Cell:
     def analysis_description(self) -> dict[str, Any]:
         return {
             "training": self.training_key,
-            "attack": {"name": self.plan.attack, **dataclasses.asdict(self.plan.attack_params)},
-            "audit": dataclasses.asdict(self.plan.audit_params),
+            "attack": {"name": self.plan.attack, **_fields(self.plan.attack_params)},
+            "audit": _fields(self.plan.audit_params),
             "code": [_code("attacks", ["*.py"]), _code("audits", ["*.py"])],
         }
 
@@ -128,6 +131,12 @@ def backbone_hash(path: Path) -> str:
         if file.name != "training.json":  # how it was made does not change what it is
             digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _fields(params: Any) -> dict[str, Any]:
+    """The fields of a dataclass in JSON's types: an infinite order becomes "inf"."""
+    plain = dataclasses.asdict(params)
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
 
 def _code(package: str, patterns: list[str]) -> str:

@@ -98,7 +98,12 @@ def find(kind: str, name: str, *, flag: str) -> Plugin:
 def dataclass_of(path: Path, name: str) -> type[Any]:
     """The dataclass `name` of a source file, executed without the rest of the file."""
     node = next(n for n in _parse(path).body if isinstance(n, ast.ClassDef) and n.name == name)
-    namespace: dict[str, Any] = {**vars(typing), **vars(dataclasses), "math": math, "__name__": f"params of {path.stem}"}
+    namespace: dict[str, Any] = {
+        **vars(typing),
+        **vars(dataclasses),
+        "math": math,
+        "__name__": f"params of {path.stem}",
+    }
     exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
     return typing.cast(type[Any], namespace[name])
 

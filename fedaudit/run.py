@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedaudit import plugins
-from fedaudit.plan import Cell, Plan, versions
+from fedaudit import __version__, plugins
+from fedaudit.plan import Cell, Plan
 from fedaudit.progress import Progress
 from fedaudit.store import Damaged, Folder, claim
+
+COMPLETE = "complete.json"
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,21 @@ def run(plan: Plan, progress: Progress) -> Outcome:
 
         with progress.stage("report", 1) as advance:
             build(evidence, report.write)
-            report.write_json("complete.json", sorted(report.names()))
+            _finish(report)
             advance()
     return Outcome(report.path / "index.html", report.read_json("findings.json"), reused)
 
 
+def _finish(folder: Folder) -> None:
+    """Mark a folder as finished: list what it holds."""
+    folder.write_json(COMPLETE, [name for name in folder.names() if name != COMPLETE])
+
+
 def _complete(folder: Folder, say: Callable[[str], None]) -> bool:
-    """All files of a finished folder are there and intact; `complete.json` is written last."""
-    if not folder.usable("complete.json", say):
+    """All files of a finished folder are there and intact; COMPLETE is written last."""
+    if not folder.usable(COMPLETE, say):
         return False
-    intact = [folder.usable(name, say) for name in folder.read_json("complete.json")]
+    intact = [folder.usable(name, say) for name in folder.read_json(COMPLETE)]
     return all(intact)
 
 
@@ -121,7 +128,11 @@ def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, li
                     break
                 except Damaged as damage:
                     progress.say(f"{damage}; computing it again")
-        tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in folder.names() if name.endswith(".parquet")}
+        tables = {
+            name.removesuffix(".parquet"): folder.read_table(name)
+            for name in folder.names()
+            if name.endswith(".parquet")
+        }
         tables = {name: table for name, table in tables.items() if not name.startswith("scores-")}
         stored = folder.read_json("findings.json")
     setting = cell.setting | {
@@ -129,7 +140,7 @@ def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, li
         "audit": cell.analysis_description["audit"],
         "keys": {"training": cell.training_key, "analysis": cell.analysis_key},
         "versions": cell.training_description["versions"],
-        "fedaudit": versions(["fedaudit"])["fedaudit"],
+        "fedaudit": __version__,
     }
     evidence = Evidence(cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, NOTES)
     return evidence, reused
@@ -177,7 +188,7 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
     for name, table in tables.items():
         folder.write_table(f"{name}.parquet", table)
     folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
-    folder.write_json("complete.json", sorted(folder.names()))
+    _finish(folder)
     return [f"training of {cell.method}, seed {cell.seed}"] if trained_before else []
 
 
@@ -199,7 +210,7 @@ def _train(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, bo
                 cell.plugin.make(plan.methods[cell.method]), schedule, references,
                 folder=folder, executor=executor, say=progress.say, advance=advance,
             )  # fmt: skip
-        folder.write_json("complete.json", sorted(folder.names()))
+        _finish(folder)
     return transcript, False
 
 
@@ -220,7 +231,9 @@ def _attack(
             for digest, table in zip(todo, workshop.executor.map(_score, jobs), strict=True):
                 folder.write_table(f"scores-{digest}.parquet", table)
                 advance()
-    tables = {digest: folder.read_table(f"scores-{digest}.parquet").set_index("record", drop=False) for digest in distinct}
+    tables = {
+        digest: folder.read_table(f"scores-{digest}.parquet").set_index("record", drop=False) for digest in distinct
+    }
     base = tables[next(model.digest for model in held if model.way == "base")]
     scored = [
         ScoredModel(m.threat_model, m.way, m.client, m.round, attack.calibrate(tables[m.digest], base))
@@ -243,7 +256,9 @@ def _attack(
     )  # fmt: skip
 
 
-def _blind(classify: Callable[..., dict[str, float]], pairs: list[tuple[str, Any]], member: list[bool]) -> dict[str, float]:
+def _blind(
+    classify: Callable[..., dict[str, float]], pairs: list[tuple[str, Any]], member: list[bool]
+) -> dict[str, float]:
     return classify([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
 
 
@@ -258,8 +273,3 @@ def _words(bench: Any, records: list[str]) -> list[list[str]]:
     """The tokens of records as words."""
     tokenizer = bench.learner.vlm.tokenizer
     return [[tokenizer.decode([int(i)]).strip() for i in bench.learner.data[record].ids] for record in records]
-
-
-def limited(plan: Plan, **changes: Any) -> Plan:
-    """A plan with some fields changed."""
-    return replace(plan, **changes)

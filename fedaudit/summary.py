@@ -8,27 +8,31 @@ from typing import Any
 
 def show(findings: Sequence[dict[str, Any]], attack: str) -> None:
     """Print the AUROC rows against held-out records, and the verdict of each threat model's headline."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     rows = [f for f in findings if f["metric"] == "auroc"]
     seeds = sorted({f["seed"] for f in rows})
     several = len({f["method"] for f in rows}) > 1
-    table = Table(title=f"{attack}: members against held-out records of the same clients, seed {seeds[0]}")
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"{attack}: members against held-out records of the same clients, seed {seeds[0]}"
+    )
     for name in (["method"] if several else []) + ["adversary", "model", "members", "score"]:
         table.add_column(name)
     for name in ("AUROC [95 %]", "base model", "blind", "verdict"):
-        table.add_column(name, justify="left" if name == "verdict" else "right")
+        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     for f in rows:
-        if f["seed"] != seeds[0] or f["nonmembers"] != "held-out":
+        if f["seed"] != seeds[0] or f["nonmembers"] != "held-out" or not f["headline"]:
             continue
         cells = [f["method"]] if several else []
         cells += [f["threat_model"], f["way"], f["population"], f["signal"], _interval(f["value"], f["low"], f["high"])]
-        cells += [f["base_note"] or _number(f["base_value"]), _number(f["blind_value"]), f["verdict"]]
-        table.add_row(*cells, style="bold" if f["headline"] else "")
+        cells += [_number(f["base_value"]), _number(f["blind_value"]), f["verdict"]]
+        table.add_row(*cells)
     console = Console()
-    # without a terminal nobody can widen the window: never cut a number
-    console.print(table, width=None if console.is_terminal else 150)
+    if not console.is_terminal:  # nobody can widen that window: never cut a number
+        console = Console(width=150)
+    console.print(table)
     if len(seeds) > 1:
         _spread(console, rows, seeds)
 
@@ -38,7 +42,11 @@ def _spread(console: Any, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) 
 
     for f in rows:
         if f["seed"] == seeds[0] and f["nonmembers"] == "held-out" and f["headline"]:
-            same = [g["value"] for g in rows if all(g[k] == f[k] for k in ("method", "threat_model", "way", "population", "nonmembers", "signal"))]
+            same = [
+                g["value"]
+                for g in rows
+                if all(g[k] == f[k] for k in ("method", "threat_model", "way", "population", "nonmembers", "signal"))
+            ]
             if len(same) > 1:
                 label = f"{f['method']} {f['threat_model']} {f['way']} {f['population']} {f['signal']}"
                 console.print(f"{label}: {mean(same):.3f} over {len(same)} seeds, sd {stdev(same):.3f}")

@@ -168,5 +168,12 @@ def test_keys_follow_what_matters_and_nothing_else():
     assert key("--threads", "1", "--out", "elsewhere") == plain
     assert key("--k", "20")[0] == plain[0]
     assert key("--k", "20")[1] != plain[1]
-    for words in (["--rho", "0.3"], ["--rounds", "9"], ["--seed", "1"], ["--rank", "4"], ["--records", "20"], ["--method", "fedavg"]):
+    for words in (
+        ["--rho", "0.3"],
+        ["--rounds", "9"],
+        ["--seed", "1"],
+        ["--rank", "4"],
+        ["--records", "20"],
+        ["--method", "fedavg"],
+    ):
         assert key(*words)[0] != plain[0], words

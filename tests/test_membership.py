@@ -32,7 +32,11 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
     records = {k: [f"c{k}-{i}" for i in range(POOL)] for k in range(CLIENTS)}
     reference = {k: [f"r{k}-{i}" for i in range(30)] for k in range(CLIENTS)}
     novel = [f"n{i}" for i in range(40)]
-    truth = {r: bool(m) for k in records for r, m in zip(records[k], rng.permutation([True, False] * (POOL // 2)), strict=True)}
+    truth = {
+        r: bool(m)
+        for k in records
+        for r, m in zip(records[k], rng.permutation([True, False] * (POOL // 2)), strict=True)
+    }
     pool = [r for k in records for r in records[k]]
     everything = [*pool, *[r for k in reference for r in reference[k]], *novel]
     shift = {r: leak * used for r, used in truth.items()} | dict.fromkeys(novel, -novel_shift)
@@ -46,7 +50,9 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
             models.append(ScoredModel(threat, way, k, 2, frame(own, rng, shift)))
     base = frame(everything, rng, base_shift).assign(**{"loss-base/caption": 0.0})
     cohorts = [list(range(0, CLIENTS, 2)), list(range(1, CLIENTS, 2))]
-    return Attacked(models, base, {"held-out": blind, "novel objects": blind}, records, reference, novel, truth, cohorts)
+    return Attacked(
+        models, base, {"held-out": blind, "novel objects": blind}, records, reference, novel, truth, cohorts
+    )
 
 
 def aurocs(run, **where):
@@ -153,7 +159,10 @@ def test_headline_is_fixed_beforehand():
 
 def records(n, rng, word):
     images = rng.integers(0, 255, (n, 16, 16, 3)).astype(np.uint8)
-    return [Record(f"{word}-{i}", "g", image, f"{word} {rng.integers(50)} and {rng.integers(50)}") for i, image in enumerate(images)]
+    return [
+        Record(f"{word}-{i}", "g", image, f"{word} {rng.integers(50)} and {rng.integers(50)}")
+        for i, image in enumerate(images)
+    ]
 
 
 def test_blind_baseline_sees_a_difference_of_records_and_nothing_else():

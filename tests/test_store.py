@@ -31,7 +31,7 @@ from fedaudit.errors import InputError, nearest
 from fedaudit.store import Damaged, Folder, claim, fingerprint, key_of, write_atomic
 
 ROOT = Path(__file__).parents[1]
-ROUNDS = 4
+ROUNDS = 2
 
 
 def quiet(_: str) -> None:
@@ -143,7 +143,7 @@ def test_a_kill_at_any_file_operation_resumes_to_the_same_bytes(
 ) -> None:
     finish(start("t.crash_everywhere(t.Path(sys.argv[1]), sys.argv[2])", tmp_path / "killed", when))
     killed = sorted((tmp_path / "killed").iterdir())
-    assert len(killed) > 50
+    assert len(killed) > 40
     left_half_done = 0
     for path in killed:
         assert all(map(Folder(path).intact, Folder(path).names()))
@@ -158,13 +158,13 @@ def test_a_kill_at_any_file_operation_resumes_to_the_same_bytes(
 def slow_work(path: Path) -> None:
     folder = claim(path)
     with folder.lock(quiet):
-        for i in range(30):
+        for i in range(12):
             print(i, flush=True)
             if not folder.usable(f"{i}.bin", quiet):
                 folder.write(f"{i}.bin", bytes([i]) * 100_000)
 
 
-@pytest.mark.parametrize("lines", [1, 9, 22])
+@pytest.mark.parametrize("lines", [1, 4, 9])
 def test_a_kill_from_outside_resumes_to_the_same_bytes(tmp_path: Path, lines: int) -> None:
     process = start("t.slow_work(t.Path(sys.argv[1]))", tmp_path / "killed")
     assert process.stdout is not None
@@ -175,7 +175,7 @@ def test_a_kill_from_outside_resumes_to_the_same_bytes(tmp_path: Path, lines: in
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     killed = Folder(tmp_path / "killed")
-    assert lines - 1 <= len(killed.names()) < 30
+    assert lines - 1 <= len(killed.names()) < 12
     assert all(map(killed.intact, killed.names()))
     slow_work(tmp_path / "killed")
     slow_work(tmp_path / "whole")
@@ -279,7 +279,7 @@ def test_with_a_damaged_manifest_every_file_is_absent(folder: Folder, manifest: 
 def test_a_flipped_bit_anywhere_is_repaired(tmp_path: Path, whole: dict[str, bytes], no_sync: None) -> None:
     path = tmp_path / "whole"
     for name in set(whole) - {".lock"}:
-        for position in range(0, len(whole[name]), 3):
+        for position in range(0, len(whole[name]), 5):
             flip(path / name, position)
             said: list[str] = []
             work(path, said.append)
@@ -359,8 +359,9 @@ HIDDEN = [".hidden", "a/.b", "manifest.json"]
 
 @pytest.mark.parametrize("name", OUTSIDE + HIDDEN)
 def test_names_that_are_not_the_callers_are_refused(folder: Folder, name: str) -> None:
-    uses: list[Callable[[str], object]] = [folder.read, folder.intact, folder.remove, folder.__contains__]
-    for use in [*uses, functools.partial(folder.write, data=b"")]:
+    write = functools.partial(folder.write, data=b"")
+    uses: list[Callable[[str], object]] = [folder.read, folder.intact, folder.remove, folder.__contains__, write]
+    for use in uses:
         with pytest.raises(ValueError, match=r"^file name .* is not valid"):
             use(name)
     assert contents(folder.path.parent) == {}
@@ -505,7 +506,7 @@ def append(path: Path, prefix: str, outer: bool) -> None:
     folder = Folder(path)
     print("ready", flush=True)
     sys.stdin.readline()
-    for i in range(40):
+    for i in range(20):
         with folder.lock(quiet) if outer else contextlib.nullcontext():
             folder.write(f"{prefix}{i}", prefix.encode())
 
@@ -522,7 +523,7 @@ def test_two_processes_lose_no_entries(folder: Folder, outer: bool) -> None:
         process.stdin.flush()
     for process in processes:
         finish(process)
-    assert folder.names() == sorted(f"{x}{i}" for x in "ab" for i in range(40))
+    assert folder.names() == sorted(f"{x}{i}" for x in "ab" for i in range(20))
     assert all(map(folder.intact, folder.names()))
 
 
@@ -586,11 +587,12 @@ def fork_under_lock(path: Path) -> None:
         if child == 0:
             try:
                 folder.write("a", b"a")
+                os.write(1, b"written\n")
             except RuntimeError:
-                print("refused", flush=True)
+                os.write(1, b"refused\n")  # in one piece: two processes print
             sys.stdin.readline()
             os._exit(0)
-    print("released", flush=True)
+    os.write(1, b"released\n")
     os.waitpid(child, 0)
 
 

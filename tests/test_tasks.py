@@ -20,7 +20,12 @@ def federation():
 
 def test_every_word_is_in_the_vocabulary(federation):
     words = set(scenes.vocabulary())
-    said = {word for record in federation.records.values() for text in (record.text, *record.references) for word in text.split()}
+    said = {
+        word
+        for record in federation.records.values()
+        for text in (record.text, *record.references)
+        for word in text.split()
+    }
     assert said <= words
     assert len(words) == len(scenes.vocabulary())
 
@@ -57,7 +62,9 @@ def test_the_coin_says_nothing_about_class_or_position():
     many = captions(Params(records=30, reference=2, novel=2, test=1), clients=60, seed=3)
     member = np.concatenate([c.member for c in many.clients])
     position = np.concatenate([np.arange(len(c.records)) for c in many.clients])
-    z = (position[member].mean() - position[~member].mean()) / np.sqrt(position.var() * (1 / member.sum() + 1 / (~member).sum()))
+    z = (position[member].mean() - position[~member].mean()) / np.sqrt(
+        position.var() * (1 / member.sum() + 1 / (~member).sum())
+    )
     assert abs(z) < 4
     groups = np.array([r.group for c in many.clients for r in c.records])
     for shape in scenes.SHAPES:
@@ -67,7 +74,9 @@ def test_the_coin_says_nothing_about_class_or_position():
 
 def test_smaller_dirichlet_is_more_skewed():
     def skew(concentration):
-        federation = captions(Params(records=30, dirichlet=concentration, reference=2, novel=2, test=1), clients=30, seed=0)
+        federation = captions(
+            Params(records=30, dirichlet=concentration, reference=2, novel=2, test=1), clients=30, seed=0
+        )
         shares = [np.unique([r.group for r in c.records], return_counts=True)[1].max() / 60 for c in federation.clients]
         return np.mean(shares)
 
@@ -121,7 +130,7 @@ def test_shapes_look_different():
 
 
 def test_unknown_shape_is_refused():
-    with pytest.raises(ValueError, match="shape must be one of .* not blob"):
+    with pytest.raises(ValueError, match=r"shape must be one of .* not blob"):
         scenes.Thing("blob", "red", "small", 10, 10)
 
 

@@ -31,12 +31,16 @@ class TestFedRandAggregation:
 
     def test_both_halves_by_hand(self):
         """A from clients 0 and 1: alpha = 0.4, (10/40) * 1 + (30/40) * 2 = 1.75. B from client 2 alone: 9."""
-        new = FedRand(Params()).aggregate(state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)])
+        new = FedRand(Params()).aggregate(
+            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)]
+        )
         assert values(new) == pytest.approx((1.75, 9.0), abs=1e-6)
 
     def test_nobody_sends_b(self):
         """All three send A: 0.1 * 1 + 0.3 * 2 + 0.6 * 4 = 3.1. B stays as it was."""
-        new = FedRand(Params()).aggregate(state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, a=4.0)])
+        new = FedRand(Params()).aggregate(
+            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, a=4.0)]
+        )
         assert values(new) == pytest.approx((3.1, 7.0), abs=1e-6)
 
     def test_without_normalisation(self):

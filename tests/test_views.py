@@ -14,7 +14,9 @@ from trainers.fedavg import Params as AvgParams
 from trainers.fedrand import FedRand, Params
 
 SCHEDULE = Schedule(rounds=12, clients=6, per_round=2, seed=1)
-CANDIDATES = Candidates({k: [f"{k}-{i}" for i in range(4)] for k in range(6)}, {k: [f"ref-{k}"] for k in range(6)}, ["n-0", "n-1"])
+CANDIDATES = Candidates(
+    {k: [f"{k}-{i}" for i in range(4)] for k in range(6)}, {k: [f"ref-{k}"] for k in range(6)}, ["n-0", "n-1"]
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,9 @@ Source: FedRand (section 4.1, "Implementation details"); Hu et al. (2022).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +23,7 @@ from trainers.base import State
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+FOLD_BELOW = 50_000_000  # adapted weights
 MAX_NEW_TOKENS = 28  # the longest caption of the embedded task has 24
 
 
@@ -64,10 +67,18 @@ class Learner:
             lora_dropout=0.0,
             target_modules=rf".*language_model.*\.({'|'.join(names)})",
         )
-        self.model = get_peft_model(vlm.model, config).eval()
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "`is_gradient_checkpointing` is deprecated"
+            )  # peft asks transformers the old way
+            self.model = get_peft_model(vlm.model, config).eval()
         self.parameters: dict[str, Tensor] = {
             _short(name): p for name, p in self.model.named_parameters() if p.requires_grad
         }
+        layers = {n.partition("language_model.")[2]: m for n, m in self.model.named_modules() if hasattr(m, "lora_A")}
+        size = sum(layer.base_layer.weight.numel() for layer in layers.values())
+        # folding needs a copy of the adapted weights: not for models where that would double the memory
+        self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if size < FOLD_BELOW else {}
 
     def initial(self, generator: torch.Generator) -> State:
         """The common public start: A uniform in +-1/sqrt(in) (peft's own law), B zero."""
@@ -106,27 +117,55 @@ class Learner:
             optimizer.step()
         return {name: parameter.detach().cpu().clone() for name, parameter in self.parameters.items()}
 
+    @contextmanager
+    def _at(self, state: State) -> Iterator[None]:
+        """The model at `state`, for inference: small models fold B A into the weights, which costs no more than the base model."""
+        self.put(state)
+        if not self._folded:
+            yield
+            return
+        scale = self.settings.alpha / self.settings.rank
+        with torch.no_grad(), self.model.disable_adapter():
+            for name, (layer, frozen) in self._folded.items():
+                a, b = self.parameters[f"{name}.A"], self.parameters[f"{name}.B"]
+                torch.addmm(frozen, b, a, alpha=scale, out=layer.base_layer.weight)
+            try:
+                yield
+            finally:
+                for layer, frozen in self._folded.values():
+                    layer.base_layer.weight.copy_(frozen)
+
+    def logits(self, state: State, records: Sequence[str]) -> list[Tensor]:
+        """Logits [T, V] of each record under `state`."""
+        found = {i: rows for part in self.chunks(state, records) for i, rows in part}
+        return [found[i] for i in range(len(records))]
+
+    def chunks(self, state: State, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
+        """(position in `records`, logits [T, V]) of records of similar length, a chunk at a time: memory stays bounded."""
+        with self._at(state):
+            yield from self._chunks(records)
+
     @torch.no_grad()
-    def logits(self, records: Sequence[str]) -> list[Tensor]:
-        """Logits [T, V] of each record under the state last put, in chunks of records of similar length."""
-        order = sorted(range(len(records)), key=lambda i: (len(self.data[records[i]].ids), i))
-        out: dict[int, Tensor] = {}
+    def _chunks(self, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
+        encoded = [self.data[record] for record in records]
+        order = sorted(range(len(records)), key=lambda i: (len(encoded[i].ids), i))
         for start in range(0, len(order), CHUNK):
             part = order[start : start + CHUNK]
-            batch = self.vlm.batch([self.data[records[i]] for i in part])
+            batch = self.vlm.batch([encoded[i] for i in part])
             logits = self.model(inputs_embeds=batch.embeddings, attention_mask=batch.mask).logits
-            out.update({i: row[: len(self.data[records[i]].ids)] for i, row in zip(part, logits, strict=True)})
-        return [out[i] for i in range(len(records))]
+            yield [(i, rows[: len(encoded[i].ids)]) for i, rows in zip(part, logits, strict=True)]
 
     def evaluate(self, state: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
         """Caption loss (nats per token) and greedy answer of each record."""
-        self.put(state)
+        with self._at(state):
+            logits = dict(pair for part in self._chunks(records) for pair in part)
+            answers = self.vlm.generate(self.model, [self.data[record] for record in records], MAX_NEW_TOKENS)
         losses = []
-        for record, logits in zip(records, self.logits(records), strict=True):
-            encoded = self.data[record]
-            target = encoded.ids[encoded.prompt :].to(logits.device)
-            losses.append(F.cross_entropy(logits[encoded.prompt - 1 : -1], target).item())
-        return losses, self.vlm.generate(self.model, [self.data[record] for record in records], MAX_NEW_TOKENS)
+        for i, record in enumerate(records):
+            rows, encoded = logits[i], self.data[record]
+            target = encoded.ids[encoded.prompt :].to(rows.device)
+            losses.append(F.cross_entropy(rows[encoded.prompt - 1 : -1], target).item())
+        return losses, answers
 
 
 def _short(name: str) -> str:

@@ -175,7 +175,9 @@ class SceneStream:
         """Scenes, captions and pixels [n, 3, S, S]."""
         drawn = [scenes.draw_scene(self.rng) for _ in range(n)]
         captions = [
-            f"{scene.description} . {scenes.draw_story(self.rng)}" if self.rng.random() < story_rate else scene.description
+            f"{scene.description} . {scenes.draw_story(self.rng)}"
+            if self.rng.random() < story_rate
+            else scene.description
             for scene in drawn
         ]
         return drawn, captions, normalise(scenes.render(drawn, self.rng))
@@ -233,7 +235,9 @@ class DenseHeads(nn.Module):
         )
 
 
-def train(recipe: Recipe, *, stop_after: int | None = None, log: bool = False) -> Iterator[tuple[float, LlavaForConditionalGeneration]]:
+def train(
+    recipe: Recipe, *, stop_after: int | None = None, log: bool = False
+) -> Iterator[tuple[float, LlavaForConditionalGeneration]]:
     """Run the recipe, yielding (loss, model) after every step; `stop_after` ends it early for tests."""
     torch.set_num_threads(1)
     model = build_model(recipe)
@@ -244,17 +248,24 @@ def train(recipe: Recipe, *, stop_after: int | None = None, log: bool = False) -
     matrices = [p for p in model.parameters() if p.ndim > 1]
     rest = [p for p in model.parameters() if p.ndim < 2] + list(heads.parameters())
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}], betas=(0.9, 0.98)
+        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}],
+        betas=(0.9, 0.98),
     )
     total = recipe.warm_up_steps + recipe.steps
     for step in range(min(total, stop_after or total)):
         dense_stage = step < recipe.warm_up_steps
         done, length = (step, recipe.warm_up_steps) if dense_stage else (step - recipe.warm_up_steps, recipe.steps)
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + math.cos(math.pi * done / length)))
+            group["lr"] = (
+                recipe.learning_rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + math.cos(math.pi * done / length)))
+            )
         batch = stream.batch(recipe.batch, recipe.story_rate)
         model.train()
-        dense = heads.loss(model.model.vision_tower(batch.pixels).last_hidden_state[:, 1:], batch) if dense_stage or step % 2 == 0 else None
+        dense = (
+            heads.loss(model.model.vision_tower(batch.pixels).last_hidden_state[:, 1:], batch)
+            if dense_stage or step % 2 == 0
+            else None
+        )
         if dense_stage:
             assert dense is not None
             loss = reported = dense
@@ -268,7 +279,10 @@ def train(recipe: Recipe, *, stop_after: int | None = None, log: bool = False) -
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if log and (step + 1) % 50 == 0:
-            print(f"step {step + 1}/{total}  {'dense' if dense_stage else 'caption'} loss {reported.item():.3f}", flush=True)
+            print(
+                f"step {step + 1}/{total}  {'dense' if dense_stage else 'caption'} loss {reported.item():.3f}",
+                flush=True,
+            )
         yield reported.item(), model
 
 
@@ -343,7 +357,9 @@ def main() -> None:
     save(model, recipe, losses, out, round(time.process_time() - started))
 
 
-def save(model: LlavaForConditionalGeneration, recipe: Recipe, losses: Sequence[float], out: Path, cpu_seconds: int) -> None:
+def save(
+    model: LlavaForConditionalGeneration, recipe: Recipe, losses: Sequence[float], out: Path, cpu_seconds: int
+) -> None:
     """Write weights in half precision, processor and training record; the quality is that of the rounded weights."""
     model.half().save_pretrained(out)
     build_processor(recipe).save_pretrained(out)

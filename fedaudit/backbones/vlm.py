@@ -73,7 +73,9 @@ class FrozenVLM:
         )
         absent = sorted(set(report["missing_keys"]) | set(report["mismatched_keys"]))
         if absent:
-            raise ValueError(f"its weights lack {len(absent)} of the tensors that config.json describes, {absent[0]} first")
+            raise ValueError(
+                f"its weights lack {len(absent)} of the tensors that config.json describes, {absent[0]} first"
+            )
         self.model = model.to(self.device).eval()
         self.model.requires_grad_(False)
         self.processor = AutoProcessor.from_pretrained(path, local_files_only=True)
@@ -105,9 +107,14 @@ class FrozenVLM:
         for start in range(0, len(records), CHUNK):
             part = records[start : start + CHUNK]
             inputs = self.processor(
-                images=[record.image for record in part], text=[instruction] * len(part), return_tensors="pt", padding=True
+                images=[record.image for record in part],
+                text=[instruction] * len(part),
+                return_tensors="pt",
+                padding=True,
             )
-            prompts += [ids[mask.bool()] for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
+            prompts += [
+                ids[mask.bool()] for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
+            ]
             out = self.model.get_image_features(inputs["pixel_values"].to(self.device))
             found = getattr(out, "pooler_output", out)
             features += [f.float().cpu().contiguous() for f in found]
@@ -118,7 +125,9 @@ class FrozenVLM:
         for weights in sorted(self.path.glob("*.safetensors")):
             digest.update(hashlib.sha256(weights.read_bytes()).digest())
         for record in records:
-            digest.update(record.id.encode() + str(record.image.shape).encode() + np.ascontiguousarray(record.image).tobytes())
+            digest.update(
+                record.id.encode() + str(record.image.shape).encode() + np.ascontiguousarray(record.image).tobytes()
+            )
         return digest.hexdigest()[:16]
 
     def embed(self, ids: Tensor, features: Iterable[Tensor]) -> Tensor:
@@ -148,7 +157,9 @@ class FrozenVLM:
             longest = max(r.prompt for r in part)
             pads = [longest - r.prompt for r in part]  # on the left, so that all answers start at one position
             pad = self.tokenizer.pad_token_id
-            ids = torch.stack([torch.cat([r.ids.new_full((n,), pad), r.ids[: r.prompt]]) for r, n in zip(part, pads, strict=True)])
+            ids = torch.stack(
+                [torch.cat([r.ids.new_full((n,), pad), r.ids[: r.prompt]]) for r, n in zip(part, pads, strict=True)]
+            )
             mask = (torch.arange(longest)[None] >= torch.tensor(pads)[:, None]).long().to(self.device)
             out = model.generate(
                 inputs_embeds=self.embed(ids, (r.features for r in part)),

@@ -34,7 +34,9 @@ class Client:
     """One party. Members and held-out records come from one draw and a coin per record: they are exchangeable."""
 
     name: str
-    records: tuple[Record, ...]  # the candidates of an attack: members and held-out records in an order that says nothing
+    records: tuple[
+        Record, ...
+    ]  # the candidates of an attack: members and held-out records in an order that says nothing
     reference: tuple[Record, ...]  # more of the same distribution, never trained on: thresholds are taken from these
     member: NDArray[np.bool_] = field(repr=False)  # [len(records)]; for training and for audits only
 
@@ -78,7 +80,9 @@ def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
             return member
 
 
-def dirichlet_proportions(clients: int, classes: int, concentration: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def dirichlet_proportions(
+    clients: int, classes: int, concentration: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
     """Class proportions [clients, classes] of each client, Dirichlet(concentration) (FedRand, section 4.1)."""
     return rng.dirichlet(np.full(classes, concentration), size=clients)
 

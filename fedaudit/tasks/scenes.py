@@ -53,7 +53,9 @@ GRAMMAR = tuple("a on background two three above left of . in the near it for at
 
 def vocabulary() -> tuple[str, ...]:
     """Every word that a caption can hold, in a fixed order."""
-    words = GRAMMAR + tuple(RADIUS) + tuple(COLOURS) + tuple(BACKGROUNDS) + SHAPES + NOVEL_SHAPES + tuple(PLURAL.values())
+    words = (
+        GRAMMAR + tuple(RADIUS) + tuple(COLOURS) + tuple(BACKGROUNDS) + SHAPES + NOVEL_SHAPES + tuple(PLURAL.values())
+    )
     return tuple(dict.fromkeys(words + NAMES + VERBS + ADJECTIVES + PLACES + TIMES))
 
 
@@ -85,14 +87,16 @@ def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: 
     """One random scene; `first` fixes the shape of the first-mentioned object (its class)."""
 
     def choice(options: Sequence[str]) -> str:
-        return options[rng.integers(len(options))]
+        return options[int(rng.integers(len(options)))]
 
     background = choice(tuple(BACKGROUNDS))
     shape, colour, size = first or choice(shapes), choice(tuple(COLOURS)), choice(tuple(RADIUS))
     kind = rng.choice(3, p=(0.25, 0.6, 0.15))
     if kind == 0:
         x, y = rng.uniform(12, 28, 2)
-        return Scene((Thing(shape, colour, size, x, y),), background, f"a {size} {colour} {shape} on a {background} background")
+        return Scene(
+            (Thing(shape, colour, size, x, y),), background, f"a {size} {colour} {shape} on a {background} background"
+        )
     if kind == 1:
         shape2, colour2, size2 = choice(shapes), choice(tuple(COLOURS)), choice(tuple(RADIUS))
         a1, a2, b1, b2 = rng.uniform(13, 27), rng.uniform(13, 27), rng.uniform(9.5, 11.5), rng.uniform(28.5, 30.5)
@@ -102,9 +106,11 @@ def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: 
         relation = "above" if above else "left of"
         return Scene(things, background, f"a {size} {colour} {shape} {relation} a {size2} {colour2} {shape2}")
     number = int(rng.integers(2, 4))
-    corners = np.array([(10, 10), (30, 10), (10, 30), (30, 30)])[rng.permutation(4)[:number]] + rng.uniform(-2, 2, (number, 2))
-    things = tuple(Thing(shape, colour, "small", x, y) for x, y in corners)
-    return Scene(things, background, f"{('two', 'three')[number - 2]} small {colour} {PLURAL[shape]}")
+    corners = np.array([(10, 10), (30, 10), (10, 30), (30, 30)])[rng.permutation(4)[:number]] + rng.uniform(
+        -2, 2, (number, 2)
+    )
+    several = tuple(Thing(shape, colour, "small", x, y) for x, y in corners)
+    return Scene(several, background, f"{('two', 'three')[number - 2]} small {colour} {PLURAL[shape]}")
 
 
 def draw_story(rng: np.random.Generator) -> str:
@@ -120,7 +126,7 @@ def draw_story(rng: np.random.Generator) -> str:
     return forms[rng.integers(len(forms))]
 
 
-def _distance(shape: str, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:
+def _distance(shape: str, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     """Approximate signed distance to a unit-sized shape (negative inside), y downwards, any broadcastable x and y."""
     r = np.hypot(x, y)
     if shape == "circle":

@@ -1,0 +1,220 @@
+"""The frozen model, the adapters on it, and the embedded weights."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedaudit.backbones import pretrain_vlm
+from fedaudit.backbones.vlm import EMBEDDED, load
+from fedaudit.store import claim
+from fedaudit.tasks.captions import INSTRUCTION, Params, captions
+from trainers.lora import Learner, Settings
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return captions(Params(records=4, reference=2, novel=2, test=4), clients=2, seed=0)
+
+
+@pytest.fixture(scope="module")
+def vlm():
+    return load(EMBEDDED)
+
+
+@pytest.fixture(scope="module")
+def data(vlm, federation, tmp_path_factory):
+    return vlm.encode(
+        list(federation.records.values()), federation.instruction, claim(tmp_path_factory.mktemp("cache"))
+    )
+
+
+@pytest.fixture(scope="module")
+def learner(federation, tmp_path_factory):
+    vlm = load(EMBEDDED)  # its own: adapters are put on it
+    records = list(federation.records.values())
+    return Learner(
+        vlm, vlm.encode(records, INSTRUCTION, claim(tmp_path_factory.mktemp("cache"))), Settings(local_steps=4)
+    )
+
+
+def full_logits(vlm, record):
+    """The slow way: processor, pixels, whole model, one record."""
+    inputs = vlm.processor(images=[record.image], text=[f"{INSTRUCTION} {record.text}"], return_tensors="pt")
+    with torch.no_grad():
+        return inputs["input_ids"][0], vlm.model(**inputs).logits[0]
+
+
+def test_cached_embeddings_equal_the_whole_model(vlm, federation, data):
+    records = federation.clients[0].records
+    batch = vlm.batch([data[r.id] for r in records])
+    with torch.no_grad():
+        logits = vlm.model(inputs_embeds=batch.embeddings, attention_mask=batch.mask).logits
+    for i, record in enumerate(records):
+        ids, slow = full_logits(vlm, record)
+        assert torch.equal(ids, data[record.id].ids[:-1])
+        assert torch.allclose(logits[i, : len(ids)], slow, atol=1e-4)
+
+
+def test_features_are_read_back_from_the_cache(vlm, federation, tmp_path):
+    records = list(federation.novel)
+    first = vlm.encode(records, INSTRUCTION, claim(tmp_path))
+    names = claim(tmp_path).names()
+    again = vlm.encode(records, INSTRUCTION, claim(tmp_path))
+    assert claim(tmp_path).names() == names
+    assert len(names) == 1
+    assert all(torch.equal(first[r.id].features, again[r.id].features) for r in records)
+    vlm.encode(records[:1], INSTRUCTION, claim(tmp_path))
+    assert len(claim(tmp_path).names()) == 2  # other content, other name
+
+
+def test_spans_cover_the_parts(vlm, data):
+    for encoded in data.values():
+        spans = encoded.spans
+        assert set(encoded.ids[spans["image"].start : spans["image"].stop + 1].tolist()) == {vlm.image_token}
+        assert spans["image"].stop - spans["image"].start == 24  # 25 image tokens, n - 1 rows
+        predicted = encoded.ids[1:][spans["caption"]]
+        assert torch.equal(predicted, encoded.ids[encoded.prompt :])
+        assert predicted[-1] == vlm.tokenizer.eos_token_id
+        assert spans["instruction"].stop == spans["caption"].start
+        assert spans["caption"].stop == len(encoded.ids) - 1
+
+
+def test_generation_in_a_padded_batch_equals_one_by_one(vlm, data, federation):
+    records = [data[r.id] for r in federation.test]
+    together = vlm.generate(vlm.model, records, 12)
+    assert together == [vlm.generate(vlm.model, [r], 12)[0] for r in records]
+
+
+def test_untrained_adapters_change_nothing(vlm, learner, data, federation):
+    """B is zero at the start: the broadcast of round 0 is the public base model."""
+    ids = [r.id for r in federation.clients[0].records]
+    start = learner.initial(torch.Generator().manual_seed(0))
+    for record, logits in zip(ids, learner.logits(start, ids), strict=True):
+        batch = vlm.batch([data[record]])
+        with torch.no_grad():
+            base = vlm.model(inputs_embeds=batch.embeddings, attention_mask=batch.mask).logits[0]
+        assert torch.allclose(logits, base, atol=1e-4)
+
+
+def test_adapters_are_where_the_paper_has_them(learner):
+    """All seven projections of all six layers; W = W0 + alpha / rank * B A, with A [rank, in] and B [out, rank]."""
+    assert len(learner.parameters) == 6 * 7 * 2
+    settings = learner.settings
+    layer = learner.model.base_model.model.model.language_model.layers[2].self_attn.q_proj
+    a, b = learner.parameters["layers.2.self_attn.q_proj.A"], learner.parameters["layers.2.self_attn.q_proj.B"]
+    assert a.shape == (settings.rank, layer.in_features)
+    assert b.shape == (layer.out_features, settings.rank)
+    with torch.no_grad():
+        b.normal_(generator=torch.Generator().manual_seed(1))
+        x = torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(2))
+        weight = layer.base_layer.weight + settings.alpha / settings.rank * b @ a
+        assert torch.allclose(layer(x), x @ weight.T, atol=1e-4)
+
+
+def test_attention_only(federation, tmp_path):
+    vlm = load(EMBEDDED)
+    small = Learner(vlm, {}, Settings(targets="attention"))
+    assert len(small.parameters) == 6 * 4 * 2
+    assert all(".self_attn." in name for name in small.parameters)
+
+
+def test_training_changes_every_adapter_and_nothing_else(learner, federation):
+    ids = [r.id for r in federation.clients[0].training_records]
+    frozen = {n: p.clone() for n, p in learner.model.named_parameters() if not p.requires_grad}
+    start = learner.initial(torch.Generator().manual_seed(0))
+    trained = learner.train(start, ids, torch.Generator().manual_seed(1))
+    assert all(not torch.equal(trained[name], start[name]) for name in start)
+    after = dict(learner.model.named_parameters())
+    assert all(torch.equal(p, after[n]) for n, p in frozen.items())
+
+
+def test_training_learns_and_repeats_bit_for_bit(learner, federation):
+    ids = [r.id for r in federation.clients[0].training_records]
+    start = learner.initial(torch.Generator().manual_seed(0))
+    one = learner.train(start, ids, torch.Generator().manual_seed(1))
+    learner.evaluate(start, ids)  # whatever happened between
+    two = learner.train(start, ids, torch.Generator().manual_seed(1))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    before, after = (np.mean(learner.evaluate(s, ids)[0]) for s in (start, one))
+    assert after < before
+
+
+def test_folding_adapters_into_the_weights_changes_nothing_and_leaves_no_trace(learner, federation):
+    ids = [r.id for r in federation.clients[0].records]
+    trained = learner.train(learner.initial(torch.Generator().manual_seed(0)), ids, torch.Generator().manual_seed(1))
+    frozen = {n: p.clone() for n, p in learner.model.named_parameters()}
+    folded = learner.logits(trained, ids)
+    assert all(torch.equal(p, frozen[n]) for n, p in learner.model.named_parameters())
+    kept, learner._folded = learner._folded, {}
+    try:
+        slow = learner.logits(trained, ids)
+    finally:
+        learner._folded = kept
+    assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(folded, slow, strict=True))
+    assert all(p.requires_grad for p in learner.parameters.values())
+
+
+def test_the_loss_is_the_mean_over_caption_tokens(learner, vlm, federation):
+    record = federation.test[0]
+    start = learner.initial(torch.Generator().manual_seed(0))
+    (loss,), (answer,) = learner.evaluate(start, [record.id])
+    ids, logits = full_logits(vlm, record)
+    encoded = learner.data[record.id]
+    slow = F.cross_entropy(logits[encoded.prompt - 1 :], encoded.ids[encoded.prompt :])
+    assert loss == pytest.approx(slow.item(), abs=1e-4)
+    assert len(ids) == len(encoded.ids) - 1
+    assert isinstance(answer, str)
+
+
+def test_a_state_of_another_adapter_is_refused(learner):
+    with pytest.raises(ValueError, match="3 tensors where the adapter has 84"):
+        learner.put({"a": torch.zeros(1), "b": torch.zeros(1), "c": torch.zeros(1)})
+
+
+class TestShippedWeights:
+    """The weights in the repository are what the recipe's code and configuration describe."""
+
+    @pytest.fixture(scope="class")
+    def record(self):
+        return json.loads((EMBEDDED / "training.json").read_text())
+
+    def test_recipe_is_the_codes_default(self, record):
+        assert pretrain_vlm.Recipe(**record["recipe"]) == pretrain_vlm.Recipe()
+
+    def test_files_are_the_ones_that_training_wrote(self, record):
+        weights = (EMBEDDED / "model.safetensors").read_bytes()
+        assert hashlib.sha256(weights).hexdigest() == record["weights_sha256"]
+        assert len(weights) < 10_000_000
+
+    def test_architecture_is_the_recipes(self, vlm):
+        built = pretrain_vlm.build_model(pretrain_vlm.Recipe())
+        shapes = {name: tuple(t.shape) for name, t in built.state_dict().items()}
+        assert {name: tuple(t.shape) for name, t in vlm.model.state_dict().items()} == shapes
+        assert vlm.model.config.text_config.num_hidden_layers >= 6
+
+    def test_data_are_the_ones_it_was_trained_on(self, record):
+        assert pretrain_vlm.data_fingerprint(pretrain_vlm.Recipe()) == record["data_sha256"]
+
+    def test_first_steps_repeat(self, record):
+        losses = [loss for loss, _ in pretrain_vlm.train(pretrain_vlm.Recipe(), stop_after=3)]
+        assert losses == pytest.approx(record["first_losses"], abs=2e-3)
+
+    def test_quality_is_what_the_card_says(self, vlm, record):
+        found = pretrain_vlm.evaluate(vlm.model, pretrain_vlm.Recipe(), n=128)
+        assert found["exact"] >= 0.5
+        assert found["tokens"] >= 0.85
+        assert abs(found["exact"] - record["held_out"]["exact"]) < 4 * (0.25 / 128) ** 0.5
+        assert found["description_nats_per_token"] == pytest.approx(
+            record["held_out"]["description_nats_per_token"], abs=0.05
+        )
+
+    def test_tokenizer_knows_the_template(self, vlm):
+        assert pretrain_vlm.TEMPLATE == INSTRUCTION
+        ids = vlm.tokenizer(INSTRUCTION)["input_ids"]
+        assert pretrain_vlm.UNK not in ids
