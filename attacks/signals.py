@@ -25,11 +25,11 @@ MODIFIED_ORDERS: tuple[float, ...] = (0.5, 1, 2)
 # They are off by at most max|4th derivative| t^4 / 3072, so over all words by (sum p) t^4 / 500 = 4.7e-13.
 _SMALL = 2.0**-8
 _LOG, _SQRT = (
-    Chebyshev.interpolate(f, 3, domain=(0, _SMALL)).convert(kind=Polynomial).coef
+    np.array(Chebyshev.interpolate(f, 3, domain=(0, _SMALL)).convert(kind=Polynomial).coef, np.float64)
     for f in (lambda p: np.log1p(-p), lambda p: np.sqrt(1 - p) - 1)
-)
+)  # coefficients of 1, p, p^2, p^3
 _CLAMP = 1e-10  # VL-MIA's epsilon
-_SCRATCH_BYTES = {"cpu": 8 << 20, "cuda": 24 << 20}  # two float64 buffers; the CPU's stays in its cache
+_SCRATCH_BYTES = {"cpu": 6 << 20, "cuda": 24 << 20}  # two float64 buffers; the CPU's stays in its cache
 _BLOCK_ROWS = 1024  # words above _SMALL are collected over so many rows: at most 4 MB
 
 
@@ -90,22 +90,24 @@ def row_signals(
 
     Definitions, p = softmax(row) in float64 and y its target:
     Rényi        H_a = log(sum p^a) / (1-a); H_1 Shannon's; H_inf = -log max p.
-    modified 1   -(1-p_y) log p_y - sum_{z != y} p_z log(1-p_z)                           (Song & Mittal 2021, eq. 8)
-    modified a   -[(1-p_y) p_y^b - (1-p_y) + sum_{z != y} p_z (1-p_z)^b - p_z] / b, b = |1-a|      (Li et al. 2024)
+    modified 1   -(1-p_y) log p_y - sum_{z != y} p_z log(1-p_z)                              (Song & Mittal 2021)
+    modified a   -[(1-p_y) p_y^b - (1-p_y) + sum_{z != y} p_z (1-p_z)^b - p_z] / b, b = |1-a|   (Li et al. 2024)
 
     `compat="vlmia"` reproduces the public code of Li et al. 2024 (github.com/LIONS-EPFL/VL-MIA, metric_util.py), but in
     float64 throughout: Rényi orders 0.5 and 2 and all modified entropies take p clamped to [1e-10, 1 - 1e-10] without
-    renormalising (in modified 1 the weight p_z stays unclamped); a tie still has gap 0, where that code skips to the
-    next distinct value. None or "exact" clamps nothing.
+    renormalising (in modified 1 the weight p_z stays unclamped), 1 - p likewise, without that code's cancellation near
+    p = 1; a tie still has gap 0, where that code skips to the next distinct value. None or "exact" clamps nothing.
 
-    `chunk_rows` bounds the memory (by default about 8 MB on a CPU, 24 MB on a GPU) and does not change the results.
+    `chunk_rows` bounds the memory (by default about 6 MB on a CPU, 24 MB on a GPU) and does not change the results.
 
     Raises ValueError: shapes that do not match, V < 2, no rows, a target outside 0..V-1 (also -100: leave ignored rows
-    out), a row with NaN, +inf or nothing finite, an unknown `compat`.
+    out), a row with NaN, +inf or nothing finite, an unknown `compat`, `chunk_rows` < 1.
     """
     logits, targets = _checked(logits, targets, "targets")
     if compat not in (None, "exact", "vlmia"):
         raise ValueError(f"compat must be None, 'exact' or 'vlmia', not {compat!r}")
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, not {chunk_rows}")
     clamped = compat == "vlmia"
     scratch = _scratch(logits, chunk_rows)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # log 0 and 0 * inf are meant
@@ -160,7 +162,7 @@ def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped:
     powers = p ** np.arange(4)[:, None]
     s.log_rest[:] = np.bincount(rows, p * (np.log1p(-p) - _LOG @ powers), len(logits))
     s.sqrt_rest[:] = np.bincount(rows, p * (np.sqrt(1 - p) - 1 - _SQRT @ powers), len(logits))
-    return sums  # type: ignore[no-any-return]
+    return sums
 
 
 def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, Any]:
@@ -198,9 +200,12 @@ def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, 
     (flat,) = xp.where(mask.reshape(-1))
     above = flat // e.shape[1], e.reshape(-1)[flat]
     if len(sums) > len(s):
+        rest = xp.exp(s.second - s.top) * s.e
         p = xp.divide(e, total[:, None], out=h)
-        p[row, first] = 1 / (1 + xp.exp(s.second - s.top) * s.e)
-        sums[len(s) :] = _clamped_sums(p)
+        p[row, first] = 1 / (1 + rest)
+        not_p = 1 - p
+        not_p[row, first] = rest / (1 + rest)
+        sums[len(s) :] = _clamped_sums(p, not_p)
     return above
 
 
@@ -241,22 +246,21 @@ def _exact_signals(s: _Sums) -> TokenSignals:
     )
 
 
-def _clamped_sums(p: Any) -> Any:
-    """[5, r] over all words of p [r, V], c its clamped copy: c, sqrt(c), c^2, c sqrt(1-c), p log(1-c)."""
+def _clamped_sums(p: Any, not_p: Any) -> Any:
+    """[5, r] over all words of p and 1 - p [r, V], clamped to c and d: c, sqrt(c), c^2, c sqrt(d), p log(d)."""
     xp = _namespace(p)
-    c = xp.clip(p, _CLAMP, 1 - _CLAMP)
     dot = xp.linalg.vecdot
-    return xp.stack([c.sum(1), xp.sqrt(c).sum(1), dot(c, c), dot(c, xp.sqrt(1 - c)), dot(p, xp.log1p(-c))])
+    c, d = (xp.clip(q, _CLAMP, 1 - _CLAMP) for q in (p, not_p))
+    return xp.stack([c.sum(1), xp.sqrt(c).sum(1), dot(c, c), dot(c, xp.sqrt(d)), dot(p, xp.log(d))])
 
 
 def _clamped_signals(exact: TokenSignals, sums: Array) -> TokenSignals:
     total, sqrt, square, by_sqrt, by_log = sums
-    y = np.clip(np.exp(exact.log_prob), _CLAMP, 1 - _CLAMP)
-    half = (1 - y) * np.sqrt(y) - (1 - y) + (by_sqrt - y * np.sqrt(1 - y)) - (total - y)
+    y, not_y = (np.clip(q, _CLAMP, 1 - _CLAMP) for q in (np.exp(exact.log_prob), -np.expm1(exact.log_prob)))
     modified = {
-        0.5: -2 * half,
-        1: -(1 - y) * np.log(y) - by_log + y * np.log1p(-y),
-        2: (1 - y) ** 2 + square - y**2,
+        0.5: -2 * (not_y * np.sqrt(y) - not_y + (by_sqrt - y * np.sqrt(not_y)) - (total - y)),
+        1: -not_y * np.log(y) - by_log + y * np.log(not_y),
+        2: not_y**2 + square - y**2,
     }
     return replace(exact, renyi={**exact.renyi, 0.5: 2 * np.log(sqrt), 2: -np.log(square)}, modified=modified)
 

@@ -71,6 +71,15 @@ class Executor(Generic[Bench]):
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+def one_thread() -> None:
+    """Make every library of this process compute with one thread: several workers with several threads each only wait for each other."""
+    import threadpoolctl
+    import torch
+
+    torch.set_num_threads(1)
+    threadpoolctl.threadpool_limits(1)
+
+
 class _Built:
     """A `build` that has been called."""
 
@@ -85,9 +94,7 @@ def _start_worker(build: Callable[[], Any]) -> None:
     global _bench
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    import torch
-
-    torch.set_num_threads(1)
+    one_thread()
     _bench = build()
 
 

@@ -97,12 +97,11 @@ def make_bench(plan: Plan) -> Any:
     """The frozen model with its adapter, the encoded records, and who trains on what."""
     import importlib
 
-    import torch
-
     from fedaudit.backbones.vlm import load
+    from fedaudit.executor import one_thread
     from trainers.base import Bench
 
-    torch.set_num_threads(1)
+    one_thread()
     federation = _Workshop(plan, Progress(quiet=True)).federation
     vlm = load(plan.backbone, plan.device)
     with (cache := claim(plan.out / "cache")).lock(lambda _: None):

@@ -7,6 +7,7 @@ computed here but means over seeds and the choice of the rows that a card quotes
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -70,13 +71,11 @@ def build(evidence: Sequence[Evidence], write: Callable[[str, bytes], None]) -> 
     """
     _check(evidence)
     methods = list(dict.fromkeys(e.method for e in evidence))
-    first = [
-        next(e for e in evidence if e.method == method) for method in methods
-    ]  # the seeds that tables and figures show
+    first = [next(e for e in evidence if e.method == method) for method in methods]  # what tables and figures show
     findings = [finding for e in evidence for finding in e.findings]
     write("findings.json", (json.dumps(findings, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     write("findings.csv", _csv(pd.DataFrame(findings)))
-    write("cells.csv", _csv(_joined(evidence, "cells", seeds=True)))
+    write("cells.csv", _csv(_joined(evidence, "cells")))
     tables = {name: _joined(first, name) for name in TABLES}
     signals = list(dict.fromkeys(f["signal"] for f in findings if f["headline"]))
     drawn = figures.draw(tables, methods, signals)
@@ -99,35 +98,28 @@ def _check(evidence: Sequence[Evidence]) -> None:
             raise ValueError(f"evidence holds {method} with seed {seed} more than once; give each method and seed once")
     for e in evidence:
         if not e.findings:
-            raise ValueError(
-                f"evidence of {e.method}, seed {e.seed}, has no findings; a failed audit cannot be reported"
-            )
+            raise ValueError(f"{_run(e)} has no findings; a failed audit cannot be reported")
         for f in e.findings:
             if odd := [name for name, value in f.items() if isinstance(value, float) and not math.isfinite(value)]:
-                raise ValueError(
-                    f"a finding of {e.method}, seed {e.seed}, has {odd[0]} = {f[odd[0]]}; numbers are finite or None"
-                )
+                raise ValueError(f"a finding of {_run(e)} has {odd[0]} = {f[odd[0]]}; numbers are finite or None")
         for name, columns in TABLES.items():
-            missing = [
-                c for c in columns.split() if name in e.tables and len(e.tables[name]) and c not in e.tables[name]
-            ]
-            if missing:
-                raise ValueError(
-                    f"table {name!r} of {e.method}, seed {e.seed}, lacks the column {missing[0]!r}; it needs: {columns}"
-                )
+            table = e.tables.get(name, ())
+            if len(table) and (missing := [column for column in columns.split() if column not in table]):
+                raise ValueError(f"table {name!r} of {_run(e)} lacks the column {missing[0]!r}; it needs: {columns}")
 
 
-def _joined(evidence: Iterable[Evidence], name: str, *, seeds: bool = False) -> pd.DataFrame:
-    """A table of all evidence under each other, the method (and seed) in front; with its columns even if there is no row."""
-    frames = []
+def _run(e: Evidence) -> str:
+    return f"{e.method}, seed {e.seed}"
+
+
+def _joined(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
+    """A table of all evidence under each other, method and seed in front; with its columns even if there is no row."""
+    frames = [pd.DataFrame(columns=["method", "seed", *TABLES[name].split()])]
     for e in evidence:
         if len(table := e.tables.get(name, ())):
-            frames.append(
-                pd.DataFrame({"method": e.method} | ({"seed": e.seed} if seeds else {}), index=table.index).join(table)
-            )
-    if frames:
-        return pd.concat(frames, ignore_index=True)
-    return pd.DataFrame(columns=["method", *(["seed"] if seeds else []), *TABLES[name].split()])
+            labelled = table.assign(method=e.method, seed=e.seed)
+            frames.append(labelled[["method", "seed", *(c for c in table if c not in ("method", "seed"))]])
+    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def _csv(table: pd.DataFrame) -> bytes:
@@ -251,22 +243,18 @@ def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[dict[s
 
 
 def _tokens(tokens: pd.DataFrame) -> dict[str, Any]:
-    """Per method and panel the slices with their tokens and colours, and the end of the common scale in nats."""
+    """Per method and panel the runs of tokens of one slice, with colours; and the end of the common scale in nats."""
     tokens = tokens.astype({"entropy": float, "base_entropy": float})
-    top, panels = figures.scale(tokens), []
+    top = figures.scale(tokens)
+    panels = []
     for (method, panel), part in tokens.groupby(["method", "panel"], sort=False):
-        slices = []
-        for name, run in part.sort_values("position").groupby("slice", sort=False):
-            cells = [
-                {
-                    "word": t.token,
-                    "now": (t.entropy, *figures.shade(t.entropy, top)),
-                    "base": (t.base_entropy, *figures.shade(t.base_entropy, top)),
-                }
-                for t in run.itertuples()
-            ]
-            slices.append({"name": name, "cells": cells})
-        panels.append({"method": method, "panel": panel, "record": part.record.iloc[0], "slices": slices})
+        cells = [
+            {"slice": t.slice, "word": t.token}
+            | {name: (x, *figures.shade(x, top)) for name, x in (("now", t.entropy), ("base", t.base_entropy))}
+            for t in part.sort_values("position").itertuples()
+        ]
+        runs = [(name, list(run)) for name, run in itertools.groupby(cells, key=lambda cell: cell["slice"])]
+        panels.append({"method": method, "panel": panel, "record": part.record.iloc[0], "runs": runs})
     return {"top": top, "panels": panels, "ends": (figures.CONFIDENT, figures.UNCERTAIN)}
 
 
@@ -328,7 +316,7 @@ def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
     names = list(dict.fromkeys(name for one in flat for name in one))
     rows = [(name, [one.get(name, "n/a") for one in flat]) for name in names]
     return {
-        "runs": [f"{e.method}, seed {e.seed}" for e in evidence],
+        "runs": [_run(e) for e in evidence],
         "shared": [(name, values[0]) for name, values in rows if len(set(values)) == 1],
         "differing": [(name, values) for name, values in rows if len(set(values)) > 1],
     }

@@ -52,7 +52,7 @@ BAD = {
     "backbone missing": ("--backbone no/such/folder", ["--backbone no/such/folder", "no such folder"]),
     "backbone empty": ("--backbone {empty}", ["--backbone", "config.json"]),
     "config missing": ("--config nowhere.yaml", ["nowhere.yaml", "cannot be read"]),
-    "config broken": ("--config {broken}", ["broken.yaml", "not valid YAML", "line 2"]),
+    "config broken": ("--config {broken}", ["broken.yaml", "not valid YAML", "line 3"]),
     "config not a mapping": ("--config {list}", ["list.yaml", "mapping"]),
     "config unknown key": ("--config {unknown}", ["unknown.yaml", "--roundz", "--rounds"]),
     "config bad value": ("--config {value}", ["value.yaml", "--rho", "much"]),

@@ -67,6 +67,7 @@ class FrozenVLM:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
+        logging.set_verbosity_error()  # what it would warn of is checked below
         self.path, self.device = path, torch.device(device)
         model, report = AutoModelForImageTextToText.from_pretrained(
             path, dtype=torch.float32, local_files_only=True, output_loading_info=True

@@ -1,0 +1,200 @@
+"""MaxRényi and its siblings against slow per-cell computations, closed forms and the integer rule for k."""
+
+import dataclasses
+import itertools
+import math
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attacks.maxrenyi import Params, cell_names, max_renyi, record_scores
+from attacks.signals import row_signals
+
+ENTROPIES = st.lists(st.floats(0, 20), min_size=1, max_size=60)
+
+
+def k_of(n, k_percent, compat="exact"):
+    """k from the outside: the k largest of 0..n-1 have the mean n - 1 - (k - 1) / 2."""
+    return round(2 * (n - 1 - max_renyi(np.arange(n), k_percent, compat=compat))) + 1
+
+
+def test_k_is_the_integer_rule_on_a_grid():
+    for n in range(1, 201):
+        assert [k_of(n, k) for k in range(101)] == [max(1, n * k // 100) for k in range(101)]
+
+
+def test_k_of_vlmia_is_its_floating_point_product():
+    for n in (1, 2, 10, 99, 100, 200):
+        assert [k_of(n, k, "vlmia") for k in range(101)] == [max(1, int(n * (k / 100))) for k in range(101)]
+    assert (k_of(100, 29), k_of(100, 29, "vlmia")) == (29, 28)
+
+
+@pytest.mark.parametrize(
+    ("n", "k_percent", "k"),
+    [(100, 0.29 * 100, 29), (3, 100 / 3, 1), (6, 200 / 3, 4), (1000, 0.1, 1), (1000, 2.7, 27), (999, 2.7, 26)],
+)
+def test_fractional_k_is_rounded_to_a_fraction(n, k_percent, k):
+    assert k_of(n, k_percent) == k
+
+
+@given(ENTROPIES)
+def test_from_the_maximum_down_to_the_mean(entropies):
+    means = [max_renyi(entropies, k) for k in range(101)]
+    assert means[0] == max(entropies)
+    assert means[100] == pytest.approx(math.fsum(entropies) / len(entropies), rel=1e-12)
+    assert all(a >= b - 1e-12 for a, b in itertools.pairwise(means))
+
+
+@given(ENTROPIES, st.integers(0, 100), st.randoms(use_true_random=False))
+def test_order_of_tokens_does_not_matter(entropies, k, random):
+    shuffled = random.sample(entropies, len(entropies))
+    assert max_renyi(shuffled, k) == max_renyi(entropies, k)
+
+
+def test_ties_and_single_values():
+    assert max_renyi([2.0, 5.0, 5.0, 1.0], 50) == 5
+    assert max_renyi([2.0, 5.0, 5.0, 1.0], 75) == 4
+    assert [max_renyi([3.5], k) for k in (0, 1, 50, 100)] == [3.5] * 4
+    assert type(max_renyi(np.ones(3, np.float32), 10)) is float
+
+
+@pytest.mark.parametrize(
+    ("entropies", "k", "compat", "message"),
+    [
+        ([], 10, "exact", r"entropies must be one or more numbers in one dimension without NaN, not \[\]"),
+        ([1.0, math.nan], 10, "exact", "entropies must be .* without NaN"),
+        ([[1.0]], 10, "exact", "entropies must be .* one dimension"),
+        ([1.0], -1, "exact", "k_percent must lie between 0 and 100, not -1"),
+        ([1.0], 100.5, "vlmia", "k_percent must lie between 0 and 100, not 100.5"),
+        ([1.0], math.nan, "exact", "k_percent must lie between 0 and 100, not nan"),
+        ([1.0], 10, "VL-MIA", "compat must be exact or vlmia, not 'VL-MIA'"),
+    ],
+)
+def test_refuses_with_the_reason(entropies, k, compat, message):
+    with pytest.raises(ValueError, match=message):
+        max_renyi(entropies, k, compat=compat)
+
+
+SPANS = {"image": slice(0, 25), "instruction": slice(25, 37), "caption": slice(37, 60)}
+TEXT = "A red cube left of a blue ball. Ein Würfel."
+
+
+def some_signals(compat=None, seed=0):
+    rng = np.random.default_rng(seed)
+    return row_signals(rng.normal(size=(60, 90)) * 3, rng.integers(0, 90, 60), compat=compat)
+
+
+def slow_cell(name, signals, compat):
+    """One cell from its name, by definition; the mean of the k largest (smallest) values of a sorted list."""
+    kind, *middle, part = name.split("/")
+    rows = range(*SPANS[part].indices(60))
+    log_p = [float(signals.log_prob[i]) for i in rows]
+    n = len(log_p)
+
+    def smallest(values, percent):
+        k = max(1, n * percent // 100) if compat == "exact" else max(1, int(n * (percent / 100)))
+        return math.fsum(sorted(values)[:k]) / k
+
+    if kind == "renyi":
+        entropies = signals.renyi[float(middle[0])]
+        return smallest([-entropies[i] for i in rows], int(middle[1]))
+    if kind == "mink":
+        return smallest(log_p, int(middle[0]))
+    if kind == "minkpp":
+        z = [(signals.log_prob[i] - signals.mean_log_prob[i]) / math.sqrt(signals.var_log_prob[i]) for i in rows]
+        return smallest(z, int(middle[0]))
+    if kind == "modrenyi":
+        return -math.fsum(signals.modified[float(middle[0])][i] for i in rows) / n
+    return {
+        "loss": math.fsum(log_p) / n,
+        "gap": math.fsum(signals.gap[i] for i in rows) / n,
+        "zlib": math.fsum(log_p) / len(zlib.compress(TEXT.encode("utf-8"))),
+    }[kind]
+
+
+@pytest.mark.parametrize("compat", ["exact", "vlmia"])
+def test_every_cell_equals_the_slow_one(compat):
+    signals = some_signals(None if compat == "exact" else compat)
+    scores = record_scores(signals, SPANS, TEXT, compat=compat)
+    assert list(scores) == cell_names(SPANS)
+    assert len(scores) == 3 * 4 * 11 + 2 * 10 + 3 + 3
+    for name, value in scores.items():
+        assert type(value) is float
+        assert value == pytest.approx(slow_cell(name, signals, compat), abs=1e-12), name
+
+
+def test_cells_agree_with_max_renyi():
+    signals = some_signals()
+    scores = record_scores(signals, SPANS, TEXT)
+    for k in range(0, 101, 10):
+        assert scores[f"renyi/inf/{k}/image"] == pytest.approx(-max_renyi(signals.renyi[math.inf][:25], k), abs=1e-12)
+
+
+def test_siblings_are_of_the_caption_only():
+    names = cell_names(["image", "instruction"])
+    assert len(names) == 2 * 44
+    assert all(name.startswith("renyi/") for name in names)
+    assert set(cell_names(["caption"])) - set(cell_names(["image"])) >= {"loss/caption", "mink/20/caption"}
+
+
+def test_a_memorised_record_scores_higher_in_every_cell():
+    """The targets' logits raised by 6 and by 12: one sign for all cells."""
+    rng = np.random.default_rng(0)
+    logits, targets = rng.normal(size=(60, 50)), rng.integers(0, 50, 60)
+    raised = np.zeros((60, 50))
+    raised[np.arange(60), targets] = 6
+    unsure, sure = (record_scores(row_signals(logits + times * raised, targets), SPANS, TEXT) for times in (1, 2))
+    # Min-K %++ subtracts what the model expects, and falls back to 0 as it becomes certain: compare with no raise at all.
+    neutral = record_scores(row_signals(logits, targets), SPANS, TEXT)
+    for name, value in sure.items():
+        assert value > (neutral if name.startswith("minkpp") else unsure)[name], name
+
+
+def test_rows_without_spread_have_z_zero():
+    """Uniform rows, and one with a single possible word: log p is its own expectation."""
+    logits = np.zeros((4, 8))
+    logits[3, 1:] = -math.inf
+    scores = record_scores(row_signals(logits, [0, 1, 2, 0]), {"caption": slice(0, 4)}, "")
+    assert {scores[f"minkpp/{k}/caption"] for k in range(10, 101, 10)} == {0.0}
+    assert scores["renyi/2/0/caption"] == pytest.approx(-math.log(8))
+
+
+def test_an_impossible_word_is_the_surest_non_member():
+    logits = np.zeros((3, 8))
+    logits[1, 5] = -math.inf
+    scores = record_scores(row_signals(logits, [0, 5, 2]), {"caption": slice(0, 3)}, "a b c")
+    for name in ("loss", "mink/10", "mink/100", "minkpp/100", "modrenyi/1", "zlib"):
+        assert scores[f"{name}/caption"] == -math.inf
+    assert not any(math.isnan(value) for value in scores.values())
+
+
+@pytest.mark.parametrize("span", [slice(3, 3), slice(5, 2), slice(60, 70), slice(50, 61)])
+def test_a_span_must_hold_rows(span):
+    with pytest.raises(ValueError, match=r"span 'caption' must be one or more rows of 0\.\.59, not slice"):
+        record_scores(some_signals(), {"image": slice(0, 5), "caption": span}, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("order", 3, "order must be 0.5, 1, 2 or inf, not 3"),
+        ("k", -10, "k must be .*, not -10"),
+        ("k", 101, "k must be .*, not 101"),
+        ("slice", "text", "slice must be image, instruction or caption, not 'text'"),
+        ("compat", "old", "compat must be exact or vlmia, not 'old'"),
+    ],
+)
+def test_parameters_name_what_is_wrong(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        Params(**{field: value})
+
+
+def test_every_parameter_names_a_cell():
+    names = set(cell_names(SPANS))
+    for order in (0.5, 1, 2, math.inf):
+        for k in (0, 10, 100):
+            p = dataclasses.replace(Params(), order=order, k=k)
+            assert f"renyi/{p.order:g}/{p.k}/{p.slice}" in names
