@@ -168,7 +168,7 @@ def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped:
 def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, Any]:
     """Fill sums from logits x [r, V], all but the last two of `_Sums`; returns row and e of the words above _SMALL.
 
-    Each line is a pass over [r, V] that works in place: x, h and mask are overwritten.
+    Nearly every line is one pass over [r, V] that works in place: x, h and mask are overwritten.
     """
     xp = _namespace(x)
     dot = np.vecdot if xp is np else torch.linalg.vecdot
@@ -180,11 +180,11 @@ def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, 
     s.second[:] = xp.amax(x, axis=1)
 
     half = x  # d / 2; h is its exp, so that h h = e
-    half -= xp.where(s.second == -math.inf, s.top, s.second)[:, None]
-    half *= 0.5
+    shift = torch.as_tensor(xp.where(s.second == -math.inf, s.top, s.second))
+    torch.add(-shift[:, None] / 2, torch.as_tensor(half), alpha=0.5, out=torch.as_tensor(half))
     half[row, first] = -1e4  # exp of it is 0
     xp.exp(half, out=h)
-    s.sqrt_e[:], s.e[:] = h.sum(1), dot(h, h)
+    s.sqrt_e[:], s.e[:] = torch.as_tensor(h).sum(1), dot(h, h)
     half *= h
     s.ed[:] = dot(h, half)
     if xp.isnan(s.ed).any():  # 0 * -inf: a word whose logit is -inf adds nothing
@@ -196,14 +196,17 @@ def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, 
     s.e2[:], s.e3[:], s.e4[:] = dot(e, e), dot(e, square), dot(square, square)
 
     total = xp.exp(s.top - s.second) + s.e  # p = e / total
-    xp.greater(e, (_SMALL * total)[:, None], out=mask)
-    (flat,) = xp.where(mask.reshape(-1))
+    limit, flat = _SMALL * total, row[:0]
+    if (limit < 1).any():  # e of the second word is 1
+        xp.greater(e, limit[:, None], out=mask)
+        (flat,) = xp.where(mask.reshape(-1))
     above = flat // e.shape[1], e.reshape(-1)[flat]
     if len(sums) > len(s):
         rest = xp.exp(s.second - s.top) * s.e
         p = xp.divide(e, total[:, None], out=h)
         p[row, first] = 1 / (1 + rest)
-        not_p = 1 - p
+        not_p = xp.negative(p, out=x)
+        not_p += 1
         not_p[row, first] = rest / (1 + rest)
         sums[len(s) :] = _clamped_sums(p, not_p)
     return above
@@ -247,11 +250,13 @@ def _exact_signals(s: _Sums) -> TokenSignals:
 
 
 def _clamped_sums(p: Any, not_p: Any) -> Any:
-    """[5, r] over all words of p and 1 - p [r, V], clamped to c and d: c, sqrt(c), c^2, c sqrt(d), p log(d)."""
+    """[5, r] over all words of p and 1 - p [r, V], clamped in place to c and d: c, sqrt(c), c^2, c sqrt(d), p log(d)."""
     xp = _namespace(p)
     dot = xp.linalg.vecdot
-    c, d = (xp.clip(q, _CLAMP, 1 - _CLAMP) for q in (p, not_p))
-    return xp.stack([c.sum(1), xp.sqrt(c).sum(1), dot(c, c), dot(c, xp.sqrt(d)), dot(p, xp.log(d))])
+    d = xp.clip(not_p, _CLAMP, 1 - _CLAMP, out=not_p)
+    by_log = dot(p, xp.log(d))
+    c = xp.clip(p, _CLAMP, 1 - _CLAMP, out=p)
+    return xp.stack([c.sum(1), xp.sqrt(c).sum(1), dot(c, c), dot(c, xp.sqrt(d, out=d)), by_log])
 
 
 def _clamped_signals(exact: TokenSignals, sums: Array) -> TokenSignals:

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from attacks.base import View
+from attacks.cells import record_scores
 from attacks.models import Model, models
 from attacks.signals import TokenSignals, row_signals
 from trainers.base import State
@@ -40,8 +41,6 @@ class TokenAttack:
         return pd.DataFrame([rows[i] for i in range(len(records))])
 
     def _row(self, signals: TokenSignals, encoded: Any, text: str) -> dict[str, Any]:
-        from attacks.maxrenyi import record_scores
-
         part = np.full(len(signals), "instruction", dtype=object)
         for name, span in encoded.spans.items():
             part[span] = name

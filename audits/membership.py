@@ -78,7 +78,11 @@ def _rows(comparison: Comparison, signal: str, shared: dict[str, Any], confidenc
     off = [name for name, c in controls.items() if not _covers_half(measure(comparison, c, CONTROL_CONFIDENCE))]
     differences = [_beats(comparison, values, control, confidence) for control in controls.values()]
     verdict = _verdict(auroc, off, differences)
-    counts: dict[str, Any] = {"members": auroc.members, "nonmembers_n": auroc.nonmembers, "clients": _clients(comparison)}
+    counts: dict[str, Any] = {
+        "members": auroc.members,
+        "nonmembers_n": auroc.nonmembers,
+        "clients": _clients(comparison),
+    }
     rows = [
         Finding(
             **shared,

@@ -34,9 +34,13 @@ def measured(command: list[str]) -> tuple[float, float, str]:
     """Wall seconds, peak MB and the path of the report."""
     started, peak = time.perf_counter(), 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        while running.poll() is None:
+        while True:
             peak = max(peak, sum(map(pss, family(running.pid))))
-            time.sleep(0.1)
+            try:
+                running.wait(timeout=2)  # not more often: reading the memory costs the measured processes time
+                break
+            except subprocess.TimeoutExpired:
+                continue
         seconds = time.perf_counter() - started
         assert running.stdout is not None
         printed = running.stdout.read()
@@ -68,7 +72,11 @@ def pss(pid: int) -> float:
 def show(findings: list[dict]) -> None:
     columns = ("method", "threat_model", "way", "population", "nonmembers", "signal")
     widths = (8, 15, 12, 18, 14, 20)
-    print("\n" + "".join(f"{name:<{w}}" for name, w in zip(columns, widths, strict=True)) + "AUROC [95 %]            base   blind  verdict")
+    print(
+        "\n"
+        + "".join(f"{name:<{w}}" for name, w in zip(columns, widths, strict=True))
+        + "AUROC [95 %]            base   blind  verdict"
+    )
     for f in findings:
         if f["metric"] == "auroc":
             row = "".join(f"{f[name]:<{w}}" for name, w in zip(columns, widths, strict=True))

@@ -2,15 +2,12 @@
 
     python benchmarks/signals.py [tokens] [words]
 
-600 tokens and 32,000 words unless told otherwise, one thread. Times are CPU seconds (other processes disturb them less than
-the clock); the passes take turns, so that a ratio compares neighbours, and both the fastest and the median are shown.
+600 tokens and 32,000 words unless told otherwise, one thread, normal logits of standard deviation 1 (flat) and 3 (spread).
+Times are CPU seconds (other processes disturb them less than the clock); the passes take turns, so that a ratio compares
+neighbours, and both the fastest and the median are shown.
 """
 
 import os
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"  # before NumPy and torch are imported
-
 import resource
 import sys
 import time
@@ -18,8 +15,12 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import torch
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+if not ONE_THREAD.items() <= os.environ.items():  # NumPy reads them when it is imported
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from attacks.signals import row_signals  # noqa: E402
@@ -50,36 +51,42 @@ def growth(run: Callable[[], object]) -> tuple[float, float]:
     return (after - before) / 1024, traced / 2**20
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    tokens, words = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((1, 600), (2, 32_000)))
-    rng = np.random.default_rng(0)
-    logits = rng.standard_normal((tokens, words), dtype=np.float32) * 3
-    targets = rng.integers(0, words, tokens)
+def compare(logits: np.ndarray, targets: np.ndarray) -> None:
     tensor, half = torch.from_numpy(logits), torch.from_numpy(logits).bfloat16()
-    row_signals(tensor[:2], targets[:2])
     runs: dict[str, Callable[[], object]] = {
         "row loop, order 2 only": lambda: row_loop(logits),
-        "all signals, exact": lambda: row_signals(tensor, targets),
-        "all signals, exact, bfloat16": lambda: row_signals(half, targets),
+        "all signals": lambda: row_signals(tensor, targets),
+        "all signals, bfloat16": lambda: row_signals(half, targets),
         "all signals, vlmia": lambda: row_signals(tensor, targets, compat="vlmia"),
     }
+    memory = {name: growth(run) for name, run in runs.items()}
     np.testing.assert_allclose(row_signals(tensor, targets).renyi[2], row_loop(logits), rtol=0, atol=1e-10)
-    memory = {name: growth(run) for name, run in list(runs.items())[1:]}
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(TURNS):
         for name, run in runs.items():
             start = time.process_time()
             run()
-            times[name].append(time.process_time() - start)
-    loop = np.array(times["row loop, order 2 only"])
+            seconds[name].append(time.process_time() - start)
+    loop, *_ = (np.array(taken) for taken in seconds.values())
+    for name, taken in seconds.items():
+        fastest, median = min(taken), float(np.median(taken))
+        print(f"{name:<24}{fastest * 1e3:>8.1f} ms{fastest / loop.min():>7.2f}", end="")
+        print(f"{median * 1e3:>8.1f} ms{np.median(np.array(taken) / loop):>7.2f}", end="")
+        print("{:>10.1f} MB{:>8.1f} MB".format(*memory[name]))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    tokens, words = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((1, 600), (2, 32_000)))
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, words, tokens)
+    row_signals(np.zeros((2, 2)), [0, 1])
     print(f"{tokens} tokens x {words} words, {TURNS} turns, numpy {np.__version__}, torch {torch.__version__}")
-    print(f"{'':<30}{'fastest':>10}{'ratio':>8}{'median':>10}{'ratio':>8}{'peak RSS':>11}{'traced':>9}")
-    for name, taken in times.items():
-        ratios = f"{min(taken) / loop.min():>8.2f}", f"{np.median(np.array(taken) / loop):>8.2f}"
-        cells = f"{min(taken) * 1e3:>7.1f} ms{ratios[0]}{np.median(taken) * 1e3:>7.1f} ms{ratios[1]}"
-        grown = "{:>+8.1f} MB{:>6.1f} MB".format(*memory[name]) if name in memory else ""
-        print(f"{name:<30}{cells}{grown}")
+    for deviation in (1, 3):
+        print(
+            f"standard deviation {deviation:<5}{'fastest':>11}{'ratio':>7}{'median':>11}{'ratio':>7}{'RSS growth':>13}{'traced':>11}"
+        )
+        compare(rng.standard_normal((tokens, words), dtype=np.float32) * np.float32(deviation), targets)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,11 @@ def test_another_seed_gives_other_findings_on_the_same_records(whole, tmp_path):
     listed = json.loads((report(done) / "findings.json").read_text())
     first, second = ([f["value"] for f in listed if f["seed"] == s and f["metric"] == "auroc"] for s in (0, 1))
     assert first != second
-    one = [f["value"] for f in json.loads((folder / "findings.json").read_text()) if f["method"] == "fedavg" and f["metric"] == "auroc"]
+    one = [
+        f["value"]
+        for f in json.loads((folder / "findings.json").read_text())
+        if f["method"] == "fedavg" and f["metric"] == "auroc"
+    ]
     assert first == one
     assert "over 2 seeds" in done.stdout
 
@@ -146,7 +150,8 @@ def test_a_damaged_finding_is_named_and_repaired(whole, tmp_path):
 def test_two_processes_with_the_same_command_share_the_work(whole, tmp_path):
     _, _, folder = whole
     both = [
-        subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)
+        subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        for _ in range(2)
     ]
     said = [p.communicate()[1] for p in both]
     assert [p.returncode for p in both] == [0, 0], said

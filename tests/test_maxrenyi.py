@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.maxrenyi import Params, cell_names, max_renyi, record_scores
+from attacks.cells import cell_names, record_scores
+from attacks.maxrenyi import Params, max_renyi
 from attacks.signals import row_signals
 
 ENTROPIES = st.lists(st.floats(0, 20), min_size=1, max_size=60)

@@ -21,7 +21,7 @@ from fedaudit.store import Folder
 from fedaudit.tasks.metrics import caption_scores
 
 State = dict[str, Tensor]
-EVALUATION_CHUNK = 24  # test records per job
+EVALUATION_CHUNK = 20  # test records per job
 
 
 @dataclass(frozen=True)

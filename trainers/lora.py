@@ -102,7 +102,10 @@ class Learner:
         """`local_steps` AdamW steps on the records' captions from `state`: a fresh optimizer, shuffled epochs."""
         self.put(state)
         optimizer = torch.optim.AdamW(
-            self.parameters.values(), lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
+            self.parameters.values(),
+            lr=self.settings.learning_rate,
+            weight_decay=self.settings.weight_decay,
+            fused=True,
         )
         queue: list[Tensor] = []
         for _ in range(self.settings.local_steps):
