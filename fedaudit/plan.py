@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def report_folder(self) -> Path:
-        code = _code("reports", ["*.py", "*.html"])
+        code = _code("reports", "*.py", "*.html")
         key = key_of(
             {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
         )
@@ -84,8 +84,11 @@ class Cell:
 
     @functools.cached_property
     def training_description(self) -> dict[str, Any]:
-        sources = ["base.py", f"{self.plugin.learner}.py", f"{self.method}.py"]
-        code = [_code("trainers", sources), _code("fedaudit.tasks", ["*.py"]), _code("fedaudit.backbones", ["vlm.py"])]
+        code = [
+            _code("trainers", "base.py", f"{self.plugin.learner}.py", f"{self.method}.py"),
+            _code("fedaudit.tasks", "*.py"),
+            _code("fedaudit.backbones", "vlm.py"),
+        ]
         return {"setting": self.setting, "code": code, "versions": versions(NUMERIC_LIBRARIES)}
 
     @property
@@ -98,7 +101,7 @@ class Cell:
             "training": self.training_key,
             "attack": {"name": self.plan.attack, **_fields(self.plan.attack_params)},
             "audit": _fields(self.plan.audit_params),
-            "code": [_code("attacks", ["*.py"]), _code("audits", ["*.py"])],
+            "code": [_code("attacks", "*.py"), _code("audits", "*.py")],
         }
 
     @property
@@ -139,7 +142,8 @@ def _fields(params: Any) -> dict[str, Any]:
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
 
-def _code(package: str, patterns: list[str]) -> str:
-    """Fingerprint of a package's source files."""
+@functools.cache
+def _code(package: str, *patterns: str) -> str:
+    """Fingerprint of a package's source files, as they were when the process first asked."""
     root = plugins.package_folder(package)
     return fingerprint([path for pattern in patterns for path in root.glob(pattern)], root=root)

@@ -15,6 +15,14 @@ from fedaudit.progress import Progress
 from fedaudit.store import Damaged, Folder, claim
 
 COMPLETE = "complete.json"
+NOTES = [
+    "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large "
+    "model would leak.",
+    "Membership means that a record was in a client's training set. A coin decided it for every record, so that members "
+    "and held-out records are exchangeable.",
+    "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
+    "Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity.",
+]
 
 
 @dataclass(frozen=True)
@@ -121,18 +129,13 @@ def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, li
         if _complete(folder, progress.say):
             reused.append(f"analysis of {cell.method}, seed {cell.seed}")
         else:
-            for _ in range(2):  # damage found on the way is repaired by computing again, once
-                try:
-                    reused += _analyse(cell, folder, workshop, progress)
-                    break
-                except Damaged as damage:
-                    progress.say(f"{damage}; computing it again")
-        tables = {
-            name.removesuffix(".parquet"): folder.read_table(name)
-            for name in folder.names()
-            if name.endswith(".parquet")
-        }
-        tables = {name: table for name, table in tables.items() if not name.startswith("scores-")}
+            try:
+                reused += _analyse(cell, folder, workshop, progress)
+            except Damaged as damage:  # found on the way: what it belongs to is checked and computed again, once
+                progress.say(f"{damage}; computing it again")
+                reused += _analyse(cell, folder, workshop, progress)
+        names = [n for n in folder.names() if n.endswith(".parquet") and not n.startswith("scores-")]
+        tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in names}
         stored = folder.read_json("findings.json")
     setting = cell.setting | {
         "attack": cell.analysis_description["attack"],
@@ -143,15 +146,6 @@ def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, li
     }
     evidence = Evidence(cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, NOTES)
     return evidence, reused
-
-
-NOTES = [
-    "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large model would leak.",
-    "Membership here means that a record was in a client's training set; the clients' coins decided it, so that members and "
-    "held-out records are exchangeable.",
-    "The intervals are over records and clients of one training; use --seeds for the spread over trainings.",
-    "Noise-free methods claim no epsilon; what is uploaded without noise has provable epsilon infinity.",
-]  # fmt: skip
 
 
 def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress) -> list[str]:

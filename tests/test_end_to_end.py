@@ -73,7 +73,7 @@ def test_the_same_command_again_reuses_everything(whole):
 
 
 def test_a_new_attack_retrains_nothing(whole):
-    out, _, folder = whole
+    out, _, _folder = whole
     other = audit(out, "--attack", "reconstruct", "--ways", "server-fill")
     assert "reused: training of fedrand, seed 0" in other.stderr
     ways = {f["way"] for f in json.loads((report(other) / "findings.json").read_text())}

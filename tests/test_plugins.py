@@ -70,9 +70,7 @@ def test_attacks_never_import_what_knows_the_truth(plugin):
     for path in plugins.package_folder("attacks").glob("*.py"):
         tree = ast.parse(path.read_text())
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not any(
-            name and (name.startswith("audits") or name.startswith("fedaudit.tasks")) for name in imported
-        ), path
+        assert not any(name and (name.startswith(("audits", "fedaudit.tasks"))) for name in imported), path
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest(plugin):
