@@ -41,10 +41,12 @@ def test_ids_are_unique_and_stable(federation):
 
 
 def test_parts_do_not_depend_on_each_other(federation):
-    """More clients or a larger test set leave the other records as they were."""
-    other = captions(dataclasses.replace(SMALL, test=9), clients=7, seed=0)
+    """More clients, reference or test records leave the candidates, their coins and the novel scenes as they were."""
+    other = captions(dataclasses.replace(SMALL, test=9, reference=30), clients=6, seed=0)
+    for one, same in zip(federation.clients, other.clients, strict=True):
+        assert [r.text for r in one.records] == [r.text for r in same.records]
+        assert np.array_equal(one.member, same.member)
     assert [r.text for r in other.novel] == [r.text for r in federation.novel]
-    assert [r.text for r in other.test[:5]] != []
 
 
 def test_members_and_held_out_records_split_each_pool(federation):

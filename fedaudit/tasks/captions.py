@@ -37,18 +37,23 @@ def captions(params: Params, *, clients: int, seed: int) -> Federation:
     proportions = dirichlet_proportions(clients, len(scenes.SHAPES), params.dirichlet, rng)
     return Federation(
         instruction=INSTRUCTION,
-        clients=tuple(_client(k, p, params, np.random.default_rng((seed, 1, k))) for k, p in enumerate(proportions)),
+        clients=tuple(_client(k, p, params, seed) for k, p in enumerate(proportions)),
         novel=tuple(_draw("novel", params.novel, np.random.default_rng((seed, 2)), shapes=scenes.NOVEL_SHAPES)),
         test=tuple(_draw("test", params.test, np.random.default_rng((seed, 3)), references=5)),
     )
 
 
-def _client(k: int, proportions: np.ndarray, params: Params, rng: np.random.Generator) -> Client:
+def _client(k: int, proportions: np.ndarray, params: Params, seed: int) -> Client:
+    """Candidates, coins and reference records of one client, each from a generator of its own."""
+    pool, coins, reference = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
     name = f"client-{k:02d}"
-    classes = rng.choice(scenes.SHAPES, size=2 * params.records + params.reference, p=proportions)
-    drawn = _draw(name, len(classes), rng, classes=[str(c) for c in classes])
-    pool = 2 * params.records
-    return Client(name, tuple(drawn[:pool]), tuple(drawn[pool:]), coin_flips(pool, rng))
+    size = 2 * params.records
+    return Client(
+        name,
+        tuple(_draw(name, size, pool, proportions=proportions)),
+        tuple(_draw(f"{name}-reference", params.reference, reference, proportions=proportions)),
+        coin_flips(size, coins),
+    )
 
 
 def _draw(
@@ -56,12 +61,13 @@ def _draw(
     n: int,
     rng: np.random.Generator,
     *,
-    classes: list[str] | None = None,
+    proportions: np.ndarray | None = None,
     shapes: tuple[str, ...] = scenes.SHAPES,
     references: int = 1,
 ) -> list[Record]:
     """n records named `name-000` and on; the caption is the first of the references."""
-    drawn = [scenes.draw_scene(rng, shapes, first=classes[i] if classes else None) for i in range(n)]
+    first = [None] * n if proportions is None else rng.choice(shapes, size=n, p=proportions).tolist()
+    drawn = [scenes.draw_scene(rng, shapes, first=shape) for shape in first]
     texts = [[f"{scene.description} . {scenes.draw_story(rng)}" for _ in range(references)] for scene in drawn]
     images = scenes.render(drawn, rng)
     return [
