@@ -75,9 +75,9 @@ def _rows(comparison: Comparison, signal: str, shared: dict[str, Any], confidenc
     constant = base_values.nunique() == 1
     controls = {"blind": comparison.blind} | ({} if constant else {"base": base_values})
     shown = {name: measure(comparison, control, confidence) for name, control in controls.items()}
-    off = [name for name, c in controls.items() if not _covers_half(measure(comparison, c, CONTROL_CONFIDENCE))]
+    off = [name for name, c in controls.items() if _off_half(measure(comparison, c, CONTROL_CONFIDENCE))]
     differences = [_beats(comparison, values, control, confidence) for control in controls.values()]
-    verdict = _verdict(auroc, off, differences)
+    verdict = _verdict(auroc, off, differences, exchangeable=comparison.nonmembers == "held-out")
     counts: dict[str, Any] = {
         "members": auroc.members,
         "nonmembers_n": auroc.nonmembers,
@@ -140,14 +140,20 @@ def _thresholded(
     return rows
 
 
-def _verdict(auroc: Interval, off: Sequence[str], differences: Sequence[Interval]) -> str:
+def _verdict(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> str:
+    """One of the three verdicts; where members and non-members are of two distributions, nothing can show a leak."""
     if off:
         return "confounded"
     if _covers_half(auroc):
         return "no leak found"
     above = auroc.low > 0.5
     clear = all(d.low > 0 if above else d.high < 0 for d in differences)
-    return "leak" if clear else "confounded"
+    return "leak" if clear and exchangeable else "confounded"
+
+
+def _off_half(control: Interval) -> bool:
+    """A control's interval excludes 0.5, or it separates perfectly (with few clients the exact bound is wide)."""
+    return not _covers_half(control) or control.value in (0.0, 1.0)
 
 
 def _covers_half(interval: Interval) -> bool:

@@ -112,7 +112,8 @@ def client_auroc(
     """Mean over clients of each client's own AUROC, and these: scores of different models are never pooled.
 
     t interval over clients. Clients without both kinds are left out of the result and of its counts; a single client
-    left has its own DeLong interval. Equal AUROCs in all clients give the exact binomial interval, one trial a client.
+    left has its own DeLong interval. Equal AUROCs in all clients give the exact binomial interval, with as many trials as there
+    are clients, or pairs of records in the client with the fewest if that is more.
     """
     s, m, codes, labels = _checked(scores, member, client, confidence)
     own = _with_both(m, codes, at_least=1)
@@ -125,6 +126,8 @@ def client_auroc(
         mean = _certain(0.5, about, "constant score")
     else:
         value, se, dof = _mean([one.value for one in each.values()])
+        if se == 0.0:  # nothing varies between clients: the bound is that of the records of the client with the fewest
+            dof = max(dof, min(min(one.members, one.nonmembers) for one in each.values()) - 1)
         mean = _interval(value, se, dof, about, "mean over clients")
     return mean, {labels[c]: one.value for c, one in each.items()}
 

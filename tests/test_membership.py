@@ -119,6 +119,21 @@ def test_distribution_shift_is_shown_as_such():
         assert f.verdict == "confounded"
 
 
+def test_novel_objects_never_count_as_a_leak():
+    """Members and novel records differ in distribution by design: whatever the attack scores there is no evidence."""
+    rows = aurocs(made_up(10, leak=3.0), nonmembers="novel objects")
+    assert rows
+    assert all(f.low > 0.5 and f.verdict == "confounded" for f in rows)
+
+
+def test_a_control_that_separates_perfectly_is_off_even_with_few_clients():
+    few = made_up(11, blind_leak=1000.0)
+    some = [m for m in few.models if m.client is None or m.client < 2]
+    rows = aurocs(Attacked(**{**vars(few), "models": some}), threat_model="server", nonmembers="held-out")
+    assert rows
+    assert all(f.blind_value == 1.0 and f.verdict == "confounded" for f in rows)
+
+
 def test_a_score_that_is_constant_on_the_base_says_so():
     for f in aurocs(made_up(6), signal="loss-base/caption"):
         assert f.base_value is None

@@ -328,9 +328,15 @@ def test_client_auroc_of_one_client_and_of_none():
 
 
 def test_client_auroc_of_perfect_scores():
+    """The bound has one trial a client, or one a pair of records in the client with the fewest if that is more."""
     _, member, client = draw(0, clients=5)
+    pairs = min(min(np.sum(member[client == c]), np.sum(~member[client == c])) for c in range(5))
+    assert pairs > 5
     got, _ = client_auroc(member + client, member, client)
-    assert (got.value, got.low, got.high) == pytest.approx((1.0, 0.025 ** (1 / 5), 1.0))
+    assert (got.value, got.low, got.high) == pytest.approx((1.0, 0.025 ** (1 / pairs), 1.0))
+    few = np.array([0, 1] * 6, dtype=bool)
+    got, _ = client_auroc(few, few, np.repeat(np.arange(6), 2))
+    assert got.low == pytest.approx(0.025 ** (1 / 6))
 
 
 # What can be detected
