@@ -14,7 +14,8 @@ from pathlib import Path
 from attacks.maxrenyi import MaxRenyi, Params
 from audits.blind import blind_scores
 from audits.ranking import auroc
-from fedaudit.backbones.vlm import EMBEDDED, load
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.vlm import load
 from fedaudit.executor import one_thread
 from fedaudit.store import claim
 from fedaudit.tasks.captions import Params as Task

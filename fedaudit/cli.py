@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedaudit import plugins
-from fedaudit.errors import InputError, nearest
+from fedaudit.backbones import EMBEDDED
+from fedaudit.errors import InputError
 from fedaudit.plan import Plan
 from fedaudit.progress import Progress
 
-EMBEDDED = Path(__file__).parent / "backbones" / "scenes-llava"
 EXAMPLES = """\
 examples:
   audit.py --method fedrand --attack maxrenyi        train FedRand, attack it, write a report
@@ -281,6 +281,3 @@ def _listing() -> str:
         lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
         lines += [f"  {plugin.name:<14}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
     return "\n".join(lines)
-
-
-__all__ = ["main", "nearest", "read_plan"]

@@ -40,15 +40,15 @@ def estimate(plan: Plan, progress: Progress) -> str:
     scoring = score * (2 * everything + 4 * plan.clients * per_client) / plan.threads
     seconds = len(untrained) * training + len(missing) * scoring
     disk = len(untrained) * plan.rounds * (1 + plan.per_round * 2) * size(state)
-    lines = [
-        f"{len(plan.cells)} audits: {', '.join(f'{c.method} (seed {c.seed})' for c in plan.cells)}, attack {plan.attack}"
-    ]
-    lines += [
-        f"{len(plan.cells) - len(missing)} of them are on disk; {len(untrained)} trainings are to run: {plan.rounds} rounds, "
-        f"{plan.per_round} of {plan.clients} clients a round, {steps} steps each"
-    ]
-    lines += [
-        f"about {max(1, math.ceil(seconds / 60))} minutes with {plan.threads} workers ({1000 * step:.0f} ms a step, measured)"
-    ]
-    lines += [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
-    return "\n".join(lines)
+    cells = ", ".join(f"{cell.method} (seed {cell.seed})" for cell in plan.cells)
+    return "\n".join(
+        [
+            f"{len(plan.cells)} audits: {cells}, attack {plan.attack}",
+            f"{len(plan.cells) - len(missing)} of them are on disk; {len(untrained)} trainings are to run: "
+            f"{plan.rounds} rounds, {plan.per_round} of {plan.clients} clients a round, {steps} steps each",
+            f"about {max(1, math.ceil(seconds / 60))} minutes with {plan.threads} workers "
+            f"({1000 * step:.0f} ms a step, measured)",
+            f"up to {disk / 1e6:.0f} MB in {plan.out}",
+            f"report: {plan.report_folder / 'index.html'}",
+        ]
+    )

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaudit.backbones import pretrain_vlm
-from fedaudit.backbones.vlm import EMBEDDED, load
+from fedaudit.backbones import EMBEDDED, pretrain_vlm
+from fedaudit.backbones.vlm import load
 from fedaudit.store import claim
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
 from trainers.lora import Learner, Settings
@@ -177,12 +177,13 @@ def test_a_state_of_another_adapter_is_refused(learner):
         learner.put({"a": torch.zeros(1), "b": torch.zeros(1), "c": torch.zeros(1)})
 
 
+@pytest.fixture(scope="module")
+def record():
+    return json.loads((EMBEDDED / "training.json").read_text())
+
+
 class TestShippedWeights:
     """The weights in the repository are what the recipe's code and configuration describe."""
-
-    @pytest.fixture(scope="class")
-    def record(self):
-        return json.loads((EMBEDDED / "training.json").read_text())
 
     def test_recipe_is_the_codes_default(self, record):
         assert pretrain_vlm.Recipe(**record["recipe"]) == pretrain_vlm.Recipe()

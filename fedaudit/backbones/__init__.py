@@ -1,0 +1,5 @@
+"""Frozen pre-trained models. Importing this imports nothing heavy."""
+
+from pathlib import Path
+
+EMBEDDED = Path(__file__).parent / "scenes-llava"  # the vision-language model that is shipped

@@ -1,7 +1,7 @@
 """A frozen vision-language model and records as it reads them; image embeddings are computed once and cached.
 
 Works for the image-text-to-text models of transformers that put image embeddings at placeholder tokens (the LLaVA family). The embedded model is
-`EMBEDDED`; its recipe is `pretrain_vlm`.
+`fedaudit.backbones.EMBEDDED`; its recipe is `pretrain_vlm`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from fedaudit.errors import InputError
 from fedaudit.store import Folder
 from fedaudit.tasks.base import Record
 
-EMBEDDED = Path(__file__).parent / "scenes-llava"
 IGNORE = -100  # label of a token that is no target
 CHUNK = 64  # records per forward pass; fixed, so that the numbers do not depend on what is computed beside them
 
