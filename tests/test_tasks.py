@@ -136,9 +136,11 @@ def test_unknown_shape_is_refused():
         scenes.Thing("blob", "red", "small", 10, 10)
 
 
-def test_coin_flips_always_leave_both_sides():
+def test_coin_flips_leave_two_records_on_each_side():
     for seed in range(200):
-        assert 0 < coin_flips(2, np.random.default_rng(seed)).sum() < 2
+        assert coin_flips(2, np.random.default_rng(seed)).sum() == 1
+        assert coin_flips(4, np.random.default_rng(seed)).sum() == 2
+        assert 2 <= coin_flips(6, np.random.default_rng(seed)).sum() <= 4
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,10 @@ class Federation:
 
 
 def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Membership by a fair coin per record, flipped again until both sides occur."""
+    """Membership [n] by a fair coin per record, all flipped again until each side has two records (one of n < 4)."""
     while True:
         member = rng.random(n) < 0.5
-        if 0 < member.sum() < n:
+        if min(member.sum(), n - member.sum()) >= min(2, n // 2):
             return member
 
 
