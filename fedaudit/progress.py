@@ -16,16 +16,27 @@ class Progress:
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self._terminal = sys.stderr.isatty() and not quiet
+        self._inside = ""
 
     def say(self, line: str) -> None:
         if not self.quiet:
             print(line, file=sys.stderr, flush=True)
 
+    def require_idle(self, label: str) -> None:
+        """RuntimeError if a stage is under way. Processes are forked outside stages only: a bar has a thread of its own."""
+        if self._inside:
+            raise RuntimeError(f"{label!r} began within stage {self._inside!r}")
+
     @contextmanager
     def stage(self, label: str, total: int) -> Iterator[Callable[[], None]]:
-        """A stage of `total` steps; yields the function to call after each."""
-        with (self._bar if self._terminal else self._log)(label, total) as advance:
-            yield advance
+        """A stage of `total` steps; yields the function to call after each. One at a time: two bars would draw over each other."""
+        self.require_idle(label)
+        self._inside = label
+        try:
+            with (self._bar if self._terminal else self._log)(label, total) as advance:
+                yield advance
+        finally:
+            self._inside = ""
 
     @contextmanager
     def _bar(self, label: str, total: int) -> Iterator[Callable[[], None]]:

@@ -87,10 +87,10 @@ class _Workshop:
             from fedaudit.executor import Executor
 
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+            self.progress.require_idle("starting the workers")
+            self.progress.say("loading the model and its image embeddings")
             build = functools.partial(make_bench, self.plan)
-            with self.progress.stage("model and image embeddings", 1) as advance:
-                self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
-                advance()
+            self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
         return self._executor
 
     def __enter__(self) -> _Workshop:
@@ -157,7 +157,7 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
     from audits.membership import cells, membership
 
     transcript, trained_before = _train(cell, workshop, progress)
-    federation = workshop.federation
+    federation, executor = workshop.federation, workshop.executor
     candidates = Candidates(
         {k: [r.id for r in client.records] for k, client in enumerate(federation.clients)},
         {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
@@ -165,13 +165,14 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
     )
     views = {name: View(transcript, name, candidates) for name in THREAT_MODELS}
     attack = plugins.plugins("attack")[cell.plan.attack].make(cell.plan.attack_params)
-    attacked = _attack(attack, views, folder, transcript, workshop, progress)
+    scores = _score_models(attack, views, folder, executor, progress)
+    attacked = _attacked(attack, scores, views, transcript, federation)
     with progress.stage(f"audit of {cell.method}", 3) as advance:
         names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
         found = membership(attacked, cell.plan.audit_params, attack_signal=attack.signal, names=names)
         advance()
         asked = [record for _, record in panels(attacked)]
-        words = dict(zip(asked, next(iter(workshop.executor.map(_words, [asked]))), strict=True))
+        words = dict(zip(asked, next(executor.map(_words, [asked])), strict=True))
         confidence = cell.plan.audit_params.confidence
         tables = evidence(attacked, transcript, views["server"], federation, words,
                           attack_signal=attack.signal, confidence=confidence)  # fmt: skip
@@ -207,12 +208,10 @@ def _train(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, bo
     return transcript, False
 
 
-def _attack(
-    attack: Any, views: dict[str, Any], folder: Folder, transcript: Any, workshop: _Workshop, progress: Progress
-) -> Any:
-    """Score every model that any adversary holds, each distinct one once, and put the truth beside it."""
-    from audits.blind import blind_scores
-    from audits.comparisons import Attacked, ScoredModel
+def _score_models(
+    attack: Any, views: dict[str, Any], folder: Folder, executor: Any, progress: Progress
+) -> list[tuple[Any, Any]]:
+    """Every model that any adversary holds with its table of scores; equal models are scored once."""
     from trainers.base import pack
 
     held = [model for view in views.values() for model in attack.models(view)]
@@ -221,22 +220,28 @@ def _attack(
     if todo:
         jobs = [(attack, pack(model.state), list(model.records)) for model in todo.values()]
         with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(jobs)) as advance:
-            for digest, table in zip(todo, workshop.executor.map(_score, jobs), strict=True):
+            for digest, table in zip(todo, executor.map(_score, jobs), strict=True):
                 folder.write_table(f"scores-{digest}.parquet", table)
                 advance()
-    tables = {
-        digest: folder.read_table(f"scores-{digest}.parquet").set_index("record", drop=False) for digest in distinct
-    }
-    base = tables[next(model.digest for model in held if model.way == "base")]
+    tables = {d: folder.read_table(f"scores-{d}.parquet").set_index("record", drop=False) for d in distinct}
+    return [(model, tables[model.digest]) for model in held]
+
+
+def _attacked(
+    attack: Any, scores: list[tuple[Any, Any]], views: dict[str, Any], transcript: Any, federation: Any
+) -> Any:
+    """The scores with the truth and the controls beside them."""
+    from audits.blind import blind_scores
+    from audits.comparisons import Attacked, ScoredModel
+
+    base = next(table for model, table in scores if model.way == "base")
     scored = [
-        ScoredModel(m.threat_model, m.way, m.client, m.round, attack.calibrate(tables[m.digest], base))
-        for m in held
+        ScoredModel(m.threat_model, m.way, m.client, m.round, attack.calibrate(table, base))
+        for m, table in scores
         if m.way != "base"
     ]
-    federation = workshop.federation
-    view = views["released-model"]
-    owners = [(f"client-{k:02d}", record) for k, client in enumerate(federation.clients) for record in client.records]
-    truth = federation.truth
+    truth, asked = federation.truth, views["released-model"].candidates
+    owners = [(client.name, record) for client in federation.clients for record in client.records]
     members = [(name, record) for name, record in owners if truth[record.id]]
     against_novel = members + [("novel", record) for record in federation.novel]
     blind = {
@@ -244,8 +249,8 @@ def _attack(
         "novel objects": _blind(blind_scores, against_novel, [name != "novel" for name, _ in against_novel]),
     }
     return Attacked(
-        scored, attack.calibrate(base, base), blind, view.candidates.clients, view.candidates.reference,
-        view.candidates.novel, truth, [transcript.cohort(r) for r in range(transcript.schedule.rounds)],
+        scored, attack.calibrate(base, base), blind, asked.clients, asked.reference,
+        asked.novel, truth, [transcript.cohort(r) for r in range(transcript.schedule.rounds)],
     )  # fmt: skip
 
 
