@@ -40,7 +40,7 @@ def main() -> None:
         member = [federation.truth[record.id] for record in records]
         names = [name for name, _ in pairs]
         with tempfile.TemporaryDirectory() as cache:
-            learner.data = learner.vlm.encode(records, federation.instruction, claim(Path(cache)))
+            learner.data = learner.vlm.encode(records, federation.instruction, claim(Path(cache)), say=print)
         table = MaxRenyi(Params()).score(learner, start, [record.id for record in records])
         blind = blind_scores(records, member, names, seed=0)
         scores = {name: table[name] for name in SIGNALS} | {"blind": [blind[record.id] for record in records]}

@@ -110,10 +110,11 @@ def make_bench(plan: Plan) -> Any:
     from trainers.base import Bench
 
     one_thread()
-    federation = _Workshop(plan, Progress(quiet=True)).federation
+    progress = Progress()
+    federation = _Workshop(plan, progress).federation
     vlm = load(plan.backbone, plan.device)
-    with (cache := claim(plan.out / "cache")).lock(lambda _: None):
-        data = vlm.encode(list(federation.records.values()), federation.instruction, cache)
+    with (cache := claim(plan.out / "cache")).lock(progress.say):
+        data = vlm.encode(list(federation.records.values()), federation.instruction, cache, say=progress.say)
     learner = importlib.import_module(f"trainers.{plan.cells[0].plugin.learner}").Learner(vlm, data, plan.settings)
     training = [[record.id for record in client.training_records] for client in federation.clients]
     return Bench(learner, training, [record.id for record in federation.test])

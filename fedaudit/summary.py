@@ -20,7 +20,7 @@ def show(findings: Sequence[dict[str, Any]], attack: str) -> None:
     )
     for name in (["method"] if several else []) + ["adversary", "model", "members", "score"]:
         table.add_column(name)
-    for name in ("AUROC [95 %]", "base model", "blind", "verdict"):
+    for name in (f"AUROC [{100 * rows[0]['confidence']:g} %]", "base model", "blind", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     for f in rows:
         if f["seed"] != seeds[0] or f["nonmembers"] != "held-out" or not f["headline"]:

@@ -39,7 +39,9 @@ def learner(federation, tmp_path_factory):
     vlm = load(EMBEDDED)  # its own: adapters are put on it
     records = list(federation.records.values())
     return Learner(
-        vlm, vlm.encode(records, INSTRUCTION, claim(tmp_path_factory.mktemp("cache"))), Settings(local_steps=4)
+        vlm,
+        vlm.encode(records, INSTRUCTION, claim(tmp_path_factory.mktemp("cache")), say=print),
+        Settings(local_steps=4),
     )
 
 
@@ -63,13 +65,13 @@ def test_cached_embeddings_equal_the_whole_model(vlm, federation, data):
 
 def test_features_are_read_back_from_the_cache(vlm, federation, tmp_path):
     records = list(federation.novel)
-    first = vlm.encode(records, INSTRUCTION, claim(tmp_path))
+    first = vlm.encode(records, INSTRUCTION, claim(tmp_path), say=print)
     names = claim(tmp_path).names()
-    again = vlm.encode(records, INSTRUCTION, claim(tmp_path))
+    again = vlm.encode(records, INSTRUCTION, claim(tmp_path), say=print)
     assert claim(tmp_path).names() == names
     assert len(names) == 1
     assert all(torch.equal(first[r.id].features, again[r.id].features) for r in records)
-    vlm.encode(records[:1], INSTRUCTION, claim(tmp_path))
+    vlm.encode(records[:1], INSTRUCTION, claim(tmp_path), say=print)
     assert len(claim(tmp_path).names()) == 2  # other content, other name
 
 

@@ -7,7 +7,7 @@ Works for the image-text-to-text models of transformers that put image embedding
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,9 @@ class Encoded:
     def spans(self) -> dict[str, slice]:
         """Rows of the token signals (row i predicts token i + 1) that belong to image, instruction and caption.
 
-        A part of n tokens gives n - 1 rows, as in Li et al. (2024); the caption part starts at the last token of the prompt, so that
-        every token of the caption is predicted once.
+        The instruction is what stands behind the image: the words before it are the same for everybody and see no image. A part of
+        n tokens gives n - 1 rows, as in Li et al. (2024); the caption part starts at the last token of the prompt, so that every
+        token of the caption is predicted once.
         """
         return {
             "image": slice(self.image.start, self.image.stop - 1),
@@ -82,10 +83,12 @@ class FrozenVLM:
         self.tokenizer = self.processor.tokenizer
         self.image_token: int = self.model.config.image_token_id
 
-    def encode(self, records: Sequence[Record], instruction: str, cache: Folder) -> dict[str, Encoded]:
-        """Records by id; image embeddings come from `cache`, which is filled first where it lacks them."""
+    def encode(
+        self, records: Sequence[Record], instruction: str, cache: Folder, *, say: Callable[[str], None]
+    ) -> dict[str, Encoded]:
+        """Records by id; image embeddings come from `cache`, which is filled first where it lacks them. `say` names damage."""
         name = f"features-{self._content(records, instruction)}.safetensors"
-        if not cache.usable(name, print):
+        if not cache.usable(name, say):
             prompts, features = self._run_vision(records, instruction)
             found = {r.id: f for r, f in zip(records, features, strict=True)}
             cache.write_tensors(name, found | {f"prompt/{r.id}": p for r, p in zip(records, prompts, strict=True)})
