@@ -65,8 +65,13 @@ class View:
         self._require("uploads")
         return self._transcript.upload(r, client)
 
+    def kept(self, r: int, client: int) -> list[str]:
+        """Names of the tensors that a client's message of round r did not hold; the method, and so this, is public."""
+        self._require("uploads")
+        return self._transcript.kept(r, client)
+
     def private(self, client: int) -> State | None:
-        """A client's own model after its last participation; None if it never took part."""
+        """A client's own model after its last participation; None if it never took part, or if the run does not hold it."""
         self._require("private states")
         rounds = self._transcript.participations(client)
-        return self._transcript.private(rounds[-1], client) if rounds else None
+        return self._transcript.own_model(rounds[-1], client) if rounds else None

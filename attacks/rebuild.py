@@ -5,9 +5,11 @@ What each way of rebuilding takes for the parts that a client's last message did
 - `exact`: nothing is missing (FedAvg).
 - `literal`: the message of its second-to-last participation, as FedRand's paper says; half the time that is the same half.
 - `newest`: the newest earlier message that did hold them.
-- `server-fill`: the aggregate after its last participation. Always possible, and a guess.
+- `server-fill`: the aggregate after its last participation, as far as there is one. Always possible, and a guess.
 
-A client that cannot be rebuilt so is not reconstructable: it gets no number.
+A client that cannot be rebuilt so is not reconstructable: it gets no number. Of FedPer only the first round's messages held every layer; a
+client's own layers change afterwards, so that only a client that never came again is known exactly. FedPara's private pair is never sent: what
+`server-fill` gives is the shared pair alone.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def rebuild(view: View, client: int, way: str) -> Rebuilt:
         return Rebuilt(client, way, None, None, None, None, "never took part")
     last = rounds[-1]
     sent = view.upload(last, client)
-    hidden = view.broadcast(0).keys() - sent.keys()
+    hidden = set(view.kept(last, client))
     if not hidden:
         return Rebuilt(client, "exact", sent, last, 0, 0)
     if way == "server-fill":
@@ -51,9 +53,9 @@ def rebuild(view: View, client: int, way: str) -> Rebuilt:
         older = view.upload(r, client)
         if hidden <= older.keys():
             return Rebuilt(client, way, older | sent, last, last - r, steps)
-    why = "took part once" if len(rounds) == 1 else "its other half was never sent"
+    why = "took part once" if len(rounds) == 1 else "never sent what its last message lacks"
     if way == "literal" and len(rounds) > 1:
-        why = "sent the same half in its last two participations"
+        why = "its last two messages lack the same part"
     return Rebuilt(client, way, None, last, None, None, why)
 
 

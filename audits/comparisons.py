@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from fedaudit.tasks.base import client_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,22 +60,24 @@ class Comparison:
     reference: Mapping[str, pd.DataFrame]  # cluster to scores of further held-out records; "" is everybody's
 
 
-def comparisons(run: Attacked) -> list[Comparison]:
-    """Every row of the leakage table, each against held-out records and against novel objects."""
-    found = []
+@functools.lru_cache(maxsize=1)
+def comparisons(run: Attacked) -> tuple[Comparison, ...]:
+    """Every row of the leakage table, each against held-out records and, where there are any, against novel objects."""
+    found: list[Comparison] = []
+    against = ("held-out", "novel objects") if run.novel else ("held-out",)
     for model in run.models:
         if model.way == "final":
             everyone, last = run.participants(model.round), list(run.cohorts[model.round - 1])
             found += [
                 _pooled(run, model, everyone, "all members", "held-out"),
                 _pooled(run, model, last, "last-round members", "held-out"),
-                _pooled(run, model, everyone, "all members", "novel objects"),
             ]
+            found += [_pooled(run, model, everyone, "all members", other) for other in against[1:]]
     held = {(m.threat_model, m.way) for m in run.models if m.client is not None}
     for threat_model, way in sorted(held, key=_reading_order):
         chosen = [m for m in run.models if (m.threat_model, m.way) == (threat_model, way) and m.client is not None]
-        found += [_per_client(run, chosen, nonmembers) for nonmembers in ("held-out", "novel objects")]
-    return found
+        found += [_per_client(run, chosen, nonmembers) for nonmembers in against]
+    return tuple(found)
 
 
 def by_round(run: Attacked) -> list[Comparison]:
@@ -96,7 +101,7 @@ def _reading_order(held: tuple[str, str]) -> tuple[int, int]:
 def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], population: str, nonmembers: str) -> Comparison:
     """One model for everybody. Novel records belong to no client: each is a cluster of its own."""
     scored = set(model.scores.index)
-    pairs = [(f"client-{k:02d}", r) for k in clients for r in run.records[k] if r in scored]
+    pairs = [(client_name(k), r) for k in clients for r in run.records[k] if r in scored]
     if nonmembers == "novel objects":
         pairs = [(name, r) for name, r in pairs if run.truth[r]] + [(r, r) for r in run.novel if r in scored]
     reference = [r for k in clients for r in run.reference[k] if r in scored]
@@ -127,7 +132,7 @@ def _per_client(run: Attacked, chosen: Sequence[ScoredModel], nonmembers: str) -
         own = list(run.records[model.client])
         if nonmembers == "novel objects":
             own = [r for r in own if run.truth[r]] + [r for r in run.novel if r in model.scores.index]
-        names += [f"client-{model.client:02d}"] * len(own)
+        names += [client_name(model.client)] * len(own)
         records += own
         frames.append(model.scores.loc[own])
         reference[names[-1]] = model.scores.loc[list(run.reference[model.client])]

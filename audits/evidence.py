@@ -13,7 +13,7 @@ from attacks.rebuild import rebuild_all
 from audits import ranking
 from audits.comparisons import Attacked, Comparison, by_round, comparisons
 from audits.membership import LOSS, STRONGEST, headline_signals, measure
-from fedaudit.tasks.base import Federation
+from fedaudit.tasks.base import Federation, client_name
 from trainers.base import State, Transcript, size
 
 CURVE_POINTS = 40
@@ -34,7 +34,7 @@ def evidence(
             [_curve(c, s, confidence) for c in rows if c.nonmembers == "held-out" for s in signals[:2]]
         ),
         "scores": _scores(run, rows, signals),
-        "tokens": _tokens(run, words, attack_signal),
+        "tokens": _tokens(run, words),
         "exposed": _exposed(run, federation),
         "utility": _utility(transcript),
         "cost": _cost(transcript),
@@ -67,7 +67,7 @@ def _ranked(run: Attacked) -> pd.DataFrame:
 def _rounds(run: Attacked, transcript: Transcript, signals: Sequence[str], confidence: float) -> pd.DataFrame:
     rows = []
     for comparison in by_round(run):
-        loss = transcript.round(comparison.round - 1)["utility"]["global"]["loss"]
+        loss = transcript.round(comparison.round - 1)["utility"].get("global", {}).get("loss")
         for signal in signals:
             found = measure(comparison, comparison.scores[signal], confidence)
             rows.append(
@@ -136,7 +136,7 @@ def _scores(run: Attacked, rows: Sequence[Comparison], signals: Sequence[str]) -
     return pd.concat(frames, ignore_index=True)
 
 
-def _tokens(run: Attacked, words: Mapping[str, Sequence[str]], attack_signal: str) -> pd.DataFrame:
+def _tokens(run: Attacked, words: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     row = _strongest(run)
     frames = []
     for panel, record in panels(run):
@@ -176,11 +176,11 @@ def _exposed(run: Attacked, federation: Federation) -> pd.DataFrame:
 
 
 def _utility(transcript: Transcript) -> pd.DataFrame:
-    rows = [{"round": -1, "model": "global"} | transcript.initial["utility"]]
+    rows = [{"round": -1, "model": model} | found for model, found in transcript.initial["utility"].items()]
     for r in range(transcript.schedule.rounds):
         for model, utility in transcript.round(r)["utility"].items():
             rows.append({"round": r, "model": model} | utility)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else ["round", "model"])
 
 
 def _cost(transcript: Transcript) -> pd.DataFrame:
@@ -189,8 +189,9 @@ def _cost(transcript: Transcript) -> pd.DataFrame:
     for r in range(transcript.schedule.rounds):
         record = transcript.round(r)
         both = 2 * whole * len(record["cohort"])
-        rows.append((r, record["bytes_down"], record["bytes_up"], both))
-    return pd.DataFrame(rows, columns=["round", "bytes_down", "bytes_up", "fedavg_bytes"])
+        complete = sum(not message["kept"] for message in record["uploads"].values())
+        rows.append((r, record["bytes_down"], record["bytes_up"], both, len(record["cohort"]), complete))
+    return pd.DataFrame(rows, columns=["round", "bytes_down", "bytes_up", "fedavg_bytes", "messages", "complete"])
 
 
 def _coverage(server: View, transcript: Transcript) -> pd.DataFrame:
@@ -199,9 +200,10 @@ def _coverage(server: View, transcript: Transcript) -> pd.DataFrame:
     for found in rebuild_all(server, server.clients):
         distance = None
         if found.state is not None and found.seen is not None:
-            distance = update_distance(found.state, transcript.private(found.seen, found.client))
+            true = transcript.own_model(found.seen, found.client)
+            distance = None if true is None else update_distance(found.state, true)
         possible = found.state is not None
-        rows.append((found.way, f"client-{found.client:02d}", possible, found.why, found.stale_rounds,
+        rows.append((found.way, client_name(found.client), possible, found.why, found.stale_rounds,
                      found.stale_participations, distance))  # fmt: skip
     names = ["way", "client", "reconstructable", "why", "stale_rounds", "stale_participations", "distance"]
     return pd.DataFrame(rows, columns=names)

@@ -162,7 +162,7 @@ def _covers_half(interval: Interval) -> bool:
 
 WHO = {
     ("released-model", "final"): "whoever holds the released model",
-    ("server", "exact"): "the server, which receives every client's model,",
+    ("server", "exact"): "the server, from messages that held a whole model,",
     ("server", "literal"): "the server, rebuilding clients as the paper does,",
     ("server", "newest"): "the server, rebuilding clients from their newest messages,",
     ("server", "server-fill"): "the server, filling hidden halves with its aggregate,",
@@ -176,7 +176,7 @@ def _sentence(comparison: Comparison, signal: str, auroc: Interval, verdict: str
     who = WHO[comparison.threat_model, comparison.way]
     number = f"AUROC {auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}] by {in_words(signal)}"
     against = (
-        "held-out records of the same clients" if comparison.nonmembers == "held-out" else "scenes with novel objects"
+        "held-out records of the same clients" if comparison.nonmembers == "held-out" else "records with novel objects"
     )
     pair = f"{comparison.population} from {against}"
     if verdict == "leak":

@@ -10,29 +10,37 @@ import dataclasses
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedaudit import plugins
+from fedaudit import gates, ownrun, plugins
 from fedaudit.backbones import EMBEDDED
-from fedaudit.errors import InputError
-from fedaudit.plan import Plan
+from fedaudit.backbones.resolve import resolve
+from fedaudit.errors import InputError, nearest
+from fedaudit.executor import WorkerDied
+from fedaudit.plan import Plan, Variant
+from fedaudit.plugins import Plugin
 from fedaudit.progress import Progress
 
 EXAMPLES = """\
 examples:
   audit.py --method fedrand --attack maxrenyi        train FedRand, attack it, write a report
-  audit.py --method fedavg,fedrand                   both, compared in one report
+  audit.py --method fedavg,fedper,fedpara,fedrand    four methods, compared in one report
+  audit.py --method fedper,fedper:shared_layers=4    variants of a method in one report
   audit.py --method fedrand --no-past --rho 0.3      an ablation of FedRand's Table 3
-  audit.py --method fedrand --seeds 3                three trainings: spread over seeds beside the record interval
+  audit.py --task vqa                                questions instead of captions
+  audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
+  audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
+  audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
   audit.py --config nightly.yaml --dry-run           what a configuration would run, how long, how much disk
   audit.py --list                                    methods, attacks, audits and tasks
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0 done, 2 for what the user can mend, 1 for a run that failed."""
+    """Run the command; returns the exit code: 0 done, 1 a crossed gate or a failed run, 2 for what the user can mend."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _main(words)
@@ -42,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         return 130
-    except RuntimeError as error:
-        if type(error).__name__ != "WorkerDied":
-            raise
+    except WorkerDied as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -53,48 +59,51 @@ def _main(words: list[str]) -> int:
     if "--list" in words:
         print(_listing())
         return 0
-    plan, dry_run, quiet = read_plan(words)
-    progress = Progress(quiet=quiet)
-    if dry_run:
+    command = read_command(words)
+    progress = Progress(quiet=command.quiet)
+    if command.dry_run:
         from fedaudit.estimate import estimate
 
-        print(estimate(plan, progress))
+        print(estimate(command.plan, progress))
         return 0
-    from fedaudit.run import run
+    from fedaudit.run import export, run
 
-    outcome = run(plan, progress)
+    outcome = run(command.plan, progress)
     for what in outcome.reused:
         progress.say(f"reused: {what}")
     from fedaudit.summary import show
 
-    show(outcome.findings, plan.attack)
+    show(outcome.findings, command.plan.attack)
+    export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
     print(f"report: {outcome.report}")
-    return 0
+    crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
+    for sentence in crossed:
+        print(f"failed: {sentence}", file=sys.stderr)
+    return 1 if crossed else 0
 
 
-def read_plan(words: Sequence[str]) -> tuple[Plan, bool, bool]:
-    """The plan that the words ask for, and whether it is only to be shown, and quietly. InputError for what is wrong."""
+@dataclass(frozen=True)
+class Command:
+    """What the words ask for: a plan, and what to do beside running it."""
+
+    plan: Plan
+    dry_run: bool
+    quiet: bool
+    gates: Sequence[gates.Gate]
+    export_run: Path | None
+    export_adapters: Path | None
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """The command that the words give. InputError for what is wrong."""
     first = _Parser(add_help=False, allow_abbrev=False)
     _add_choices(first)
     chosen, _ = first.parse_known_args(words)
-    from_file = _config_words(chosen.config) if chosen.config else []
-    chosen, _ = first.parse_known_args([*from_file, *words])
-    methods = _names(chosen.method)
-    found = [plugins.find("method", name, flag="--method") for name in methods]
+    before = _preset_words(chosen.preset) + (_config_words(chosen.config) if chosen.config else [])
+    chosen, _ = first.parse_known_args([*before, *words])
     attack = plugins.find("attack", chosen.attack, flag="--attack")
-    task = plugins.find("task", chosen.task, flag="--task")
-    learners = {plugin.learner for plugin in found}
-    if len(learners) > 1:
-        raise InputError(f"--method {chosen.method}: these train different things and cannot share one run")
-    settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learners.pop()}.py", "Settings")
     audit = plugins.plugins("audit")["membership"]
-    groups = {
-        **{f"method {plugin.name}": plugin.params for plugin in found},
-        "local training": settings,
-        f"task {task.name}": task.params,
-        f"attack {attack.name}": attack.params,
-        f"audit {audit.name}": audit.params,
-    }
+    groups = {f"attack {attack.name}": attack.params, f"audit {audit.name}": audit.params}
     parser = _Parser(
         prog="audit.py",
         description="Train a federated method, attack what each party saw, and report how much leaked.",
@@ -103,39 +112,149 @@ def read_plan(words: Sequence[str]) -> tuple[Plan, bool, bool]:
         allow_abbrev=False,
     )
     _add_choices(parser)
-    _add_run_options(parser)
+    if chosen.run:
+        if chosen.method or chosen.task:
+            flag = "--method" if chosen.method else "--task"
+            raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
+        _add_general_options(parser)
+        options, made = _parse(parser, groups, before, words, chosen.config)
+        plan = _own_plan(options, made, attack, audit)
+    else:
+        named = _variants(chosen.method or "fedrand")
+        task = plugins.find("task", chosen.task or "captions", flag="--task")
+        learner = _learner(chosen.method, [plugin for plugin, _ in named.values()])
+        trained = {f"method {plugin.name}": plugin.params for plugin, _ in named.values()}
+        groups = {**trained, "local training": learner, f"task {task.name}": task.params} | groups
+        _add_schedule(parser)
+        _add_general_options(parser)
+        options, made = _parse(parser, groups, before, words, chosen.config)
+        plan = _plan(options, made, named, task, attack, audit)
+    if len(plan.cells) > 1 and (options.export_run or options.export_adapters):
+        flag = "--export-run" if options.export_run else "--export-adapters"
+        raise InputError(f"{flag}: exports one training, and this command asks for {len(plan.cells)}")
+    return Command(
+        plan, options.dry_run, options.quiet, [gates.parse(text) for text in options.fail_if or ()],
+        _path(options.export_run), _path(options.export_adapters),
+    )  # fmt: skip
+
+
+def _parse(
+    parser: _Parser, groups: Mapping[str, type[Any]], before: Sequence[str], words: Sequence[str], config: str | None
+) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options, and the Params object of every group."""
     for title, params in groups.items():
         _add_fields(parser, title, params)
-    if from_file:
-        try:
-            parser.parse_args(from_file)
-        except InputError as error:
-            raise InputError(f"{chosen.config}: {error}") from None
-    options = parser.parse_args([*from_file, *words])
-    made = {title: _make(params, options) for title, params in groups.items()}
+    try:
+        parser.parse_args(before)
+    except InputError as error:
+        raise InputError(f"{config}: {error}" if config else str(error)) from None
+    options = parser.parse_args([*before, *words])
+    return options, {title: _make(params, options) for title, params in groups.items()}
+
+
+def _learner(method: str | None, found: Sequence[Plugin]) -> type[Any]:
+    """The Settings of what the methods' clients train."""
+    learners = {plugin.learner for plugin in found}
+    if len(learners) > 1:
+        raise InputError(f"--method {method}: these train different things and cannot share one run")
+    return plugins.dataclass_of(plugins.package_folder("trainers") / f"{learners.pop()}.py", "Settings")
+
+
+def _plan(
+    options: argparse.Namespace, made: Mapping[str, Any], named: Mapping[str, tuple[Plugin, dict[str, str]]],
+    task: Plugin, attack: Plugin, audit: Plugin,
+) -> Plan:  # fmt: skip
     plan = Plan(
-        methods={plugin.name: made[f"method {plugin.name}"] for plugin in found},
+        methods={label: _variant(label, plugin, own, options) for label, (plugin, own) in named.items()},
         settings=made["local training"],
         task=task.name,
         task_params=made[f"task {task.name}"],
-        attack=attack.name,
-        attack_params=made[f"attack {attack.name}"],
-        audit_params=made[f"audit {audit.name}"],
         rounds=_at_least(options, "rounds", 1),
         clients=_at_least(options, "clients", 1),
         per_round=_at_least(options, "per_round", 1),
         seed=_at_least(options, "seed", 0),
         seeds=_at_least(options, "seeds", 1),
-        backbone=_backbone(options.backbone),
-        device=_device(options.device),
-        threads=_at_least(options, "threads", 1),
-        out=Path(options.out),
+        **_shared(options, made, attack, audit),
+        backbone=resolve(options.backbone or str(EMBEDDED)),
     )
     if plan.per_round > plan.clients:
         raise InputError(f"--per-round {plan.per_round}: at most as many as there are clients ({plan.clients})")
-    if len(plan.methods) < len(methods):
-        raise InputError(f"--method {chosen.method}: each method once")
-    return plan, options.dry_run, options.quiet
+    return plan
+
+
+def _own_plan(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin, audit: Plugin) -> Plan:
+    """The plan to audit somebody's own run."""
+    own = ownrun.read(Path(options.run))
+    settings = plugins.dataclass_of(plugins.package_folder("trainers") / "lora.py", "Settings")
+    named = options.backbone or (str(EMBEDDED) if own.backbone == "embedded" else own.backbone)
+    return Plan(
+        methods={own.method: None},
+        settings=settings(rank=own.rank, alpha=own.alpha, targets=",".join(own.targets)),
+        task=own.task,
+        task_params=None,
+        rounds=own.rounds,
+        clients=own.clients,
+        per_round=max(map(len, own.cohorts)),
+        seed=own.seed,
+        seeds=1,
+        **_shared(options, made, attack, audit),
+        backbone=resolve(named),
+        own=own,
+    )
+
+
+def _shared(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin, audit: Plugin) -> dict[str, Any]:
+    code = options.backbone_code
+    if code and not Path(code).is_file():
+        raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
+    return {
+        "attack": attack.name,
+        "attack_params": made[f"attack {attack.name}"],
+        "audit_params": made[f"audit {audit.name}"],
+        "backbone_code": code or "",
+        "dtype": options.dtype,
+        "device": _device(options.device),
+        "threads": _at_least(options, "threads", 1),
+        "out": Path(options.out),
+    }
+
+
+def _variants(text: str) -> dict[str, tuple[Plugin, dict[str, str]]]:
+    """Methods by label: "fedper,fedper:shared_layers=4" names one method twice, the second time with a parameter of its own."""
+    found: dict[str, tuple[Plugin, dict[str, str]]] = {}
+    for label in (word.strip() for word in text.split(",")):
+        if not label:
+            continue
+        name, *pairs = label.split(":")
+        plugin = plugins.find("method", name, flag="--method")
+        own = {}
+        for pair in pairs:
+            key, equals, value = pair.partition("=")
+            fields = [field.name for field in dataclasses.fields(plugin.params)]
+            if not equals or key.replace("-", "_") not in fields:
+                known = ", ".join(fields) or "none"
+                raise InputError(f"--method {label}: {pair} must be PARAMETER=VALUE; the parameters of {name} are: {known}")
+            own[key.replace("-", "_")] = value
+        if label in found:
+            raise InputError(f"--method {text}: {label} comes twice; name each method once")
+        found[label] = plugin, own
+    if not found:
+        raise InputError("--method: name at least one method; --list shows them")
+    return found
+
+
+def _variant(label: str, plugin: Plugin, own: Mapping[str, str], options: argparse.Namespace) -> Variant:
+    """The method's parameters: the flags' values, and those that the label gives."""
+    reader = _Parser(add_help=False, allow_abbrev=False)
+    _add_fields(reader, "", plugin.params)
+    try:
+        given = reader.parse_args(words_of(own))
+    except InputError as error:
+        raise InputError(f"--method {label}: {error}") from None
+    for field in dataclasses.fields(plugin.params):
+        if field.name not in own:
+            setattr(given, field.name, getattr(options, field.name))
+    return Variant(plugin.name, _make(plugin.params, given))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -153,31 +272,52 @@ class _Parser(argparse.ArgumentParser):
 
 def _add_choices(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to audit")
-    group.add_argument("--method", default="fedrand", help="one or several, separated by commas (default: fedrand)")
+    group.add_argument(
+        "--method", help="one or several, separated by commas, each as NAME or NAME:PARAMETER=VALUE (default: fedrand)"
+    )
     group.add_argument("--attack", default="maxrenyi", help="how to attack (default: maxrenyi)")
-    group.add_argument("--task", default="captions", help="on which data (default: captions, embedded)")
+    group.add_argument("--task", help="on which data (default: captions, embedded)")
+    group.add_argument("--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md")
+    group.add_argument(
+        "--preset", default="embedded", help=f"settings to start from: {', '.join(_presets())} (default: embedded)"
+    )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the run")
+def _add_schedule(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the federation")
     numbers = {
         "rounds": (10, "communication rounds"),
         "clients": (12, "clients in the federation"),
         "per-round": (4, "clients that take part in a round"),
         "seed": (0, "fixes data and training"),
         "seeds": (1, "trainings with seeds SEED, SEED+1, ... on the same data"),
-        "threads": (min(os.cpu_count() or 1, 4), "worker processes, one thread each; results do not depend on it"),
     }
     for name, (default, text) in numbers.items():
         group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+
+
+def _add_general_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the run")
     group.add_argument(
-        "--backbone", default=str(EMBEDDED), metavar="FOLDER", help="model folder (default: the embedded)"
+        "--backbone", metavar="PATH-or-id", help="model folder, or id in the local Hugging Face cache (default: embedded)"
+    )
+    group.add_argument("--backbone-code", metavar="FILE", help="Python file for a model that needs its own code")
+    group.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen model (default: float32)"
     )
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
+    workers = min(os.cpu_count() or 1, 4)
+    text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
+    group.add_argument("--threads", type=int, default=workers, metavar="N", help=text)
     group.add_argument(
         "--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)"
     )
+    group.add_argument(
+        "--fail-if", action="append", metavar="GATE", help='exit code 1 if crossed, as in "auroc.low > 0.6"; may be repeated'
+    )
+    group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
+    group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
     group.add_argument("--dry-run", action="store_true", help="say what would run, how long and how much disk")
     group.add_argument("--quiet", action="store_true", help="no progress, results only")
     group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks")
@@ -225,23 +365,43 @@ def _config_words(path: str) -> list[str]:
         raise InputError(f"--config {path}: not valid YAML{line}") from error
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InputError(f"--config {path}: must be a mapping of option names to values, as in 'rounds: 10'")
+    try:
+        return words_of(found)
+    except InputError as error:
+        raise InputError(f"--config {path}: {error}") from None
+
+
+def _preset_words(name: str) -> list[str]:
+    if name not in _presets():
+        raise InputError(f"--preset {name}: no such preset{nearest(name, _presets())}; there are {', '.join(_presets())}")
+    return _config_words(str(_PRESETS / f"{name}.yaml"))
+
+
+_PRESETS = Path(__file__).parent / "presets"
+
+
+def _presets() -> list[str]:
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+
+
+def words_of(mapping: Mapping[str, Any]) -> list[str]:
+    """A mapping of option names to values as command-line words."""
     words = []
-    for key, value in found.items():
+    for key, value in mapping.items():
         flag = f"--{key.replace('_', '-')}"
         if isinstance(value, dict) or value is None:
-            raise InputError(f"--config {path}: {key} must be a plain value, not {value!r}")
+            raise InputError(f"{key} must be a plain value, not {value!r}")
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, (list, tuple)) and flag == "--fail-if":
+            words += [f"{flag}={one}" for one in value]
         else:
-            words.append(f"{flag}={','.join(map(str, value)) if isinstance(value, list) else value}")
+            words.append(f"{flag}={','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
     return words
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise InputError("--method: name at least one method; --list shows them")
-    return names
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _at_least(options: argparse.Namespace, name: str, least: int) -> int:
@@ -249,15 +409,6 @@ def _at_least(options: argparse.Namespace, name: str, least: int) -> int:
     if value < least:
         raise InputError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
     return value
-
-
-def _backbone(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise InputError(f"--backbone {path}: no such folder; it must hold config.json and model weights (safetensors)")
-    if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
-        raise InputError(f"--backbone {path}: holds no config.json with model weights (safetensors)")
-    return path
 
 
 def _device(name: str) -> str:

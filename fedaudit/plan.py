@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import importlib.metadata
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedaudit import plugins
+from fedaudit.backbones.resolve import display_name, weights_hash
+from fedaudit.ownrun import OwnRun
 from fedaudit.plugins import Plugin
 from fedaudit.store import fingerprint, key_of
 
@@ -25,10 +27,22 @@ REPORT_LIBRARIES = ("jinja2", "matplotlib", "pandas")
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A method and its parameters."""
+
+    method: str
+    params: Any
+
+    @property
+    def plugin(self) -> Plugin:
+        return plugins.plugins("method")[self.method]
+
+
+@dataclass(frozen=True)
 class Plan:
     """One command, checked: which cells to audit and how."""
 
-    methods: Mapping[str, Any]  # name to its Params
+    methods: Mapping[str, Variant | None]  # by what tables call it; None for somebody's own run
     settings: Any  # the learner's Settings
     task: str
     task_params: Any
@@ -41,9 +55,12 @@ class Plan:
     seed: int
     seeds: int
     backbone: Path
+    backbone_code: str  # the user's own file for a model that needs one, or empty
+    dtype: str
     device: str
     threads: int
     out: Path
+    own: OwnRun | None = None  # audited instead of a training of ours
 
     @property
     def cells(self) -> list[Cell]:
@@ -56,7 +73,12 @@ class Plan:
         key = key_of(
             {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
         )
-        return self.out / "reports" / f"{'-'.join(self.methods)}-{self.attack}-{key[:8]}"
+        return self.out / "reports" / f"{_slug('-'.join(self.methods))[:80]}-{self.attack}-{key[:8]}"
+
+    @property
+    def learner(self) -> str:
+        """The helper module of trainers/ that holds what the clients of every method here train."""
+        return next((v.plugin.learner for v in self.methods.values() if v is not None), None) or "lora"
 
 
 @dataclass(frozen=True)
@@ -70,25 +92,33 @@ class Cell:
     @functools.cached_property
     def setting(self) -> dict[str, Any]:
         """Everything that the training's numbers depend on but code and versions."""
-        p = self.plan
-        return {
-            "task": {"name": p.task, **_fields(p.task_params)},
-            "data_seed": p.seed,
-            "backbone": {"name": p.backbone.name, "sha256": backbone_hash(p.backbone)},
-            "method": {"name": self.method, **_fields(p.methods[self.method])},
+        p, variant = self.plan, self.variant
+        backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
+        if p.backbone_code:
+            backbone["code"] = fingerprint([Path(p.backbone_code)], root=Path(p.backbone_code).parent)
+        shared = {
+            "backbone": backbone,
             "training": _fields(p.settings),
             "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round},
             "seed": self.seed,
             "device": p.device,
         }
+        if variant is None:
+            assert p.own is not None
+            return {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}} | shared
+        return {
+            "task": {"name": p.task, **_fields(p.task_params), **_data_files(p.task_params)},
+            "data_seed": p.seed,
+            "method": {"name": variant.method, **_fields(variant.params)},
+        } | shared
 
     @functools.cached_property
     def training_description(self) -> dict[str, Any]:
-        code = [
-            _code("trainers", "base.py", f"{self.plugin.learner}.py", f"{self.method}.py"),
-            _code("fedaudit.tasks", "*.py"),
-            _code("fedaudit.backbones", "vlm.py"),
-        ]
+        code = [_code("fedaudit.tasks", "*.py"), _code("fedaudit.backbones", "[!p]*.py")]  # not the recipes
+        if self.variant is None:
+            code += [_code("fedaudit", "ownrun.py"), _code("trainers", "base.py", "lora.py")]
+        else:
+            code.append(_code("trainers", "base.py", f"{self.plan.learner}.py", f"{self.variant.method}.py"))
         return {"setting": self.setting, "code": code, "versions": versions(NUMERIC_LIBRARIES)}
 
     @property
@@ -110,15 +140,15 @@ class Cell:
 
     @property
     def training_folder(self) -> Path:
-        return self.plan.out / "runs" / f"{self.method}-seed{self.seed}-{self.training_key}"
+        return self.plan.out / "runs" / f"{_slug(self.method)}-seed{self.seed}-{self.training_key}"
 
     @property
     def analysis_folder(self) -> Path:
-        return self.plan.out / "analyses" / f"{self.method}-seed{self.seed}-{self.plan.attack}-{self.analysis_key}"
+        return self.plan.out / "analyses" / f"{_slug(self.method)}-seed{self.seed}-{self.plan.attack}-{self.analysis_key}"
 
     @property
-    def plugin(self) -> Plugin:
-        return plugins.plugins("method")[self.method]
+    def variant(self) -> Variant | None:
+        return self.plan.methods[self.method]
 
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
@@ -126,14 +156,21 @@ def versions(libraries: Iterable[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name).partition("+")[0] for name in libraries}
 
 
-@functools.cache
-def backbone_hash(path: Path) -> str:
-    """SHA-256 over a model folder's weights and configuration."""
-    digest = hashlib.sha256()
-    for file in sorted([*path.glob("*.safetensors"), *path.glob("*.json")]):
-        if file.name != "training.json":  # how it was made does not change what it is
-            digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+def _slug(text: str) -> str:
+    """A label as part of a folder's name."""
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
+
+
+def _data_files(params: Any) -> dict[str, Any]:
+    """For each folder of data that a task reads (a field `..._root`): a key over its annotation files' names, sizes and times, wherever it lies."""
+    found = {}
+    for field in dataclasses.fields(params):
+        root = getattr(params, field.name)
+        if field.name.endswith("_root") and root:
+            files = [f for p in ("*.json", "*/*.json", "*.parquet", "*/*.parquet") for f in Path(root).glob(p)]
+            stats = {f.relative_to(root).as_posix(): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
+            found[field.name] = key_of(stats)
+    return found
 
 
 def _fields(params: Any) -> dict[str, Any]:

@@ -10,19 +10,34 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit import __version__, plugins
+from fedaudit.backbones import EMBEDDED
 from fedaudit.plan import Cell, Plan
 from fedaudit.progress import Progress
 from fedaudit.store import Damaged, Folder, claim
 
 COMPLETE = "complete.json"
-NOTES = [
-    "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large "
-    "model would leak.",
-    "Membership means that a record was in a client's training set. A coin decided it for every record, so that members "
-    "and held-out records are exchangeable.",
-    "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
-    "Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity.",
-]
+
+
+def _notes(plan: Plan) -> list[str]:
+    """Limitations of the report, in plain sentences."""
+    small = (
+        "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large "
+        "model would leak."
+    )
+    coin = (
+        "Membership means that a record was in a client's training set. A coin decided it for every record, so that members "
+        "and held-out records are exchangeable."
+    )
+    own = (
+        "This training was done elsewhere: that members and non-members are exchangeable is its authors' word, and the "
+        "controls are the only check of it."
+    )
+    return [
+        *([small] if plan.backbone == EMBEDDED else []),
+        own if plan.own is not None else coin,
+        "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
+        *([] if plan.own is not None else ["Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity."]),
+    ]
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,8 @@ class _Workshop:
 
     @functools.cached_property
     def federation(self) -> Any:
+        if self.plan.own is not None:
+            return self.plan.own.federation
         task = plugins.plugins("task")[self.plan.task]
         return task.make(self.plan.task_params, clients=self.plan.clients, seed=self.plan.seed)
 
@@ -112,12 +129,16 @@ def make_bench(plan: Plan) -> Any:
     one_thread()
     progress = Progress()
     federation = _Workshop(plan, progress).federation
-    vlm = load(plan.backbone, plan.device)
+    vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
     with (cache := claim(plan.out / "cache")).lock(progress.say):
-        data = vlm.encode(list(federation.records.values()), federation.instruction, cache, say=progress.say)
-    learner = importlib.import_module(f"trainers.{plan.cells[0].plugin.learner}").Learner(vlm, data, plan.settings)
-    training = [[record.id for record in client.training_records] for client in federation.clients]
-    return Bench(learner, training, [record.id for record in federation.test])
+        data = vlm.encode(list(federation.records.values()), cache, say=progress.say)
+    learner = importlib.import_module(f"trainers.{plan.learner}").Learner(vlm, data, plan.settings)
+    training, test, novel = (
+        [[record.id for record in client.training_records] for client in federation.clients],
+        [record.id for record in federation.test],
+        [record.id for record in federation.novel_test],
+    )
+    return Bench(learner, training, test, novel)
 
 
 def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, list[str]]:
@@ -145,7 +166,8 @@ def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, li
         "versions": cell.training_description["versions"],
         "fedaudit": __version__,
     }
-    evidence = Evidence(cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, NOTES)
+    notes = _notes(cell.plan)
+    evidence = Evidence(cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, notes)
     return evidence, reused
 
 
@@ -187,26 +209,69 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
     return [f"training of {cell.method}, seed {cell.seed}"] if trained_before else []
 
 
-def _train(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, bool]:
-    """The transcript of a cell, trained as far as it is not on disk; whether all of it was."""
-    from trainers.base import Schedule, Transcript, train
+def transcript_of(cell: Cell) -> Any:
+    """The reader of a cell's training, finished or not."""
+    from trainers.base import Schedule, Transcript
 
     plan = cell.plan
     schedule = Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed)
-    folder = claim(cell.training_folder)
+    method = _method(cell)
+    return Transcript(claim(cell.training_folder), schedule, *([method.model] if method else []))
+
+
+def _method(cell: Cell) -> Any:
+    return cell.variant.plugin.make(cell.variant.params) if cell.variant else None
+
+
+def _train(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, bool]:
+    """The transcript of a cell, trained (or read, if it is somebody's own) as far as it is not on disk; whether all of it was."""
+    from trainers.base import Exam, train
+
+    transcript = transcript_of(cell)
+    folder = transcript.folder
     with folder.lock(progress.say):
         if _complete(folder, progress.say):
-            return Transcript(folder, schedule), True
+            return transcript, True
         folder.write_json("run.json", cell.training_description)
-        references = [record.references for record in workshop.federation.test]
-        executor = workshop.executor
-        with progress.stage(f"training {cell.method}, seed {cell.seed}", schedule.rounds) as advance:
-            transcript = train(
-                cell.plugin.make(plan.methods[cell.method]), schedule, references,
-                folder=folder, executor=executor, say=progress.say, advance=advance,
-            )  # fmt: skip
+        if cell.plan.own is not None:
+            from fedaudit.ownrun import write_transcript
+
+            with progress.stage(f"reading the run {cell.plan.own.path.name}", 1) as advance:
+                write_transcript(cell.plan.own, folder)
+                advance()
+        else:
+            data = workshop.federation
+            exam = Exam([r.references for r in data.test], data.score, [r.references for r in data.novel_test])
+            executor = workshop.executor
+            with progress.stage(f"training {cell.method}, seed {cell.seed}", transcript.schedule.rounds) as advance:
+                train(
+                    _method(cell), transcript.schedule, exam,
+                    folder=folder, executor=executor, say=progress.say, advance=advance,
+                )  # fmt: skip
         _finish(folder)
     return transcript, False
+
+
+def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
+    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft loads."""
+    if run_to is None and adapters_to is None:
+        return
+    (cell,) = plan.cells
+    transcript, workshop = transcript_of(cell), _Workshop(plan, progress)
+    if run_to is not None:
+        from fedaudit.ownrun import export_run
+
+        backbone = "embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute())
+        data = workshop.federation
+        names = {"method": cell.method, "task": plan.task, "seed": cell.seed, "backbone": backbone}
+        export_run(transcript, data, run_to, **names, alpha=plan.settings.alpha, score=data.score.__name__)
+        progress.say(f"exported: {run_to}")
+    if adapters_to is not None:
+        from trainers.lora import export_adapters
+
+        with workshop:
+            next(workshop.executor.map(export_adapters, [(transcript, claim(adapters_to))]))
+        progress.say(f"exported: {adapters_to}")
 
 
 def _score_models(
@@ -243,12 +308,11 @@ def _attacked(
     ]
     truth, asked = federation.truth, views["released-model"].candidates
     owners = [(client.name, record) for client in federation.clients for record in client.records]
-    members = [(name, record) for name, record in owners if truth[record.id]]
-    against_novel = members + [("novel", record) for record in federation.novel]
-    blind = {
-        "held-out": _blind(blind_scores, owners, [truth[r.id] for _, r in owners]),
-        "novel objects": _blind(blind_scores, against_novel, [name != "novel" for name, _ in against_novel]),
-    }
+    blind = {"held-out": _blind(blind_scores, owners, [truth[r.id] for _, r in owners])}
+    if federation.novel:
+        against = [(name, record) for name, record in owners if truth[record.id]]
+        against += [("novel", record) for record in federation.novel]
+        blind["novel objects"] = _blind(blind_scores, against, [name != "novel" for name, _ in against])
     return Attacked(
         scored, attack.calibrate(base, base), blind, asked.clients, asked.reference,
         asked.novel, truth, [transcript.cohort(r) for r in range(transcript.schedule.rounds)],

@@ -40,7 +40,7 @@ NAMES = {
     "zlib": "zlib ratio",
     "loss-base": "base-calibrated loss",
 }
-METRICS = {"loss": "loss (nats per token)", "bleu4": "BLEU-4", "rouge_l": "ROUGE-L", "cider": "CIDEr"}
+METRICS = {"loss": "loss (nats per token)", "bleu4": "BLEU-4", "rouge_l": "ROUGE-L", "cider": "CIDEr", "exact_match": "exact match (%)"}
 WIDTH = 11.0  # inches; 1056 CSS pixels
 
 Margins = tuple[
@@ -382,6 +382,7 @@ def _utility(utility: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     names = [name for name in utility if name not in left_out and utility[name].notna().any()]
     if not names:
         return None
+    utility = utility[utility.model != "novel"]  # measured at the ends only: a table shows it
     columns = min(4, len(names))
     figure, axes = _grid(math.ceil(len(names) / columns), columns, height=2.2, margins=LOW)
     for panel, name in zip(axes.flat, names, strict=False):

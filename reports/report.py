@@ -30,7 +30,7 @@ TABLES = {
     "tokens": "panel record position token slice entropy base_entropy log_prob",
     "exposed": "rank record client score gain percentile caption png",
     "utility": "round model",
-    "cost": "round bytes_down bytes_up fedavg_bytes",
+    "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
     "coverage": "way client reconstructable why stale_rounds stale_participations distance",
     "cells": "threat_model way population nonmembers signal auroc low high p p_adjusted",
 }
@@ -42,6 +42,7 @@ SEES = {
     "server": "also receives every client's upload",
     "owner": "holds the client's true state: the upper bound",
 }
+MODELS = {"global": "server", "novel": "server, out of distribution", "clients": "clients, mean"}  # as FedRand's tables
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 
 
@@ -146,7 +147,9 @@ def _page(
         drawn=drawn,
         tokens=_tokens(tables["tokens"]),
         exposed=_exposed(tables["exposed"]),
+        utility=_utility(tables["utility"]),
         coverage=_coverage(tables["coverage"]),
+        complete=_complete(tables["cost"]),
         cells=_cells(tables["cells"]),
         setting=_setting(evidence),
         intervals=_intervals(findings),
@@ -264,6 +267,26 @@ def _exposed(exposed: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     for row in exposed.to_dict("records"):
         found.setdefault(row["method"], []).append(row | {"png": base64.b64encode(row["png"]).decode()})
     return found
+
+
+def _utility(utility: pd.DataFrame) -> dict[str, Any]:
+    """Utility before the first and after the last round, a row per method and model."""
+    metrics = [c for c in utility if c not in ("method", "seed", "round", "model") and utility[c].notna().any()]
+    rows = []
+    for method, part in utility.groupby("method", sort=False):
+        for model, name in MODELS.items():
+            mine = part[part.model == model].sort_values("round")
+            ends = [("before tuning", mine[mine["round"] < 0]), ("after the last round", mine[mine["round"] >= 0].tail(1))]
+            rows += [(method, name, when, [float(end[m].iloc[0]) for m in metrics]) for when, end in ends if len(end)]
+    return {"metrics": [figures.METRICS.get(m, m.upper().replace("BLEU", "BLEU-")) for m in metrics], "rows": rows}
+
+
+def _complete(cost: pd.DataFrame) -> list[tuple[str, int, int, list[int]]]:
+    """By method: how many messages held a client's whole model, of how many, and in which rounds (from 1)."""
+    return [
+        (method, int(part.complete.sum()), int(part.messages.sum()), (part["round"][part.complete > 0] + 1).tolist())
+        for method, part in cost.groupby("method", sort=False)
+    ]
 
 
 def _coverage(coverage: pd.DataFrame) -> list[dict[str, Any]]:

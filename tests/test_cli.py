@@ -145,23 +145,24 @@ def test_full_or_read_only_disk(code, capsys, tmp_path, monkeypatch):
 def test_flags_win_over_the_configuration_file(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("method: [fedavg, fedrand]\nrounds: 3\nper_round: 2\nrho: 0.3\npast: false\n")
-    plan, dry_run, _ = cli.read_plan(["--config", str(file), "--rounds", "5", "--dry-run"])
-    assert dry_run
+    command = cli.read_command(["--config", str(file), "--rounds", "5", "--dry-run"])
+    assert command.dry_run
+    plan = command.plan
     assert list(plan.methods) == ["fedavg", "fedrand"]
     assert (plan.rounds, plan.per_round) == (5, 2)
-    assert plan.methods["fedrand"].rho == 0.3
-    assert plan.methods["fedrand"].past is False
+    assert plan.methods["fedrand"].params.rho == 0.3
+    assert plan.methods["fedrand"].params.past is False
 
 
 def test_defaults_are_the_main_job():
-    plan, _, _ = cli.read_plan([])
+    plan = cli.read_command([]).plan
     assert (list(plan.methods), plan.attack, plan.task) == (["fedrand"], "maxrenyi", "captions")
     assert (plan.rounds, plan.clients, plan.per_round) == (10, 12, 4)
 
 
 def test_keys_follow_what_matters_and_nothing_else():
     def key(*words):
-        plan, _, _ = cli.read_plan(list(words))
+        plan = cli.read_command(list(words)).plan
         return plan.cells[0].training_key, plan.cells[0].analysis_key
 
     plain = key()

@@ -175,7 +175,7 @@ def test_headline_is_fixed_beforehand():
 def records(n, rng, word):
     images = rng.integers(0, 255, (n, 16, 16, 3)).astype(np.uint8)
     return [
-        Record(f"{word}-{i}", "g", image, f"{word} {rng.integers(50)} and {rng.integers(50)}")
+        Record(f"{word}-{i}", "g", image, "<image>", f"{word} {rng.integers(50)} and {rng.integers(50)}")
         for i, image in enumerate(images)
     ]
 

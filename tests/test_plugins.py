@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from fedaudit import plugins
-from fedaudit.cli import _add_choices, _add_run_options, _Parser
+from fedaudit.cli import _add_choices, _add_general_options, _add_schedule, _Parser
 from fedaudit.errors import InputError
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
@@ -42,7 +42,8 @@ def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
 def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
     parser = _Parser(add_help=False)
     _add_choices(parser)
-    _add_run_options(parser)
+    _add_schedule(parser)
+    _add_general_options(parser)
     taken = {action.dest for action in parser._actions}
     assert not taken & {field.name for field in dataclasses.fields(plugin.params)}
 

@@ -162,7 +162,7 @@ def tables(method: str, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
             (i + 1, f"client-02-{i:03d}", "client-02", gain, gain, 99.4 - i, " ".join(WORDS), picture(rng))
             for i, gain in enumerate(np.linspace(1.9, 0.5, 8))
         ],
-        "cost": [(r, whole, whole // fewer, 2 * whole) for r in range(10)],
+        "cost": [(r, whole, whole // fewer, 2 * whole, 4, 4 if fewer == 1 else 0) for r in range(10)],
         "coverage": [
             (way, client, can, "" if can else "took part once", *(STALE[way] if can else (None, None, None)))
             for way in WAYS[method]["server"]

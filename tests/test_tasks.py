@@ -153,4 +153,4 @@ def test_coin_flips_leave_two_records_on_each_side():
 )
 def test_a_record_without_image_or_caption_is_named(image, text, complaint):
     with pytest.raises(InputError, match=f"record r-7: {complaint}"):
-        Record("r-7", "star", image, text)
+        Record("r-7", "star", image, "<image> what?", text)

@@ -29,9 +29,7 @@ def vlm():
 
 @pytest.fixture(scope="module")
 def data(vlm, federation, tmp_path_factory):
-    return vlm.encode(
-        list(federation.records.values()), federation.instruction, claim(tmp_path_factory.mktemp("cache"))
-    )
+    return vlm.encode(list(federation.records.values()), claim(tmp_path_factory.mktemp("cache")), say=print)
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +38,14 @@ def learner(federation, tmp_path_factory):
     records = list(federation.records.values())
     return Learner(
         vlm,
-        vlm.encode(records, INSTRUCTION, claim(tmp_path_factory.mktemp("cache")), say=print),
+        vlm.encode(records, claim(tmp_path_factory.mktemp("cache")), say=print),
         Settings(local_steps=4),
     )
 
 
 def full_logits(vlm, record):
     """The slow way: processor, pixels, whole model, one record."""
-    inputs = vlm.processor(images=[record.image], text=[f"{INSTRUCTION} {record.text}"], return_tensors="pt")
+    inputs = vlm.processor(images=[record.image], text=[f"{record.prompt} {record.text}"], return_tensors="pt")
     with torch.no_grad():
         return inputs["input_ids"][0], vlm.model(**inputs).logits[0]
 
@@ -56,7 +54,7 @@ def test_cached_embeddings_equal_the_whole_model(vlm, federation, data):
     records = federation.clients[0].records
     batch = vlm.batch([data[r.id] for r in records])
     with torch.no_grad():
-        logits = vlm.model(inputs_embeds=batch.embeddings, attention_mask=batch.mask).logits
+        logits = vlm.model(**batch.inputs).logits
     for i, record in enumerate(records):
         ids, slow = full_logits(vlm, record)
         assert torch.equal(ids, data[record.id].ids[:-1])
@@ -65,13 +63,13 @@ def test_cached_embeddings_equal_the_whole_model(vlm, federation, data):
 
 def test_features_are_read_back_from_the_cache(vlm, federation, tmp_path):
     records = list(federation.novel)
-    first = vlm.encode(records, INSTRUCTION, claim(tmp_path), say=print)
+    first = vlm.encode(records, claim(tmp_path), say=print)
     names = claim(tmp_path).names()
-    again = vlm.encode(records, INSTRUCTION, claim(tmp_path), say=print)
+    again = vlm.encode(records, claim(tmp_path), say=print)
     assert claim(tmp_path).names() == names
     assert len(names) == 1
     assert all(torch.equal(first[r.id].features, again[r.id].features) for r in records)
-    vlm.encode(records[:1], INSTRUCTION, claim(tmp_path), say=print)
+    vlm.encode(records[:1], claim(tmp_path), say=print)
     assert len(claim(tmp_path).names()) == 2  # other content, other name
 
 
@@ -100,7 +98,7 @@ def test_untrained_adapters_change_nothing(vlm, learner, data, federation):
     for record, logits in zip(ids, learner.logits(start, ids), strict=True):
         batch = vlm.batch([data[record]])
         with torch.no_grad():
-            base = vlm.model(inputs_embeds=batch.embeddings, attention_mask=batch.mask).logits[0]
+            base = vlm.model(**batch.inputs).logits[0]
         assert torch.allclose(logits, base, atol=1e-4)
 
 

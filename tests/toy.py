@@ -1,4 +1,4 @@
-"""A learner without a model, for tests of the loop, the methods and the views: two tensors and arithmetic."""
+"""A learner without a model, for tests of the loop, the methods and the views: two tensors a layer and arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 from fedaudit.executor import Executor
 from fedaudit.store import Folder, claim
-from trainers.base import Bench, Schedule, State, Transcript, train
+from fedaudit.tasks.metrics import caption_scores
+from trainers.base import Bench, Exam, Method, Schedule, State, Transcript, train
 
 A, B = "layers.0.q.A", "layers.0.q.B"
 
@@ -20,27 +21,41 @@ def state(a: float, b: float) -> State:
 
 @dataclass
 class ToyLearner:
-    """Adds one to A and two to B at each training, and a little that depends on the batches' generator."""
+    """Adds `step` to every A and twice that to every B at each training, and a little that depends on the batches' generator."""
 
     noise: float = 0.0
+    step: float = 1.0
+    layers: int = 1
     trained: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
 
     def initial(self, generator: torch.Generator) -> State:
-        return state(float(torch.rand((), generator=generator)), 0.0)
+        start = float(torch.rand((), generator=generator))
+        layers = [state(start, 0.0) for _ in range(self.layers)]
+        return {name.replace("0", str(i)): t for i, layer in enumerate(layers) for name, t in layer.items()}
 
-    def train(self, start: State, records: Sequence[str], generator: torch.Generator) -> State:
+    def train(self, start, records, generator, model):
+        model(start)  # whatever is trained must make an adapter
         self.trained.append((start, tuple(records)))
         jitter = self.noise * torch.rand((), generator=generator)
-        return {A: start[A] + 1 + jitter, B: start[B] + 2 + jitter}
+        return {name: t + self.step * (1 if name.endswith("A") else 2) + jitter for name, t in start.items()}
 
     def evaluate(self, start: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
         return [float(start[A].sum())] * len(records), ["a red circle"] * len(records)
 
 
-REFERENCES = [("a red circle",), ("a blue square",)]
+EXAM = Exam([("a red circle",), ("a blue square",)], caption_scores)
 
 
-def toy_run(path, method, *, schedule: Schedule, noise: float = 0.0, stop_after: int | None = None) -> Transcript:
+def toy_run(
+    path,
+    method: Method,
+    *,
+    schedule: Schedule,
+    noise: float = 0.0,
+    layers: int = 1,
+    stop_after: int | None = None,
+    exam: Exam = EXAM,
+) -> Transcript:
     """Train on the toy learner; client k has k + 1 records. `stop_after` raises KeyboardInterrupt after so many rounds."""
     rounds = 0
 
@@ -52,5 +67,5 @@ def toy_run(path, method, *, schedule: Schedule, noise: float = 0.0, stop_after:
 
     training = [[f"{k}-{i}" for i in range(k + 1)] for k in range(schedule.clients)]
     folder: Folder = claim(path)
-    with Executor(lambda: Bench(ToyLearner(noise), training, ["x", "y"])) as executor:
-        return train(method, schedule, REFERENCES, folder=folder, executor=executor, say=print, advance=advance)
+    with Executor(lambda: Bench(ToyLearner(noise, layers=layers), training, ["x", "y"], ["z"])) as executor:
+        return train(method, schedule, exam, folder=folder, executor=executor, say=print, advance=advance)

@@ -6,7 +6,7 @@ The server averages by n_k (FedRand, eqs. 1-4); the oracle of FedRand's tables. 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainers.base import Participation, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
 
@@ -17,7 +17,7 @@ class Params:
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Method):
     params: Params
 
     def update(self, server: State, own: State, client: Participation) -> Update:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainers.base import Participation, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
 
@@ -26,7 +26,7 @@ class Params:
 
 
 @dataclass(frozen=True)
-class FedRand:
+class FedRand(Method):
     params: Params
 
     def update(self, server: State, own: State, client: Participation) -> Update:

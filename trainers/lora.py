@@ -1,43 +1,48 @@
 """What clients of the LoRA methods train: low-rank adapters on the language model of a frozen vision-language model.
 
 Naming, said once: the papers write W = W0 + A B with A random and B zero at the start. peft computes W0 + scale * lora_B lora_A with lora_A random
-and lora_B zero, so the paper's A is peft's `lora_A` and the paper's B is peft's `lora_B`. A state maps names as
-`layers.0.self_attn.q_proj.A` to tensors: A is [rank, in], B is [out, rank].
+and lora_B zero, so the paper's A is peft's `lora_A` and the paper's B is peft's `lora_B`. An adapter maps names as
+`layers.0.self_attn.q_proj.A` to tensors: A is [rank, in], B is [out, rank]. A method may train other tensors, if its `model` makes an adapter of them.
 Source: FedRand (section 4.1, "Implementation details"); Hu et al. (2022).
 """
 
 from __future__ import annotations
 
-import re
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedaudit.backbones.vlm import CHUNK, IGNORE, Encoded, FrozenVLM
-from trainers.base import State
+from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM
+from fedaudit.store import Folder, write_atomic
+from fedaudit.tasks.base import client_name
+from trainers.base import Bench, Model, State, Transcript
 
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 FOLD_BELOW = 50_000_000  # adapted weights
-MAX_NEW_TOKENS = 28  # the longest caption of the embedded task has 24
+SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
 
 
 @dataclass(frozen=True)
 class Settings:
     rank: int = field(default=8, metadata={"help": "rank of the adapters"})
     alpha: float = field(default=16.0, metadata={"help": "LoRA scaling numerator: the update is alpha / rank * B A"})
-    targets: str = field(default="all", metadata={"help": "adapted projections: all seven, or attention (the paper's)"})
+    targets: str = field(default="all", metadata={"help": "adapted projections: all, attention (the paper's), or names"})
     learning_rate: float = field(default=4e-3, metadata={"help": "AdamW learning rate"})
     weight_decay: float = field(default=1e-6, metadata={"help": "AdamW weight decay"})
     batch: int = field(default=8, metadata={"help": "records per local step"})
     local_steps: int = field(default=32, metadata={"help": "local steps per participation"})
+    local_epochs: int = field(default=0, metadata={"help": "local epochs per participation; 0 = go by --local-steps"})
 
     def __post_init__(self) -> None:
+        if self.local_epochs < 0:
+            raise ValueError(f"local_epochs must not be negative, not {self.local_epochs}")
         for name in ("rank", "batch", "local_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -46,84 +51,98 @@ class Settings:
                 raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}")
         if not 0 <= self.weight_decay < float("inf"):
             raise ValueError(f"weight_decay must not be negative, not {self.weight_decay}")
-        if self.targets not in ("all", "attention"):
-            raise ValueError(f"targets must be all or attention, not {self.targets!r}")
+        if not all(name.isidentifier() for name in self.targets.split(",")):
+            raise ValueError(f"targets must be all, attention, or names such as q_proj,v_proj, not {self.targets!r}")
 
 
 class Learner:
-    """Trains, evaluates and scores adapter states on one frozen model, one state at a time.
+    """Trains, evaluates and scores adapters on one frozen model, one at a time.
 
-    There is one adapter; states are copied into its tensors (a swap costs less than a millisecond).
+    There is one adapter in the model; its tensors are replaced (a swap costs less than a millisecond), by some of another rank if need be.
     """
 
     def __init__(self, vlm: FrozenVLM, data: dict[str, Encoded], settings: Settings) -> None:
         from peft import LoraConfig, get_peft_model
 
         self.vlm, self.data, self.settings = vlm, data, settings
-        names = ATTENTION + (FEED_FORWARD if settings.targets == "all" else ())
-        config = LoraConfig(
-            r=settings.rank,
-            lora_alpha=settings.alpha,
-            lora_dropout=0.0,
-            target_modules=rf".*language_model.*\.({'|'.join(names)})",
-        )
+        targets = vlm.projections(settings.targets)
+        config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=targets)
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", "`is_gradient_checkpointing` is deprecated"
             )  # peft asks transformers the old way
             self.model = get_peft_model(vlm.model, config).eval()
-        self.parameters: dict[str, Tensor] = {
-            _short(name): p for name, p in self.model.named_parameters() if p.requires_grad
+        self.model.requires_grad_(False)  # what is trained comes in from outside, see `train`
+        layers = {vlm.short(name): self.model.base_model.model.get_submodule(name) for name in targets}
+        self._names = {
+            f"{short}.{half}": f"base_model.model.{name}.lora_{half}.default.weight"
+            for short, name in zip(layers, targets, strict=True)
+            for half in "AB"
         }
-        layers = {n.partition("language_model.")[2]: m for n, m in self.model.named_modules() if hasattr(m, "lora_A")}
+        self.parameters: dict[str, Tensor] = {n: self.model.get_parameter(full) for n, full in self._names.items()}
         size = sum(layer.base_layer.weight.numel() for layer in layers.values())
         # folding needs a copy of the adapted weights: not for models where that would double the memory
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if size < FOLD_BELOW else {}
 
     def initial(self, generator: torch.Generator) -> State:
         """The common public start: A uniform in +-1/sqrt(in) (peft's own law), B zero."""
-        state = {}
+        rank, state = self.settings.rank, {}
         for name, parameter in sorted(self.parameters.items()):
             if name.endswith(".A"):
-                state[name] = (2 * torch.rand(parameter.shape, generator=generator) - 1) / parameter.shape[1] ** 0.5
+                width = parameter.shape[1]
+                state[name] = (2 * torch.rand((rank, width), generator=generator) - 1) / width**0.5
             else:
-                state[name] = torch.zeros(parameter.shape)
+                state[name] = torch.zeros((parameter.shape[0], rank))
         return state
 
-    @torch.no_grad()
-    def put(self, state: State) -> None:
-        """Make `state` the adapter's values."""
-        if state.keys() != self.parameters.keys():
-            raise ValueError(f"a state holds {len(state)} tensors where the adapter has {len(self.parameters)}")
-        for name, tensor in state.items():
-            self.parameters[name].copy_(tensor)
+    def put(self, adapter: State) -> None:
+        """Make `adapter` the model's. ValueError: other layers, or factors that do not fit."""
+        if adapter.keys() != self.parameters.keys():
+            raise ValueError(f"an adapter holds {len(adapter)} tensors where the model has {len(self.parameters)}")
+        for name, tensor in adapter.items():
+            place, outer = self.parameters[name], 1 if name.endswith(".A") else 0
+            if tensor.shape[outer] != place.shape[outer]:
+                raise ValueError(f"{name} has {tensor.shape[outer]} columns or rows where the model has {place.shape[outer]}")
+            place.data = tensor.detach().to(place.device, torch.float32)
 
-    def train(self, state: State, records: Sequence[str], generator: torch.Generator) -> State:
-        """`local_steps` AdamW steps on the records' captions from `state`: a fresh optimizer, shuffled epochs."""
-        self.put(state)
+    def train(self, state: State, records: Sequence[str], generator: torch.Generator, model: Model) -> State:
+        """AdamW steps on the records' texts from `state`: a fresh optimizer, shuffled epochs. `model` makes the adapter of a state."""
+        leaves = {n: t.to(self.vlm.device, copy=True).requires_grad_() for n, t in state.items()}
         optimizer = torch.optim.AdamW(
-            self.parameters.values(),
+            leaves.values(),
             lr=self.settings.learning_rate,
             weight_decay=self.settings.weight_decay,
             fused=True,
         )
         queue: list[Tensor] = []
-        for _ in range(self.settings.local_steps):
+        for _ in range(self.steps(len(records))):
             if not queue:
                 queue = list(torch.randperm(len(records), generator=generator).split(self.settings.batch))
-            batch = self.vlm.batch([self.data[records[i]] for i in queue.pop(0).tolist()])
-            logits = self.model(inputs_embeds=batch.embeddings, attention_mask=batch.mask).logits
-            # eq. 1 per token, as usual for language models: the mean over all caption tokens of the batch
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten(), ignore_index=IGNORE)
+            loss = self.loss(model(leaves), [records[i] for i in queue.pop(0).tolist()])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        return {name: parameter.detach().cpu().clone() for name, parameter in self.parameters.items()}
+        return {name: leaf.detach().cpu() for name, leaf in leaves.items()}
+
+    def steps(self, records: int) -> int:
+        """Local steps of a participation: T_k = ceil(n_k / b) E where epochs are asked for (FedRand, Algorithm 2)."""
+        return self.settings.local_epochs * math.ceil(records / self.settings.batch) or self.settings.local_steps
+
+    def loss(self, adapter: State, records: Sequence[str]) -> Tensor:
+        """FedRand eq. 1 per token, as usual for language models: the mean over all text tokens of a batch; differentiable."""
+        batch = self.vlm.batch([self.data[record] for record in records])
+        labels, more = batch.labels[:, 1:], {}
+        if self.vlm.keeps_logits:  # a vocabulary wide row for every image token would be most of the memory
+            keep = batch.labels.shape[1] - min(self.data[record].prompt for record in records) + 1
+            more, labels = {"logits_to_keep": keep}, labels[:, 1 - keep :]
+        weights = {self._names[name]: tensor for name, tensor in adapter.items()}
+        logits = torch.func.functional_call(self.model, weights, kwargs=batch.inputs | more).logits
+        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
     @contextmanager
-    def _at(self, state: State) -> Iterator[None]:
-        """The model at `state`, for inference: small models fold B A into the weights, which costs no more than the base model."""
-        self.put(state)
+    def _at(self, adapter: State) -> Iterator[None]:
+        """The model with `adapter`, for inference: small models fold B A into the weights, which costs no more than the base model."""
+        self.put(adapter)
         if not self._folded:
             yield
             return
@@ -137,6 +156,24 @@ class Learner:
             finally:
                 for layer, frozen in self._folded.values():
                     layer.base_layer.weight.copy_(frozen)
+
+    def export(self, adapter: State, folder: Path) -> None:
+        """Write an adapter in peft's format: `PeftModel.from_pretrained(base, folder)` is this learner's model."""
+        from peft import LoraConfig
+
+        rank = next(t.shape[0] for name, t in adapter.items() if name.endswith(".A"))
+        config = LoraConfig(
+            r=rank,
+            lora_alpha=self.settings.alpha * rank / self.settings.rank,  # the scale stays that of the training
+            lora_dropout=0.0,
+            target_modules=self.vlm.projections(self.settings.targets),
+            inference_mode=True,
+            base_model_name_or_path=str(self.vlm.path),
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {self._names[name].replace(".default", ""): t.contiguous() for name, t in adapter.items()}
+        write_atomic(folder / "adapter_model.safetensors", safetensors.torch.save(tensors, metadata={"format": "pt"}))
+        config.save_pretrained(str(folder))
 
     def logits(self, state: State, records: Sequence[str]) -> list[Tensor]:
         """Logits [T, V] of each record under `state`."""
@@ -152,27 +189,33 @@ class Learner:
     def _chunks(self, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
         encoded = [self.data[record] for record in records]
         order = sorted(range(len(records)), key=lambda i: (len(encoded[i].ids), i))
-        for start in range(0, len(order), CHUNK):
-            part = order[start : start + CHUNK]
+        few = self.vlm.chunk(max(len(e.ids) for e in encoded))
+        for start in range(0, len(order), few):
+            part = order[start : start + few]
             batch = self.vlm.batch([encoded[i] for i in part])
-            logits = self.model(inputs_embeds=batch.embeddings, attention_mask=batch.mask).logits
+            logits = self.model(**batch.inputs).logits.float()
             yield [(i, rows[: len(encoded[i].ids)]) for i, rows in zip(part, logits, strict=True)]
 
-    def evaluate(self, state: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
-        """Caption loss (nats per token) and greedy answer of each record."""
-        with self._at(state):
-            logits = dict(pair for part in self._chunks(records) for pair in part)
-            answers = self.vlm.generate(self.model, [self.data[record] for record in records], MAX_NEW_TOKENS)
-        losses = []
-        for i, record in enumerate(records):
-            rows, encoded = logits[i], self.data[record]
-            target = encoded.ids[encoded.prompt :].to(rows.device)
-            losses.append(F.cross_entropy(rows[encoded.prompt - 1 : -1], target).item())
-        return losses, answers
+    def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
+        """Text loss (nats per token) and greedy answer of each record."""
+        losses: dict[int, float] = {}
+        with self._at(adapter):
+            for part in self._chunks(records):
+                for i, rows in part:
+                    encoded = self.data[records[i]]
+                    target = encoded.ids[encoded.prompt :].to(rows.device)
+                    losses[i] = F.cross_entropy(rows[encoded.prompt - 1 : -1], target).item()
+            longest = max(len(e.ids) - e.prompt for e in self.data.values())
+            answers = self.vlm.generate(self.model, [self.data[r] for r in records], longest + SPARE_TOKENS)
+        return [losses[i] for i in range(len(records))], answers
 
 
-def _short(name: str) -> str:
-    match = re.search(r"(layers\..*)\.lora_([AB])\.", name)
-    if match is None:
-        raise ValueError(f"{name} is no LoRA matrix of a transformer layer")
-    return f"{match[1]}.{match[2]}"
+def export_adapters(bench: Bench, job: tuple[Transcript, Folder]) -> None:
+    """Write the final global model and every client's own model as folders that peft loads: `global`, `client-00`, ..."""
+    transcript, folder = job
+    bench.learner.export(transcript.broadcast(transcript.schedule.rounds), folder.path / "global")
+    for client in range(transcript.schedule.clients):
+        rounds = transcript.participations(client)
+        own = transcript.own_model(rounds[-1], client) if rounds else None
+        if own is not None:
+            bench.learner.export(own, folder.path / client_name(client))

@@ -2,12 +2,13 @@
 
     python -m fedaudit.backbones.pretrain_vlm --out FOLDER
 
-It runs for about an hour on one core and writes a folder that `transformers` loads like any other model, with
+It runs for about an hour and a half on one core and writes a folder that `transformers` loads like any other model, with
 `training.json` beside it: the recipe, fingerprints of the data and of the first steps, and the held-out quality of the weights as shipped.
 
-Two stages. A *dense warm-up* teaches the vision tower alone to name what covers each patch; without it the language model learns
+Three stages. A *dense warm-up* teaches the vision tower alone to name what covers each patch; without it the language model learns
 the grammar of captions and never looks at the picture. Then vision tower, connector and language model are trained together
-on image captioning, the dense loss kept on the side.
+on image captioning, the dense loss kept on the side. What comes out, the *captioner*, is rounded to half precision; its vocabulary grows by the words
+of questions, and a last stage mixes captions with visual questions (`--captioner FOLDER` starts there).
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from fedaudit.tasks import scenes
+from fedaudit.tasks import questions, scenes
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<image>")
 PAD, BOS, EOS, UNK, IMAGE = range(len(SPECIAL))
 TEMPLATE = "Briefly describe given image.\nUSER: <image>\nA short image description:\nASSISTANT:"  # FedRand A.2
 TEMPLATE_WORDS = tuple("briefly describe given image user : short description assistant".split())
+CAPTION_WORDS = tuple(dict.fromkeys(SPECIAL + TEMPLATE_WORDS + scenes.vocabulary()))
+WORDS = tuple(dict.fromkeys(CAPTION_WORDS + questions.WORDS))  # the captioner's words keep their ids
 MEAN, STD = 0.5, 0.3  # of the pixel values in [0, 1]
 
 
@@ -66,6 +69,9 @@ class Recipe:
     weight_decay: float = 0.05
     dense_weight: float = 0.3  # of the dense loss in the joint stage
     story_rate: float = 0.35  # captions that go on with a story
+    question_steps: int = 1600  # last stage
+    question_share: float = 0.6  # batches of the last stage that are questions
+    question_learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
         if scenes.SIZE % self.patch:
@@ -76,9 +82,8 @@ class Recipe:
         return (scenes.SIZE // self.patch) ** 2
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
     """Word-level tokenizer over the scenes' vocabulary; a sequence starts with <bos>, nothing is appended."""
-    words = list(dict.fromkeys(SPECIAL + TEMPLATE_WORDS + scenes.vocabulary()))
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -109,7 +114,7 @@ def build_processor(recipe: Recipe) -> LlavaProcessor:
     )
 
 
-def build_model(recipe: Recipe) -> LlavaForConditionalGeneration:
+def build_model(recipe: Recipe, words: Sequence[str] = WORDS) -> LlavaForConditionalGeneration:
     """The untrained model; its initial weights are fixed by `recipe.seed`."""
     vision = CLIPVisionConfig(
         hidden_size=recipe.vision_width,
@@ -121,7 +126,7 @@ def build_model(recipe: Recipe) -> LlavaForConditionalGeneration:
         projection_dim=recipe.vision_width,
     )
     text = LlamaConfig(
-        vocab_size=len(build_tokenizer()),
+        vocab_size=len(words),
         hidden_size=recipe.text_width,
         intermediate_size=recipe.text_inner,
         num_hidden_layers=recipe.text_layers,
@@ -163,13 +168,13 @@ class Batch:
 
 
 class SceneStream:
-    """Endless batches of fresh scenes; `story_rate` of the captions go on with a story."""
+    """Endless batches of fresh scenes with captions (`story_rate` of them go on with a story) or questions."""
 
     def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
         self.recipe, self.rng = recipe, rng
-        tokenizer = build_tokenizer()
-        self.vocabulary: dict[str, int] = tokenizer.get_vocab()
-        self.prompt = expand_prompt(tokenizer, recipe.patches)
+        self.tokenizer = build_tokenizer()
+        self.vocabulary: dict[str, int] = self.tokenizer.get_vocab()
+        self.prompt = self.encode_prompt(TEMPLATE)
 
     def draw(self, n: int, story_rate: float) -> tuple[list[scenes.Scene], list[str], Tensor]:
         """Scenes, captions and pixels [n, 3, S, S]."""
@@ -184,18 +189,38 @@ class SceneStream:
 
     def batch(self, n: int, story_rate: float) -> Batch:
         drawn, captions, pixels = self.draw(n, story_rate)
-        sequences = [self.prompt + [self.vocabulary[word] for word in text.split()] + [EOS] for text in captions]
-        ids = nn.utils.rnn.pad_sequence([torch.tensor(s) for s in sequences], batch_first=True, padding_value=PAD)
+        return self._batch(drawn, [self.prompt] * n, captions, pixels)
+
+    def question_batch(self, n: int, topics: Sequence[str] = questions.VISUAL) -> Batch:
+        """Questions of `topics`, alike often."""
+        drawn, asked = self.draw_questions(n, topics)
+        prompts = [self.encode_prompt(question.prompt) for question in asked]
+        return self._batch(drawn, prompts, [q.answer for q in asked], normalise(scenes.render(drawn, self.rng)))
+
+    def draw_questions(self, n: int, topics: Sequence[str]) -> tuple[list[scenes.Scene], list[questions.Question]]:
+        pairs = [questions.draw_question(self.rng, topics[self.rng.integers(len(topics))]) for _ in range(n)]
+        return [scene for scene, _ in pairs], [question for _, question in pairs]
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        return expand_prompt(self.tokenizer, self.recipe.patches, prompt)
+
+    def _batch(
+        self, drawn: Sequence[scenes.Scene], prompts: Sequence[list[int]], texts: Sequence[str], pixels: Tensor
+    ) -> Batch:
+        answers = [[self.vocabulary[word] for word in text.split()] + [EOS] for text in texts]
+        ids = nn.utils.rnn.pad_sequence(
+            [torch.tensor(p + a) for p, a in zip(prompts, answers, strict=True)], batch_first=True, padding_value=PAD
+        )
         mask = (ids != PAD).long()
-        labels = torch.where(mask.bool(), ids, -100)
-        labels[:, : len(self.prompt)] = -100
+        starts = torch.tensor([len(p) for p in prompts])[:, None]
+        labels = torch.where(mask.bool() & (torch.arange(ids.shape[1])[None] >= starts), ids, -100)
         colour, form = patch_targets(drawn, self.recipe.patch)
         return Batch(pixels, ids, mask, labels, torch.from_numpy(colour), torch.from_numpy(form))
 
 
-def expand_prompt(tokenizer: PreTrainedTokenizerFast, patches: int) -> list[int]:
-    """Token ids of the instruction with the image placeholder repeated once per patch."""
-    ids: list[int] = tokenizer(TEMPLATE)["input_ids"]
+def expand_prompt(tokenizer: PreTrainedTokenizerFast, patches: int, prompt: str) -> list[int]:
+    """Token ids of a prompt with the image placeholder repeated once per patch."""
+    ids: list[int] = tokenizer(prompt)["input_ids"]
     at = ids.index(IMAGE)
     return ids[:at] + [IMAGE] * patches + ids[at + 1 :]
 
@@ -235,55 +260,89 @@ class DenseHeads(nn.Module):
         )
 
 
-def train(
-    recipe: Recipe, *, stop_after: int | None = None, log: bool = False
-) -> Iterator[tuple[float, LlavaForConditionalGeneration]]:
-    """Run the recipe, yielding (loss, model) after every step; `stop_after` ends it early for tests."""
+Step = tuple[float, LlavaForConditionalGeneration]
+
+
+def train_captioner(recipe: Recipe, *, stop_after: int | None = None) -> Iterator[Step]:
+    """The first two stages, yielding (loss, model) after every step; `stop_after` ends them early for tests."""
     torch.set_num_threads(1)
-    model = build_model(recipe)
+    model = build_model(recipe, CAPTION_WORDS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed + 1)
         heads = DenseHeads(recipe.vision_width)
     stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 0)))
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    rest = [p for p in model.parameters() if p.ndim < 2] + list(heads.parameters())
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}],
-        betas=(0.9, 0.98),
-    )
+    optimizer = _optimizer(recipe, model, heads)
     total = recipe.warm_up_steps + recipe.steps
     for step in range(min(total, stop_after or total)):
         dense_stage = step < recipe.warm_up_steps
         done, length = (step, recipe.warm_up_steps) if dense_stage else (step - recipe.warm_up_steps, recipe.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = (
-                recipe.learning_rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + math.cos(math.pi * done / length)))
-            )
+        _schedule(optimizer, recipe.learning_rate, done, length)
         batch = stream.batch(recipe.batch, recipe.story_rate)
         model.train()
-        dense = (
-            heads.loss(model.model.vision_tower(batch.pixels).last_hidden_state[:, 1:], batch)
-            if dense_stage or step % 2 == 0
-            else None
-        )
+        dense = _dense_loss(model, heads, batch) if dense_stage or step % 2 == 0 else None
         if dense_stage:
             assert dense is not None
             loss = reported = dense
         else:
-            reported = model(
-                input_ids=batch.ids, attention_mask=batch.mask, pixel_values=batch.pixels, labels=batch.labels
-            ).loss
+            reported = _answer_loss(model, batch)
             loss = reported + recipe.dense_weight * dense if dense is not None else reported
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if log and (step + 1) % 50 == 0:
-            print(
-                f"step {step + 1}/{total}  {'dense' if dense_stage else 'caption'} loss {reported.item():.3f}",
-                flush=True,
-            )
+        _step(optimizer, model, loss)
         yield reported.item(), model
+
+
+def teach_questions(
+    recipe: Recipe, captioner: LlavaForConditionalGeneration, *, stop_after: int | None = None
+) -> Iterator[Step]:
+    """The last stage, from the captioner rounded to half precision: captions and visual questions in turn."""
+    torch.set_num_threads(1)
+    model = captioner.half().float()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed + 2)
+        model.resize_token_embeddings(len(WORDS))  # new words start near the mean of the old ones
+    stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 2)))
+    optimizer = _optimizer(recipe, model)
+    for step in range(min(recipe.question_steps, stop_after or recipe.question_steps)):
+        _schedule(optimizer, recipe.question_learning_rate, step, recipe.question_steps)
+        asks = stream.rng.random() < recipe.question_share
+        batch = stream.question_batch(recipe.batch) if asks else stream.batch(recipe.batch, recipe.story_rate)
+        model.train()
+        loss = _answer_loss(model, batch)
+        _step(optimizer, model, loss)
+        yield loss.item(), model
+
+
+def _optimizer(recipe: Recipe, *modules: nn.Module) -> torch.optim.AdamW:
+    model, *others = modules
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    rest = [p for p in model.parameters() if p.ndim < 2] + [p for other in others for p in other.parameters()]
+    return torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}],
+        betas=(0.9, 0.98),
+    )
+
+
+def _schedule(optimizer: torch.optim.Optimizer, rate: float, done: int, length: int) -> None:
+    """Warm-up over 60 steps, then half a cosine down to 2 %."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + math.cos(math.pi * done / length)))
+
+
+def _step(optimizer: torch.optim.Optimizer, model: nn.Module, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def _dense_loss(model: LlavaForConditionalGeneration, heads: DenseHeads, batch: Batch) -> Tensor:
+    return heads.loss(model.model.vision_tower(batch.pixels).last_hidden_state[:, 1:], batch)
+
+
+def _answer_loss(model: LlavaForConditionalGeneration, batch: Batch) -> Tensor:
+    loss: Tensor = model(
+        input_ids=batch.ids, attention_mask=batch.mask, pixel_values=batch.pixels, labels=batch.labels
+    ).loss
+    return loss
 
 
 @torch.no_grad()
@@ -332,33 +391,76 @@ def evaluate(model: LlavaForConditionalGeneration, recipe: Recipe, n: int = 512)
     }
 
 
+@torch.no_grad()
+def evaluate_questions(model: LlavaForConditionalGeneration, recipe: Recipe, n: int = 128) -> dict[str, float]:
+    """Share of `n` fresh questions per topic that greedy decoding answers word for word; only the visual ones were trained on."""
+    model.eval()
+    stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 3)))
+    words = {i: word for word, i in stream.vocabulary.items()}
+    found = {}
+    for topic in questions.TOPICS:
+        right = 0
+        batch = stream.question_batch(n, (topic,))
+        prompts = [row[label == -100] for row, label in zip(batch.ids, batch.labels, strict=True)]
+        for i, prompt in enumerate(prompts):
+            prompt = prompt[prompt != PAD][None]
+            logits = model(input_ids=prompt, pixel_values=batch.pixels[i : i + 1]).logits
+            wanted = [words[t] for t in batch.ids[i][batch.labels[i] != -100].tolist()]
+            right += words[int(logits[0, -1].argmax())] == wanted[0]  # every answer is one word
+        found[topic] = round(right / n, 4)
+    return found
+
+
 def data_fingerprint(recipe: Recipe) -> str:
-    """SHA-256 of the first 256 training scenes as the model sees them: pixels, captions and patch targets."""
-    batch = SceneStream(recipe, np.random.default_rng((recipe.seed, 0))).batch(256, recipe.story_rate)
+    """SHA-256 of the first 256 captions and 256 questions as the model sees them: pixels, words and patch targets."""
     digest = hashlib.sha256()
-    for tensor in (batch.pixels, batch.ids, batch.colour, batch.form):
-        digest.update(tensor.contiguous().numpy().tobytes())
+    for batch in (
+        SceneStream(recipe, np.random.default_rng((recipe.seed, 0))).batch(256, recipe.story_rate),
+        SceneStream(recipe, np.random.default_rng((recipe.seed, 2))).question_batch(256),
+    ):
+        for tensor in (batch.pixels, batch.ids, batch.colour, batch.form):
+            digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Pre-train the embedded vision-language model (about an hour).")
+    parser = argparse.ArgumentParser(description="Pre-train the embedded vision-language model (about 90 minutes).")
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
+    parser.add_argument("--captioner", type=Path, help="start with the last stage, from the model in this folder")
     for field in dataclasses.fields(Recipe):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     arguments = vars(parser.parse_args())
     out: Path = arguments.pop("out")
+    folder: Path | None = arguments.pop("captioner")
     recipe = Recipe(**arguments)
-    started, losses = time.process_time(), []
-    for step, (loss, model) in enumerate(train(recipe, log=True)):
+    before: dict[str, Any] = {"cpu_seconds": 0}
+    if folder is None:
+        captioner, losses = _follow(train_captioner(recipe), recipe.warm_up_steps + recipe.steps)
+        before["first_losses"] = [round(loss, 4) for loss in losses[:3]]
+    else:
+        captioner = LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        before = json.loads((folder / "training.json").read_text())
+    model, losses = _follow(teach_questions(recipe, captioner), recipe.question_steps)
+    save(model, recipe, before["first_losses"], losses, out, before["cpu_seconds"] + round(time.process_time()))
+
+
+def _follow(steps: Iterator[Step], total: int) -> tuple[LlavaForConditionalGeneration, list[float]]:
+    """Run a stage to its end, with a line every 50 steps."""
+    losses: list[float] = []
+    for loss, model in steps:
         losses.append(loss)
-        if (step + 1 - recipe.warm_up_steps) % 400 == 0 and step > recipe.warm_up_steps:
-            print(evaluate(model, recipe, 256), f"{time.process_time() - started:.0f} CPU seconds", flush=True)
-    save(model, recipe, losses, out, round(time.process_time() - started))
+        if len(losses) % 50 == 0:
+            print(f"step {len(losses)}/{total}  loss {np.mean(losses[-50:]):.3f}", flush=True)
+    return model, losses
 
 
 def save(
-    model: LlavaForConditionalGeneration, recipe: Recipe, losses: Sequence[float], out: Path, cpu_seconds: int
+    model: LlavaForConditionalGeneration,
+    recipe: Recipe,
+    first_losses: Sequence[float],
+    losses: Sequence[float],
+    out: Path,
+    cpu_seconds: int,
 ) -> None:
     """Write weights in half precision, processor and training record; the quality is that of the rounded weights."""
     model.half().save_pretrained(out)
@@ -367,10 +469,11 @@ def save(
     record = {
         "recipe": dataclasses.asdict(recipe),
         "data_sha256": data_fingerprint(recipe),
-        "first_losses": [round(loss, 4) for loss in losses[:3]],
+        "first_losses": list(first_losses),
         "last_loss": round(float(np.mean(losses[-50:])), 4),
         "weights_sha256": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
         "held_out": evaluate(shipped, recipe),
+        "questions": evaluate_questions(shipped, recipe),
         "cpu_seconds": cpu_seconds,
         "versions": {"torch": torch.__version__.split("+")[0]},
     }

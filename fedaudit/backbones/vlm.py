@@ -1,183 +1,296 @@
 """A frozen vision-language model and records as it reads them; image embeddings are computed once and cached.
 
-Works for the image-text-to-text models of transformers that put image embeddings at placeholder tokens (the LLaVA family). The embedded model is
-`fedaudit.backbones.EMBEDDED`; its recipe is `pretrain_vlm`.
+Works for the image-text-to-text models of transformers that put image embeddings at placeholder tokens, the LLaVA family first; a check
+on one record refuses the others. The embedded model is `fedaudit.backbones.EMBEDDED`; its recipe is `pretrain_vlm`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch import Tensor, nn
 
+from fedaudit.backbones.encoded import (
+    IGNORE,
+    POSITIONS,
+    Batch,
+    Encoded,
+    Seen,
+    Stored,
+    extended,
+    packed,
+    padded,
+    unpacked,
+)
+from fedaudit.backbones.opened import CHUNK, DTYPES, Opened, user_class
+from fedaudit.backbones.resolve import weights_hash
 from fedaudit.errors import InputError
-from fedaudit.store import Folder
-from fedaudit.tasks.base import Record
+from fedaudit.store import Folder, key_of
+from fedaudit.tasks.base import IMAGE, Record
 
-IGNORE = -100  # label of a token that is no target
-CHUNK = 64  # records per forward pass; fixed, so that the numbers do not depend on what is computed beside them
+__all__ = ["CHUNK", "IGNORE", "Batch", "Encoded", "FrozenVLM", "Seen", "load"]
 
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """One record as the language model reads it: instruction with image tokens, then text and end of sequence."""
-
-    id: str
-    ids: Tensor  # [T]
-    prompt: int  # number of tokens before the text
-    image: slice  # positions of the image tokens
-    features: Tensor  # [P, width], what the frozen vision tower and connector put at the image tokens
-
-    @property
-    def spans(self) -> dict[str, slice]:
-        """Rows of the token signals (row i predicts token i + 1) that belong to image, instruction and caption.
-
-        The instruction is what stands behind the image: the words before it are the same for everybody and see no image. A part of
-        n tokens gives n - 1 rows, as in Li et al. (2024); the caption part starts at the last token of the prompt, so that every
-        token of the caption is predicted once.
-        """
-        return {
-            "image": slice(self.image.start, self.image.stop - 1),
-            "instruction": slice(self.image.stop, self.prompt - 1),
-            "caption": slice(self.prompt - 1, len(self.ids) - 1),
-        }
+SHARD = 64_000_000  # bytes of image embeddings per file at most
+IN_MEMORY = 1_000_000_000  # bytes of image embeddings; more are read from disk when a batch needs them
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}  # of the largest logit, between two ways to compute the same
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Padded records: embeddings [B, T, width], mask [B, T], labels [B, T] (IGNORE outside the text)."""
+class FrozenVLM(Opened):
+    """A pre-trained model that nobody trains; adapters are put on it elsewhere.
 
-    embeddings: Tensor
-    mask: Tensor
-    labels: Tensor
+    Models that need code of their own subclass this as `Backbone` and override `open`, `language_model`, `see` or `whole`.
+    """
 
-
-class FrozenVLM:
-    """A pre-trained model that nobody trains; adapters are put on it elsewhere."""
-
-    def __init__(self, path: Path, device: str = "cpu") -> None:
-        from transformers import AutoModelForImageTextToText, AutoProcessor
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()  # what it would warn of is checked below
-        self.path, self.device = path, torch.device(device)
-        model, report = AutoModelForImageTextToText.from_pretrained(
-            path, dtype=torch.float32, local_files_only=True, output_loading_info=True
-        )
-        absent = sorted(set(report["missing_keys"]) | set(report["mismatched_keys"]))
-        if absent:
-            raise ValueError(
-                f"its weights lack {len(absent)} of the tensors that config.json describes, {absent[0]} first"
-            )
-        self.model = model.to(self.device).eval()
-        self.model.requires_grad_(False)
-        self.processor = AutoProcessor.from_pretrained(path, local_files_only=True)
-        self.tokenizer = self.processor.tokenizer
-        self.image_token: int = self.model.config.image_token_id
-
-    def encode(
-        self, records: Sequence[Record], instruction: str, cache: Folder, *, say: Callable[[str], None]
-    ) -> dict[str, Encoded]:
-        """Records by id; image embeddings come from `cache`, which is filled first where it lacks them. `say` names damage."""
-        name = f"features-{self._content(records, instruction)}.safetensors"
-        if not cache.usable(name, say):
-            prompts, features = self._run_vision(records, instruction)
-            found = {r.id: f for r, f in zip(records, features, strict=True)}
-            cache.write_tensors(name, found | {f"prompt/{r.id}": p for r, p in zip(records, prompts, strict=True)})
-        stored = cache.read_tensors(name)
-        return {r.id: self._encoded(r, stored[f"prompt/{r.id}"], stored[r.id]) for r in records}
-
-    def _encoded(self, record: Record, prompt: Tensor, features: Tensor) -> Encoded:
-        text = self.tokenizer(" " + record.text, add_special_tokens=False, return_tensors="pt").input_ids[0]
-        end = torch.tensor([self.tokenizer.eos_token_id])
-        places = torch.nonzero(prompt == self.image_token).flatten()
-        image = slice(int(places[0]), int(places[-1]) + 1)
-        return Encoded(record.id, torch.cat([prompt, text, end]), len(prompt), image, features)
+    code = ""  # SHA-256 of the file that defines a subclass of the user's
 
     @torch.no_grad()
-    def _run_vision(self, records: Sequence[Record], instruction: str) -> tuple[list[Tensor], list[Tensor]]:
-        """Prompt ids [T_p] and image embeddings [P, width] of every record."""
-        prompts: list[Tensor] = []
-        features: list[Tensor] = []
-        for start in range(0, len(records), CHUNK):
-            part = records[start : start + CHUNK]
-            inputs = self.processor(
-                images=[record.image for record in part],
-                text=[instruction] * len(part),
-                return_tensors="pt",
-                padding=True,
-            )
-            prompts += [
-                ids[mask.bool()] for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
-            ]
-            out = self.model.get_image_features(inputs["pixel_values"].to(self.device))
-            found = getattr(out, "pooler_output", out)
-            features += [f.float().cpu().contiguous() for f in found]
-        return prompts, features
+    def see(self, records: Sequence[Record]) -> list[Seen]:
+        """Prompts and pictures of a few records after the frozen parts, in one vision pass."""
+        given = self._processed(records)
+        embeddings, positions = self._reached(given)
+        found = []
+        for i, mask in enumerate(given["attention_mask"].bool().cpu()):
+            ids = given["input_ids"][i].cpu()[mask]
+            extra = {name: rows[i].cpu()[mask] for name, rows in self._types(given).items()}
+            if positions is not None and positions.ndim == 3:  # one that is arange comes about by itself
+                extra[POSITIONS] = positions[:, i].cpu()[:, mask].clone()
+            if not (ids == self.image_token).any():
+                raise InputError(f"record {records[i].id}: the model's processor puts no image tokens into its prompt")
+            features = embeddings[i].cpu()[mask][ids == self.image_token].clone()
+            found.append(Seen(ids, features, extra))
+        return found
 
-    def _content(self, records: Sequence[Record], instruction: str) -> str:
-        digest = hashlib.sha256(instruction.encode())
-        for weights in sorted(self.path.glob("*.safetensors")):
-            digest.update(hashlib.sha256(weights.read_bytes()).digest())
-        for record in records:
-            digest.update(
-                record.id.encode() + str(record.image.shape).encode() + np.ascontiguousarray(record.image).tobytes()
-            )
-        return digest.hexdigest()[:16]
+    @torch.no_grad()
+    def whole(self, record: Record, ids: Tensor) -> Tensor:
+        """Logits [T, V] of prompt, picture and text by the whole model: what the cached embeddings must reproduce."""
+        given = self._processed([record])
+        more = len(ids) - given["input_ids"].shape[1]
+        types = {n: extended(n, rows.cpu(), more, self.text_type) for n, rows in self._types(given).items()}
+        given |= types | {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+        logits: Tensor = self.model(**{name: value.to(self.device) for name, value in given.items()}).logits[0]
+        return logits
 
-    def embed(self, ids: Tensor, features: Iterable[Tensor]) -> Tensor:
-        """Input embeddings [B, T, width] of ids [B, T] with the image embeddings in place."""
-        embeddings = self.model.get_input_embeddings()(ids.to(self.device))
+    def encode(self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None]) -> dict[str, Encoded]:
+        """Records by id; image embeddings come from `cache`, which is filled first where it lacks them. `say` names damage.
+
+        InputError if the model reads images in a way that cannot be cached, or if a picture or a text cannot be used.
+        """
+        shards = self._shards(records)
+        checked = False
+        for name, part in shards.items():
+            if not cache.usable(name, say):
+                if not checked:
+                    with self._first():
+                        self._check(records[0])
+                    checked = True
+                cache.write_tensors(name, packed(part, self.see(part)))
+        in_memory = sum((cache.path / name).stat().st_size for name in shards) < IN_MEMORY
+        return {
+            record.id: self._encoded(record, seen, source)
+            for name, part in shards.items()
+            for record, seen, source in unpacked(part, cache, name, in_memory=in_memory)
+        }
+
+    def embed(self, ids: Tensor, records: Sequence[Encoded], *, left: bool = False) -> Tensor:
+        """Input embeddings [B, T, width] of padded ids [B, T] with the records' image embeddings in place."""
+        embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.device))
         at = (ids == self.image_token).to(self.device)
-        embeddings[at] = torch.cat(list(features)).to(self.device, embeddings.dtype)
+        embeddings[at] = torch.cat([r.features for r in records]).to(self.device, embeddings.dtype)
         return embeddings
 
     def batch(self, records: Sequence[Encoded]) -> Batch:
         """Records padded on the right; the causal mask keeps padding out of every real position."""
-        ids = pad_sequence([r.ids for r in records], batch_first=True, padding_value=self.tokenizer.pad_token_id)
-        lengths = torch.tensor([len(r.ids) for r in records])[:, None]
+        lengths = [len(r.ids) for r in records]
+        ids, inputs = self._inputs(records, lengths, left=False)
         position = torch.arange(ids.shape[1])[None]
         prompts = torch.tensor([r.prompt for r in records])[:, None]
-        labels = torch.where((position >= prompts) & (position < lengths), ids, IGNORE)
-        mask = (position < lengths).long()
-        embeddings = self.embed(ids, (r.features for r in records))
-        return Batch(embeddings, mask.to(self.device), labels.to(self.device))
+        labels = torch.where((position >= prompts) & (position < torch.tensor(lengths)[:, None]), ids, IGNORE)
+        return Batch(inputs, labels.to(self.device))
 
     @torch.no_grad()
     def generate(self, model: Any, records: Sequence[Encoded], max_new_tokens: int) -> list[str]:
         """Greedy answers of `model` (this one with adapters) to the records' instructions."""
         answers: list[str] = []
-        for start in range(0, len(records), CHUNK):
-            part = records[start : start + CHUNK]
-            longest = max(r.prompt for r in part)
-            pads = [longest - r.prompt for r in part]  # on the left, so that all answers start at one position
-            pad = self.tokenizer.pad_token_id
-            ids = torch.stack(
-                [torch.cat([r.ids.new_full((n,), pad), r.ids[: r.prompt]]) for r, n in zip(part, pads, strict=True)]
+        size = self.chunk(max((r.prompt for r in records), default=1) + max_new_tokens)
+        for start in range(0, len(records), size):
+            part = records[start : start + size]
+            # padded on the left, so that all answers start at one position
+            _, inputs = self._inputs(part, [r.prompt for r in part], left=True)
+            answers += self.tokenizer.batch_decode(
+                self._greedy(model, inputs, max_new_tokens), skip_special_tokens=True
             )
-            mask = (torch.arange(longest)[None] >= torch.tensor(pads)[:, None]).long().to(self.device)
-            out = model.generate(
-                inputs_embeds=self.embed(ids, (r.features for r in part)),
-                attention_mask=mask,
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-            )
-            answers += self.tokenizer.batch_decode(out, skip_special_tokens=True)
         return answers
 
+    def _greedy(self, model: Any, inputs: dict[str, Tensor], steps: int) -> Tensor:
+        """Likeliest next tokens [B, up to `steps`] after prompts that are padded on the left; rows that ended are padded.
 
-def load(path: Path, device: str = "cpu") -> FrozenVLM:
-    """The model in a folder. InputError if it is no image-text-to-text model or if its weights are another architecture's."""
+        Written out because not every family's own `generate` starts from embeddings.
+        """
+        mask = inputs["attention_mask"]
+        positions = inputs.get(POSITIONS, (mask.cumsum(-1) - 1).clamp_min(0))
+        stops = torch.tensor(self._stops, device=self.device)
+        ended = torch.zeros(len(mask), dtype=torch.bool, device=self.device)
+        given: dict[str, Any] = inputs | ({"logits_to_keep": 1} if self.keeps_logits else {})
+        said: list[Tensor] = []
+        for _ in range(steps):
+            out = model(**given | {POSITIONS: positions, "use_cache": True})
+            said.append(out.logits[:, -1].argmax(-1).masked_fill(ended, self.tokenizer.pad_token_id))
+            ended |= torch.isin(said[-1], stops)
+            if ended.all():
+                break
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
+            positions = positions[..., -1:] + 1
+            given = {
+                "inputs_embeds": self.model.get_input_embeddings()(said[-1][:, None]),
+                "attention_mask": mask,
+                "past_key_values": out.past_key_values,
+            }
+        return torch.stack(said, dim=-1)
+
+    def _inputs(
+        self, records: Sequence[Encoded], lengths: Sequence[int], *, left: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The first `lengths` tokens of records, padded: ids [B, T] and what the model is called with."""
+        pairs = list(zip(records, lengths, strict=True))
+        ids = padded([r.ids[:n] for r, n in pairs], self.tokenizer.pad_token_id, left=left)
+        mask = padded([torch.ones(n, dtype=torch.int64) for _, n in pairs], left=left)
+        extra = {name: padded([r.extra[name][..., :n] for r, n in pairs], left=left) for name in records[0].extra}
+        inputs = {"attention_mask": mask} | extra
+        return ids, {"inputs_embeds": self.embed(ids, records)} | {n: t.to(self.device) for n, t in inputs.items()}
+
+    def _processed(self, records: Sequence[Record]) -> dict[str, Tensor]:
+        """What the processor makes of prompts and pictures: the model's inputs, prompts with their image tokens."""
+        from PIL import Image
+
+        given = self.processor(
+            images=[[Image.fromarray(record.image)] for record in records],
+            text=[record.prompt.replace(IMAGE, self._placeholder) for record in records],
+            return_tensors="pt",
+            padding=True,
+        ).to(self.device, self.dtype)
+        return {name: value for name, value in given.items() if name != "labels"}
+
+    def _reached(self, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Embeddings [B, T, width] and position ids that the language model is called with; it is not run."""
+
+        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+            raise _Reached(kwargs)
+
+        handle = self.language_model().register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self.model(**given)
+        except _Reached as reached:
+            embeddings, positions = reached.inputs.get("inputs_embeds"), reached.inputs.get(POSITIONS)
+        else:
+            raise self._uncacheable("its language model is not called")
+        finally:
+            handle.remove()
+        if embeddings is None:
+            raise self._uncacheable("its language model is called with token ids")
+        return embeddings, positions
+
+    def _types(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Further inputs [B, T] that the model takes and the processor gives, such as token types."""
+        shape, known = given["input_ids"].shape, ("input_ids", "attention_mask")
+        return {n: t for n, t in given.items() if n in self._forward and n not in known and t.shape == shape}
+
+    def _encoded(self, record: Record, seen: Seen, source: Tensor | Stored) -> Encoded:
+        tail = torch.cat([self._text(record), torch.tensor([self._stops[0]])])
+        places = torch.nonzero(seen.ids == self.image_token).flatten()
+        image = slice(int(places[0]), int(places[-1]) + 1)
+        extra = {name: extended(name, values, len(tail), self.text_type) for name, values in seen.extra.items()}
+        return Encoded(record.id, torch.cat([seen.ids, tail]), len(seen.ids), image, source, extra)
+
+    def _shards(self, records: Sequence[Record]) -> dict[str, Sequence[Record]]:
+        """Runs of records by the name of the file with their image embeddings."""
+        if not records:
+            return {}
+        with self._first():
+            features = self.see(records[:1])[0].features
+        size = max(1, min(CHUNK, SHARD // features.nbytes))
+        parts = [records[start : start + size] for start in range(0, len(records), size)]
+        return {f"features-{self._key(part)}.safetensors": part for part in parts}
+
+    def _key(self, records: Sequence[Record]) -> str:
+        import transformers
+
+        return key_of(
+            {
+                "backbone": [weights_hash(self.path), self.code, str(self.dtype), self.device.type],
+                "versions": [torch.__version__, transformers.__version__],
+                "records": [[r.id, r.prompt, hashlib.sha256(r.content).hexdigest()] for r in records],
+            }
+        )
+
+    @torch.no_grad()
+    def _check(self, record: Record) -> None:
+        """InputError unless cached embeddings give the whole model's logits, and text does not see what comes after it."""
+        seen = self.see([record])[0]
+        encoded = self._encoded(record, seen, seen.features)
+        last = len(encoded.ids) - 1
+        _, inputs = self._inputs([encoded], [last + 1], left=False)
+        cached, whole = self.model(**inputs).logits[0], self.whole(record, encoded.ids)
+        if not self._same(cached, whole):
+            raise self._uncacheable("with cached image embeddings its logits are others")
+        _, inputs = self._inputs([encoded], [last], left=False)
+        if not self._same(self.model(**inputs).logits[0], cached[:last]):
+            raise self._uncacheable("what it says of a token depends on later ones")
+
+    def _same(self, a: Tensor, b: Tensor) -> bool:
+        difference = (a.float() - b.float()).abs().max()
+        return bool(difference <= TOLERANCE[self.dtype] * b.float().abs().max())
+
+    @contextmanager
+    def _first(self) -> Iterator[None]:
+        """InputError for whatever a model raises that takes its inputs in another way."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            raise self._uncacheable(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+
+    def _uncacheable(self, reason: str) -> InputError:
+        return self._refused(
+            f"this model reads images in a way that cannot be cached as embeddings ({reason}); give --backbone-code"
+        )
+
+
+class _Reached(Exception):
+    """The language model is about to run on these inputs."""
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.inputs = inputs
+
+
+def load(path: Path, device: str = "cpu", dtype: str = "float32", code: str = "") -> FrozenVLM:
+    """The model in a folder, as `Backbone` in the user's file `code` opens it, if one is given.
+
+    InputError if it is no image-text-to-text model, lacks weights or something to run on, or if `code` is of no use.
+    """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what it would warn of is checked
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype {dtype} is not valid; valid are {', '.join(DTYPES)}")
+    kind = FrozenVLM
+    if code:
+        kind = user_class(file := Path(code).expanduser(), FrozenVLM)
+        kind.code = hashlib.sha256(file.read_bytes()).hexdigest()
     try:
-        return FrozenVLM(path, device)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        return kind(path, device, dtype)
+    except InputError:
+        raise
+    except Exception as error:  # the model's files and the user's code can raise anything
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(f"--backbone {path}: cannot be loaded as an image-text-to-text model ({reason})") from error
+        by = f" by {code}" if code else ""
+        raise InputError(
+            f"--backbone {path}: cannot be loaded{by} as an image-text-to-text model ({reason})"
+        ) from error

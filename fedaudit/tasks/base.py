@@ -2,31 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.errors import InputError
+from fedaudit.tasks.metrics import caption_scores
+
+IMAGE = "<image>"  # where a prompt shows its picture
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One image with its text. `id` is stable and says nothing about membership."""
+    """One image with what is asked about it and the right answer. `id` is stable and says nothing about membership."""
 
     id: str
     group: str  # what the partition goes by: the object class of a caption, the topic of a question
-    image: NDArray[np.uint8]  # [H, W, 3]
+    picture: NDArray[np.uint8] | Path | bytes  # pixels [H, W, 3], an image file, or the bytes of one; read when it is used
+    prompt: str  # the instruction, with one <image>
     text: str  # what the model learns to say
     references: tuple[str, ...] = ()  # right answers, for evaluation
 
     def __post_init__(self) -> None:
-        if self.image.ndim != 3 or self.image.shape[2] != 3 or self.image.size == 0:
-            raise InputError(f"record {self.id}: its image must be [height, width, 3], not {list(self.image.shape)}")
+        if isinstance(self.picture, np.ndarray):
+            self._check(self.picture)
+        if self.prompt.count(IMAGE) != 1:
+            raise InputError(f"record {self.id}: its prompt must hold {IMAGE} once, not {self.prompt.count(IMAGE)} times")
         if not self.text.strip():
             raise InputError(f"record {self.id}: its text is empty")
+
+    @property
+    def image(self) -> NDArray[np.uint8]:
+        """Pixels [H, W, 3]. InputError names a file that is missing or is no image."""
+        if isinstance(self.picture, np.ndarray):
+            return self.picture
+        from PIL import Image, UnidentifiedImageError
+
+        where = f"record {self.id}: {self.picture}" if isinstance(self.picture, Path) else f"record {self.id}: its image"
+        try:
+            with Image.open(io.BytesIO(self.content)) as opened:
+                pixels = np.asarray(opened.convert("RGB"))
+        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise InputError(f"{where} is no readable image (damaged?)") from error
+        self._check(pixels)
+        return pixels
+
+    @property
+    def content(self) -> bytes:
+        """What names the picture: the bytes of its file, or of its pixels after their shape."""
+        if isinstance(self.picture, np.ndarray):
+            return f"{self.picture.shape}".encode() + np.ascontiguousarray(self.picture).tobytes()
+        if isinstance(self.picture, bytes):
+            return self.picture
+        try:
+            return self.picture.read_bytes()
+        except OSError as error:
+            raise InputError(f"record {self.id}: {self.picture} cannot be read ({error.strerror or error})") from error
+
+    def _check(self, pixels: NDArray[np.uint8]) -> None:
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
+            raise InputError(f"record {self.id}: its image must be [height, width, 3], not {list(pixels.shape)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,27 +79,33 @@ class Client:
     ]  # the candidates of an attack: members and held-out records in an order that says nothing
     reference: tuple[Record, ...]  # more of the same distribution, never trained on: thresholds are taken from these
     member: NDArray[np.bool_] = field(repr=False)  # [len(records)]; for training and for audits only
+    background: tuple[Record, ...] = ()  # further training records, which nobody asks about
 
     @property
     def training_records(self) -> tuple[Record, ...]:
-        return tuple(record for record, used in zip(self.records, self.member, strict=True) if used)
+        members = tuple(record for record, used in zip(self.records, self.member, strict=True) if used)
+        return members + self.background
+
+
+Score = Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
     """All clients of a task, records that no client holds, and a test set."""
 
-    instruction: str  # prompt template with one <image>
     clients: tuple[Client, ...]
-    novel: tuple[Record, ...]  # out of distribution: the papers' own non-members
+    novel: tuple[Record, ...]  # out of distribution: the papers' own non-members; may be empty
     test: tuple[Record, ...]  # for utility, with several references each
+    score: Score = caption_scores  # utility of answers [record] against references [record][reference], 100 at best for most
+    novel_test: tuple[Record, ...] = ()  # for utility out of distribution
 
     @property
     def records(self) -> dict[str, Record]:
         """Every record by id."""
-        everything = [*self.novel, *self.test]
+        everything = [*self.novel, *self.test, *self.novel_test]
         for client in self.clients:
-            everything += [*client.records, *client.reference]
+            everything += [*client.records, *client.reference, *client.background]
         return {record.id: record for record in everything}
 
     @property
@@ -70,6 +116,11 @@ class Federation:
             for client in self.clients
             for record, used in zip(client.records, client.member, strict=True)
         }
+
+
+def client_name(k: int) -> str:
+    """How client k is called in tables and reports."""
+    return f"client-{k:02d}"
 
 
 def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedaudit.tasks import scenes
-from fedaudit.tasks.base import Client, Federation, Record, coin_flips, dirichlet_proportions
+from fedaudit.tasks.base import Client, Federation, Record, client_name, coin_flips, dirichlet_proportions
 
 INSTRUCTION = "Briefly describe given image.\nUSER: <image>\nA short image description:\nASSISTANT:"  # FedRand A.2
 
@@ -36,17 +36,19 @@ def captions(params: Params, *, clients: int, seed: int) -> Federation:
     rng = np.random.default_rng((seed, 0))
     proportions = dirichlet_proportions(clients, len(scenes.SHAPES), params.dirichlet, rng)
     return Federation(
-        instruction=INSTRUCTION,
         clients=tuple(_client(k, p, params, seed) for k, p in enumerate(proportions)),
         novel=tuple(_draw("novel", params.novel, np.random.default_rng((seed, 2)), shapes=scenes.NOVEL_SHAPES)),
         test=tuple(_draw("test", params.test, np.random.default_rng((seed, 3)), references=5)),
+        novel_test=tuple(
+            _draw("novel-test", params.test, np.random.default_rng((seed, 4)), shapes=scenes.NOVEL_SHAPES, references=5)
+        ),
     )
 
 
 def _client(k: int, proportions: np.ndarray, params: Params, seed: int) -> Client:
     """Candidates, coins and reference records of one client, each from a generator of its own."""
     pool, coins, reference = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
-    name = f"client-{k:02d}"
+    name = client_name(k)
     size = 2 * params.records
     return Client(
         name,
@@ -71,6 +73,6 @@ def _draw(
     texts = [[f"{scene.description} . {scenes.draw_story(rng)}" for _ in range(references)] for scene in drawn]
     images = scenes.render(drawn, rng)
     return [
-        Record(f"{name}-{i:03d}", scene.things[0].shape, image, said[0], tuple(said))
+        Record(f"{name}-{i:03d}", scene.things[0].shape, image, INSTRUCTION, said[0], tuple(said))
         for i, (scene, said, image) in enumerate(zip(drawn, texts, images, strict=True))
     ]

@@ -104,6 +104,11 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
     return 100 * fmean(h.strip().lower() in {r.strip().lower() for r in refs} for h, refs in pairs)
 
 
+def answer_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Utility of answers to questions: `exact_match` in percent."""
+    return {"exact_match": exact_match(hypotheses, references)}
+
+
 def _ngrams(tokens: Tokens, n: int) -> Counter[Gram]:
     return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
 

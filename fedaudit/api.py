@@ -1,0 +1,40 @@
+"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`. Importing this imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaudit.cli import read_command, words_of
+from fedaudit.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found: a row per number (see docs/audits.md), and the report's page."""
+
+    findings: pd.DataFrame
+    report: Path
+    crossed: tuple[str, ...]  # a sentence per finding that crossed a limit of `fail_if`
+
+
+def audit(**options: Any) -> Audit:
+    """Train, attack and audit as the command does; the options are its flags with underscores.
+
+    `audit(method=["fedavg", "fedrand"], rounds=5, out="runs", fail_if=["auroc.low > 0.6"])`. Lists stand for comma-separated values.
+    InputError (a ValueError): an option that does not exist or does not fit. What is on disk under `out` is reused.
+    """
+    import pandas as pd
+
+    from fedaudit.run import export, run
+
+    command = read_command(words_of(options))
+    progress = Progress(quiet=command.quiet)
+    outcome = run(command.plan, progress)
+    export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
+    crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
+    return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)

@@ -1,0 +1,121 @@
+"""Where a model lies on this disk, whether its folder is complete, and what it is. Imports nothing heavy; never asks the network."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+from fedaudit.errors import InputError
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_BLOB = re.compile(r"[0-9a-f]{64}")  # the hub's cache names large files by their SHA-256
+_PROCESSOR = ("processor_config.json", "preprocessor_config.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "tokenizer_config.json")
+
+
+def resolve(text: str, *, processor: bool = True) -> Path:
+    """The complete model folder that `text` names: a folder, or else the id of a model in the local Hugging Face cache.
+
+    `processor` says whether image processor and tokenizer must lie beside the weights. InputError names what is missing.
+    """
+    folder = Path(text).expanduser()
+    if not text.strip():
+        raise InputError("--backbone is empty; it takes a model folder or an id such as llava-hf/llava-1.5-7b-hf")
+    if not folder.exists():
+        folder = _cached(text, folder)
+    _check(text, folder, processor)
+    return folder
+
+
+def hub_cache() -> Path:
+    """The folder of the local Hugging Face cache: HF_HUB_CACHE, else `hub` below HF_HOME, else the usual one."""
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if named:
+        return Path(named).expanduser()
+    general = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("HF_HOME") or Path(general) / "huggingface").expanduser() / "hub"
+
+
+def display_name(path: Path) -> str:
+    """What a model is called: its id if the folder is a snapshot in the hub's cache, otherwise the folder's name."""
+    place = path.absolute()
+    if place.parent.name == "snapshots" and place.parent.parent.name.startswith("models--"):
+        return place.parent.parent.name.removeprefix("models--").replace("--", "/")
+    return place.name
+
+
+@functools.cache
+def weights_hash(path: Path) -> str:
+    """SHA-256 over names and contents of a model folder's weights and configuration, wherever the folder lies."""
+    digest = hashlib.sha256()
+    for file in sorted([*path.glob("*.safetensors"), *path.glob("*.json")]):
+        if file.name != "training.json":  # how it was made does not change what it is
+            digest.update(file.name.encode() + _sha256(file))
+    return digest.hexdigest()
+
+
+def _sha256(file: Path) -> bytes:
+    blob = file.resolve().name
+    if file.is_symlink() and _BLOB.fullmatch(blob):
+        return bytes.fromhex(blob)
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
+
+
+def _cached(text: str, folder: Path) -> Path:
+    """The snapshot of the model called `text` in the local cache: of its main branch, or the only one there is."""
+    if not _ID.fullmatch(text):
+        raise InputError(f"--backbone {text}: there is no folder {folder.absolute()}")
+    place = hub_cache() / f"models--{text.replace('/', '--')}"
+    main = place / "refs" / "main"
+    snapshots = sorted(place.glob("snapshots/*"))
+    found = place / "snapshots" / main.read_text().strip() if main.is_file() else None
+    if found is None and len(snapshots) == 1:
+        found = snapshots[0]
+    if found is None or not found.is_dir():
+        raise InputError(
+            f"--backbone {text}: there is no folder {folder.absolute()} and no such model in the local cache ({place}); "
+            f"fetch it on a machine with internet by `{_fetch(text)}`, then give --backbone the id or the folder"
+        )
+    return found
+
+
+def _fetch(text: str) -> str:
+    return f"hf download {text}"
+
+
+def _check(text: str, folder: Path, processor: bool) -> None:
+    lacks = _lacks(folder, processor)
+    if not lacks:
+        return
+    again = f"; fetch the rest by `{_fetch(text)}` on a machine with internet" if _ID.fullmatch(text) else ""
+    cached = folder.absolute().is_relative_to(hub_cache().absolute())
+    raise InputError(f"--backbone {text}: {folder.absolute()} {lacks}{again if cached else ''}")
+
+
+def _lacks(folder: Path, processor: bool) -> str:
+    """What keeps `folder` from being a complete model; empty if nothing does."""
+    if not folder.is_dir():
+        return "is a file where a model folder is needed"
+    if not (folder / "config.json").is_file():
+        return "is no model folder: it lacks config.json"
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        try:
+            listed = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"has a damaged {index.name}"
+        absent = [name for name in listed if not (folder / name).is_file()]
+        if absent:
+            return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {absent[0]} first"
+    if not any(file.is_file() for file in folder.glob("*.safetensors")):
+        pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""
+        return f"lacks the weights (*.safetensors){pickled}"
+    if processor and not any((folder / name).is_file() for name in _PROCESSOR):
+        return f"lacks the image processor ({' or '.join(_PROCESSOR)})"
+    if processor and not any((folder / name).is_file() for name in _TOKENIZER):
+        return "lacks the tokenizer (tokenizer.json or tokenizer.model)"
+    return ""

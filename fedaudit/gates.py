@@ -1,0 +1,80 @@
+"""Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports nothing heavy.
+
+A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records of the same clients, and at one number of
+each: the value, or the bound of its interval that is named. `.low` fails only on what is shown, `.high` also on what cannot be ruled out.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedaudit.errors import InputError, nearest
+
+METRICS = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_GATE = re.compile(r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_@%0-9.]+?)(?:\.(?P<end>low|high|value))?\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One limit; `end` is "value", "low" or "high"."""
+
+    text: str
+    threat_model: str | None
+    metric: str
+    end: str
+    operator: str
+    limit: float
+
+    def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
+        """A sentence for each finding that crosses the limit. InputError: no finding can answer the gate."""
+        rows = [
+            f
+            for f in findings
+            if f["metric"] == self.metric
+            and f["headline"]
+            and f["nonmembers"] == "held-out"
+            and self.threat_model in (None, f["threat_model"])
+        ]
+        answers = [f for f in rows if f[self.end] is not None]
+        if not answers:
+            why = rows[0]["status"] if rows else "there is no such row"
+            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+        compare = OPERATORS[self.operator]
+        return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
+
+    def _sentence(self, f: dict[str, Any]) -> str:
+        where = f"{f['method']} (seed {f['seed']}), {f['threat_model']}, {f['way']}, {f['population']}, {f['signal']}"
+        verdict = f", {f['verdict']}" if f["verdict"] else ""
+        bounds = "" if f["low"] is None else f" [{f['low']:.3f}, {f['high']:.3f}]"
+        return f"{self.text}: {where}: {f['metric']} {f['value']:.3f}{bounds}{verdict}"
+
+
+def parse(text: str) -> Gate:
+    """The gate that `text` states. InputError says what is wrong with it."""
+    found = _GATE.fullmatch(text.strip())
+    form = "it reads [THREAT-MODEL] METRIC[.low|.high] > NUMBER, as in 'auroc.low > 0.6' or 'server auroc > 0.7'"
+    if found is None:
+        raise InputError(f"--fail-if {text!r}: not understood; {form}")
+    metric, threat = found["metric"], found["threat"]
+    if metric not in METRICS:
+        raise InputError(f"--fail-if {text!r}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}")
+    threats = ("released-model", "server", "owner")
+    if threat and threat not in threats:
+        raise InputError(f"--fail-if {text!r}: no threat model {threat}{nearest(threat, threats)}; there are {', '.join(threats)}")
+    try:
+        limit = float(found["limit"])
+    except ValueError:
+        raise InputError(f"--fail-if {text!r}: {found['limit']} is no number; {form}") from None
+    if not 0 <= limit <= 1:
+        raise InputError(f"--fail-if {text!r}: the limit {found['limit']} must lie between 0 and 1")
+    return Gate(text.strip(), threat, metric, found["end"] or "value", found["op"], limit)

@@ -1,0 +1,159 @@
+"""The records of somebody's own run: lists of JSON lines and the federation that they make."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaudit.errors import InputError
+from fedaudit.ownjson import ANY_TEXT, CLIENT, INTEGER, TEXT, TEXTS, fields, parse
+
+if TYPE_CHECKING:
+    from fedaudit.tasks.base import Federation, Record
+
+CANDIDATES = ("members", "nonmembers")  # these two must be there
+OF_CLIENTS = (*CANDIDATES, "reference")
+LISTS = (*OF_CLIENTS, "novel", "test", "novel_test")
+
+_NEEDED = {"id": TEXT, "image": TEXT, "text": TEXT}
+_OPTIONAL = {"prompt": TEXT, "references": TEXTS, "group": ANY_TEXT}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One line of a list; `client` is None in the lists that belong to no client."""
+
+    record: Record
+    image: str  # as written
+    where: str  # file and line
+    client: int | None
+    position: int | None
+
+
+Lists = Mapping[str, Sequence[Entry]]
+
+
+def read_lists(folder: Path, prompt: str | None) -> Lists:
+    """Every list of a folder, an optional one that is not there as empty; `prompt` is for lines that have none.
+
+    InputError: a list of candidates that is missing, a line that is wrong, an id twice, an image that is missing or none.
+    """
+    lists = {name: _read(folder, name, prompt) for name in LISTS}
+    seen: dict[str, Entry] = {}
+    for entry in (entry for entries in lists.values() for entry in entries):
+        other = seen.setdefault(entry.record.id, entry)
+        if other is not entry:
+            raise InputError(
+                f"{entry.where}: the id {entry.record.id!r} is taken ({other.where}); a record is in one list, once"
+            )
+    pictures = {entry.record.picture: entry for entries in lists.values() for entry in entries}
+    for picture, entry in pictures.items():
+        _check_picture(picture, entry)
+    return lists
+
+
+def check_clients(lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
+    """InputError unless every client that took part has a member and a non-member, and every other list knows its clients."""
+    held = {name: {entry.client for entry in lists[name]} for name in CANDIDATES}
+    for r, cohort in enumerate(cohorts):
+        for client in cohort:
+            for name, word in zip(CANDIDATES, ("member", "non-member"), strict=True):
+                if client not in held[name]:
+                    raise InputError(
+                        f"{name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at least one "
+                        "member and one non-member to be measured"
+                    )
+    known = held["members"].union(*cohorts)
+    for entry in (*lists["nonmembers"], *lists["reference"]):
+        if entry.client not in known:
+            raise InputError(
+                f"{entry.where}: client {entry.client} has no member and took part in no round; name the client whose "
+                "distribution the record is from"
+            )
+
+
+def federation(lists: Lists, clients: int, score: str) -> Federation:
+    """Clients with their candidates, further records and test set; pictures are read when they are used."""
+    import numpy as np
+
+    from fedaudit.tasks.base import Client, Federation, client_name
+    from fedaudit.tasks.metrics import answer_scores, caption_scores
+
+    def records(name: str, client: int | None = None) -> tuple[Record, ...]:
+        return tuple(entry.record for entry in lists[name] if entry.client == client)
+
+    made = []
+    members = {entry.record.id for entry in lists["members"]}
+    for k in range(clients):
+        asked = candidates(lists, k)
+        used = np.array([entry.record.id in members for entry in asked], bool)
+        made.append(Client(client_name(k), tuple(entry.record for entry in asked), records("reference", k), used))
+    return Federation(
+        clients=tuple(made),
+        novel=records("novel"),
+        test=records("test"),
+        score=answer_scores if score == "answers" else caption_scores,
+        novel_test=records("novel_test"),
+    )
+
+
+def candidates(lists: Lists, client: int) -> list[Entry]:
+    """Members and non-members of a client in an order that says nothing about membership.
+
+    By position where every candidate of the client has one. By a hash of the id otherwise: attacks ask the first few
+    candidates more often, and ids such as member-001 and other-001 would put all members first.
+    """
+    asked = [entry for name in CANDIDATES for entry in lists[name] if entry.client == client]
+    placed = all(entry.position is not None for entry in asked)
+    return sorted(asked, key=lambda e: (e.position or 0 if placed else 0, _shuffled(e.record.id), e.record.id))
+
+
+def _shuffled(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
+def _read(folder: Path, name: str, prompt: str | None) -> list[Entry]:
+    path = folder / f"{name}.jsonl"
+    if not path.exists() and name not in CANDIDATES:
+        return []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; it lists the {name} of all clients, one JSON object a line") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    return [_entry(folder, name, line, f"{path} line {n}", prompt) for n, line in enumerate(lines, 1) if line.strip()]
+
+
+def _entry(folder: Path, name: str, line: bytes, where: str, prompt: str | None) -> Entry:
+    from fedaudit.tasks.base import Record
+
+    client = {"client": CLIENT} if name in OF_CLIENTS else {}
+    position = {"position": INTEGER} if name in CANDIDATES else {}
+    found: dict[str, Any] = fields(parse(line, where), where, _NEEDED | client, _OPTIONAL | position)
+    said = found.get("prompt", prompt)
+    if said is None:
+        raise InputError(f"{where} lacks a prompt; give it one, or run.json one for all")
+    references = tuple(found.get("references", [found["text"]]))
+    picture = (folder / found["image"]).absolute()
+    try:
+        record = Record(found["id"], found.get("group", ""), picture, said, found["text"], references)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    return Entry(record, found["image"], where, found.get("client"), found.get("position"))
+
+
+def _check_picture(picture: Any, entry: Entry) -> None:
+    """The picture is there and whole as far as its format tells; its pixels are not decoded."""
+    from PIL import Image
+
+    if not picture.is_file():
+        raise InputError(f"{entry.where}: image {entry.image} is missing ({picture})")
+    try:
+        with Image.open(picture) as opened:
+            opened.verify()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"{entry.where}: image {entry.image} is no readable image (damaged?)") from error

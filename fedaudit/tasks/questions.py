@@ -1,0 +1,151 @@
+"""Multiple-choice questions about the scenes: what is seen, what has to be known, and what nobody else can know.
+
+A question belongs to a topic, the partition's class. The answers to *visual* topics are in the picture and were asked in pre-training; those to *knowledge*
+topics follow from the picture by facts of this world that were not, so that they must be learnt from other records; the answers to the one *private*
+topic are drawn at random, so that a model that gives them has memorised the record. Template: FedRand, appendix A.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedaudit.tasks import scenes
+from fedaudit.tasks.scenes import ADJECTIVES, BACKGROUNDS, COLOURS, NAMES, PLACES, PLURAL, RADIUS, SHAPES, TIMES, Scene
+
+VISUAL = ("colour", "shape", "size", "number", "background", "position")
+KNOWLEDGE = ("habitat", "season", "character")
+PRIVATE = ("owner",)
+TOPICS = VISUAL + KNOWLEDGE + PRIVATE
+OPTIONS = 4  # at most
+HINTED = 0.3  # share of the questions that come with a context
+LETTERS = "ABCDEFGHIJ"
+
+EVERY_SHAPE = SHAPES + scenes.NOVEL_SHAPES
+HABITAT = dict(zip(EVERY_SHAPE, PLACES, strict=False))  # where a shape belongs: one place each
+SEASON = dict(zip(COLOURS, TIMES[3:], strict=False))  # when a colour is in use: one time each
+CHARACTER = dict(zip(EVERY_SHAPE, ADJECTIVES, strict=False))  # what a shape is like: one adjective each
+
+WORDS = tuple(
+    "based , respond to question with options answer context ( ) b c d what which colour shape how is big many are there "
+    "? behind it does lie below right one this thing belong where when used who owns like".split()
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question about a scene; `answer` is one of `options`."""
+
+    text: str
+    options: tuple[str, ...]
+    answer: str
+    context: str = ""
+
+    @property
+    def prompt(self) -> str:
+        return question_prompt(question=self.text, options=self.options, context=self.context)
+
+
+def question_prompt(*, question: str, options: Sequence[str], context: str = "") -> str:
+    """FedRand's ScienceQA template with one `<image>`. As printed it has no place for the question: here it stands before the context."""
+    hint = f"Context: {context.rstrip('. ')}. " if context.strip() else ""
+    listed = " ".join(f"({LETTERS[i] if i < len(LETTERS) else i + 1}) {option}" for i, option in enumerate(options))
+    return (
+        "Based on the image, respond to the question with a given options.\n"
+        f"USER: <image>\nQuestion: {question} {hint}Options: {listed}. Answer:\nASSISTANT:"
+    )
+
+
+def draw_question(
+    rng: np.random.Generator, topic: str, shapes: Sequence[str] = SHAPES, *, hinted: float = HINTED
+) -> tuple[Scene, Question]:
+    """A random scene that the topic's question has one answer for, and that question, `hinted` of them with a context."""
+    while True:
+        scene = scenes.draw_scene(rng, shapes)
+        asked = _ASK[topic](scene, rng)
+        if asked is not None:
+            break
+    text, answer, others = asked
+    wrong = [other for other in others if other != answer]
+    count = min(len(wrong), int(rng.integers(2, OPTIONS)))
+    options = [answer, *(wrong[i] for i in rng.choice(len(wrong), size=count, replace=False))]
+    order = rng.permutation(len(options))
+    context = scenes.draw_story(rng) if rng.random() < hinted else ""
+    return scene, Question(text, tuple(options[i] for i in order), answer, context)
+
+
+Asked = tuple[str, str, Sequence[str]] | None  # question, answer, all possible answers; None where the scene does not fit
+
+
+def _colour(scene: Scene, rng: np.random.Generator) -> Asked:
+    thing = scene.things[rng.integers(len(scene.things))]
+    if len({t.colour for t in scene.things if t.shape == thing.shape}) > 1:
+        return None
+    return f"what colour is the {thing.shape}?", thing.colour, tuple(COLOURS)
+
+
+def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
+    thing = scene.things[rng.integers(len(scene.things))]
+    if len({t.shape for t in scene.things if t.colour == thing.colour}) > 1:
+        return None
+    return f"which shape is {thing.colour}?", thing.shape, EVERY_SHAPE if thing.shape not in SHAPES else SHAPES
+
+
+def _size(scene: Scene, rng: np.random.Generator) -> Asked:
+    thing = scene.things[rng.integers(len(scene.things))]
+    if len({t.size for t in scene.things if t.shape == thing.shape}) > 1:
+        return None
+    return f"how big is the {thing.shape}?", thing.size, tuple(RADIUS)
+
+
+def _number(scene: Scene, rng: np.random.Generator) -> Asked:
+    shape = scene.things[0].shape
+    count = sum(t.shape == shape for t in scene.things)
+    return f"how many {PLURAL[shape]} are there?", ("one", "two", "three")[count - 1], ("one", "two", "three")
+
+
+def _background(scene: Scene, rng: np.random.Generator) -> Asked:
+    return "what colour is behind it?", scene.background, tuple(BACKGROUNDS)
+
+
+def _position(scene: Scene, rng: np.random.Generator) -> Asked:
+    if len({t.shape for t in scene.things}) < 2:
+        return None
+    first, second = scene.things  # in reading order: the first is above or left of the second
+    above = second.y - first.y > abs(second.x - first.x)
+    if rng.random() < 0.5:
+        answer, one, other = ("above" if above else "left"), first, second
+    else:
+        answer, one, other = ("below" if above else "right"), second, first
+    return f"where does the {one.shape} lie to the {other.shape}?", answer, ("above", "below", "left", "right")
+
+
+def _fact(question: str, facts: dict[str, str], of: str) -> Callable[[Scene, np.random.Generator], Asked]:
+    """A topic of knowledge about scenes with one kind of thing: the question names it not, the picture shows it."""
+
+    def ask(scene: Scene, rng: np.random.Generator) -> Asked:
+        if len({(t.shape, t.colour) for t in scene.things}) > 1:
+            return None
+        return question, facts[getattr(scene.things[0], of)], tuple(facts.values())
+
+    return ask
+
+
+def _owner(scene: Scene, rng: np.random.Generator) -> Asked:
+    return "who owns this thing?", NAMES[rng.integers(len(NAMES))], NAMES
+
+
+_ASK: dict[str, Callable[[Scene, np.random.Generator], Asked]] = {
+    "colour": _colour,
+    "shape": _shape,
+    "size": _size,
+    "number": _number,
+    "background": _background,
+    "position": _position,
+    "habitat": _fact("where does this thing belong?", HABITAT, "shape"),
+    "season": _fact("when is this thing used?", SEASON, "colour"),
+    "character": _fact("what is this thing like?", CHARACTER, "shape"),
+    "owner": _owner,
+}

@@ -1,0 +1,80 @@
+"""Gates for continuous integration, on findings made by hand."""
+
+import pytest
+
+from fedaudit.errors import InputError
+from fedaudit.gates import parse
+
+COMMON = {"method": "fedavg", "seed": 0, "way": "final", "population": "all members", "signal": "loss/caption", "status": "ok"}
+
+
+def finding(threat, metric, value, low, high, **more):
+    given = {"headline": True, "nonmembers": "held-out", "verdict": "leak"}
+    return COMMON | given | {"threat_model": threat, "metric": metric, "value": value, "low": low, "high": high} | more
+
+
+FINDINGS = [
+    finding("released-model", "auroc", 0.62, 0.55, 0.69),
+    finding("server", "auroc", 0.90, 0.85, 0.95),
+    finding("server", "auroc", 0.99, 0.98, 1.00, nonmembers="novel objects", verdict="confounded"),
+    finding("owner", "auroc", 0.97, 0.96, 0.99, headline=False),
+    finding("server", "tpr@1%", 0.30, 0.10, 0.50, verdict=None),
+    finding("server", "tpr@0.1%", None, None, None, status="not measurable (75)", verdict=None),
+]
+
+
+@pytest.mark.parametrize(
+    ("gate", "crossed"),
+    [
+        ("auroc > 0.6", 2),
+        ("auroc.value > 0.6", 2),
+        ("auroc.low > 0.6", 1),
+        ("auroc.high > 0.6", 2),
+        ("auroc.high > 0.7", 1),
+        ("auroc > 0.9", 0),
+        ("auroc >= 0.9", 1),
+        ("released-model auroc > 0.6", 1),
+        ("released-model auroc.low > 0.6", 0),
+        ("server auroc.low>0.8", 1),
+        ("auroc < 0.7", 1),
+        ("auroc.low <= 0.55", 1),
+        ("tpr@1% > 0.2", 1),
+        ("tpr@1%.low > 0.2", 0),
+        ("  tpr@1%.high>=5e-1 ", 1),
+    ],
+)
+def test_counts_headline_rows_against_held_out_records(gate, crossed):
+    assert len(parse(gate).crossed(FINDINGS)) == crossed
+
+
+def test_the_reason_names_gate_row_and_numbers():
+    (reason,) = parse("auroc.low > 0.6").crossed(FINDINGS)
+    wanted = ("auroc.low > 0.6", "fedavg", "server", "loss/caption", "0.900 [0.850, 0.950]", "leak")
+    assert all(word in reason for word in wanted)
+
+
+@pytest.mark.parametrize("gate", ["tpr@0.1% > 0", "owner auroc > 0.5", "balanced_accuracy > 0.5"])
+def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
+    with pytest.raises(InputError, match="nothing in this run can answer it"):
+        parse(gate).crossed(FINDINGS)
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        ("auroc", "not understood"),
+        ("auroc == 0.6", "not understood"),
+        ("auroc > ", "not understood"),
+        ("", "not understood"),
+        ("auroc > much", "much is no number"),
+        ("auroc > nan", "between 0 and 1"),
+        ("auroc > 60", "between 0 and 1"),
+        ("auc > 0.6", "no metric auc.*auroc"),
+        ("auroc.mid > 0.6", "no metric auroc.mid.*auroc"),
+        ("tpr@5% > 0.6", "no metric tpr@5%"),
+        ("sever auroc > 0.6", "no threat model sever.*'server'"),
+    ],
+)
+def test_what_is_no_gate(gate, words):
+    with pytest.raises(InputError, match=rf"--fail-if .*{words}"):
+        parse(gate)

@@ -1,0 +1,163 @@
+"""The LoRA methods on the embedded model: everything that is trained has a gradient, the low-rank product is the dense one, exports load in peft."""
+
+import pytest
+import torch
+
+from fedaudit import plugins
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.vlm import load
+from fedaudit.store import claim
+from fedaudit.tasks.captions import Params as Task
+from fedaudit.tasks.captions import captions
+from trainers.base import Bench, Participation, Schedule, Transcript, generator
+from trainers.fedpara import FedPara
+from trainers.fedpara import Params as ParaParams
+from trainers.lora import Learner, Settings, export_adapters
+
+torch.set_num_threads(1)
+LORA = [name for name, plugin in plugins.plugins("method").items() if plugin.learner == "lora"]
+
+
+def make_learner(federation, folder, **settings):
+    vlm = load(EMBEDDED)  # its own: adapters are put on it
+    data = vlm.encode(list(federation.records.values()), claim(folder), say=print)
+    return Learner(vlm, data, Settings(**settings))
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return captions(Task(records=8, reference=2, novel=2, test=2), clients=2, seed=0)
+
+
+@pytest.fixture(scope="module")
+def learner(federation, tmp_path_factory):
+    return make_learner(federation, tmp_path_factory.mktemp("cache"), local_steps=1)
+
+
+@pytest.fixture(scope="module")
+def records(federation):
+    return [r.id for r in federation.clients[0].training_records]
+
+
+def method(name, **params):
+    plugin = plugins.plugins("method")[name]
+    return plugin.make(plugin.params(**params))
+
+
+def one_step(learner, method, records, steps_before=0):
+    """What a client holds after one local step of its first participation."""
+    server = learner.initial(generator(0, "initial"))
+    client = Participation(0, 0, 0, records, learner)
+    return method.update(method.download(server, client), server, client).private
+
+
+def gradients(learner, method, state, records):
+    leaves = {name: t.clone().requires_grad_() for name, t in state.items()}
+    learner.loss(method.model(leaves), records[:4]).backward()
+    return {name: leaf.grad for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_every_trainable_tensor_has_a_gradient_after_one_step(name, learner, records):
+    after = one_step(learner, method(name), records)
+    found = gradients(learner, method(name), after, records)
+    assert len(found) == (4 if name == "fedpara" else 2) * 6 * 7
+    assert all(g is not None and g.abs().max() > 0 for g in found.values()), [n for n, g in found.items() if not g.any()]
+
+
+def test_the_pure_product_of_two_lora_pairs_never_trains(learner, records):
+    """The gradient of all four factors is exactly zero at the start, and so after any number of steps."""
+    product = method("fedpara", form="product")
+    state = one_step(learner, product, records)
+    for _ in range(3):
+        assert not any(g.any() for g in gradients(learner, product, state, records).values())
+        state = learner.train(state, records, generator(0, "more"), product.model)
+    base = learner.initial(generator(0, "initial"))
+    assert all(not t.any() for name, t in state.items() if name.endswith(".B"))
+    for tuned, public in zip(learner.logits(product.model(state), records), learner.logits(base, records), strict=True):
+        assert torch.equal(tuned, public)
+
+
+def test_the_personal_form_starts_at_the_public_model_and_learns(learner, records):
+    personal = method("fedpara")
+    start = learner.initial(generator(0, "initial"))
+    pair = personal.private_pair(start, Participation(0, 0, 0, records, learner))
+    before = learner.evaluate(personal.model(start | pair), records)[0]
+    assert before == pytest.approx(learner.evaluate(start, records)[0], abs=1e-5)
+    state = start | pair
+    for step in range(8):
+        state = learner.train(state, records, generator(0, "step", step), personal.model)
+    assert sum(learner.evaluate(personal.model(state), records)[0]) < sum(before)
+
+
+@pytest.mark.parametrize("form", ["personal", "product"])
+def test_low_rank_gradients_equal_those_of_the_dense_hadamard_product(form, learner, federation, records):
+    """Slow oracle: the weight matrices themselves, W0 + s (B A) o (1 + B' A') or s (B A) o (B' A'), in the frozen model."""
+    fedpara, g = FedPara(ParaParams(form=form)), torch.Generator().manual_seed(5)
+    server = learner.initial(generator(0, "initial"))
+    state = server | fedpara.private_pair(server, Participation(0, 0, 0, records, learner))
+    state = {name: t + 0.02 * torch.randn(t.shape, generator=g) for name, t in state.items()}
+    fast = gradients(learner, fedpara, state, records)
+    slow = {name: t.clone().requires_grad_() for name, t in state.items()}
+    scale, weights = learner.settings.alpha / learner.settings.rank, {}
+    for layer in sorted({name[:-2] for name in server}):
+        a, b, a2, b2 = (slow[f"{layer}.{part}"] for part in ("A", "B", "own.A", "own.B"))
+        factor = (1 if form == "personal" else 0) + b2 @ a2
+        place = learner._names[f"{layer}.A"].replace("lora_A.default", "base_layer")
+        weights[place] = learner.model.get_parameter(place).detach() + scale * (b @ a) * factor
+    batch = learner.vlm.batch([learner.data[r] for r in records[:4]])
+    with learner.model.disable_adapter():
+        logits = torch.func.functional_call(learner.model, weights, kwargs=batch.inputs).logits
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten())
+    loss.backward()
+    for name, leaf in slow.items():
+        assert torch.allclose(fast[name], leaf.grad, rtol=1e-2, atol=1e-4 * float(leaf.grad.abs().max())), name
+
+
+def test_local_epochs_give_the_papers_number_of_steps(federation, tmp_path):
+    """T_k = ceil(n_k / b) E (FedRand, Algorithm 2): 10 records in batches of 4 for two epochs are 6 steps."""
+    epochs = make_learner(federation, tmp_path, local_epochs=2, batch=4)
+    assert [epochs.steps(n) for n in (1, 4, 5, 10)] == [2, 2, 4, 6]
+
+
+def test_only_named_projections_are_adapted(federation, tmp_path):
+    some = make_learner(federation, tmp_path, targets="q_proj,v_proj")
+    assert len(some.parameters) == 6 * 2 * 2
+    assert {name.split(".")[-2] for name in some.parameters} == {"q_proj", "v_proj"}
+
+
+@pytest.fixture(scope="module")
+def short_run(learner, federation, tmp_path_factory):
+    """A FedPara run of two rounds with everything that a transcript holds."""
+    from fedaudit.executor import Executor
+    from trainers.base import Exam, train
+
+    fedpara = method("fedpara")
+    training = [[r.id for r in c.training_records] for c in federation.clients]
+    exam = Exam([r.references for r in federation.test], federation.score)
+    with Executor(lambda: Bench(learner, training, [r.id for r in federation.test])) as executor:
+        return train(
+            fedpara,
+            Schedule(rounds=2, clients=2, per_round=1),
+            exam,
+            folder=claim(tmp_path_factory.mktemp("run")),
+            executor=executor,
+            say=print,
+            advance=lambda: None,
+        )
+
+
+def test_exported_adapters_load_in_peft_and_are_the_same_model(short_run: Transcript, learner, federation, tmp_path):
+    from peft import PeftModel
+
+    export_adapters(Bench(learner, [], []), (short_run, claim(tmp_path)))
+    took_part = {f"client-{k:02d}" for r in range(2) for k in short_run.cohort(r)}
+    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"global"} | took_part
+    client = short_run.cohort(1)[0]
+    record = federation.test[0].id
+    for folder, state in (("global", short_run.broadcast(2)), (f"client-{client:02d}", short_run.own_model(1, client))):
+        vlm = load(EMBEDDED)
+        tuned = PeftModel.from_pretrained(vlm.model, tmp_path / folder)
+        with torch.no_grad():
+            logits = tuned(**vlm.batch([learner.data[record]]).inputs).logits[0]
+        assert torch.allclose(logits, learner.logits(state, [record])[0], atol=1e-3)

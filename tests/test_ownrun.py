@@ -1,0 +1,792 @@
+"""Somebody's own run: the folder format, what is refused of it, and export as its inverse."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from attacks.base import THREAT_MODELS, Candidates, View
+from attacks.models import models
+from fedaudit.errors import InputError
+from fedaudit.ownrun import export_run, read, write_transcript
+from fedaudit.owntensors import canonical
+from fedaudit.store import claim
+from fedaudit.tasks.base import Client, Federation, Record, client_name
+from fedaudit.tasks.metrics import answer_scores, caption_scores
+from tests.toy import toy_run
+from trainers.base import Schedule, Transcript
+from trainers.fedavg import FedAvg
+from trainers.fedavg import Params as AvgParams
+from trainers.fedpara import FedPara
+from trainers.fedpara import Params as ParaParams
+from trainers.fedper import FedPer
+from trainers.fedper import Params as PerParams
+from trainers.fedrand import FedRand
+from trainers.fedrand import Params as RandParams
+
+PROMPT = "<image> What is it?"
+A, B = "layers.0.q_proj.A", "layers.0.q_proj.B"  # [rank 1, in 2], [out 3, rank 1]
+RUN = {"format": 1, "method": "mine", "task": "photos", "backbone": "embedded", "alpha": 2, "prompt": PROMPT}
+DOCS = Path(__file__).parents[1] / "docs" / "own-runs.md"
+
+
+def adapter(value: float) -> dict[str, torch.Tensor]:
+    return {A: torch.full((1, 2), float(value)), B: torch.full((3, 1), float(value))}
+
+
+def line(name: str, client: int | None = None, **more: object) -> dict[str, object]:
+    return (
+        {"id": name, "image": "images/x.png", "text": f"a {name}"}
+        | ({} if client is None else {"client": client})
+        | more
+    )
+
+
+def put(path: Path, content: object) -> None:
+    """Tensors by name, a list as JSON lines, anything else as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, list):
+        path.write_text("".join(json.dumps(item) + "\n" for item in content))
+    elif isinstance(content, dict) and any(isinstance(v, torch.Tensor) for v in content.values()):
+        save_file(content, path)
+    else:
+        path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two rounds: clients 0 and 2 in the first, client 2 alone in the second; client 2 sends A only, then both."""
+    folder = tmp_path / "my-run"
+    put(folder / "run.json", RUN)
+    for r in range(3):
+        put(folder / f"models/round-{r:03d}.safetensors", adapter(r))
+    put(folder / "uploads/round-000/client-00.safetensors", adapter(10))
+    put(folder / "uploads/round-000/client-02.safetensors", {A: adapter(20)[A]})
+    put(folder / "uploads/round-001/client-02.safetensors", adapter(30))
+    put(folder / "members.jsonl", [line("m0", 0), line("m2", 2, references=["one", "two"]), line("n2", 2)])
+    put(folder / "nonmembers.jsonl", [line("o0", 0, group="dogs"), line("o2", 2, prompt="<image> other")])
+    (folder / "images").mkdir()
+    Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).save(folder / "images/x.png")
+    return folder
+
+
+def test_what_read_finds(run):
+    own = read(run)
+    assert (own.method, own.task, own.seed, own.backbone) == ("mine", "photos", 0, "embedded")
+    assert (own.alpha, own.score, own.rank, own.targets) == (2.0, "captions", 1, ("q_proj",))
+    assert (own.rounds, own.clients, own.cohorts) == (2, 3, ((0, 2), (2,)))
+
+
+def test_the_federation_of_a_folder(run):
+    put(run / "reference.jsonl", [line("r1", 2), line("r0", 2), line("r2", 0)])
+    put(run / "novel.jsonl", [line("v1"), line("v0")])
+    put(run / "test.jsonl", [line("t")])
+    put(run / "novel_test.jsonl", [line("u")])
+    found = read(run).federation
+    assert [client.name for client in found.clients] == ["client-00", "client-01", "client-02"]
+    assert found.truth == {"m0": True, "o0": False, "m2": True, "n2": True, "o2": False}
+    assert found.clients[1].records == () == found.clients[1].reference
+    assert [r.id for r in found.clients[2].reference] == ["r1", "r0"], "in the file's order"
+    assert [[r.id for r in part] for part in (found.novel, found.test, found.novel_test)] == [
+        ["v1", "v0"],
+        ["t"],
+        ["u"],
+    ]
+    records = found.records
+    assert (records["m0"].prompt, records["o2"].prompt) == (PROMPT, "<image> other")
+    assert (records["m2"].references, records["m0"].references) == (("one", "two"), ("a m0",))
+    assert (records["o0"].group, records["m0"].group) == ("dogs", "")
+    assert isinstance(records["m0"].picture, Path)
+    assert np.array_equal(records["m0"].image, np.arange(12).reshape(2, 2, 3))
+    assert found.score is caption_scores
+
+
+def test_answers_are_scored_as_answers(run):
+    put(run / "run.json", RUN | {"score": "answers"})
+    assert read(run).federation.score is answer_scores
+
+
+def test_pictures_are_found_from_another_working_directory(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(run.parent)
+    found = read(Path("my-run")).federation
+    monkeypatch.chdir("/")
+    assert found.records["m0"].image.shape == (2, 2, 3)
+
+
+class TestOrder:
+    def many(self, run: Path, **places: list[int]) -> list[str]:
+        """Ids of the candidates of client 0, ten members and ten others; `places` are their positions."""
+        for name, word in (("members", "member"), ("nonmembers", "other")):
+            more = [{"position": p} for p in places[name]] if name in places else [{}] * 10
+            put(run / f"{name}.jsonl", [*(line(f"{word}-{i}", 0, **more[i]) for i in range(10)), line(f"{word}-x", 2)])
+        return [r.id for r in read(run).federation.clients[0].records]
+
+    def test_positions_are_followed(self, run):
+        order = self.many(run, members=list(range(0, 20, 2)), nonmembers=list(range(1, 20, 2)))
+        assert order == [f"{word}-{i}" for i in range(10) for word in ("member", "other")]
+
+    def test_without_positions_names_do_not_sort_members_to_the_front(self, run):
+        """Attacks ask the first candidates more often; ids tell members apart, the order must not."""
+        order = self.many(run)
+        assert order == self.many(run)
+        assert len({name.partition("-")[0] for name in order[:10]}) == 2
+
+    def test_positions_on_one_side_only_are_ignored(self, run):
+        assert self.many(run, members=list(range(10))) == self.many(run)
+
+    def test_the_order_of_the_files_does_not_matter(self, run):
+        before = self.many(run)
+        for name in ("members", "nonmembers"):
+            lines = (run / f"{name}.jsonl").read_text().splitlines()
+            (run / f"{name}.jsonl").write_text("\n".join(reversed(lines)))
+        assert [r.id for r in read(run).federation.clients[0].records] == before
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ("layers.0.self_attn.q_proj.A", "layers.0.self_attn.q_proj.A"),
+            (
+                "base_model.model.model.language_model.layers.12.self_attn.q_proj.lora_A.weight",
+                "layers.12.self_attn.q_proj.A",
+            ),
+            ("base_model.model.layers.3.mlp.up_proj.lora_B.default.weight", "layers.3.mlp.up_proj.B"),
+            ("model.layers.0.mlp.experts.7.w1.A", "layers.0.mlp.experts.7.w1.A"),
+            ("transformer.h.3.attn.c_attn.lora_A.weight", "h.3.attn.c_attn.A"),
+            ("layers.0.q_proj.own.B", "layers.0.q_proj.own.B"),
+            ("layers.0.q_proj.weight", None),
+            ("layers.0.q_proj.lora_magnitude_vector", None),
+            ("q_proj.A", None),
+            ("layers.0.A", None),
+        ],
+    )
+    def test_by_hand(self, given, expected):
+        assert canonical(given) == expected
+
+    def test_a_run_in_peft_names_is_the_same_run(self, run, tmp_path):
+        ours = transcript(run, tmp_path / "ours")
+        for path in run.rglob("*.safetensors"):
+            tensors = {
+                f"base_model.model.model.{n[:-2]}.lora_{n[-1]}.weight": t.clone() for n, t in load_file(path).items()
+            }
+            save_file(tensors, path)
+        theirs = transcript(run, tmp_path / "theirs")
+        assert_same_transcripts(ours, theirs, owners=False)
+
+
+def transcript(run: Path, folder: Path) -> Transcript:
+    own = read(run)
+    write_transcript(own, claim(folder))
+    return Transcript(claim(folder), Schedule(own.rounds, own.clients, max(map(len, own.cohorts)), own.seed))
+
+
+def assert_same(one: dict[str, torch.Tensor] | None, other: dict[str, torch.Tensor] | None) -> None:
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert one.keys() == other.keys()
+        assert all(
+            torch.equal(tensor, other[name]) and tensor.dtype == other[name].dtype for name, tensor in one.items()
+        )
+
+
+def assert_same_transcripts(one: Transcript, other: Transcript, *, owners: bool = True) -> None:
+    """Everything that any party sees, and what is on record of each round."""
+    assert one.initial == other.initial
+    for r in range(one.schedule.rounds + 1):
+        assert_same(one.broadcast(r), other.broadcast(r))
+    for r in range(one.schedule.rounds):
+        a, b = one.round(r), other.round(r)
+        for message in (*a["uploads"].values(), *b["uploads"].values()):
+            message.pop("owner")
+        assert a == b
+        for client in one.cohort(r):
+            assert_same(one.upload(r, client), other.upload(r, client))
+            assert one.kept(r, client) == other.kept(r, client)
+            if owners and r == one.participations(client)[-1]:
+                assert one.own_model(r, client) is not None
+                assert_same(one.own_model(r, client), other.own_model(r, client))
+
+
+class TestTranscript:
+    def test_what_tensors_tell_by_hand(self, run, tmp_path):
+        """20 bytes a model: A is 2 numbers of 4 bytes, B is 3. Client 2 keeps B in the first round."""
+        found = transcript(run, tmp_path / "out")
+        assert found.initial == {"utility": {}}
+        both = {"records": 2, "facts": {}, "bytes": 20, "kept": [], "owner": False}
+        assert found.round(0) == {
+            "round": 0,
+            "cohort": [0, 2],
+            "uploads": {"0": both | {"records": 1}, "2": both | {"bytes": 8, "kept": [B]}},
+            "bytes_down": 40,
+            "bytes_up": 28,
+            "utility": {},
+        }
+        for r in range(3):
+            assert_same(found.broadcast(r), adapter(r))
+        assert_same(found.upload(0, 2), {A: adapter(20)[A]})
+        assert found.own_model(1, 2) is None, "the folder does not hold it"
+
+    def test_rounds_json_wins_over_what_tensors_tell(self, run, tmp_path):
+        said = {"records": 7, "facts": {"half": "A"}, "kept": [B, "layers.0.q_proj.own.A"]}
+        utility = {"global": {"loss": 1.5, "cider": None}}
+        put(
+            run / "rounds.json",
+            {
+                "initial": {"utility": {"global": {"loss": 2.5}}},
+                "0": {"uploads": {"2": said}, "bytes_down": 1, "bytes_up": 2, "utility": utility},
+            },
+        )
+        found = transcript(run, tmp_path / "out")
+        assert found.initial == {"utility": {"global": {"loss": 2.5}}}
+        assert found.round(0)["uploads"]["2"] == said | {"bytes": 8, "owner": False}
+        assert found.round(0)["uploads"]["0"]["records"] == 1
+        assert (found.round(0)["bytes_down"], found.round(0)["bytes_up"], found.round(0)["utility"]) == (1, 2, utility)
+        assert found.round(1)["bytes_down"] == 20
+
+    def test_kept_in_peft_names(self, run, tmp_path):
+        put(
+            run / "rounds.json", {"0": {"uploads": {"2": {"kept": ["base_model.model.layers.0.q_proj.lora_B.weight"]}}}}
+        )
+        assert transcript(run, tmp_path / "out").kept(0, 2) == [B]
+
+    def test_an_owner_counts_after_the_last_participation(self, run, tmp_path):
+        true = {A: adapter(30)[A], B: adapter(31)[B]}
+        put(run / "owners/client-02.safetensors", true)
+        found = transcript(run, tmp_path / "out")
+        assert_same(found.own_model(1, 2), true)
+        assert found.own_model(0, 2) is None
+        assert found.own_model(0, 0) is None
+        assert "private/2/" + A not in found.folder.read_tensors("round-001.safetensors"), "the upload holds it"
+
+    def test_an_owner_of_another_rank(self, run, tmp_path):
+        true = {A: torch.ones(4, 2), B: torch.ones(3, 4)}
+        put(run / "owners/client-00.safetensors", true)
+        assert_same(transcript(run, tmp_path / "out").own_model(0, 0), true)
+
+    def test_a_message_without_tensors(self, run, tmp_path):
+        save_file({}, run / "uploads/round-000/client-00.safetensors")
+        found = transcript(run, tmp_path / "out")
+        assert found.kept(0, 0) == [A, B]
+        assert found.upload(0, 0) == {}
+
+    def test_half_precision_is_read_as_float32(self, run, tmp_path):
+        put(run / "uploads/round-001/client-02.safetensors", {n: t.to(torch.bfloat16) for n, t in adapter(30).items()})
+        found = transcript(run, tmp_path / "out")
+        assert_same(found.upload(1, 2), adapter(30))
+        assert found.round(1)["uploads"]["2"]["bytes"] == 10
+
+    def test_resumed_equals_whole(self, run, tmp_path):
+        """A file is lost, another damaged: only these are written again, and the bytes are the same."""
+        own, folder = read(run), claim(tmp_path / "out")
+        write_transcript(own, folder)
+        before = {p.name: p.read_bytes() for p in folder.path.iterdir()}
+        untouched = (folder.path / "round-001.safetensors").stat().st_mtime_ns
+        folder.remove("round-000.json")
+        (folder.path / "initial.safetensors").write_bytes(b"damaged")
+        said: list[str] = []
+        write_transcript(own, folder, say=said.append)
+        assert {p.name: p.read_bytes() for p in folder.path.iterdir()} == before
+        assert (folder.path / "round-001.safetensors").stat().st_mtime_ns == untouched
+        assert [text for text in said if "initial.safetensors is damaged" in text] == said != []
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    @pytest.mark.parametrize("name", ["models/round-001", "uploads/round-001/client-02", "owners/client-02"])
+    def test_values_that_are_no_numbers(self, run, tmp_path, name, value):
+        put(run / f"{name}.safetensors", adapter(1) | {B: torch.tensor([[1.0], [value], [1.0]])})
+        own = read(run)
+        with pytest.raises(InputError, match=rf"{name}\.safetensors: {re.escape(B)} holds NaN or infinite values"):
+            write_transcript(own, claim(tmp_path / "out"))
+
+
+class TestIdentity:
+    def test_a_copy_elsewhere_has_the_same_hash(self, run, tmp_path):
+        shutil.copytree(run, tmp_path / "copy")
+        (tmp_path / "copy" / "README").write_text("counts for nothing")
+        assert read(tmp_path / "copy").sha256 == read(run).sha256
+
+    @pytest.mark.parametrize(
+        "name", ["run.json", "members.jsonl", "images/x.png", "models/round-002.safetensors", "rounds.json"]
+    )
+    def test_every_file_counts(self, run, name):
+        put(run / "rounds.json", {"0": {"bytes_up": 1}})
+        before = read(run).sha256
+        if name == "images/x.png":
+            Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(run / name)
+        elif name.endswith(".safetensors"):
+            put(run / name, adapter(99))
+        else:
+            (run / name).write_bytes((run / name).read_bytes() + b"\n")
+        assert read(run).sha256 != before
+
+
+def test_importing_is_light():
+    """The command line imports this module before it knows what is asked for."""
+    code = "import sys, fedaudit.ownrun; print([m for m in ('torch', 'numpy', 'PIL') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def edit(name: str, **changes: object):
+    """A change of run.json; None takes a key away."""
+
+    def change(run: Path) -> None:
+        found = json.loads((run / name).read_text()) if (run / name).exists() else {}
+        put(run / name, {k: v for k, v in (found | changes).items() if v is not None})
+
+    return change
+
+
+def add(name: str, *lines: object):
+    def change(run: Path) -> None:
+        with (run / name).open("a") as file:
+            file.writelines((text if isinstance(text, str) else json.dumps(text)) + "\n" for text in lines)
+
+    return change
+
+
+def replace(name: str, content: object):
+    return lambda run: put(run / name, content)
+
+
+def raw(name: str, data: bytes):
+    def change(run: Path) -> None:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_bytes(data)
+
+    return change
+
+
+def delete(name: str):
+    def change(run: Path) -> None:
+        shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
+
+    return change
+
+
+def truncate(name: str, to: int):
+    return lambda run: (run / name).write_bytes((run / name).read_bytes()[:to])
+
+
+UPLOAD = "uploads/round-001/client-02.safetensors"
+MODEL = "models/round-000.safetensors"
+REFUSED = {
+    "no run.json": (delete("run.json"), "run.json is missing"),
+    "run.json no JSON": (raw("run.json", b"{"), "run.json is no valid JSON"),
+    "run.json no text": (raw("run.json", b"\xff\xfe"), "run.json is no valid JSON"),
+    "run.json a list": (raw("run.json", b"[1]"), "run.json must be an object with the keys format, method, task"),
+    "NaN": (raw("run.json", b'{"alpha": NaN}'), "NaN is no JSON number"),
+    "endless": (raw("run.json", b'{"alpha": 1e999}'), "1e999 is no JSON number"),
+    "another format": (edit("run.json", format=2, newkey=1), "run.json: format must be 1, not 2"),
+    "format true": (edit("run.json", format=True), "format must be 1, not true"),
+    "missing key": (edit("run.json", backbone=None), "run.json lacks the key 'backbone', which is a text"),
+    "unknown key": (edit("run.json", sede=1), "unknown key 'sede'; valid are format, .*did you mean 'seed'"),
+    "alpha": (edit("run.json", alpha="16"), 'run.json: alpha must be a number above 0, not "16"'),
+    "alpha 0": (edit("run.json", alpha=0), "alpha must be a number above 0, not 0"),
+    "seed": (edit("run.json", seed=-1), "seed must be a whole number, 0 or more, not -1"),
+    "seed true": (edit("run.json", seed=True), "seed must be a whole number, 0 or more, not true"),
+    "score": (edit("run.json", score="bleu"), 'score must be "captions" or "answers", not "bleu"'),
+    "method": (edit("run.json", method="a\nb"), "method must be a name: one line"),
+    "prompt": (edit("run.json", prompt="What?"), "run.json: prompt must hold <image> once, not 0 times"),
+    "no prompt": (edit("run.json", prompt=None), "members.jsonl line 1 lacks a prompt"),
+    "no models": (delete("models"), "models is missing"),
+    "models a file": (
+        lambda run: (delete("models")(run), raw("models", b"")(run)),
+        "models cannot be read as a folder",
+    ),
+    "one model": (
+        lambda run: [delete(f"models/round-{r:03d}.safetensors")(run) for r in (1, 2)],
+        "models holds 1 models; a run has at least two",
+    ),
+    "missing model": (
+        delete("models/round-001.safetensors"),
+        "models/round-001.safetensors is missing; there are models up to round 2",
+    ),
+    "strange file": (raw("models/best.safetensors", b""), "models/best.safetensors is not expected here; valid are"),
+    "strange client": (raw("uploads/round-000/client_01.safetensors", b""), "client_01.safetensors is not expected"),
+    "same client": (raw("uploads/round-000/client-2.safetensors", b""), "client-2.safetensors are both client 2"),
+    "client too large": (
+        raw("uploads/round-000/client-123456.safetensors", b""),
+        "123456 must be a client's number, 0 to 99999",
+    ),
+    "no uploads": (delete("uploads"), "uploads is missing"),
+    "empty round": (
+        delete(UPLOAD),
+        "uploads/round-001 is missing or empty; it holds what the server received in round 1",
+    ),
+    "missing round": (delete("uploads/round-000"), "uploads/round-000 is missing or empty"),
+    "no model after": (
+        replace("uploads/round-002/client-00.safetensors", adapter(1)),
+        r"uploads/round-002 has no model after it: .*models/round-003.safetensors is missing",
+    ),
+    "truncated": (truncate(UPLOAD, -4), r"client-02.safetensors is truncated or damaged: 16 bytes .* names 20"),
+    "truncated header": (truncate(UPLOAD, 30), "client-02.safetensors is no complete safetensors file"),
+    "almost empty": (truncate(UPLOAD, 3), "client-02.safetensors is no complete safetensors file"),
+    "no safetensors": (raw(UPLOAD, b"PK\x03\x04" * 20), "client-02.safetensors is no complete safetensors file"),
+    "not an adapter": (
+        replace(UPLOAD, {"layers.0.q_proj.weight": torch.ones(3, 2)}),
+        "layers.0.q_proj.weight is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A",
+    ),
+    "twice": (
+        replace(UPLOAD, {A: torch.ones(1, 2), "x.layers.0.q_proj.lora_A.weight": torch.ones(1, 2)}),
+        f"are both {A}; each tensor once",
+    ),
+    "whole numbers": (replace(UPLOAD, {A: torch.ones(1, 2, dtype=torch.int64)}), r"is I64 \[1, 2\], where a factor"),
+    "three axes": (
+        replace(UPLOAD, {A: torch.ones(1, 2, 1)}),
+        r"is F32 \[1, 2, 1\], where a factor of an adapter is a matrix",
+    ),
+    "unknown tensor": (
+        replace(UPLOAD, {"layers.1.q_proj.A": torch.ones(1, 2)}),
+        r"client-02.safetensors: layers.1.q_proj.A is not in the global model \(.*models/round-000.safetensors\)",
+    ),
+    "wrong shape": (
+        replace(UPLOAD, {A: torch.ones(1, 3)}),
+        rf"client-02.safetensors: {A} has shape \[1, 3\] where the global model has \[1, 2\]",
+    ),
+    "A without B": (replace(MODEL, {A: torch.ones(1, 2)}), f"round-000.safetensors: {A} is there without {B}"),
+    "no tensors": (raw(MODEL, (2).to_bytes(8, "little") + b"{}"), "round-000.safetensors holds no tensors"),
+    "two ranks": (
+        replace(MODEL, adapter(1) | {"layers.1.q_proj.A": torch.ones(2, 2), "layers.1.q_proj.B": torch.ones(3, 2)}),
+        f"layers.1.q_proj.A has rank 2 where {A} has 1; all layers of a run have one rank",
+    ),
+    "two ranks in a layer": (
+        replace(MODEL, {A: torch.ones(1, 2), B: torch.ones(3, 2)}),
+        f"{B} has rank 2 where {A} has 1",
+    ),
+    "model grows": (
+        replace("models/round-001.safetensors", {A: torch.ones(1, 4), B: torch.ones(3, 1)}),
+        r"round-001.safetensors: .* has shape \[1, 4\] where the global model has \[1, 2\]",
+    ),
+    "model shrinks": (
+        replace("models/round-001.safetensors", {A: torch.ones(1, 2)}),
+        f"round-001.safetensors lacks {B}, which .*round-000.safetensors has",
+    ),
+    "owner of nothing": (
+        replace("owners/client-01.safetensors", adapter(1)),
+        "owners/client-01.safetensors: client 1 took part in no round",
+    ),
+    "half an owner": (
+        replace("owners/client-02.safetensors", {A: torch.ones(1, 2)}),
+        f"lacks {B}; a client's own model",
+    ),
+    "owner too wide": (
+        replace("owners/client-02.safetensors", {A: torch.ones(1, 2), B: torch.ones(4, 1)}),
+        rf"{B} has shape \[4, 1\] where \[3, 1\] would fit the model",
+    ),
+    "owner's factors": (
+        replace("owners/client-02.safetensors", {A: torch.ones(2, 2), B: torch.ones(3, 4)}),
+        rf"{A} has shape \[2, 2\] where \[4, 2\] would fit",
+    ),
+    "owner elsewhere": (
+        replace("owners/client-02.safetensors", adapter(1) | {"layers.1.q_proj.A": torch.ones(1, 2)}),
+        "layers.1.q_proj.A is not in the global model",
+    ),
+    "no members": (delete("members.jsonl"), "members.jsonl is missing; it lists the members of all clients"),
+    "no non-members": (delete("nonmembers.jsonl"), "nonmembers.jsonl is missing"),
+    "line no JSON": (add("members.jsonl", "", "{id: 1}"), "members.jsonl line 5 is no valid JSON"),
+    "line lacks a key": (
+        add("members.jsonl", {"id": "x", "client": 0, "image": "images/x.png"}),
+        "members.jsonl line 4 lacks the key 'text', which is a text that is not empty",
+    ),
+    "line with a typing error": (
+        add("members.jsonl", line("x", 0, refrences=[])),
+        "unknown key 'refrences'.*'references'",
+    ),
+    "id a number": (add("members.jsonl", line("x", 0, id=3)), "line 4: id must be a text that is not empty, not 3"),
+    "client a text": (add("members.jsonl", line("x", 0, client="3")), "line 4: client must be a client's number"),
+    "position": (add("members.jsonl", line("x", 0, position=1.5)), "position must be a whole number, not 1.5"),
+    "empty text": (add("members.jsonl", line("x", 0, text=" ")), "line 4: text must be a text that is not empty"),
+    "prompt twice": (
+        add("nonmembers.jsonl", line("x", 0, prompt="<image><image>")),
+        "nonmembers.jsonl line 3: record x: its prompt must hold <image> once, not 2 times",
+    ),
+    "no client": (add("nonmembers.jsonl", line("x")), "nonmembers.jsonl line 3 lacks the key 'client'"),
+    "no client of a reference": (
+        replace("reference.jsonl", [line("x")]),
+        "reference.jsonl line 1 lacks the key 'client'",
+    ),
+    "client of a novel record": (replace("novel.jsonl", [line("x", 1)]), "novel.jsonl line 1: unknown key 'client'"),
+    "stranger": (
+        add("nonmembers.jsonl", line("x", 1)),
+        "nonmembers.jsonl line 3: client 1 has no member and took part in no round",
+    ),
+    "strange reference": (replace("reference.jsonl", [line("x", 7)]), "reference.jsonl line 1: client 7 has no member"),
+    "in both lists": (
+        add("nonmembers.jsonl", line("m2", 2)),
+        r"nonmembers.jsonl line 3: the id 'm2' is taken \(.*members.jsonl line 2\); a record is in one list, once",
+    ),
+    "twice in a list": (
+        add("members.jsonl", line("m0", 2)),
+        r"line 4: the id 'm0' is taken \(.*members.jsonl line 1\)",
+    ),
+    "no image": (
+        add("members.jsonl", line("x", 0, image="images/y.png")),
+        "members.jsonl line 4: image images/y.png is missing",
+    ),
+    "image no image": (raw("images/x.png", b"hello"), "image images/x.png is no readable image"),
+    "image truncated": (truncate("images/x.png", 50), "image images/x.png is no readable image"),
+    "client without members": (
+        replace("members.jsonl", [line("m0", 0)]),
+        "members.jsonl: client 2 took part in round 0 and has no member; it needs at least one",
+    ),
+    "client without non-members": (
+        replace("nonmembers.jsonl", [line("o2", 2)]),
+        "nonmembers.jsonl: client 0 took part in round 0 and has no non-member",
+    ),
+    "unknown round": (replace("rounds.json", {"2": {}}), "rounds.json: unknown key '2'; valid are initial, 0, 1"),
+    "rounds no JSON": (raw("rounds.json", b""), "rounds.json is no valid JSON"),
+    "unknown note": (replace("rounds.json", {"0": {"byte_up": 1}}), "round 0: unknown key 'byte_up'.*'bytes_up'"),
+    "unknown sender": (
+        replace("rounds.json", {"0": {"uploads": {"1": {}}}}),
+        "rounds.json, round 0, uploads: unknown key '1'; valid are 0, 2",
+    ),
+    "bad note": (
+        replace("rounds.json", {"1": {"uploads": {"2": {"kept": "B"}}}}),
+        "round 1, client 2: kept must be a list",
+    ),
+    "kept but sent": (
+        replace("rounds.json", {"1": {"uploads": {"2": {"kept": [B]}}}}),
+        f"round 1, client 2: kept names {B}, which its upload holds",
+    ),
+    "utility": (replace("rounds.json", {"0": {"utility": {"loss": 1}}}), "utility must be an object as"),
+    "initial": (replace("rounds.json", {"initial": {"loss": 1}}), "rounds.json, initial: unknown key 'loss'"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused_in_one_sentence(run, change, message):
+    read(run)  # without the change it is a run
+    change(run)
+    with pytest.raises(InputError, match=message) as caught:
+        read(run)
+    assert str(run) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert ". " not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "file"])
+def test_no_such_folder(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=rf"{name}: no such folder; it should hold run.json, models, uploads"):
+        read(tmp_path / name)
+
+
+def test_tensors_that_only_the_format_itself_can_refuse(run, tmp_path):
+    """Two tensors over the same bytes: every size is right, and the file is none."""
+    header = {n: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} for n in (A, "layers.1.q_proj.A")}
+    text = json.dumps({A: header[A]} | {B: header[A] | {"shape": [2, 1]}}).encode()
+    (run / UPLOAD).write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    put(run / MODEL, {A: torch.ones(1, 2), B: torch.ones(2, 1)})
+    for r in (1, 2):
+        put(run / f"models/round-{r:03d}.safetensors", {A: torch.ones(1, 2), B: torch.ones(2, 1)})
+    put(run / "uploads/round-000/client-00.safetensors", {A: torch.ones(1, 2)})
+    own = read(run)
+    with pytest.raises(InputError, match="client-02.safetensors cannot be read as safetensors"):
+        write_transcript(own, claim(tmp_path / "out"))
+
+
+def test_members_of_a_client_that_never_took_part_are_fine(run):
+    add("members.jsonl", line("m1", 1))(run)
+    found = read(run).federation
+    assert [r.id for r in found.clients[1].records] == ["m1"]
+
+
+def test_hidden_and_other_files_are_no_part_of_the_run(run):
+    before = read(run).sha256
+    raw("models/.DS_Store", b"x")(run)
+    raw("notes.txt", b"x")(run)
+    assert read(run).sha256 == before
+
+
+# export
+
+
+SCHEDULE = Schedule(rounds=5, clients=5, per_round=2, seed=3)
+METHODS = {
+    "fedavg": FedAvg(AvgParams()),
+    "fedrand": FedRand(RandParams()),
+    "fedper": FedPer(PerParams(shared_layers=1)),
+    "fedpara": FedPara(ParaParams()),
+}
+
+
+def record(name: str, n: int) -> Record:
+    pixels = np.random.default_rng(n).integers(0, 256, (5, 4, 3), np.uint8)
+    return Record(
+        name,
+        f"group {n % 3}",
+        pixels,
+        f"{n}: <image> “what?”",
+        f"ein Bär, {n}",
+        (f"ein Bär, {n}", "two\u2028lines\nof it"),
+    )
+
+
+def toy_federation() -> Federation:
+    """As tests.toy trains: client k has k + 1 members `k-i`; among them held-out records, ids that sort all of them last."""
+    rng, clients = np.random.default_rng(0), []
+    for k in range(SCHEDULE.clients):
+        member = rng.permutation([True] * (k + 1) + [False] * (k + 2))
+        names, others = iter(f"{k}-{i}" for i in range(k + 1)), iter(f"z{k}-{i}" for i in range(k + 2))
+        records = tuple(record(next(names if used else others), 10 * k + i) for i, used in enumerate(member))
+        reference = (record(f"ref-{k}-b", 7), record(f"ref-{k}-a", 100 + k))
+        clients.append(Client(client_name(k), records, reference, member))
+    blank = dataclasses.replace(record("t/2", 5), references=())
+    return Federation(tuple(clients), (record("nov", 1),), (record("t1", 2), blank), novel_test=(record("nt", 3),))
+
+
+def exported(original: Transcript, destination: Path, **changes: object) -> Path:
+    about = {"method": "fedper:shared_layers=1", "task": "captions", "seed": 3, "backbone": "embedded", "alpha": 16.0}
+    export_run(original, toy_federation(), destination, **about | {"score": "captions"} | changes)
+    return destination
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def original(request, tmp_path_factory) -> Transcript:
+    return toy_run(
+        tmp_path_factory.mktemp(request.param), METHODS[request.param], schedule=SCHEDULE, noise=0.1, layers=2
+    )
+
+
+class TestRoundTrip:
+    def test_transcripts(self, original, tmp_path):
+        again = transcript(exported(original, tmp_path / "run"), tmp_path / "again")
+        assert again.schedule == SCHEDULE
+        assert_same_transcripts(original, again)
+
+    def test_federations(self, original, tmp_path):
+        before, after = toy_federation(), read(exported(original, tmp_path / "run")).federation
+        assert list(before.records) == list(after.records)
+        assert list(before.truth.items()) == list(after.truth.items())
+        for client, same in zip(before.clients, after.clients, strict=True):
+            assert client.name == same.name
+            assert [r.id for r in client.reference] == [r.id for r in same.reference]
+        for one, other in zip(before.records.values(), after.records.values(), strict=True):
+            assert np.array_equal(one.image, other.image)
+            assert dataclasses.replace(one, picture=b"").__dict__ == dataclasses.replace(other, picture=b"").__dict__
+
+    def test_every_adversary_holds_the_same_models(self, original, tmp_path):
+        """Weights, records and order by content: an attack's scores, and so the findings, cannot differ."""
+        again = transcript(exported(original, tmp_path / "run"), tmp_path / "again")
+        both = []
+        for found, data in ((original, toy_federation()), (again, read(tmp_path / "run").federation)):
+            asked = Candidates(
+                {k: [r.id for r in client.records] for k, client in enumerate(data.clients)},
+                {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)},
+                [r.id for r in data.novel],
+            )
+            held = [m for name in THREAT_MODELS for m in models(View(found, name, asked))]
+            both.append([(m.threat_model, m.way, m.client, m.round, m.digest) for m in held])
+        assert both[0] == both[1]
+        assert {way for _, way, *_ in both[0]} >= {"base", "final", "true state"}
+
+    def test_exported_again_it_is_the_same_run(self, original, tmp_path):
+        first = read(exported(original, tmp_path / "run"))
+        again = transcript(first.path, tmp_path / "again")
+        export_run(
+            again, first.federation, tmp_path / "second", method=first.method, task=first.task, seed=first.seed,
+            backbone=first.backbone, alpha=first.alpha, score=first.score,
+        )  # fmt: skip
+        assert read(tmp_path / "second").sha256 == first.sha256
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Transcript:
+    return toy_run(tmp_path_factory.mktemp("plain"), METHODS["fedavg"], schedule=SCHEDULE)
+
+
+class TestExport:
+    def test_what_run_json_says(self, plain, tmp_path):
+        own = read(exported(plain, tmp_path / "run", score="answer_scores", alpha=3.5))
+        assert (own.method, own.task, own.seed, own.backbone) == ("fedper:shared_layers=1", "captions", 3, "embedded")
+        assert (own.alpha, own.rank, own.score, own.clients) == (3.5, 1, "answers", 5)
+
+    def test_a_score_that_the_format_cannot_name(self, plain, tmp_path):
+        with pytest.raises(InputError, match="utility is scored by my_scores; valid are captions and answers"):
+            exported(plain, tmp_path / "run", score="my_scores")
+
+    def test_background_records_stay_at_home(self, plain, tmp_path):
+        data = toy_federation()
+        clients = [dataclasses.replace(c, background=(record(f"back-{c.name}", 9),)) for c in data.clients]
+        export_run(
+            plain, dataclasses.replace(data, clients=tuple(clients)), tmp_path / "run",
+            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions",
+        )  # fmt: skip
+        assert list(read(tmp_path / "run").federation.records) == list(data.records)
+
+    def test_equal_pictures_are_stored_once(self, plain, tmp_path):
+        run = exported(plain, tmp_path / "run")
+        distinct = {r.image.tobytes() for r in toy_federation().records.values()}
+        assert len(list((run / "images").iterdir())) == len(distinct) < len(toy_federation().records)
+
+    def test_refuses_to_mix_runs(self, plain, tmp_path):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "old").write_text("")
+        with pytest.raises(InputError, match=r"--export-run .*run: not empty; name a folder that is empty"):
+            exported(plain, tmp_path / "run")
+        assert [p.name for p in (tmp_path / "run").iterdir()] == ["old"]
+
+    def test_an_empty_folder_will_do(self, plain, tmp_path):
+        (tmp_path / "run").mkdir()
+        assert read(exported(plain, tmp_path / "run")).rounds == 5
+
+    def test_a_file_in_the_way(self, plain, tmp_path):
+        (tmp_path / "run").write_text("")
+        with pytest.raises(InputError, match=r"--export-run .*run: cannot be written \(File exists\)"):
+            exported(plain, tmp_path / "run")
+
+    def test_a_full_disk(self, plain, tmp_path, monkeypatch):
+        def refuse(path, target):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.replace", refuse)
+        with pytest.raises(
+            InputError, match=r"^--export-run .*: cannot be written \(No space left on device\)"
+        ) as caught:
+            exported(plain, tmp_path / "run")
+        assert "--out" not in str(caught.value)
+
+    def test_a_kill_leaves_nothing_that_is_read(self, plain, tmp_path, monkeypatch):
+        """Killed before each of its writes in turn."""
+        from fedaudit.export import _Destination
+
+        put_all, writes = _Destination.put, []
+        monkeypatch.setattr(_Destination, "put", lambda s, n, d, **k: (writes.append(n), put_all(s, n, d, **k)))
+        exported(plain, tmp_path / "whole")
+        assert writes[-1] == "run.json"
+        for i in [*range(0, len(writes), 9), len(writes) - 1]:
+            left = iter(range(i))
+
+            def put_some(self, name, data, left=left, **more):
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                put_all(self, name, data, **more)
+
+            monkeypatch.setattr(_Destination, "put", put_some)
+            with pytest.raises(KeyboardInterrupt):
+                exported(plain, tmp_path / f"killed-{i}")
+            with pytest.raises(InputError, match=r"run\.json is missing"):
+                read(tmp_path / f"killed-{i}")
+
+    def test_owners_that_a_run_does_not_hold_are_left_out(self, run, tmp_path):
+        put(run / "owners/client-02.safetensors", adapter(5))
+        own = read(run)
+        export_run(
+            transcript(run, tmp_path / "t"), own.federation, tmp_path / "out",
+            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions",
+        )  # fmt: skip
+        assert [p.name for p in (tmp_path / "out" / "owners").iterdir()] == ["client-02.safetensors"]
+        assert_same_transcripts(
+            transcript(run, tmp_path / "t"), transcript(tmp_path / "out", tmp_path / "u"), owners=False
+        )

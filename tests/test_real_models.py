@@ -1,0 +1,514 @@
+"""Models of other families than the embedded one: tiny, with random weights, from folders and from the hub's cache."""
+
+import hashlib
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from fedaudit.backbones import EMBEDDED, encoded, vlm
+from fedaudit.backbones.resolve import display_name, resolve, weights_hash
+from fedaudit.backbones.vlm import load
+from fedaudit.errors import InputError
+from fedaudit.store import claim
+from fedaudit.tasks.base import Record
+from tests import tiny_models
+
+torch.set_num_threads(1)
+
+PROMPT = "USER : <image> describe the picture ASSISTANT :"
+
+
+def records(n=4, prompt=PROMPT):
+    rng = np.random.default_rng(0)
+    return [
+        Record(
+            f"r{i}",
+            "g",
+            rng.integers(0, 255, (20 + 4 * i, 30 - 3 * i, 3), dtype=np.uint8),
+            prompt if i != 1 else prompt.replace("the picture", "what is on the table"),
+            "a small red cat" + " on the table" * i,
+        )
+        for i in range(n)
+    ]
+
+
+def close(a, b, tolerance=1e-4):
+    return (a - b).abs().max() <= tolerance * b.abs().max()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Each model is built once."""
+    root, made = tmp_path_factory.mktemp("models"), {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = tiny_models.save(root / name, (tiny_models.FAMILIES | tiny_models.REFUSED)[name])
+        return made[name]
+
+    return folder
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+class TestFamilies:
+    @pytest.fixture
+    def model(self, family, folders):
+        return load(folders(family))
+
+    @pytest.fixture
+    def data(self, model, tmp_path):
+        return model.encode(records(), claim(tmp_path), say=print)
+
+    def test_cached_path_equals_the_whole_model_in_a_padded_batch(self, model, data):
+        batch = model.batch(list(data.values()))
+        with torch.no_grad():
+            logits = model.model(**batch.inputs).logits
+        for i, record in enumerate(records()):
+            ids = data[record.id].ids
+            assert close(logits[i, : len(ids)], model.whole(record, ids), 1e-3)
+            assert torch.equal(batch.labels[i][batch.labels[i] != -100], ids[data[record.id].prompt :])
+
+    def test_the_text_ends_the_sequence_and_images_are_where_the_slice_says(self, model, data):
+        for record in records():
+            found = data[record.id]
+            assert model.tokenizer.decode(found.ids[found.prompt :]) == f"{record.text} <eos>"
+            places = torch.nonzero(found.ids == model.image_token).flatten()
+            assert (found.image.start, found.image.stop - 1) == (places[0], places[-1])
+            assert found.features.shape == (len(places), tiny_models.WIDTH)
+
+    def test_adapters_go_to_the_language_model_only(self, model):
+        every, attention = model.projections("all"), model.projections("attention")
+        assert {model.short(n) for n in attention} == {
+            f"layers.{i}.self_attn.{p}_proj" for i in range(2) for p in "qkvo"
+        }
+        assert set(every) - set(attention) == {
+            f"{model.language_prefix}.layers.{i}.mlp.{p}_proj" for i in range(2) for p in ("gate", "up", "down")
+        }
+
+    def test_generation_in_a_padded_batch_equals_one_by_one(self, model, data):
+        part = list(data.values())
+        assert model.generate(model.model, part, 6) == [model.generate(model.model, [r], 6)[0] for r in part]
+
+    def test_greedy_answers_are_the_likeliest_tokens(self, model, data):
+        """The slow way: the whole model again after every token."""
+        record = records()[2]
+        found = data[record.id]
+        ids = found.ids[: found.prompt]
+        for _ in range(5):
+            ids = torch.cat([ids, model.whole(record, ids)[-1].argmax()[None].cpu()])
+            if ids[-1] == model.tokenizer.eos_token_id:
+                break
+        said = model.tokenizer.decode(ids[found.prompt :], skip_special_tokens=True)
+        assert model.generate(model.model, [found], 5) == [said]
+
+
+def test_projections_by_name(folders):
+    model = load(folders("llava"))
+    assert {model.short(n) for n in model.projections("q_proj,up_proj")} == {
+        f"layers.{i}.{p}" for i in range(2) for p in ("self_attn.q_proj", "mlp.up_proj")
+    }
+    with pytest.raises(InputError, match=r"has no 'query'; it has down_proj, gate_proj"):
+        model.projections("q_proj,query")
+
+
+def test_number_of_image_tokens_depends_on_the_picture(folders, tmp_path):
+    data = load(folders("llava_next")).encode(records(), claim(tmp_path), say=print)
+    assert len({len(r.features) for r in data.values()}) > 1
+
+
+def test_placeholders_are_wrapped_as_the_models_template_says(folders, tmp_path):
+    model = load(folders("qwen2_vl"))
+    found = model.encode(records(1), claim(tmp_path), say=print)["r0"]
+    around = model.tokenizer.convert_ids_to_tokens(found.ids[[found.image.start - 1, found.image.stop]])
+    assert around == ["<|vision_start|>", "<|vision_end|>"]
+
+
+@pytest.mark.parametrize("family", tiny_models.REFUSED)
+def test_models_that_cannot_be_cached_are_refused(family, folders, tmp_path):
+    model = load(folders(family))
+    with pytest.raises(InputError, match=r"cannot be cached as embeddings \(.*\); give --backbone-code"):
+        model.encode(records(2), claim(tmp_path), say=print)
+    assert claim(tmp_path).names() == []
+
+
+def test_what_a_model_raises_at_the_first_record_is_said(folders, tmp_path, monkeypatch):
+    model = load(folders("llava"))
+    monkeypatch.setattr(model, "processor", lambda **_: {})
+    with pytest.raises(InputError, match=r"cannot be cached .*AttributeError: .*; give --backbone-code"):
+        model.encode(records(1), claim(tmp_path), say=print)
+
+
+def test_text_that_sees_what_comes_after_it_is_refused(folders, tmp_path):
+    model = load(folders("paligemma"))
+    model.text_type = 0  # as a part of the prompt, which is read in both directions
+    with pytest.raises(InputError, match="what it says of a token depends on later ones"):
+        model.encode(records(1), claim(tmp_path), say=print)
+
+
+@pytest.mark.parametrize("family", ["llava", "llava_next", "qwen2_vl", "idefics3"])
+def test_bfloat16(family, folders, tmp_path):
+    model = load(folders(family), dtype="bfloat16")
+    data = model.encode(records(), claim(tmp_path), say=print)
+    assert {r.features.dtype for r in data.values()} == {torch.bfloat16}
+    assert {p.dtype for p in model.model.parameters()} == {torch.bfloat16}
+    exact = load(folders(family))
+    assert exact.encode(records(), claim(tmp_path), say=print)["r0"].features.dtype == torch.float32  # another file
+    batch = model.batch(list(data.values()))
+    with torch.no_grad():
+        logits = model.model(**batch.inputs).logits
+    for i, record in enumerate(records()):
+        ids = data[record.id].ids
+        assert close(logits[i, : len(ids)].float(), model.whole(record, ids).float(), 0.05)
+
+
+def test_an_unknown_dtype_is_refused(folders):
+    with pytest.raises(InputError, match="float32, bfloat16"):
+        load(folders("llava"), dtype="float16")
+
+
+class TestTokens:
+    def test_without_a_pad_token_and_with_several_ends(self, tmp_path):
+        def build():
+            model, processor = tiny_models.llava()
+            model.generation_config.eos_token_id = [2, tiny_models.ID["cat"]]
+            processor.tokenizer = tiny_models.tokenizer(pad=None)
+            processor.tokenizer.padding_side = "left"
+            return model, processor
+
+        model = load(tiny_models.save(tmp_path / "model", build))
+        assert model.tokenizer.pad_token_id == 2
+        data = model.encode(records(), claim(tmp_path / "cache"), say=print)
+        assert all(r.ids[-1] == 2 for r in data.values())
+        part = list(data.values())
+        assert model.generate(model.model, part, 6) == [model.generate(model.model, [r], 6)[0] for r in part]
+
+    def test_text_goes_on_as_in_the_joined_string(self, folders):
+        """A tokenizer of the Llama kind marks the start of what it is given; there is none before the text."""
+        model = load(folders("llava"))
+        words = ["<unk>", "▁", "▁a", "▁cat", "▁ASSISTANT", ":", "\n"]
+        built = Tokenizer(models.Unigram([(w, -1.0) for w in words], unk_id=0))
+        built.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+        model._ids = lambda text: built.encode(text, add_special_tokens=False).ids
+        record = Record("r", "g", np.zeros((8, 8, 3), np.uint8), "<image>\nASSISTANT:", "a cat")
+        joined = built.encode("\nASSISTANT: a cat").tokens
+        assert [words[i] for i in model._text(record)] == joined[-2:] == ["▁a", "▁cat"]
+
+    def test_a_text_with_the_image_token_is_refused(self, folders, tmp_path):
+        record = Record("r", "g", np.zeros((8, 8, 3), np.uint8), PROMPT, "a <image> cat")
+        with pytest.raises(InputError, match="record r: its text holds the model's image token"):
+            load(folders("llava")).encode([record], claim(tmp_path), say=print)
+
+
+class TestCache:
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch):
+        monkeypatch.setattr(vlm, "SHARD", 2 * 16 * tiny_models.WIDTH * 4)  # two records of llava
+
+    def test_a_killed_run_goes_on_at_the_last_shard(self, folders, tmp_path, monkeypatch):
+        model, plain = load(folders("llava")), claim(tmp_path / "plain")
+        expected = model.encode(records(6), plain, say=print)
+        assert len(plain.names()) == 3
+        see, passes = model.see, []
+
+        def killed(part):
+            passes.append([r.id for r in part])
+            if part[0].id == "r4":
+                raise KeyboardInterrupt
+            return see(part)
+
+        monkeypatch.setattr(model, "see", killed)
+        with pytest.raises(KeyboardInterrupt):
+            model.encode(records(6), claim(tmp_path / "cache"), say=print)
+        assert len(claim(tmp_path / "cache").names()) == 2
+        passes.clear()
+        monkeypatch.setattr(model, "see", lambda part: passes.append([r.id for r in part]) or see(part))
+        found = model.encode(records(6), claim(tmp_path / "cache"), say=print)
+        assert [p for p in passes if len(p) > 1] == [["r4", "r5"]]
+        assert all(torch.equal(found[i].features, expected[i].features) for i in expected)
+        files = {name: (tmp_path / "cache" / name).read_bytes() for name in plain.names()}
+        assert files == {name: (tmp_path / "plain" / name).read_bytes() for name in plain.names()}
+
+    @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+    def test_reading_lazily_equals_reading_at_once(self, family, folders, tmp_path, monkeypatch):
+        model = load(folders(family))
+        eager = model.encode(records(), claim(tmp_path), say=print)
+        monkeypatch.setattr(vlm, "IN_MEMORY", 0)
+        lazy = model.encode(records(), claim(tmp_path), say=print)
+        assert all(isinstance(r.source, encoded.Stored) for r in lazy.values())
+        a, b = model.batch(list(eager.values())), model.batch(list(lazy.values()))
+        assert a.inputs.keys() == b.inputs.keys()
+        assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
+
+    def test_what_went_in_names_the_files(self, folders, tmp_path):
+        model, cache = load(folders("llava")), claim(tmp_path)
+        model.encode(records(2), cache, say=print)
+        model.encode(records(2), cache, say=print)
+        assert len(cache.names()) == 1
+        model.encode(records(2, "ASSISTANT : <image>"), cache, say=print)
+        assert len(cache.names()) == 2
+
+    def test_damage_is_named_and_computed_again(self, folders, tmp_path):
+        model, cache, said = load(folders("llava")), claim(tmp_path), []
+        first = model.encode(records(2), cache, say=print)
+        (name,) = cache.names()
+        (tmp_path / name).write_bytes(b"damage")
+        again = model.encode(records(2), cache, say=said.append)
+        assert "is damaged; computing it again" in said[0]
+        assert torch.equal(first["r1"].features, again["r1"].features)
+
+    def test_picture_files_are_read_and_damaged_ones_named(self, folders, tmp_path):
+        pixels = records(1)[0].picture
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        (good := tmp_path / "good.png").write_bytes(buffer.getvalue())
+        (bad := tmp_path / "bad.png").write_bytes(buffer.getvalue()[:60])
+        given = [Record(n, "g", p, PROMPT, "a cat") for n, p in (("array", pixels), ("file", good), ("bad", bad))]
+        model = load(folders("llava"))
+        data = model.encode(given[:2], claim(tmp_path / "cache"), say=print)
+        assert torch.equal(data["array"].features, data["file"].features)
+        with pytest.raises(InputError, match=r"record bad: .*bad\.png is no readable image"):
+            model.encode(given, claim(tmp_path / "cache"), say=print)
+
+
+def test_chunks_keep_the_logits_small(folders):
+    model = load(folders("llava"))
+    assert model.chunk(100) == 64
+    vocabulary = len(tiny_models.VOCABULARY)
+    few = model.chunk(100_000)
+    assert 4 * few * 100_000 * vocabulary <= 256_000_000 < 4 * (few + 1) * 100_000 * vocabulary
+    assert model.chunk(10**9) == 1
+    assert load(EMBEDDED).chunk(128) == 64
+
+
+class TestResolve:
+    def test_a_folder(self, folders, tmp_path, monkeypatch):
+        folder = folders("llava")
+        assert resolve(str(folder)) == folder
+        monkeypatch.chdir(folder.parent)
+        assert resolve("llava").samefile(folder)
+        monkeypatch.setenv("HOME", str(folder.parent))
+        assert resolve("~/llava").samefile(folder)
+        assert resolve(str(EMBEDDED)) == EMBEDDED
+        assert display_name(EMBEDDED) == "scenes-llava"
+
+    def test_a_folder_that_is_none(self, tmp_path):
+        with pytest.raises(InputError, match=r"--backbone \./nothing: there is no folder .*nothing"):
+            resolve("./nothing")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="is a file where a model folder is needed"):
+            resolve(str(tmp_path / "file"))
+        with pytest.raises(InputError, match="--backbone is empty"):
+            resolve(" ")
+
+    @pytest.mark.parametrize(
+        ("without", "message"),
+        [
+            ("config.json", "lacks config.json"),
+            ("model.safetensors", r"lacks the weights \(\*\.safetensors\)"),
+            ("p*config.json", "lacks the image processor"),
+            ("tokenizer*", "lacks the tokenizer"),
+        ],
+    )
+    def test_what_a_folder_lacks(self, without, message, folders, tmp_path):
+        folder = shutil.copytree(folders("llava"), tmp_path / "model")
+        for file in folder.glob(without):
+            file.unlink()
+        with pytest.raises(InputError, match=message) as error:
+            resolve(str(folder))
+        assert str(folder) in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_sharded_weights(self, tmp_path):
+        folder = tiny_models.save(tmp_path / "model", tiny_models.llava, shard="50KB")
+        assert len(list(folder.glob("*.safetensors"))) > 1
+        assert resolve(str(folder)) == folder
+        load(folder)
+        first = sorted(folder.glob("*.safetensors"))[0]
+        first.unlink()
+        with pytest.raises(InputError, match=f"lacks 1 of the .* weight files .*, {first.name} first"):
+            resolve(str(folder))
+
+    def test_the_hubs_cache(self, folders, tmp_path, monkeypatch):
+        monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        name = "llava-hf/tiny-llava"
+        with pytest.raises(InputError) as error:
+            resolve(name)
+        place = tmp_path / "hub" / "models--llava-hf--tiny-llava"
+        for part in (name, str(place), f"hf download {name}", "--backbone the id or the folder"):
+            assert part in str(error.value)
+        snapshot = hub(folders("llava"), place)
+        assert resolve(name) == snapshot
+        assert display_name(snapshot) == name
+        (place / "refs" / "main").unlink()
+        assert resolve(name) == snapshot  # the only one
+        (snapshot / "model.safetensors").unlink()
+        with pytest.raises(InputError, match=f"lacks the weights.*fetch the rest by `hf download {name}`"):
+            resolve(name)
+        monkeypatch.chdir(folders("llava").parent)
+        assert resolve("llava").samefile(folders("llava"))  # a folder wins
+
+    def test_a_model_in_the_hubs_cache_works(self, folders, tmp_path):
+        snapshot = hub(folders("llava"), tmp_path / "models--a--b")
+        assert load(snapshot).encode(records(1), claim(tmp_path / "cache"), say=print)
+
+
+def hub(folder, place):
+    """The model in a folder laid out as in the hub's cache: large files under their SHA-256, links with the names."""
+    snapshot = place / "snapshots" / "abc123"
+    for path in (snapshot, place / "blobs", place / "refs"):
+        path.mkdir(parents=True)
+    (place / "refs" / "main").write_text("abc123")
+    for file in folder.iterdir():
+        data = file.read_bytes()
+        blob = hashlib.sha256(data).hexdigest() if file.suffix == ".safetensors" else hashlib.sha1(data).hexdigest()
+        (place / "blobs" / blob).write_bytes(data)
+        (snapshot / file.name).symlink_to(f"../../blobs/{blob}")
+    return snapshot
+
+
+class TestHash:
+    def test_it_is_the_same_wherever_the_folder_lies(self, folders, tmp_path):
+        copy = shutil.copytree(folders("llava"), tmp_path / "elsewhere")
+        linked = hub(folders("llava"), tmp_path / "models--a--b")
+        assert weights_hash(folders("llava")) == weights_hash(copy) == weights_hash(linked)
+
+    def test_large_files_in_the_hubs_cache_are_not_read(self, folders, tmp_path):
+        linked = hub(folders("llava"), tmp_path / "models--a--b")
+        (linked / "model.safetensors").resolve().write_bytes(b"")
+        assert weights_hash(linked) == weights_hash(folders("llava"))
+
+    def test_weights_and_configuration_count_and_the_training_record_does_not(self, folders, tmp_path):
+        found = set()
+        for change in ("nothing", "training.json", "config.json", "model.safetensors"):
+            copy = shutil.copytree(folders("llava"), tmp_path / change)
+            with open(copy / change, "ab") as file:
+                file.write(b" ")
+            found.add((change, weights_hash(copy)))
+        assert len({h for _, h in found}) == 3
+        assert len({h for c, h in found if c in ("nothing", "training.json")}) == 1
+
+    def test_definition(self, tmp_path):
+        (tmp_path / "a.json").write_text("{}")
+        (tmp_path / "b.safetensors").write_bytes(b"weights")
+        (tmp_path / "notes.txt").write_text("")
+        digests = {n: hashlib.sha256((tmp_path / n).read_bytes()).digest() for n in ("a.json", "b.safetensors")}
+        slow = hashlib.sha256(b"".join(n.encode() + d for n, d in digests.items())).hexdigest()
+        assert weights_hash(tmp_path) == slow
+
+
+class TestLoad:
+    def test_a_model_that_reads_no_images_is_refused(self, tmp_path):
+        shutil.copytree(EMBEDDED, tmp_path, dirs_exist_ok=True)
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 10}))
+        with pytest.raises(InputError, match="cannot be loaded as an image-text-to-text model"):
+            load(tmp_path)
+
+    def test_weights_of_another_architecture_are_refused(self, folders, tmp_path):
+        copy = shutil.copytree(folders("llava"), tmp_path / "model")
+        config = json.loads((copy / "config.json").read_text())
+        config["text_config"]["num_hidden_layers"] = 3
+        (copy / "config.json").write_text(json.dumps(config))
+        with pytest.raises(InputError, match=r"its weights lack 9 of the tensors .*layers\.2"):
+            load(copy)
+
+
+USER_CODE = '''
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from fedaudit.backbones.vlm import FrozenVLM, Seen
+
+
+class Backbone(FrozenVLM):
+    """A language model behind a picture of four brightnesses."""
+
+    def open(self):
+        model = LlamaForCausalLM.from_pretrained(self.path, dtype=self.dtype)
+        return model, AutoTokenizer.from_pretrained(self.path)
+
+    def find_image_token(self):
+        return self.tokenizer.convert_tokens_to_ids("<image>")
+
+    def see(self, records):
+        return [Seen(self._prompt(r), self._features(r)) for r in records]
+
+    def whole(self, record, ids):
+        given = self.model.get_input_embeddings()(ids)
+        given[ids == self.image_token] = self._features(record)
+        with torch.no_grad():
+            return self.model(inputs_embeds=given[None]).logits[0]
+
+    def _prompt(self, record):
+        before, after = record.prompt.split("<image>")
+        ids = self.tokenizer(before)["input_ids"] + [self.image_token] * 4
+        return torch.tensor(ids + self.tokenizer(after, add_special_tokens=False)["input_ids"])
+
+    def _features(self, record):
+        pixels = torch.from_numpy(record.image.copy()).float().flatten()
+        level = torch.stack([part.mean() / 255 for part in pixels.chunk(4)])
+        return level[:, None].expand(-1, self.model.config.hidden_size).to(self.dtype).contiguous()
+'''
+
+
+class TestUserCode:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        LlamaForCausalLM(LlamaConfig(**tiny_models.TEXT)).save_pretrained(tmp_path / "model")
+        tiny_models.tokenizer().save_pretrained(tmp_path / "model")
+        return tmp_path / "model"
+
+    def test_a_model_with_code_of_its_own(self, folder, tmp_path):
+        (code := tmp_path / "own.py").write_text(USER_CODE)
+        with pytest.raises(InputError, match="lacks the image processor"):
+            resolve(str(folder))
+        model = load(resolve(str(folder), processor=False), code=str(code))
+        data = model.encode(records(), claim(tmp_path / "cache"), say=print)
+        assert model.language_prefix == "model"
+        assert len(model.projections("all")) == 14
+        assert data["r0"].features.shape == (4, tiny_models.WIDTH)
+        part = list(data.values())
+        assert model.generate(model.model, part, 6) == [model.generate(model.model, [r], 6)[0] for r in part]
+
+    def test_the_code_is_part_of_the_caches_key(self, folder, tmp_path):
+        (code := tmp_path / "own.py").write_text(USER_CODE)
+        cache = claim(tmp_path / "cache")
+        load(folder, code=str(code)).encode(records(), cache, say=print)
+        code.write_text(USER_CODE.replace("/ 255", "/ 128"))
+        load(folder, code=str(code)).encode(records(), cache, say=print)
+        assert len(cache.names()) == 2
+
+    def test_code_that_disagrees_with_itself_is_refused(self, folder, tmp_path):
+        (code := tmp_path / "own.py").write_text(USER_CODE.replace("= self._features(record)", "= 0"))
+        with pytest.raises(InputError, match="its logits are others"):
+            load(folder, code=str(code)).encode(records(), claim(tmp_path / "cache"), say=print)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (None, "there is no such file"),
+            ("import nothing_of_this_name", r"cannot be imported \(ModuleNotFoundError"),
+            ("def broken(:", r"cannot be imported \(SyntaxError"),
+            ("class Model: pass", "defines no class Backbone that is a FrozenVLM"),
+            ("class Backbone: pass", "defines no class Backbone that is a FrozenVLM"),
+        ],
+    )
+    def test_code_that_is_of_no_use(self, text, message, folder, tmp_path):
+        code = tmp_path / "own.py"
+        if text is not None:
+            code.write_text(text)
+        with pytest.raises(InputError, match=rf"--backbone-code .*own\.py: {message}"):
+            load(folder, code=str(code))
+
+    def test_what_the_code_raises_names_the_file(self, folder, tmp_path):
+        (code := tmp_path / "own.py").write_text(USER_CODE.replace("LlamaForCausalLM.from", "MissingClass.from"))
+        with pytest.raises(InputError, match=r"cannot be loaded by .*own\.py .*MissingClass"):
+            load(folder, code=str(code))

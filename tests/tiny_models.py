@@ -1,0 +1,251 @@
+"""Tiny models of many families with random weights, saved with a working processor, as if they had been downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as t
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+SPECIAL = (
+    "<pad> <bos> <eos> <unk> <image> <video> <|image_pad|> <|video_pad|> <|vision_start|> <|vision_end|> <start_of_image> <end_of_image> "
+    "<image_soft_token> <img> </img> <IMG_CONTEXT> <fake_token_around_image> <global-img> <end_of_utterance> <|image|> [IMG] [IMG_BREAK] [IMG_END]"
+).split()
+TILES = [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
+WORDS = "describe the picture USER ASSISTANT : . a an cat dog bird red blue on under table chair small large what is this".split()
+ROLES = {
+    "image_token": "<image>",
+    "video_token": "<video>",
+    "boi_token": "<start_of_image>",
+    "eoi_token": "<end_of_image>",
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+}
+VOCABULARY = list(dict.fromkeys([*SPECIAL, *TILES, *WORDS]))
+ID = {word: i for i, word in enumerate(VOCABULARY)}
+SIZE, PATCH, WIDTH = 16, 4, 32  # pixels, pixels, features
+TEXT = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": WIDTH,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.4,
+}
+VISION = {
+    "hidden_size": 24,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": SIZE,
+    "patch_size": PATCH,
+    "initializer_range": 0.2,
+}
+PIXELS = {"do_resize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+SQUARE = {"height": SIZE, "width": SIZE}
+
+
+def tokenizer(*, pad: str | None = "<pad>", **roles: str) -> Any:
+    """Word-level; `roles` name special tokens that a processor asks for by attribute."""
+    built = Tokenizer(models.WordLevel(ID, unk_token="<unk>"))
+    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    built.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", ID["<bos>"])])
+    return t.PreTrainedTokenizerFast(
+        tokenizer_object=built, pad_token=pad, bos_token="<bos>", eos_token="<eos>", unk_token="<unk>",
+        extra_special_tokens=[*SPECIAL[4:], *TILES], model_specific_special_tokens=roles or None,
+    )  # fmt: skip
+
+
+def llava(text: Any = None) -> tuple[Any, Any]:
+    config = t.LlavaConfig(
+        vision_config=t.CLIPVisionConfig(**VISION), text_config=text or t.LlamaConfig(**TEXT),
+        image_token_index=ID["<image>"], vision_feature_layer=-2, image_seq_length=16, tie_word_embeddings=False,
+    )  # fmt: skip
+    images = t.CLIPImageProcessor(size={"shortest_edge": SIZE}, crop_size=SQUARE, **PIXELS)
+    processor = t.LlavaProcessor(
+        images, tokenizer(), patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+    return t.LlavaForConditionalGeneration(config), processor
+
+
+def vipllava() -> tuple[Any, Any]:
+    config = t.VipLlavaConfig(
+        vision_config=t.CLIPVisionConfig(**VISION), text_config=t.LlamaConfig(**TEXT),
+        image_token_index=ID["<image>"], vision_feature_layers=[-2, -1], image_seq_length=16, tie_word_embeddings=False,
+    )  # fmt: skip
+    return t.VipLlavaForConditionalGeneration(config), llava()[1]
+
+
+def llava_next() -> tuple[Any, Any]:
+    grid = [[SIZE, 2 * SIZE], [2 * SIZE, SIZE], [2 * SIZE, 2 * SIZE]]
+    config = t.LlavaNextConfig(
+        vision_config=t.CLIPVisionConfig(**VISION), text_config=t.MistralConfig(**TEXT), image_grid_pinpoints=grid,
+        image_token_index=ID["<image>"], vision_feature_layer=-2, tie_word_embeddings=False,
+    )  # fmt: skip
+    images = t.LlavaNextImageProcessor(
+        size={"shortest_edge": SIZE}, crop_size=SQUARE, image_grid_pinpoints=grid, **PIXELS
+    )
+    processor = t.LlavaNextProcessor(
+        images, tokenizer(), patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+    return t.LlavaNextForConditionalGeneration(config), processor
+
+
+def llava_onevision() -> tuple[Any, Any]:
+    grid = [[SIZE, SIZE], [SIZE, 2 * SIZE], [2 * SIZE, SIZE], [2 * SIZE, 2 * SIZE]]
+    config = t.LlavaOnevisionConfig(
+        vision_config=t.SiglipVisionConfig(**VISION, vision_use_head=False), text_config=t.Qwen2Config(**TEXT),
+        image_grid_pinpoints=grid, image_token_index=ID["<image>"], video_token_index=ID["<video>"],
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    images = t.LlavaOnevisionImageProcessor(size=SQUARE, image_grid_pinpoints=grid, **PIXELS)
+    video = t.LlavaOnevisionVideoProcessor(size=SQUARE)
+    processor = t.LlavaOnevisionProcessor(
+        images, tokenizer(), video, num_image_tokens=16, vision_feature_select_strategy="full"
+    )
+    return t.LlavaOnevisionForConditionalGeneration(config), processor
+
+
+def paligemma() -> tuple[Any, Any]:
+    config = t.PaliGemmaConfig(
+        vision_config=t.SiglipVisionConfig(**VISION, vision_use_head=False, projection_dim=WIDTH).to_dict(),
+        text_config=t.GemmaConfig(**TEXT).to_dict(), image_token_index=ID["<image>"],
+        projection_dim=WIDTH, hidden_size=WIDTH, vocab_size=len(VOCABULARY),
+    )  # fmt: skip
+    images = t.SiglipImageProcessor(size=SQUARE, **PIXELS)
+    images.image_seq_length = 16
+    return t.PaliGemmaForConditionalGeneration(config), t.PaliGemmaProcessor(images, tokenizer())
+
+
+def gemma3() -> tuple[Any, Any]:
+    text = t.Gemma3TextConfig(**TEXT, sliding_window=8, layer_types=["sliding_attention", "full_attention"])
+    config = t.Gemma3Config(
+        vision_config=t.SiglipVisionConfig(**VISION, vision_use_head=False), text_config=text, mm_tokens_per_image=4,
+        image_token_index=ID["<image_soft_token>"], boi_token_index=ID["<start_of_image>"],
+        eoi_token_index=ID["<end_of_image>"],
+    )  # fmt: skip
+    roles = {name: ROLES[name] for name in ("boi_token", "eoi_token")} | {"image_token": "<image_soft_token>"}
+    images = t.Gemma3ImageProcessor(size=SQUARE, **PIXELS)
+    return t.Gemma3ForConditionalGeneration(config), t.Gemma3Processor(images, tokenizer(**roles), image_seq_length=4)
+
+
+def idefics3() -> tuple[Any, Any]:
+    config = t.Idefics3Config(
+        vision_config=t.models.idefics3.Idefics3VisionConfig(**VISION), text_config=t.LlamaConfig(**TEXT),
+        image_token_id=ID["<image>"], scale_factor=2, pad_token_id=0,
+    )  # fmt: skip
+    images = t.Idefics3ImageProcessor(size={"longest_edge": 2 * SIZE}, max_image_size={"longest_edge": SIZE}, **PIXELS)
+    return t.Idefics3ForConditionalGeneration(config), t.Idefics3Processor(images, tokenizer(), image_seq_len=4)
+
+
+def internvl() -> tuple[Any, Any]:
+    vision = {**VISION, "image_size": [SIZE, SIZE], "patch_size": [PATCH, PATCH]}
+    config = t.InternVLConfig(
+        vision_config=t.InternVLVisionConfig(**vision), text_config=t.Qwen2Config(**TEXT),
+        image_token_id=ID["<IMG_CONTEXT>"], image_seq_length=4, tie_word_embeddings=False,
+    )  # fmt: skip
+    names = ("start_image_token", "end_image_token", "context_image_token", "video_token")
+    images = t.GotOcr2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=4, **PIXELS)
+    processor = t.InternVLProcessor(
+        images, tokenizer(**{name: ROLES[name] for name in names}), t.InternVLVideoProcessor(size=SQUARE), image_seq_length=4
+    )  # fmt: skip
+    return t.InternVLForConditionalGeneration(config), processor
+
+
+CHAT = (
+    "{% for message in messages %}{% for part in message.content %}{% if part.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
+)
+
+
+def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "mrope_section": [1, 1, 2],
+        "mrope_interleaved": kind == "Qwen3VL",
+    }
+    prefix = f"{kind}_" if kind == "Qwen2_5" else kind
+    family = {"Qwen2VL": "qwen2_vl", "Qwen2_5": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}[kind]
+    module = getattr(t.models, family)
+    prefix = {"Qwen2VL": "Qwen2VL", "Qwen2_5": "Qwen2_5_VL", "Qwen3VL": "Qwen3VL"}[kind]
+    config = getattr(module, f"{prefix}Config")(
+        vision_config={"depth": 2, "num_heads": 2, "patch_size": PATCH, "temporal_patch_size": 2, "spatial_merge_size": 2, **vision},
+        text_config={**TEXT, "rope_parameters": rope}, image_token_id=ID["<|image_pad|>"],
+        video_token_id=ID["<|video_pad|>"], vision_start_token_id=ID["<|vision_start|>"],
+        vision_end_token_id=ID["<|vision_end|>"], tie_word_embeddings=False,
+    )  # fmt: skip
+    size = {"shortest_edge": 8 * 8, "longest_edge": 32 * 32}
+    images = t.Qwen2VLImageProcessor(patch_size=PATCH, merge_size=2, size=size, **PIXELS)
+    video = t.Qwen2VLVideoProcessor(patch_size=PATCH, merge_size=2)
+    processor = t.Qwen2VLProcessor(images, tokenizer(), video, chat_template=CHAT)
+    return getattr(module, f"{prefix}ForConditionalGeneration")(config), processor
+
+
+def qwen2_vl() -> tuple[Any, Any]:
+    return _qwen("Qwen2VL", embed_dim=16, hidden_size=WIDTH, mlp_ratio=2)
+
+
+def qwen2_5_vl() -> tuple[Any, Any]:
+    return _qwen(
+        "Qwen2_5", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, window_size=8, fullatt_block_indexes=[1]
+    )
+
+
+def qwen3_vl() -> tuple[Any, Any]:
+    """Puts features of several depths into several layers: cannot be cached as input embeddings."""
+    return _qwen(
+        "Qwen3VL",
+        hidden_size=16,
+        intermediate_size=24,
+        out_hidden_size=WIDTH,
+        deepstack_visual_indexes=[0, 1],
+        num_position_embeddings=64,
+    )
+
+
+def mllama() -> tuple[Any, Any]:
+    """Looks at the image by cross-attention: cannot be cached as input embeddings."""
+    text = {**TEXT, "cross_attention_layers": [1], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    text.pop("head_dim")
+    config = t.MllamaConfig(
+        vision_config={
+            "hidden_size": 16, "attention_heads": 2, "intermediate_size": 24, "num_hidden_layers": 2, "patch_size": PATCH,
+            "num_global_layers": 1, "image_size": SIZE, "vision_output_dim": 48, "max_num_tiles": 2,
+            "intermediate_layers_indices": [0, 1], "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]],
+        },
+        text_config=text, image_token_index=ID["<|image|>"],
+    )  # fmt: skip
+    images = t.MllamaImageProcessor(size=SQUARE, max_image_tiles=2, **PIXELS)
+    model = t.MllamaForConditionalGeneration(config)
+    for name, parameter in model.named_parameters():
+        if "gate" in name and "gate_proj" not in name:
+            parameter.data.fill_(1.0)  # closed at the start, which would hide the image
+    return model, t.MllamaProcessor(images, tokenizer(image_token="<|image|>"))
+
+
+FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    f.__name__: f
+    for f in (llava, vipllava, llava_next, llava_onevision, paligemma, gemma3, idefics3, internvl, qwen2_vl, qwen2_5_vl)
+}
+REFUSED: dict[str, Callable[[], tuple[Any, Any]]] = {f.__name__: f for f in (qwen3_vl, mllama)}
+
+
+def save(folder: Path, build: Callable[[], tuple[Any, Any]], *, shard: str = "1GB") -> Path:
+    """The model that `build` makes from one seed, in `folder`; weights in files of at most `shard`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, processor = build()
+    model.save_pretrained(folder, max_shard_size=shard)
+    processor.save_pretrained(folder)
+    return folder

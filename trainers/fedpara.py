@@ -1,0 +1,74 @@
+"""FedPara: a shared and a private pair of factors per layer, joined by the Hadamard product (Hyeon-Woo et al. 2022; FedRand, section 4.1 and A.3).
+
+Only the shared pair is sent and averaged. Two forms, `s` being the LoRA scale alpha / rank:
+
+- `personal` (default), pFedPara's own: W = W0 + s (B A) o (1 + B' A'). The server's model is W0 + s B A.
+- `product`, FedRand's words taken literally: W = W0 + s (B A) o (B' A') of two standard LoRA pairs. Both start with B = B' = 0, so that the product's gradient with
+  respect to each of the four factors is zero: it never trains. Kept so that this can be seen.
+
+The private A' starts like any LoRA A, uniform in +-1/sqrt(in), drawn by each client for itself. In the personal form B' is uniform in +-1/sqrt(rank): at zero A'
+would have no gradient before the third step; B = 0 alone makes the start the public model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
+
+LEARNER = "lora"
+OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
+
+
+@dataclass(frozen=True)
+class Params:
+    form: str = field(default="personal", metadata={"help": "personal (trains), or product (does not; see the docs)"})
+
+    def __post_init__(self) -> None:
+        if self.form not in ("personal", "product"):
+            raise ValueError(f"form must be personal or product, not {self.form!r}")
+
+
+@dataclass(frozen=True)
+class FedPara(Method):
+    params: Params
+
+    def update(self, server: State, own: State, client: Participation) -> Update:
+        pair = {name: t for name, t in own.items() if OWN in name} or self.private_pair(server, client)
+        trained = client.train(server | pair, self.model)
+        return Update(upload={name: t for name, t in trained.items() if OWN not in name}, private=trained)
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        m = sum(upload.records for upload in uploads)
+        return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+
+    def model(self, state: State) -> State:
+        """The same function as plain adapters, exactly: (B A) o (B' A') has rank r^2, its factors are row- and column-wise products."""
+        plain = {}
+        for layer in sorted({name[:-2] for name in state if OWN not in name}):
+            a, b = state[f"{layer}.A"], state[f"{layer}.B"]
+            if f"{layer}{OWN}.A" in state:
+                a2, b2 = state[f"{layer}{OWN}.A"], state[f"{layer}{OWN}.B"]
+                product_a, product_b = hadamard_factors(a, b, a2, b2)
+                personal = self.params.form == "personal"
+                a = torch.cat([a, product_a]) if personal else product_a
+                b = torch.cat([b, product_b], dim=1) if personal else product_b
+            plain |= {f"{layer}.A": a, f"{layer}.B": b}
+        return plain
+
+    def private_pair(self, server: State, client: Participation) -> State:
+        """A client's own factors before its first participation."""
+        generator, pair = client.generator("private pair"), {}
+        for name, t in sorted(server.items()):
+            width = t.shape[1] ** 0.5  # A is [rank, in], B is [out, rank]
+            draw = (2 * torch.rand(t.shape, generator=generator) - 1) / width
+            zero = self.params.form == "product" and name.endswith(".B")
+            pair[f"{name[:-2]}{OWN}{name[-2:]}"] = torch.zeros_like(t) if zero else draw
+        return pair
+
+
+def hadamard_factors(a: Tensor, b: Tensor, a2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+    """A* [r r', in] and B* [out, r r'] with B* A* = (B A) o (B' A')."""
+    return torch.einsum("ri,si->rsi", a, a2).flatten(0, 1), torch.einsum("or,os->ors", b, b2).flatten(1)

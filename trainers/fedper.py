@@ -1,0 +1,57 @@
+"""FedPer: only the adapters of the top layers are shared, the others stay with their client (Arivazhagan et al. 2019; FedRand, section 4.1 and A.3).
+
+In the first round every layer is uploaded: its aggregate is where all clients' own layers start ("to ensure training stability"). That round is a full leak
+of its cohort, and the transcript says so. From then on only the top layers travel; a client that comes for the first time also receives the start.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedaudit.errors import InputError
+from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
+
+LEARNER = "lora"
+
+
+@dataclass(frozen=True)
+class Params:
+    shared_layers: int = field(default=2, metadata={"help": "top layers whose adapters are shared (the paper: 2 or 4)"})
+
+    def __post_init__(self) -> None:
+        if self.shared_layers < 1:
+            raise ValueError(f"shared_layers must be at least 1, not {self.shared_layers}")
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    params: Params
+
+    def download(self, server: State, client: Participation) -> State:
+        return self.shared(server) if personal(client) else server
+
+    def update(self, server: State, own: State, client: Participation) -> Update:
+        trained = client.train(own | server if personal(client) else server)
+        everything = client.round == 0
+        sent = trained if everything else self.shared(trained)
+        return Update(upload=sent, private=trained, facts={"layers": "all" if everything else "shared"})
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+        m = sum(upload.records for upload in uploads)
+        return server | weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+
+    def shared(self, state: State) -> State:
+        """The adapters of the top layers of a whole model."""
+        depth = 1 + max(layer(name) for name in state)
+        if self.params.shared_layers > depth:
+            raise InputError(f"--shared-layers {self.params.shared_layers}: the language model has {depth} layers")
+        return {name: t for name, t in state.items() if layer(name) >= depth - self.params.shared_layers}
+
+
+def personal(client: Participation) -> bool:
+    """Whether a client has layers of its own: it took part after the first round, from the common start on."""
+    return any(r > 0 for r in client.earlier)
+
+
+def layer(name: str) -> int:
+    """Index of the layer that a tensor belongs to, from the bottom: the first number in its name."""
+    return next(int(part) for part in name.split(".") if part.isdigit())
