@@ -6,6 +6,7 @@ distribution, another time, another collector) an attack's AUROC measures that d
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,7 +38,12 @@ def blind_scores(
     counts = dict(zip(*np.unique(strata, return_counts=True), strict=True))
     strata = np.where([counts[s] >= FOLDS for s in strata], strata, y.astype(str))
     scores = np.empty(len(records))
-    for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(features, strata):
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "The least populated class"
+        )  # a stratum of few records is only spread less evenly
+        folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(features, strata))
+    for train, test in folds:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
         scores[test] = model.fit(features[train], y[train]).decision_function(features[test])
     return {record.id: float(score) for record, score in zip(records, scores, strict=True)}
@@ -45,6 +51,8 @@ def blind_scores(
 
 def _thumbnail(image: np.ndarray) -> np.ndarray:
     """Block means [3 * 8 * 8] of an image [H, W, 3], edges cropped to a multiple of the block."""
+    for axis in (0, 1):
+        image = np.repeat(image, -(-THUMBNAIL // image.shape[axis]), axis)  # a tiny picture has no eight blocks a side
     h, w = (side // THUMBNAIL for side in image.shape[:2])
     blocks = image[: h * THUMBNAIL, : w * THUMBNAIL].reshape(THUMBNAIL, h, THUMBNAIL, w, 3)
     return blocks.mean(axis=(1, 3)).ravel()

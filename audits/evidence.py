@@ -18,6 +18,7 @@ from trainers.base import State, Transcript, size
 
 CURVE_POINTS = 40
 EXPOSED = 8  # records shown as pictures
+SHOWN = 256  # pixels a side, at most
 
 
 def evidence(
@@ -168,7 +169,9 @@ def _exposed(run: Attacked, federation: Federation) -> pd.DataFrame:
     rows = []
     for rank, (_, row) in enumerate(ranked[ranked.member].head(EXPOSED).iterrows(), 1):
         png = io.BytesIO()
-        Image.fromarray(records[row.record].image).save(png, "PNG")
+        picture = Image.fromarray(records[row.record].image)
+        picture.thumbnail((SHOWN, SHOWN))
+        picture.save(png, "PNG")
         score = float(row[STRONGEST])
         percentile = 100 * float(np.mean(others < score))
         rows.append((rank, row.record, row.client, score, score, percentile, records[row.record].text, png.getvalue()))

@@ -115,6 +115,8 @@ def _thresholded(
     )
     rows = [Finding(**shared, **counts, **_numbers(accuracy), metric="balanced_accuracy", interval=accuracy.how)]
     reference = {name: frame[signal].to_numpy() for name, frame in comparison.reference.items()}
+    if not any(map(len, reference.values())):
+        return rows  # a run without further held-out records has no thresholds
     for fpr in FPRS:
         found = ranking.tpr_at_fpr(
             values,

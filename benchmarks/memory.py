@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory [--layers 12] [--dtype float32] [--batch 1]
 
-A LLaVA with random weights (about 220 million parameters) is written to a temporary folder and loaded in a fresh process, which encodes records, puts
-adapters on, makes one local step, scores once and generates. What an audit holds must stay near one model: no second copy of the weights.
+A LLaVA with random weights (about 220 million parameters) is written to a temporary folder and loaded in a fresh process, which encodes records,
+puts adapters on, makes one local step, scores once and generates. What an audit holds must stay near one model: no second copy of the weights.
 A local step keeps the activations of its batch besides. Weights whose file has the asked-for dtype are mapped, not read: they count as a mapped file.
 """
 

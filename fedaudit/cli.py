@@ -99,8 +99,9 @@ def read_command(words: Sequence[str]) -> Command:
     first = _Parser(add_help=False, allow_abbrev=False)
     _add_choices(first)
     chosen, _ = first.parse_known_args(words)
-    before = _preset_words(chosen.preset) + (_config_words(chosen.config) if chosen.config else [])
-    chosen, _ = first.parse_known_args([*before, *words])
+    from_file = _config_words(chosen.config) if chosen.config else []
+    chosen, _ = first.parse_known_args([*from_file, *words])
+    before = _preset_words(chosen.preset) + from_file
     attack = plugins.find("attack", chosen.attack, flag="--attack")
     audit = plugins.plugins("audit")["membership"]
     groups = {f"attack {attack.name}": attack.params, f"audit {audit.name}": audit.params}
@@ -175,7 +176,7 @@ def _plan(
         seed=_at_least(options, "seed", 0),
         seeds=_at_least(options, "seeds", 1),
         **_shared(options, made, attack, audit),
-        backbone=resolve(options.backbone or str(EMBEDDED)),
+        backbone=resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code),
     )
     if plan.per_round > plan.clients:
         raise InputError(f"--per-round {plan.per_round}: at most as many as there are clients ({plan.clients})")
@@ -198,7 +199,7 @@ def _own_plan(options: argparse.Namespace, made: Mapping[str, Any], attack: Plug
         seed=own.seed,
         seeds=1,
         **_shared(options, made, attack, audit),
-        backbone=resolve(named),
+        backbone=resolve(named, processor=not options.backbone_code),
         own=own,
     )
 
@@ -219,22 +220,24 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin
     }
 
 
-def _variants(text: str) -> dict[str, tuple[Plugin, dict[str, str]]]:
+def _variants(text: str) -> dict[str, tuple[Plugin, dict[str, Any]]]:
     """Methods by label: "fedper,fedper:shared_layers=4" names one method twice, the second time with a parameter of its own."""
-    found: dict[str, tuple[Plugin, dict[str, str]]] = {}
+    found: dict[str, tuple[Plugin, dict[str, Any]]] = {}
     for label in (word.strip() for word in text.split(",")):
         if not label:
             continue
         name, *pairs = label.split(":")
         plugin = plugins.find("method", name, flag="--method")
-        own = {}
+        own: dict[str, Any] = {}
         for pair in pairs:
             key, equals, value = pair.partition("=")
             fields = [field.name for field in dataclasses.fields(plugin.params)]
             if not equals or key.replace("-", "_") not in fields:
                 known = ", ".join(fields) or "none"
-                raise InputError(f"--method {label}: {pair} must be PARAMETER=VALUE; the parameters of {name} are: {known}")
-            own[key.replace("-", "_")] = value
+                raise InputError(
+                    f"--method {label}: {pair} must be PARAMETER=VALUE; the parameters of {name} are: {known}"
+                )
+            own[key.replace("-", "_")] = {"true": True, "false": False}.get(value, value)
         if label in found:
             raise InputError(f"--method {text}: {label} comes twice; name each method once")
         found[label] = plugin, own
@@ -243,7 +246,7 @@ def _variants(text: str) -> dict[str, tuple[Plugin, dict[str, str]]]:
     return found
 
 
-def _variant(label: str, plugin: Plugin, own: Mapping[str, str], options: argparse.Namespace) -> Variant:
+def _variant(label: str, plugin: Plugin, own: Mapping[str, Any], options: argparse.Namespace) -> Variant:
     """The method's parameters: the flags' values, and those that the label gives."""
     reader = _Parser(add_help=False, allow_abbrev=False)
     _add_fields(reader, "", plugin.params)
@@ -277,7 +280,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--attack", default="maxrenyi", help="how to attack (default: maxrenyi)")
     group.add_argument("--task", help="on which data (default: captions, embedded)")
-    group.add_argument("--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md")
+    group.add_argument(
+        "--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md"
+    )
     group.add_argument(
         "--preset", default="embedded", help=f"settings to start from: {', '.join(_presets())} (default: embedded)"
     )
@@ -300,7 +305,9 @@ def _add_schedule(parser: argparse.ArgumentParser) -> None:
 def _add_general_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the run")
     group.add_argument(
-        "--backbone", metavar="PATH-or-id", help="model folder, or id in the local Hugging Face cache (default: embedded)"
+        "--backbone",
+        metavar="PATH-or-id",
+        help="model folder, or id in the local Hugging Face cache (default: embedded)",
     )
     group.add_argument("--backbone-code", metavar="FILE", help="Python file for a model that needs its own code")
     group.add_argument(
@@ -314,7 +321,10 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
         "--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)"
     )
     group.add_argument(
-        "--fail-if", action="append", metavar="GATE", help='exit code 1 if crossed, as in "auroc.low > 0.6"; may be repeated'
+        "--fail-if",
+        action="append",
+        metavar="GATE",
+        help='exit code 1 if crossed, as in "auroc.low > 0.6"; may be repeated',
     )
     group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
@@ -373,7 +383,9 @@ def _config_words(path: str) -> list[str]:
 
 def _preset_words(name: str) -> list[str]:
     if name not in _presets():
-        raise InputError(f"--preset {name}: no such preset{nearest(name, _presets())}; there are {', '.join(_presets())}")
+        raise InputError(
+            f"--preset {name}: no such preset{nearest(name, _presets())}; there are {', '.join(_presets())}"
+        )
     return _config_words(str(_PRESETS / f"{name}.yaml"))
 
 

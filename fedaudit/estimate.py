@@ -46,7 +46,9 @@ def estimate(plan: Plan, progress: Progress) -> str:
     lines = [f"{_count(len(plan.cells), 'audit')}: {cells}, attack {plan.attack}"]
     lines.append(f"{len(plan.cells) - len(missing)} on disk; {_count(len(untrained), 'training')} to run")
     if untrained:
-        lines[-1] += f": {plan.rounds} rounds, {plan.per_round} of {plan.clients} clients a round, up to {steps} steps each"
+        lines[-1] += (
+            f": {plan.rounds} rounds, {plan.per_round} of {plan.clients} clients a round, up to {steps} steps each"
+        )
         lines.append(f"{1000 * step:.0f} ms a step, measured")
     lines.append(f"about {max(1, math.ceil(seconds / 60))} minutes with {plan.threads} workers")
     lines.append(f"up to {disk / 1e6:.0f} MB in {plan.out}")

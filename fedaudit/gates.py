@@ -1,7 +1,8 @@
 """Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports nothing heavy.
 
-A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records of the same clients, and at one number of
-each: the value, or the bound of its interval that is named. `.low` fails only on what is shown, `.high` also on what cannot be ruled out.
+A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records of the same clients,
+and at one number of each: the value, or the bound of its interval that is named. `.low` fails only on what is shown, `.high` also on what cannot be
+ruled out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-_GATE = re.compile(r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_@%0-9.]+?)(?:\.(?P<end>low|high|value))?\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)")
+_GATE = re.compile(
+    r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_@%0-9.]+?)(?:\.(?P<end>low|high|value))?\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
+)
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,14 @@ def parse(text: str) -> Gate:
         raise InputError(f"--fail-if {text!r}: not understood; {form}")
     metric, threat = found["metric"], found["threat"]
     if metric not in METRICS:
-        raise InputError(f"--fail-if {text!r}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}")
+        raise InputError(
+            f"--fail-if {text!r}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}"
+        )
     threats = ("released-model", "server", "owner")
     if threat and threat not in threats:
-        raise InputError(f"--fail-if {text!r}: no threat model {threat}{nearest(threat, threats)}; there are {', '.join(threats)}")
+        raise InputError(
+            f"--fail-if {text!r}: no threat model {threat}{nearest(threat, threats)}; there are {', '.join(threats)}"
+        )
     try:
         limit = float(found["limit"])
     except ValueError:

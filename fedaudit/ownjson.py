@@ -51,7 +51,7 @@ NAME = Kind(
 INTEGER = Kind("a whole number", _whole)
 COUNT = Kind("a whole number, 0 or more", lambda v: _whole(v) and v >= 0)
 CLIENT = Kind(f"a client's number, 0 to {CLIENTS - 1}", lambda v: _whole(v) and 0 <= v < CLIENTS)
-POSITIVE = Kind("a number above 0", lambda v: _number(v) and v > 0)
+POSITIVE = Kind("a number above 0", lambda v: _number(v) and 0 < v < 1e300)
 OBJECT = Kind("an object", lambda v: isinstance(v, dict))
 UTILITY = Kind('an object as {"global": {"loss": 1.5}}', _utility)
 

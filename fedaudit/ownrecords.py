@@ -55,7 +55,7 @@ def read_lists(folder: Path, prompt: str | None) -> Lists:
     return lists
 
 
-def check_clients(lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
+def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
     """InputError unless every client that took part has a member and a non-member, and every other list knows its clients."""
     held = {name: {entry.client for entry in lists[name]} for name in CANDIDATES}
     for r, cohort in enumerate(cohorts):
@@ -63,7 +63,7 @@ def check_clients(lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
             for name, word in zip(CANDIDATES, ("member", "non-member"), strict=True):
                 if client not in held[name]:
                     raise InputError(
-                        f"{name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at least one "
+                        f"{folder / name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at least one "
                         "member and one non-member to be measured"
                     )
     known = held["members"].union(*cohorts)

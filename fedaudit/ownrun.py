@@ -116,8 +116,7 @@ def read(folder: Path) -> OwnRun:
     owners = read_owners(folder)
     rank = check_tensors(models, uploads, owners)
     lists = read_lists(folder, about.get("prompt"))
-    cohorts = [sorted(sent) for sent in uploads]
-    check_clients(lists, cohorts)
+    check_clients(folder, lists, uploads)
     return OwnRun(
         path=folder,
         method=about["method"],

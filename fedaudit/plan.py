@@ -116,7 +116,7 @@ class Cell:
     def training_description(self) -> dict[str, Any]:
         code = [_code("fedaudit.tasks", "*.py"), _code("fedaudit.backbones", "[!p]*.py")]  # not the recipes
         if self.variant is None:
-            code += [_code("fedaudit", "ownrun.py"), _code("trainers", "base.py", "lora.py")]
+            code += [_code("fedaudit", "own*.py"), _code("trainers", "base.py", "lora.py")]
         else:
             code.append(_code("trainers", "base.py", f"{self.plan.learner}.py", f"{self.variant.method}.py"))
         return {"setting": self.setting, "code": code, "versions": versions(NUMERIC_LIBRARIES)}
@@ -144,7 +144,9 @@ class Cell:
 
     @property
     def analysis_folder(self) -> Path:
-        return self.plan.out / "analyses" / f"{_slug(self.method)}-seed{self.seed}-{self.plan.attack}-{self.analysis_key}"
+        return (
+            self.plan.out / "analyses" / f"{_slug(self.method)}-seed{self.seed}-{self.plan.attack}-{self.analysis_key}"
+        )
 
     @property
     def variant(self) -> Variant | None:

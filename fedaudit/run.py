@@ -36,7 +36,11 @@ def _notes(plan: Plan) -> list[str]:
         *([small] if plan.backbone == EMBEDDED else []),
         own if plan.own is not None else coin,
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
-        *([] if plan.own is not None else ["Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity."]),
+        *(
+            []
+            if plan.own is not None
+            else ["Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity."]
+        ),
     ]
 
 
@@ -51,12 +55,15 @@ class Outcome:
 
 def run(plan: Plan, progress: Progress) -> Outcome:
     """Everything that a plan asks for. Safe to kill and to run twice at once."""
+    workshop = _Workshop(plan, progress)
+    if not (plan.report_folder / COMPLETE).exists():
+        _ = workshop.federation  # what is wrong with the data is said before anything is written
     report = claim(plan.report_folder)
     with report.lock(progress.say):
         if _complete(report, progress.say):
             return Outcome(report.path / "index.html", report.read_json("findings.json"), ["report"])
         reused = []
-        with _Workshop(plan, progress) as workshop:
+        with workshop:
             evidence = []
             for cell in plan.cells:
                 found, how = _audit(cell, workshop, progress)
@@ -237,7 +244,7 @@ def _train(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, bo
             from fedaudit.ownrun import write_transcript
 
             with progress.stage(f"reading the run {cell.plan.own.path.name}", 1) as advance:
-                write_transcript(cell.plan.own, folder)
+                write_transcript(cell.plan.own, folder, say=progress.say)
                 advance()
         else:
             data = workshop.federation
@@ -261,10 +268,12 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
     if run_to is not None:
         from fedaudit.ownrun import export_run
 
-        backbone = "embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute())
         data = workshop.federation
-        names = {"method": cell.method, "task": plan.task, "seed": cell.seed, "backbone": backbone}
-        export_run(transcript, data, run_to, **names, alpha=plan.settings.alpha, score=data.score.__name__)
+        export_run(
+            transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
+            backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
+            alpha=plan.settings.alpha, score=data.score.__name__,
+        )  # fmt: skip
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:
         from trainers.lora import export_adapters

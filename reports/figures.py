@@ -40,7 +40,13 @@ NAMES = {
     "zlib": "zlib ratio",
     "loss-base": "base-calibrated loss",
 }
-METRICS = {"loss": "loss (nats per token)", "bleu4": "BLEU-4", "rouge_l": "ROUGE-L", "cider": "CIDEr", "exact_match": "exact match (%)"}
+METRICS = {
+    "loss": "loss (nats per token)",
+    "bleu4": "BLEU-4",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr",
+    "exact_match": "exact match (%)",
+}
 WIDTH = 11.0  # inches; 1056 CSS pixels
 
 Margins = tuple[

@@ -276,7 +276,10 @@ def _utility(utility: pd.DataFrame) -> dict[str, Any]:
     for method, part in utility.groupby("method", sort=False):
         for model, name in MODELS.items():
             mine = part[part.model == model].sort_values("round")
-            ends = [("before tuning", mine[mine["round"] < 0]), ("after the last round", mine[mine["round"] >= 0].tail(1))]
+            ends = [
+                ("before tuning", mine[mine["round"] < 0]),
+                ("after the last round", mine[mine["round"] >= 0].tail(1)),
+            ]
             rows += [(method, name, when, [float(end[m].iloc[0]) for m in metrics]) for when, end in ends if len(end)]
     return {"metrics": [figures.METRICS.get(m, m.upper().replace("BLEU", "BLEU-")) for m in metrics], "rows": rows}
 

@@ -41,7 +41,16 @@ BAD = {
     "learning rate 0": ("--learning-rate 0", ["--learning-rate", "0", "positive"]),
     "learning rate infinite": ("--learning-rate inf", ["--learning-rate", "inf", "positive"]),
     "weight decay negative": ("--weight-decay=-1", ["--weight-decay", "-1", "negative"]),
-    "targets unknown": ("--targets mlp", ["--targets", "mlp", "attention"]),
+    "targets unknown": ("--targets q-proj", ["--targets", "q-proj", "attention"]),
+    "epochs negative": ("--local-epochs=-1", ["--local-epochs", "-1", "negative"]),
+    "preset unknown": ("--preset papers", ["--preset papers", "'paper'"]),
+    "dtype unknown": ("--dtype half", ["--dtype", "half", "bfloat16"]),
+    "gate unknown": ("--fail-if auroc", ["--fail-if 'auroc'", "auroc.low > 0.6"]),
+    "layers 0": ("--method fedper --shared-layers 0", ["--shared-layers", "0", "at least 1"]),
+    "form unknown": ("--method fedpara --form sum", ["--form", "sum", "personal"]),
+    "own run missing": ("--run no/such/run", ["no/such/run"]),
+    "no data": ("--task coco", ["--data-root"]),
+    "data nowhere": ("--task scienceqa --data-root no/data", ["--data-root no/data"]),
     "no records": ("--records 0", ["--records", "0", "at least 2"]),
     "dirichlet 0": ("--dirichlet 0", ["--dirichlet", "0", "between"]),
     "no test": ("--test 0", ["--test", "0", "at least 1"]),
@@ -49,7 +58,7 @@ BAD = {
     "device unknown": ("--device tpu", ["--device", "tpu", "cuda"]),
     "value missing": ("--rho", ["--rho", "expected one argument"]),
     "stray word": ("fedrand", ["fedrand", "no such option"]),
-    "backbone missing": ("--backbone no/such/folder", ["--backbone no/such/folder", "no such folder"]),
+    "backbone missing": ("--backbone no/such/folder", ["--backbone no/such/folder", "no folder"]),
     "backbone empty": ("--backbone {empty}", ["--backbone", "config.json"]),
     "config missing": ("--config nowhere.yaml", ["nowhere.yaml", "cannot be read"]),
     "config broken": ("--config {broken}", ["broken.yaml", "not valid YAML", "line 3"]),
@@ -94,6 +103,11 @@ def backbone_copy(tmp_path):
     return shutil.copytree(cli.EMBEDDED, tmp_path / "model")
 
 
+def test_projections_that_the_model_lacks(capsys, tmp_path):
+    sentence = refuse(capsys, [*TINY, "--targets", "q_proj,qkv_proj", "--out", str(tmp_path / "out")])
+    assert all(word in sentence for word in ("--targets", "qkv_proj", "gate_proj", "attention"))
+
+
 def test_weights_of_another_architecture(capsys, tmp_path):
     model = backbone_copy(tmp_path)
     config = json.loads((model / "config.json").read_text())
@@ -114,10 +128,9 @@ def test_weights_that_lack_layers(capsys, tmp_path):
 
 
 def test_a_model_without_eyes(capsys, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
-    sentence = refuse(capsys, [*TINY, "--backbone", str(tmp_path / "model"), "--out", str(tmp_path / "out")])
+    model = backbone_copy(tmp_path)
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    sentence = refuse(capsys, [*TINY, "--backbone", str(model), "--out", str(tmp_path / "out")])
     assert "image-text-to-text" in sentence
 
 

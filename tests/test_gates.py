@@ -5,7 +5,14 @@ import pytest
 from fedaudit.errors import InputError
 from fedaudit.gates import parse
 
-COMMON = {"method": "fedavg", "seed": 0, "way": "final", "population": "all members", "signal": "loss/caption", "status": "ok"}
+COMMON = {
+    "method": "fedavg",
+    "seed": 0,
+    "way": "final",
+    "population": "all members",
+    "signal": "loss/caption",
+    "status": "ok",
+}
 
 
 def finding(threat, metric, value, low, high, **more):

@@ -393,6 +393,10 @@ REFUSED = {
     "unknown key": (edit("run.json", sede=1), "unknown key 'sede'; valid are format, .*did you mean 'seed'"),
     "alpha": (edit("run.json", alpha="16"), 'run.json: alpha must be a number above 0, not "16"'),
     "alpha 0": (edit("run.json", alpha=0), "alpha must be a number above 0, not 0"),
+    "alpha too large": (
+        raw("run.json", json.dumps(RUN | {"alpha": 10**400}).encode()),
+        "alpha must be a number above 0",
+    ),
     "seed": (edit("run.json", seed=-1), "seed must be a whole number, 0 or more, not -1"),
     "seed true": (edit("run.json", seed=True), "seed must be a whole number, 0 or more, not true"),
     "score": (edit("run.json", score="bleu"), 'score must be "captions" or "answers", not "bleu"'),
@@ -414,7 +418,10 @@ REFUSED = {
     ),
     "strange file": (raw("models/best.safetensors", b""), "models/best.safetensors is not expected here; valid are"),
     "strange client": (raw("uploads/round-000/client_01.safetensors", b""), "client_01.safetensors is not expected"),
-    "same client": (raw("uploads/round-000/client-2.safetensors", b""), "client-2.safetensors are both client 2"),
+    "same client": (
+        raw("uploads/round-000/client-2.safetensors", b""),
+        "client-2.safetensors and .*client-02.safetensors are both client 2",
+    ),
     "client too large": (
         raw("uploads/round-000/client-123456.safetensors", b""),
         "123456 must be a client's number, 0 to 99999",
@@ -504,7 +511,7 @@ REFUSED = {
         "unknown key 'refrences'.*'references'",
     ),
     "id a number": (add("members.jsonl", line("x", 0, id=3)), "line 4: id must be a text that is not empty, not 3"),
-    "client a text": (add("members.jsonl", line("x", 0, client="3")), "line 4: client must be a client's number"),
+    "client a text": (add("members.jsonl", line("x") | {"client": "3"}), "line 4: client must be a client's number"),
     "position": (add("members.jsonl", line("x", 0, position=1.5)), "position must be a whole number, not 1.5"),
     "empty text": (add("members.jsonl", line("x", 0, text=" ")), "line 4: text must be a text that is not empty"),
     "prompt twice": (
@@ -592,7 +599,7 @@ def test_tensors_that_only_the_format_itself_can_refuse(run, tmp_path):
         put(run / f"models/round-{r:03d}.safetensors", {A: torch.ones(1, 2), B: torch.ones(2, 1)})
     put(run / "uploads/round-000/client-00.safetensors", {A: torch.ones(1, 2)})
     own = read(run)
-    with pytest.raises(InputError, match="client-02.safetensors cannot be read as safetensors"):
+    with pytest.raises(InputError, match=r"client-02\.safetensors cannot be read as safetensors"):
         write_transcript(own, claim(tmp_path / "out"))
 
 
@@ -790,3 +797,60 @@ class TestExport:
         assert_same_transcripts(
             transcript(run, tmp_path / "t"), transcript(tmp_path / "out", tmp_path / "u"), owners=False
         )
+
+
+class TestDocs:
+    """What docs/own-runs.md shows works as it stands."""
+
+    def blocks(self) -> dict[str, str]:
+        """Fenced blocks by the file that the line before them names."""
+        return dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE))
+
+    def test_the_example_is_a_run(self, tmp_path, run):
+        blocks = self.blocks()
+        assert blocks.keys() >= {"run.json", "rounds.json", "members.jsonl", "nonmembers.jsonl", "reference.jsonl"}
+        for name, text in blocks.items():
+            if name.endswith(("json", "jsonl")):
+                (tmp_path / name).write_text(text)
+        for r in range(2):
+            put(tmp_path / f"models/round-{r:03d}.safetensors", adapter(r))
+        put(tmp_path / "uploads/round-000/client-00.safetensors", {A: adapter(1)[A]})
+        put(tmp_path / "uploads/round-000/client-01.safetensors", {B: adapter(1)[B]})
+        for name in re.findall(r"images/\w+\.png", "".join(blocks.values())):
+            (tmp_path / "images").mkdir(exist_ok=True)
+            shutil.copy(run / "images/x.png", tmp_path / name)
+        own = read(tmp_path)
+        assert (own.cohorts, own.clients) == (((0, 1),), 2)
+        assert set(own.federation.truth.values()) == {True, False}
+
+    def test_the_script_writes_a_run(self, tmp_path, monkeypatch):
+        from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+
+        model = torch.nn.Module()
+        model.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)}) for _ in range(2)])
+        adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+
+        def train_client(server, k):
+            return {name: tensor + k + 1 for name, tensor in server.items()}
+
+        monkeypatch.chdir(tmp_path)
+        picture = tmp_path / "x.png"
+        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(picture)
+        given = {
+            "model": adapted,
+            "rounds": 2,
+            "cohort": lambda r: [r, r + 1],
+            "train_client": train_client,
+            "aggregate": lambda sent: next(iter(sent.values())),
+            "trained_on": [(f"m{k}", k, str(picture), "yes") for k in range(3)],
+            "held_out": [(f"o{k}", k, str(picture), "no") for k in range(3)],
+        }
+        script = self.blocks()["save_run.py"]
+        assert len(script.splitlines()) <= 30
+        exec(script, given)
+        own = read(Path("my-run"))
+        assert (own.rank, own.targets, own.cohorts) == (2, ("q_proj",), ((0, 1), (1, 2)))
+        again = transcript(Path("my-run"), tmp_path / "t")
+        start = {canonical(name): tensor for name, tensor in get_peft_model_state_dict(adapted).items()}
+        assert_same(again.own_model(0, 0), {name: tensor + 1 for name, tensor in start.items()})
+        assert_same(again.own_model(1, 1), again.upload(1, 1))

@@ -18,6 +18,7 @@ from fedaudit.errors import InputError
 from fedaudit.store import claim
 from fedaudit.tasks.base import Record
 from tests import tiny_models
+from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)
 
@@ -108,6 +109,23 @@ class TestFamilies:
         assert model.generate(model.model, [found], 5) == [said]
 
 
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_adapters_on_every_family(family, folders, tmp_path):
+    """The start is the base model; a loss has gradients for every adapter."""
+    model = load(folders(family))
+    data = model.encode(records(), claim(tmp_path), say=print)
+    with torch.no_grad():
+        base = model.model(**model.batch(list(data.values())).inputs).logits
+    learner = Learner(model, data, Settings())
+    start = learner.initial(torch.Generator().manual_seed(0))
+    assert len(start) == 2 * 14
+    for i, logits in enumerate(learner.logits(start, list(data))):
+        assert close(logits, base[i, : len(logits)], 1e-3)
+    leaves = {name: tensor.requires_grad_() for name, tensor in start.items()}
+    learner.loss(leaves, list(data)).backward()
+    assert all(leaves[name].grad.abs().max() > 0 for name in leaves if name.endswith(".B"))
+
+
 def test_projections_by_name(folders):
     model = load(folders("llava"))
     assert {model.short(n) for n in model.projections("q_proj,up_proj")} == {
@@ -140,7 +158,7 @@ def test_models_that_cannot_be_cached_are_refused(family, folders, tmp_path):
 def test_what_a_model_raises_at_the_first_record_is_said(folders, tmp_path, monkeypatch):
     model = load(folders("llava"))
     monkeypatch.setattr(model, "processor", lambda **_: {})
-    with pytest.raises(InputError, match=r"cannot be cached .*AttributeError: .*; give --backbone-code"):
+    with pytest.raises(InputError, match=r"cannot read a record \(AttributeError: .*--backbone-code"):
         model.encode(records(1), claim(tmp_path), say=print)
 
 

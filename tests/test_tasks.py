@@ -33,7 +33,7 @@ def test_every_word_is_in_the_vocabulary(federation):
 def test_ids_are_unique_and_stable(federation):
     again = captions(SMALL, clients=6, seed=0)
     assert list(federation.records) == list(again.records)
-    assert len(federation.records) == 6 * (40 + 10) + 12 + 5
+    assert len(federation.records) == 6 * (40 + 10) + 12 + 5 + 5
     for one, other in zip(federation.records.values(), again.records.values(), strict=True):
         assert np.array_equal(one.image, other.image)
         assert one.text == other.text

@@ -162,6 +162,17 @@ def internvl() -> tuple[Any, Any]:
     return t.InternVLForConditionalGeneration(config), processor
 
 
+def mistral3() -> tuple[Any, Any]:
+    vision = {**VISION, "head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    config = t.Mistral3Config(
+        vision_config=t.PixtralVisionConfig(**vision), text_config=t.MistralConfig(**TEXT), spatial_merge_size=2,
+        image_token_index=ID["[IMG]"], vision_feature_layer=-1, tie_word_embeddings=False,
+    )  # fmt: skip
+    images = t.PixtralImageProcessor(size={"longest_edge": 2 * SIZE}, patch_size=PATCH, **PIXELS)
+    processor = t.PixtralProcessor(images, tokenizer(), patch_size=PATCH, spatial_merge_size=2)
+    return t.Mistral3ForConditionalGeneration(config), processor
+
+
 CHAT = (
     "{% for message in messages %}{% for part in message.content %}{% if part.type == 'image' %}"
     "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
@@ -236,7 +247,19 @@ def mllama() -> tuple[Any, Any]:
 
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
     f.__name__: f
-    for f in (llava, vipllava, llava_next, llava_onevision, paligemma, gemma3, idefics3, internvl, qwen2_vl, qwen2_5_vl)
+    for f in (
+        llava,
+        vipllava,
+        llava_next,
+        llava_onevision,
+        paligemma,
+        gemma3,
+        idefics3,
+        internvl,
+        mistral3,
+        qwen2_vl,
+        qwen2_5_vl,
+    )
 }
 REFUSED: dict[str, Callable[[], tuple[Any, Any]]] = {f.__name__: f for f in (qwen3_vl, mllama)}
 

@@ -2,7 +2,8 @@
 
 Naming, said once: the papers write W = W0 + A B with A random and B zero at the start. peft computes W0 + scale * lora_B lora_A with lora_A random
 and lora_B zero, so the paper's A is peft's `lora_A` and the paper's B is peft's `lora_B`. An adapter maps names as
-`layers.0.self_attn.q_proj.A` to tensors: A is [rank, in], B is [out, rank]. A method may train other tensors, if its `model` makes an adapter of them.
+`layers.0.self_attn.q_proj.A` to tensors: A is [rank, in], B is [out, rank]. A method may train other
+tensors, if its `model` makes an adapter of them.
 Source: FedRand (section 4.1, "Implementation details"); Hu et al. (2022).
 """
 
@@ -21,11 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM
+from fedaudit.errors import InputError
 from fedaudit.store import Folder, write_atomic
 from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Model, State, Transcript
 
 FOLD_BELOW = 50_000_000  # adapted weights
+ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, about
+KEPT = 5  # numbers that a pass keeps per token and output feature of the adapted layers, measured on Llama
 SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
 
 
@@ -33,7 +37,9 @@ SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so man
 class Settings:
     rank: int = field(default=8, metadata={"help": "rank of the adapters"})
     alpha: float = field(default=16.0, metadata={"help": "LoRA scaling numerator: the update is alpha / rank * B A"})
-    targets: str = field(default="all", metadata={"help": "adapted projections: all, attention (the paper's), or names"})
+    targets: str = field(
+        default="all", metadata={"help": "adapted projections: all, attention (the paper's), or names"}
+    )
     learning_rate: float = field(default=4e-3, metadata={"help": "AdamW learning rate"})
     weight_decay: float = field(default=1e-6, metadata={"help": "AdamW weight decay"})
     batch: int = field(default=8, metadata={"help": "records per local step"})
@@ -80,9 +86,11 @@ class Learner:
             for half in "AB"
         }
         self.parameters: dict[str, Tensor] = {n: self.model.get_parameter(full) for n, full in self._names.items()}
-        size = sum(layer.base_layer.weight.numel() for layer in layers.values())
-        # folding needs a copy of the adapted weights: not for models where that would double the memory
-        self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if size < FOLD_BELOW else {}
+        weights = [layer.base_layer.weight for layer in layers.values()]
+        self._bytes_per_token = KEPT * sum(w.element_size() * w.shape[0] for w in weights)
+        # folding needs a copy of the adapted weights: not for models where that would double the memory or round the sum
+        small = sum(w.numel() for w in weights) < FOLD_BELOW and all(w.dtype == torch.float32 for w in weights)
+        self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}
 
     def initial(self, generator: torch.Generator) -> State:
         """The common public start: A uniform in +-1/sqrt(in) (peft's own law), B zero."""
@@ -96,13 +104,18 @@ class Learner:
         return state
 
     def put(self, adapter: State) -> None:
-        """Make `adapter` the model's. ValueError: other layers, or factors that do not fit."""
-        if adapter.keys() != self.parameters.keys():
-            raise ValueError(f"an adapter holds {len(adapter)} tensors where the model has {len(self.parameters)}")
+        """Make `adapter` the model's. InputError: it is of other layers, or its factors do not fit."""
+        if odd := sorted(adapter.keys() ^ self.parameters.keys()):
+            raise InputError(
+                f"an adapter of {len(adapter)} tensors does not fit the model, whose {self.settings.targets} projections take "
+                f"{len(self.parameters)} ({odd[0]} is in one of them only)"
+            )
         for name, tensor in adapter.items():
             place, outer = self.parameters[name], 1 if name.endswith(".A") else 0
             if tensor.shape[outer] != place.shape[outer]:
-                raise ValueError(f"{name} has {tensor.shape[outer]} columns or rows where the model has {place.shape[outer]}")
+                raise InputError(
+                    f"{name} is {' x '.join(map(str, tensor.shape))}, where the model has {place.shape[outer]} features"
+                )
             place.data = tensor.detach().to(place.device, torch.float32)
 
     def train(self, state: State, records: Sequence[str], generator: torch.Generator, model: Model) -> State:
@@ -118,11 +131,23 @@ class Learner:
         for _ in range(self.steps(len(records))):
             if not queue:
                 queue = list(torch.randperm(len(records), generator=generator).split(self.settings.batch))
-            loss = self.loss(model(leaves), [records[i] for i in queue.pop(0).tolist()])
             optimizer.zero_grad()
-            loss.backward()
+            batch = [records[i] for i in queue.pop(0).tolist()]
+            for part in self._parts(batch):
+                share = self._tokens(part) / self._tokens(batch)
+                (share * self.loss(model(leaves), part)).backward()
             optimizer.step()
         return {name: leaf.detach().cpu() for name, leaf in leaves.items()}
+
+    def _parts(self, batch: Sequence[str]) -> list[Sequence[str]]:
+        """A batch in parts whose activations fit into memory; the gradients of the parts add up to the batch's. Small models: one part."""
+        longest = max(len(self.data[record].ids) for record in batch)
+        size = max(1, ACTIVATIONS // (self._bytes_per_token * longest))
+        return [batch[i : i + size] for i in range(0, len(batch), size)]
+
+    def _tokens(self, records: Sequence[str]) -> int:
+        """How many tokens are learnt."""
+        return sum(len(self.data[record].ids) - self.data[record].prompt for record in records)
 
     def steps(self, records: int) -> int:
         """Local steps of a participation: T_k = ceil(n_k / b) E where epochs are asked for (FedRand, Algorithm 2)."""
@@ -136,7 +161,8 @@ class Learner:
             keep = batch.labels.shape[1] - min(self.data[record].prompt for record in records) + 1
             more, labels = {"logits_to_keep": keep}, labels[:, 1 - keep :]
         weights = {self._names[name]: tensor for name, tensor in adapter.items()}
-        logits = torch.func.functional_call(self.model, weights, kwargs=batch.inputs | more).logits
+        given = batch.inputs | more | {"use_cache": False}
+        logits = torch.func.functional_call(self.model, weights, kwargs=given).logits
         return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
     @contextmanager
@@ -193,7 +219,7 @@ class Learner:
         for start in range(0, len(order), few):
             part = order[start : start + few]
             batch = self.vlm.batch([encoded[i] for i in part])
-            logits = self.model(**batch.inputs).logits.float()
+            logits = self.model(**batch.inputs, use_cache=False).logits.float()
             yield [(i, rows[: len(encoded[i].ids)]) for i, rows in zip(part, logits, strict=True)]
 
     def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:

@@ -92,7 +92,10 @@ class Opened:
         else:
             known = {n.rpartition(".")[2] for n in self._linear}
             for name in set(which.split(",")) - known:
-                raise self._refused(f"its language model has no {name!r}; it has {', '.join(sorted(known))}")
+                raise InputError(
+                    f"--targets {which}: the language model of {self.path} has no {name}; valid are all, attention, or some of "
+                    + ", ".join(sorted(known))
+                )
             chosen = [n for n in self._linear if n.rpartition(".")[2] in which.split(",")]
         if not chosen:
             raise self._refused(f"its language model has no linear layers to adapt ({which})")
@@ -138,7 +141,8 @@ class Opened:
     def _stops(self) -> list[int]:
         """Tokens that end an answer; the first is the one that texts end with."""
         named = [
-            getattr(c, "eos_token_id", None) for c in (self.tokenizer, self.model.generation_config, self.model.config)
+            getattr(c, "eos_token_id", None)
+            for c in (self.tokenizer, getattr(self.model, "generation_config", None), self.model.config)
         ]
         found = [int(i) for n in named if n is not None for i in (n if isinstance(n, list) else [n])]
         if not found:

@@ -198,7 +198,7 @@ class SceneStream:
         return self._batch(drawn, prompts, [q.answer for q in asked], normalise(scenes.render(drawn, self.rng)))
 
     def draw_questions(self, n: int, topics: Sequence[str]) -> tuple[list[scenes.Scene], list[questions.Question]]:
-        pairs = [questions.draw_question(self.rng, topics[self.rng.integers(len(topics))]) for _ in range(n)]
+        pairs = [questions.draw_question(self.rng, topics[int(self.rng.integers(len(topics)))]) for _ in range(n)]
         return [scene for scene, _ in pairs], [question for _, question in pairs]
 
     def encode_prompt(self, prompt: str) -> list[int]:
@@ -447,10 +447,13 @@ def main() -> None:
 def _follow(steps: Iterator[Step], total: int) -> tuple[LlavaForConditionalGeneration, list[float]]:
     """Run a stage to its end, with a line every 50 steps."""
     losses: list[float] = []
-    for loss, model in steps:
+    model: LlavaForConditionalGeneration | None = None
+    for loss, trained in steps:
+        model = trained
         losses.append(loss)
         if len(losses) % 50 == 0:
             print(f"step {len(losses)}/{total}  loss {np.mean(losses[-50:]):.3f}", flush=True)
+    assert model is not None
     return model, losses
 
 

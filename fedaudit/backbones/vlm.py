@@ -7,13 +7,13 @@ on one record refuses the others. The embedded model is `fedaudit.backbones.EMBE
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedaudit.backbones.encoded import (
     IGNORE,
@@ -27,11 +27,12 @@ from fedaudit.backbones.encoded import (
     padded,
     unpacked,
 )
-from fedaudit.backbones.opened import CHUNK, DTYPES, Opened, user_class
+from fedaudit.backbones.opened import CHUNK, DTYPES, user_class
+from fedaudit.backbones.reading import Reader
 from fedaudit.backbones.resolve import weights_hash
 from fedaudit.errors import InputError
 from fedaudit.store import Folder, key_of
-from fedaudit.tasks.base import IMAGE, Record
+from fedaudit.tasks.base import Record
 
 __all__ = ["CHUNK", "IGNORE", "Batch", "Encoded", "FrozenVLM", "Seen", "load"]
 
@@ -40,40 +41,13 @@ IN_MEMORY = 1_000_000_000  # bytes of image embeddings; more are read from disk 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}  # of the largest logit, between two ways to compute the same
 
 
-class FrozenVLM(Opened):
+class FrozenVLM(Reader):
     """A pre-trained model that nobody trains; adapters are put on it elsewhere.
 
     Models that need code of their own subclass this as `Backbone` and override `open`, `language_model`, `see` or `whole`.
     """
 
     code = ""  # SHA-256 of the file that defines a subclass of the user's
-
-    @torch.no_grad()
-    def see(self, records: Sequence[Record]) -> list[Seen]:
-        """Prompts and pictures of a few records after the frozen parts, in one vision pass."""
-        given = self._processed(records)
-        embeddings, positions = self._reached(given)
-        found = []
-        for i, mask in enumerate(given["attention_mask"].bool().cpu()):
-            ids = given["input_ids"][i].cpu()[mask]
-            extra = {name: rows[i].cpu()[mask] for name, rows in self._types(given).items()}
-            if positions is not None and positions.ndim == 3:  # one that is arange comes about by itself
-                extra[POSITIONS] = positions[:, i].cpu()[:, mask].clone()
-            if not (ids == self.image_token).any():
-                raise InputError(f"record {records[i].id}: the model's processor puts no image tokens into its prompt")
-            features = embeddings[i].cpu()[mask][ids == self.image_token].clone()
-            found.append(Seen(ids, features, extra))
-        return found
-
-    @torch.no_grad()
-    def whole(self, record: Record, ids: Tensor) -> Tensor:
-        """Logits [T, V] of prompt, picture and text by the whole model: what the cached embeddings must reproduce."""
-        given = self._processed([record])
-        more = len(ids) - given["input_ids"].shape[1]
-        types = {n: extended(n, rows.cpu(), more, self.text_type) for n, rows in self._types(given).items()}
-        given |= types | {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
-        logits: Tensor = self.model(**{name: value.to(self.device) for name, value in given.items()}).logits[0]
-        return logits
 
     def encode(self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None]) -> dict[str, Encoded]:
         """Records by id; image embeddings come from `cache`, which is filled first where it lacks them. `say` names damage.
@@ -85,7 +59,7 @@ class FrozenVLM(Opened):
         for name, part in shards.items():
             if not cache.usable(name, say):
                 if not checked:
-                    with self._first():
+                    with self._readable():
                         self._check(records[0])
                     checked = True
                 cache.write_tensors(name, packed(part, self.see(part)))
@@ -138,7 +112,9 @@ class FrozenVLM(Opened):
         given: dict[str, Any] = inputs | ({"logits_to_keep": 1} if self.keeps_logits else {})
         said: list[Tensor] = []
         for _ in range(steps):
-            out = model(**given | {POSITIONS: positions, "use_cache": True})
+            if POSITIONS in self._forward:
+                given[POSITIONS] = positions
+            out = model(**given, use_cache=True)
             said.append(out.logits[:, -1].argmax(-1).masked_fill(ended, self.tokenizer.pad_token_id))
             ended |= torch.isin(said[-1], stops)
             if ended.all():
@@ -163,42 +139,6 @@ class FrozenVLM(Opened):
         inputs = {"attention_mask": mask} | extra
         return ids, {"inputs_embeds": self.embed(ids, records)} | {n: t.to(self.device) for n, t in inputs.items()}
 
-    def _processed(self, records: Sequence[Record]) -> dict[str, Tensor]:
-        """What the processor makes of prompts and pictures: the model's inputs, prompts with their image tokens."""
-        from PIL import Image
-
-        given = self.processor(
-            images=[[Image.fromarray(record.image)] for record in records],
-            text=[record.prompt.replace(IMAGE, self._placeholder) for record in records],
-            return_tensors="pt",
-            padding=True,
-        ).to(self.device, self.dtype)
-        return {name: value for name, value in given.items() if name != "labels"}
-
-    def _reached(self, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Embeddings [B, T, width] and position ids that the language model is called with; it is not run."""
-
-        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-            raise _Reached(kwargs)
-
-        handle = self.language_model().register_forward_pre_hook(stop, with_kwargs=True)
-        try:
-            self.model(**given)
-        except _Reached as reached:
-            embeddings, positions = reached.inputs.get("inputs_embeds"), reached.inputs.get(POSITIONS)
-        else:
-            raise self._uncacheable("its language model is not called")
-        finally:
-            handle.remove()
-        if embeddings is None:
-            raise self._uncacheable("its language model is called with token ids")
-        return embeddings, positions
-
-    def _types(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Further inputs [B, T] that the model takes and the processor gives, such as token types."""
-        shape, known = given["input_ids"].shape, ("input_ids", "attention_mask")
-        return {n: t for n, t in given.items() if n in self._forward and n not in known and t.shape == shape}
-
     def _encoded(self, record: Record, seen: Seen, source: Tensor | Stored) -> Encoded:
         tail = torch.cat([self._text(record), torch.tensor([self._stops[0]])])
         places = torch.nonzero(seen.ids == self.image_token).flatten()
@@ -210,9 +150,9 @@ class FrozenVLM(Opened):
         """Runs of records by the name of the file with their image embeddings."""
         if not records:
             return {}
-        with self._first():
+        with self._readable():
             features = self.see(records[:1])[0].features
-        size = max(1, min(CHUNK, SHARD // features.nbytes))
+        size = max(1, min(CHUNK, SHARD // max(1, features.nbytes)))
         parts = [records[start : start + size] for start in range(0, len(records), size)]
         return {f"features-{self._key(part)}.safetensors": part for part in parts}
 
@@ -246,27 +186,17 @@ class FrozenVLM(Opened):
         return bool(difference <= TOLERANCE[self.dtype] * b.float().abs().max())
 
     @contextmanager
-    def _first(self) -> Iterator[None]:
+    def _readable(self) -> Iterator[None]:
         """InputError for whatever a model raises that takes its inputs in another way."""
         try:
             yield
         except InputError:
             raise
         except Exception as error:
-            raise self._uncacheable(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
-
-    def _uncacheable(self, reason: str) -> InputError:
-        return self._refused(
-            f"this model reads images in a way that cannot be cached as embeddings ({reason}); give --backbone-code"
-        )
-
-
-class _Reached(Exception):
-    """The language model is about to run on these inputs."""
-
-    def __init__(self, inputs: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.inputs = inputs
+            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            raise self._refused(
+                f"this model cannot read a record ({reason}); one with its own code takes --backbone-code"
+            ) from error
 
 
 def load(path: Path, device: str = "cpu", dtype: str = "float32", code: str = "") -> FrozenVLM:

@@ -23,7 +23,9 @@ class Record:
 
     id: str
     group: str  # what the partition goes by: the object class of a caption, the topic of a question
-    picture: NDArray[np.uint8] | Path | bytes  # pixels [H, W, 3], an image file, or the bytes of one; read when it is used
+    picture: (
+        NDArray[np.uint8] | Path | bytes
+    )  # pixels [H, W, 3], an image file, or the bytes of one; read when it is used
     prompt: str  # the instruction, with one <image>
     text: str  # what the model learns to say
     references: tuple[str, ...] = ()  # right answers, for evaluation
@@ -32,7 +34,9 @@ class Record:
         if isinstance(self.picture, np.ndarray):
             self._check(self.picture)
         if self.prompt.count(IMAGE) != 1:
-            raise InputError(f"record {self.id}: its prompt must hold {IMAGE} once, not {self.prompt.count(IMAGE)} times")
+            raise InputError(
+                f"record {self.id}: its prompt must hold {IMAGE} once, not {self.prompt.count(IMAGE)} times"
+            )
         if not self.text.strip():
             raise InputError(f"record {self.id}: its text is empty")
 
@@ -43,7 +47,9 @@ class Record:
             return self.picture
         from PIL import Image, UnidentifiedImageError
 
-        where = f"record {self.id}: {self.picture}" if isinstance(self.picture, Path) else f"record {self.id}: its image"
+        where = (
+            f"record {self.id}: {self.picture}" if isinstance(self.picture, Path) else f"record {self.id}: its image"
+        )
         try:
             with Image.open(io.BytesIO(self.content)) as opened:
                 pixels = np.asarray(opened.convert("RGB"))
@@ -97,7 +103,9 @@ class Federation:
     clients: tuple[Client, ...]
     novel: tuple[Record, ...]  # out of distribution: the papers' own non-members; may be empty
     test: tuple[Record, ...]  # for utility, with several references each
-    score: Score = caption_scores  # utility of answers [record] against references [record][reference], 100 at best for most
+    score: Score = (
+        caption_scores  # utility of answers [record] against references [record][reference], 100 at best for most
+    )
     novel_test: tuple[Record, ...] = ()  # for utility out of distribution
 
     @property

@@ -1,8 +1,8 @@
 """Multiple-choice questions about the scenes: what is seen, what has to be known, and what nobody else can know.
 
-A question belongs to a topic, the partition's class. The answers to *visual* topics are in the picture and were asked in pre-training; those to *knowledge*
-topics follow from the picture by facts of this world that were not, so that they must be learnt from other records; the answers to the one *private*
-topic are drawn at random, so that a model that gives them has memorised the record. Template: FedRand, appendix A.2.
+A question belongs to a topic, the partition's class. The answers to *visual* topics are in the picture and were asked in pre-training; those
+to *knowledge* topics follow from the picture by facts of this world that were not, so that they must be learnt from other records; the answers to
+the one *private* topic are drawn at random, so that a model that gives them has memorised the record. Template: FedRand, appendix A.2.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def draw_question(
     return scene, Question(text, tuple(options[i] for i in order), answer, context)
 
 
-Asked = tuple[str, str, Sequence[str]] | None  # question, answer, all possible answers; None where the scene does not fit
+Asked = (
+    tuple[str, str, Sequence[str]] | None
+)  # question, answer, all possible answers; None where the scene does not fit
 
 
 def _colour(scene: Scene, rng: np.random.Generator) -> Asked:

@@ -1,0 +1,143 @@
+"""The suite as a library, variants and presets of the command, on a tiny setting of the embedded model."""
+
+import dataclasses
+
+import pytest
+
+import fedaudit
+from fedaudit import cli
+from fedaudit.backbones import EMBEDDED
+from fedaudit.errors import InputError
+
+TINY = {
+    "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 8, "novel": 8, "test": 3, "local_steps": 2, "threads": 1,
+}  # fmt: skip
+
+
+def plan_of(*words):
+    return cli.read_command(list(words)).plan
+
+
+class TestVariants:
+    def test_each_has_its_own_parameters_and_the_flags_for_the_rest(self):
+        plan = plan_of("--method", "fedrand,fedrand:rho=0.3,fedrand:past=false:normalise=false", "--rho", "0.7")
+        found = {label: dataclasses.asdict(variant.params) for label, variant in plan.methods.items()}
+        assert found == {
+            "fedrand": {"rho": 0.7, "past": True, "normalise": True},
+            "fedrand:rho=0.3": {"rho": 0.3, "past": True, "normalise": True},
+            "fedrand:past=false:normalise=false": {"rho": 0.7, "past": False, "normalise": False},
+        }
+
+    def test_a_variant_trains_the_same_run_as_the_flag(self):
+        one = plan_of("--method", "fedper:shared_layers=4").cells[0]
+        other = plan_of("--method", "fedper", "--shared-layers", "4").cells[0]
+        assert one.training_key == other.training_key
+        assert one.training_folder.name != other.training_folder.name  # the label is part of what a reader sees
+        assert "=" not in one.training_folder.name
+        assert ":" not in one.training_folder.name
+
+    def test_all_rows_of_fedrands_tables(self):
+        plan = plan_of("--method", "fedavg,fedper,fedper:shared-layers=4,fedpara,fedrand")
+        assert len(plan.cells) == 5
+        assert len({cell.training_key for cell in plan.cells}) == 5
+
+    @pytest.mark.parametrize(
+        ("method", "words"),
+        [
+            ("fedper:layers=4", "parameters of fedper are: shared_layers"),
+            ("fedavg:rho=1", "parameters of fedavg are: none"),
+            ("fedper:shared_layers", "PARAMETER=VALUE"),
+            ("fedper:shared_layers=many", "fedper:shared_layers=many.*many"),
+            ("fedper:shared_layers=0", "shared_layers must be at least 1"),
+            ("fedrand:past=perhaps", "fedrand:past=perhaps"),
+            ("fedrand,fedrand", "comes twice"),
+            ("fedper:shared_layers=2,fedper:shared_layers=2", "comes twice"),
+        ],
+    )
+    def test_what_is_no_variant(self, method, words):
+        with pytest.raises(InputError, match=words):
+            plan_of("--method", method)
+
+
+class TestPresets:
+    def test_paper(self):
+        """FedRand, section 4.1."""
+        plan = plan_of("--preset", "paper")
+        assert (plan.rounds, plan.clients, plan.per_round) == (30, 12, 4)
+        s = plan.settings
+        assert (s.rank, s.learning_rate, s.weight_decay, s.batch, s.local_epochs) == (8, 3e-4, 1e-6, 8, 1)
+        assert s.targets == "attention"
+
+    def test_flags_and_files_win(self, tmp_path):
+        (tmp_path / "mine.yaml").write_text("preset: paper\nrounds: 5\nrank: 4\n")
+        plan = plan_of("--config", str(tmp_path / "mine.yaml"), "--rank", "2")
+        assert (plan.rounds, plan.settings.rank, plan.settings.local_epochs) == (5, 2, 1)
+
+    def test_embedded_changes_nothing(self):
+        assert plan_of("--preset", "embedded").cells[0].training_key == plan_of().cells[0].training_key
+
+    def test_unknown(self):
+        with pytest.raises(InputError, match=r"--preset papr: no such preset.*'paper'"):
+            plan_of("--preset", "papr")
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    return out, fedaudit.audit(
+        method=["fedavg", "fedper"], quiet=True, fail_if=["auroc >= 0", "auroc > 1"], out=out, **TINY
+    )
+
+
+class TestAudit:
+    def test_findings_are_a_frame_and_the_report_exists(self, audited):
+        out, found = audited
+        assert found.report.is_file()
+        assert found.report.is_relative_to(out)
+        assert set(found.findings.method) == {"fedavg", "fedper"}
+        rows = found.findings.query("metric == 'auroc' and headline")
+        assert rows.value.between(0, 1).all()
+        assert (rows.low <= rows.value).all()
+
+    def test_gates_are_answered(self, audited):
+        crossed = audited[1].crossed
+        assert crossed
+        assert all(sentence.startswith("auroc >= 0: ") for sentence in crossed)
+
+    def test_the_command_finds_it_done_and_says_the_gates_with_exit_code_1(self, audited, capsys):
+        out, found = audited
+        words = cli.words_of(TINY | {"method": ["fedavg", "fedper"], "out": out})
+        assert cli.main([*words, "--fail-if", "server auroc.high >= 0"]) == 1
+        said = capsys.readouterr()
+        assert f"report: {found.report}" in said.out
+        assert "reused: report" in said.err
+        assert "failed: server auroc.high >= 0: fedavg (seed 0), server, exact" in said.err
+        assert cli.main([*words, "--fail-if", "auroc > 1"]) == 0
+
+    def test_a_gate_that_nothing_answers(self, audited, capsys):
+        words = cli.words_of(TINY | {"method": ["fedavg", "fedper"], "out": audited[0]})
+        assert cli.main([*words, "--fail-if", "tpr@0.1% > 0.5"]) == 2
+        assert "nothing in this run can answer it (not measurable" in capsys.readouterr().err
+
+    def test_an_option_that_does_not_exist(self):
+        with pytest.raises(ValueError, match=r"--round=3: no such option .*--rounds"):
+            fedaudit.audit(round=3)
+
+    def test_defaults_are_the_commands(self):
+        assert cli.read_command(cli.words_of({})).plan.backbone == EMBEDDED
+
+
+def test_exports_ask_for_one_training():
+    with pytest.raises(InputError, match="--export-run: exports one training, and this command asks for 2"):
+        cli.read_command(["--method", "fedavg,fedrand", "--export-run", "somewhere"])
+
+
+@pytest.mark.parametrize("flag", ["--method", "--task"])
+def test_an_own_run_brings_its_own_method_and_task(flag):
+    with pytest.raises(InputError, match=f"{flag} does not go with --run"):
+        cli.read_command(["--run", "somewhere", flag, "fedavg"])
+
+
+def test_backbone_code_that_is_not_there():
+    with pytest.raises(InputError, match=r"--backbone-code nowhere.py: no such file"):
+        cli.read_command(["--backbone-code", "nowhere.py"])
