@@ -1,0 +1,139 @@
+"""The real path as a user runs it: other models, data in the public formats, a run in and out of its folder. One real round each."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+import fedaudit
+from fedaudit import cli
+from tests import minidata, tiny_models
+
+ROUND = {"rounds": 1, "clients": 3, "per_round": 2, "local_steps": 2, "threads": 1, "quiet": True}
+EMBEDDED = {"records": 6, "reference": 8, "novel": 8, "test": 4}
+DATA = {"records": 6, "reference": 6, "test": 4}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root, made = tmp_path_factory.mktemp("models"), {}
+
+    def folder(family):
+        if family not in made:
+            made[family] = tiny_models.save(root / family, tiny_models.FAMILIES[family])
+        return made[family]
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    minidata.coco(root / "coco", train=120)
+    minidata.nocaps(root / "coco" / "nocaps")
+    minidata.scienceqa(root / "scienceqa", train=150)
+    return root
+
+
+def headline(findings):
+    rows = findings[(findings.metric == "auroc") & findings.headline & (findings.nonmembers == "held-out")]
+    assert rows.value.between(0, 1).all()
+    return rows
+
+
+@pytest.mark.parametrize("family", ["llava", "llava_next", "llava_onevision"])
+@pytest.mark.parametrize("task", ["captions", "vqa"])
+def test_a_round_on_the_llava_family(family, task, models, tmp_path):
+    found = fedaudit.audit(method="fedrand", backbone=models(family), task=task, out=tmp_path, **EMBEDDED, **ROUND)
+    assert set(headline(found.findings).threat_model) == {"released-model", "server", "owner"}
+    assert family in found.report.read_text()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper:shared_layers=1", "fedpara"])
+def test_every_method_on_another_model_in_bfloat16(method, models, tmp_path):
+    found = fedaudit.audit(
+        method=method, backbone=models("llava"), dtype="bfloat16", preset="paper", out=tmp_path, **EMBEDDED, **ROUND
+    )
+    assert len(headline(found.findings))
+
+
+@pytest.mark.parametrize("task", ["coco", "scienceqa"])
+def test_a_round_on_real_formats(task, models, data, tmp_path):
+    more = {"novel": 20} if task == "coco" else {}
+    found = fedaudit.audit(
+        task=task, data_root=data / task, backbone=models("llava"), out=tmp_path, **DATA, **more, **ROUND
+    )
+    assert len(headline(found.findings))
+    utility = json.loads(next((tmp_path / "runs").iterdir()).joinpath("round-000.json").read_text())["utility"]
+    metric = "cider" if task == "coco" else "exact_match"
+    assert metric in utility["global"]
+    assert ("novel" in utility) == (task == "coco")
+    assert set(found.findings.nonmembers) == ({"held-out", "novel objects"} if task == "coco" else {"held-out"})
+
+
+def test_changed_annotations_are_another_training_and_a_moved_folder_is_the_same(data, tmp_path):
+    root = shutil.copytree(data / "coco", tmp_path / "one", copy_function=shutil.copy2)
+
+    def key(at):
+        return cli.read_command(["--task", "coco", "--data-root", str(at)]).plan.cells[0].training_key
+
+    before = key(root)
+    assert key(shutil.move(root, tmp_path / "two")) == before
+    captions = tmp_path / "two" / "annotations" / "captions_train2017.json"
+    captions.write_text(captions.read_text() + " ")
+    assert key(tmp_path / "two") != before
+
+
+METHODS = ["fedavg", "fedrand", "fedper:shared_layers=2", "fedpara"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_exported_and_audited_again_gives_the_same_findings(method, tmp_path):
+    settings = ROUND | {"rounds": 3}
+    own = tmp_path / "my-run"
+    first = fedaudit.audit(method=method, out=tmp_path / "a", export_run=own, **EMBEDDED, **settings)
+    again = fedaudit.audit(run=own, out=tmp_path / "b", quiet=True, threads=1)
+    pd.testing.assert_frame_equal(again.findings, first.findings)
+    assert first.findings.method.unique().tolist() == [method]
+    for table in ("cells.csv", "figures/roc.csv", "figures/cost.csv", "figures/utility.csv"):
+        assert (again.report.parent / table).read_bytes() == (first.report.parent / table).read_bytes(), table
+    assert "done elsewhere" in again.report.read_text()
+
+
+def test_an_own_run_with_the_least_that_is_asked_for(tmp_path):
+    """No owners, no further lists, no rounds.json: the rows that rest on these are left out, the others are the same."""
+    own = tmp_path / "my-run"
+    first = fedaudit.audit(method="fedavg", out=tmp_path / "a", export_run=own, **EMBEDDED, **ROUND)
+    shutil.rmtree(own / "owners")
+    for name in ("reference.jsonl", "novel.jsonl", "test.jsonl", "novel_test.jsonl", "rounds.json"):
+        (own / name).unlink()
+    again = fedaudit.audit(run=own, out=tmp_path / "b", quiet=True, threads=1)
+    assert set(again.findings.threat_model) == {"released-model", "server"}
+    assert not again.findings.metric.str.startswith("tpr").any()
+    keys = ["threat_model", "way", "population", "signal"]
+    value = headline(again.findings).set_index(keys).value
+    before = headline(first.findings).set_index(keys).value
+    pd.testing.assert_series_equal(value, before.loc[value.index], rtol=1e-4)
+
+
+def test_an_adapter_of_other_layers_is_refused_in_one_sentence(tmp_path, models, capsys):
+    own = tmp_path / "my-run"
+    fedaudit.audit(method="fedavg", out=tmp_path / "a", export_run=own, **EMBEDDED, **ROUND)
+    words = ["--run", str(own), "--backbone", str(models("llava")), "--out", str(tmp_path / "b"), "--threads", "1"]
+    assert cli.main(words) == 2
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert "does not fit the model" in sentence
+
+
+def test_exported_adapters_lie_side_by_side(tmp_path):
+    adapters = tmp_path / "adapters"
+    fedaudit.audit(method="fedpara", out=tmp_path / "a", export_adapters=adapters, **EMBEDDED, **ROUND)
+    names = {p.name for p in adapters.iterdir() if p.is_dir()}
+    assert "global" in names
+    assert len(names) == 3  # and the two clients of the one round
+    config = json.loads((adapters / "global" / "adapter_config.json").read_text())
+    assert config["r"] == 8
+    private = json.loads((adapters / sorted(names)[0] / "adapter_config.json").read_text())
+    assert private["r"] == 8 + 64
+    assert private["lora_alpha"] / private["r"] == config["lora_alpha"] / config["r"] == 2
