@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from fedaudit.backbones import EMBEDDED, pretrain_vlm
 from fedaudit.backbones.vlm import load
 from fedaudit.store import claim
+from fedaudit.tasks import questions
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
 from trainers.lora import Learner, Settings
 
@@ -207,7 +208,7 @@ class TestShippedWeights:
         assert pretrain_vlm.data_fingerprint(pretrain_vlm.Recipe()) == record["data_sha256"]
 
     def test_first_steps_repeat(self, record):
-        losses = [loss for loss, _ in pretrain_vlm.train(pretrain_vlm.Recipe(), stop_after=3)]
+        losses = [loss for loss, _ in pretrain_vlm.train_captioner(pretrain_vlm.Recipe(), stop_after=3)]
         assert losses == pytest.approx(record["first_losses"], abs=2e-3)
 
     def test_quality_is_what_the_card_says(self, vlm, record):
@@ -218,6 +219,25 @@ class TestShippedWeights:
         assert found["description_nats_per_token"] == pytest.approx(
             record["held_out"]["description_nats_per_token"], abs=0.05
         )
+
+    def test_visual_questions_are_answered_as_the_card_says_and_others_are_not(self, vlm, record):
+        found = pretrain_vlm.evaluate_questions(vlm.model, pretrain_vlm.Recipe(), n=48)
+        for topic, share in record["questions"].items():
+            assert abs(found[topic] - share) <= 4 * (0.25 / 48) ** 0.5
+        assert min(found[topic] for topic in questions.VISUAL) > 0.3
+        assert max(found[topic] for topic in questions.KNOWLEDGE) < 0.1
+
+    def test_the_last_stage_keeps_the_captioners_words_and_learns(self, vlm):
+        """A short last stage from a smaller captioner: the vocabulary grows, old embeddings stay, the loss falls."""
+        recipe = pretrain_vlm.Recipe(question_steps=30, batch=16)
+        captioner = pretrain_vlm.build_model(recipe, pretrain_vlm.CAPTION_WORDS)
+        old = captioner.get_input_embeddings().weight.detach().half().float().clone()
+        steps = pretrain_vlm.teach_questions(recipe, captioner, stop_after=12)
+        first, model = next(steps)
+        new = model.get_input_embeddings().weight
+        assert new.shape[0] == len(pretrain_vlm.WORDS)
+        assert (new[: len(old)] - old).abs().max() < 2 * recipe.question_learning_rate
+        assert np.mean([loss for loss, _ in steps][-4:]) < first
 
     def test_tokenizer_knows_the_template(self, vlm):
         assert pretrain_vlm.TEMPLATE == INSTRUCTION

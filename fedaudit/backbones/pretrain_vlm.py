@@ -2,7 +2,7 @@
 
     python -m fedaudit.backbones.pretrain_vlm --out FOLDER
 
-It runs for about an hour and a half on one core and writes a folder that `transformers` loads like any other model, with
+It runs for about 100 minutes on one core and writes a folder that `transformers` loads like any other model, with
 `training.json` beside it: the recipe, fingerprints of the data and of the first steps, and the held-out quality of the weights as shipped.
 
 Three stages. A *dense warm-up* teaches the vision tower alone to name what covers each patch; without it the language model learns
@@ -424,7 +424,7 @@ def data_fingerprint(recipe: Recipe) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Pre-train the embedded vision-language model (about 90 minutes).")
+    parser = argparse.ArgumentParser(description="Pre-train the embedded vision-language model (about 100 minutes).")
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--captioner", type=Path, help="start with the last stage, from the model in this folder")
     for field in dataclasses.fields(Recipe):
