@@ -167,7 +167,7 @@ WHO = {
     ("server", "exact"): "the server, from messages that held a whole model,",
     ("server", "literal"): "the server, rebuilding clients as the paper does,",
     ("server", "newest"): "the server, rebuilding clients from their newest messages,",
-    ("server", "server-fill"): "the server, filling hidden halves with its aggregate,",
+    ("server", "server-fill"): "the server, filling what it did not receive with its aggregate,",
     ("owner", "true state"): "the owner of a client's true model (the upper bound)",
 }
 CONTROL = {"base": "the untrained base model", "blind": "a classifier that never sees a model"}

@@ -47,6 +47,7 @@ METRICS = {
     "cider": "CIDEr",
     "exact_match": "exact match (%)",
 }
+INSIDE = 4  # so many lines can be named inside a panel without hiding them
 WIDTH = 11.0  # inches; 1056 CSS pixels
 
 Margins = tuple[
@@ -147,9 +148,12 @@ def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:
 
 
 def primary(table: Table) -> Table:
-    """The rows of the way that figures show: for each method and threat model the freshest model that there is."""
+    """The rows of the way that figures show: of those that reach at least half of the clients, the freshest model."""
+    place = [table.method, table.threat_model]
+    reached = table.groupby([*place, table.way]).client.transform("nunique")
     rank = table.way.map({way: i for i, way in enumerate(WAYS)}).fillna(len(WAYS))
-    return table[rank == rank.groupby([table.method, table.threat_model]).transform("min")]
+    rank = rank.where(2 * reached >= reached.groupby(place).transform("max"), np.inf)
+    return table[rank == rank.groupby(place).transform("min")]
 
 
 def scale(tokens: Table) -> float:
@@ -207,12 +211,25 @@ def _look(methods: Sequence[str], method: str, *, hollow: bool = False) -> dict[
 
 
 def _legend(figure: Figure) -> None:
-    """One legend for all panels, in a line above them."""
+    """One legend for all panels, in lines above them; the figure grows where one line is too short."""
     pairs = [zip(*panel.get_legend_handles_labels(), strict=True) for panel in figure.axes]
     unique = {label: handle for pair in pairs for handle, label in pair}
-    corner = (figure.axes[0].get_position().x0, 1 - 0.02 / figure.get_figheight())
+    start = figure.axes[0].get_position().x0
+    widest = max(
+        (0.062 * len(label) + 0.6 for label in unique), default=1
+    )  # inches: letters, and the sample before them
+    columns = min(len(unique) or 1, max(1, int((1 - start) * WIDTH / widest)))
+    _grow(figure, 0.18 * (math.ceil(len(unique) / columns) - 1))
+    corner = (start, 1 - 0.02 / figure.get_figheight())
     place = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0, "borderpad": 0}
-    figure.legend(unique.values(), unique.keys(), ncols=max(1, len(unique)), **place)
+    figure.legend(unique.values(), unique.keys(), ncols=columns, **place)
+
+
+def _grow(figure: Figure, inches: float) -> None:
+    """Make a figure higher at the top; its panels keep their size."""
+    old, edges = figure.get_figheight(), figure.subplotpars
+    figure.set_figheight(old + inches)
+    figure.subplots_adjust(top=edges.top * old / (old + inches), bottom=edges.bottom * old / (old + inches))
 
 
 def _name_rows(axes: Any, label: str) -> None:
@@ -238,7 +255,10 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
         return None
     curves = curves[curves.fpr >= curves.floor * (1 - 1e-9)]
     threats, bottom = ordered(curves.threat_model, THREATS), float(curves.floor.min())
-    figure, axes = _grid(len(signals), len(threats), height=2.9, margins=(0.62, 0.62, 0.45, 0.52))
+    lines = curves.groupby(["threat_model", "signal"], sort=False)
+    most = max(len(part.groupby(["method", "way", "population"])) for _, part in lines)
+    below = 0.17 * most + 0.1 if most > INSIDE else 0.0
+    figure, axes = _grid(len(signals), len(threats), height=2.9, margins=(0.62, 0.62, 0.45, 0.52 + below))
     for panel, signal, threat in _panels(axes, signals, threats):
         _roc_lines(panel, curves[(curves.signal == signal) & (curves.threat_model == threat)], methods, bottom)
         panel.plot([bottom, 1], [bottom, 1], color=GREY, linewidth=0.9, zorder=1)
@@ -247,7 +267,10 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
         panel.xaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()
-        panel.legend(loc="lower right")
+        if below:
+            panel.legend(loc="upper left", bbox_to_anchor=(0, -0.45 / 2.9), borderaxespad=0)
+        else:
+            panel.legend(loc="lower right")
     _name_rows(axes, "true positive rate")
     return figure, curves
 

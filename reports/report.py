@@ -144,6 +144,7 @@ def _page(
         seeds=sorted({e.seed for e in evidence}),
         methods=[_method(i, e, findings) for i, e in enumerate(first)],
         several=len(evidence) > len(first),
+        overview=_overview(first, tables) if len(first) > 1 else None,
         drawn=drawn,
         tokens=_tokens(tables["tokens"]),
         exposed=_exposed(tables["exposed"]),
@@ -157,6 +158,41 @@ def _page(
         symbols=SYMBOLS,
         sees=SEES,
         metrics=METRICS,
+    )
+
+
+def _overview(first: Sequence[Evidence], tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """A line per method: its last headline signal under each threat model, utility at the end, and bytes."""
+    signal = [f["signal"] for e in first for f in e.findings if f["headline"]][-1]
+    threats = figures.ordered([f["threat_model"] for e in first for f in e.findings], figures.THREATS)
+    utility, cost = tables["utility"], tables["cost"]
+    metric = next((m for m in ("exact_match", "cider") if m in utility), None)
+    rows = []
+    for e in first:
+        last = utility[(utility.method == e.method) & (utility.model == "global")].sort_values("round").tail(1)
+        part = cost[cost.method == e.method]
+        rows.append(
+            {
+                "found": [_representative(e.findings, threat, signal) for threat in threats],
+                "utility": float(last[metric].iloc[0]) if metric and len(last) else None,
+                "bytes": (part.bytes_down + part.bytes_up).sum() / part.fedavg_bytes.sum() if len(part) else None,
+            }
+        )
+    return {"signal": signal, "threats": threats, "metric": figures.METRICS.get(metric or "", metric), "rows": rows}
+
+
+def _representative(findings: Sequence[Finding], threat: str, signal: str) -> Finding | None:
+    """Of the AUROCs of a signal under a threat model, all or own members, the freshest way that reaches half of the clients."""
+    rows = [
+        f
+        for f in findings
+        if (f["threat_model"], f["signal"], f["metric"], f["nonmembers"]) == (threat, signal, "auroc", "held-out")
+        and f["population"] != "last-round members"
+    ]
+    wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
+    known = [f for f in wide if f["way"] in figures.WAYS] or wide
+    return min(
+        known, key=lambda f: figures.ordered([g["way"] for g in known], figures.WAYS).index(f["way"]), default=None
     )
 
 

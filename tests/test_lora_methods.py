@@ -131,7 +131,9 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(learner, records, monke
     parts = learner.train(learner.initial(generator(0, "initial")), records, generator(1, "x"), lambda a: a)
     moved = {n: t - learner.initial(generator(0, "initial"))[n] for n, t in whole.items()}
     for name, t in parts.items():
-        if name.endswith(".B"):  # one AdamW step moves every entry by about the learning rate, in the gradient's direction
+        if name.endswith(
+            ".B"
+        ):  # one AdamW step moves every entry by about the learning rate, in the gradient's direction
             assert torch.nn.functional.cosine_similarity(t.flatten(), moved[name].flatten(), dim=0) > 0.99
 
 

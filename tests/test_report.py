@@ -611,9 +611,18 @@ def test_figures_show_the_freshest_model() -> None:
             "method": ["a", "a", "a", "b", "b"],
             "threat_model": ["server", "server", "owner", "server", "server"],
             "way": ["literal", "newest", "true state", "server-fill", "literal"],
+            "client": "client-00",
         }
     )
     assert list(figures.primary(ways).way) == ["newest", "true state", "server-fill"]
+
+
+def test_figures_show_a_model_of_most_clients() -> None:
+    """`exact` reaches one client of four, `newest` two: half is enough."""
+    clients = [("exact", "0"), *(("newest", str(k)) for k in range(2)), *(("server-fill", str(k)) for k in range(4))]
+    table = pd.DataFrame(clients, columns=["way", "client"]).assign(method="fedper", threat_model="server")
+    assert set(figures.primary(table).way) == {"newest"}
+    assert set(figures.primary(table.drop(index=2)).way) == {"server-fill"}
 
 
 def test_shades_run_from_confident_to_uncertain() -> None:
