@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.cli import read_command, words_of
+from fedaudit.cli import read_command
+from fedaudit.options import words_of
 from fedaudit.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,11 +31,13 @@ def audit(**options: Any) -> Audit:
     """
     import pandas as pd
 
+    from fedaudit.executor import restored_threads
     from fedaudit.run import export, run
 
     command = read_command(words_of(options))
     progress = Progress(quiet=command.quiet)
-    outcome = run(command.plan, progress)
-    export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
+    with restored_threads():
+        outcome = run(command.plan, progress)
+        export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
     crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)

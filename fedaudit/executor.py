@@ -7,6 +7,7 @@ each worker computes with one thread.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -78,6 +79,20 @@ def one_thread() -> None:
 
     torch.set_num_threads(1)
     threadpoolctl.threadpool_limits(1)
+
+
+@contextlib.contextmanager
+def restored_threads() -> Iterator[None]:
+    """Give the caller of the library its numbers of threads back."""
+    import threadpoolctl
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        with threadpoolctl.threadpool_limits(limits=None):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Built:

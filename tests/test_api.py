@@ -1,6 +1,8 @@
 """The suite as a library, variants and presets of the command, on a tiny setting of the embedded model."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -8,6 +10,7 @@ import fedaudit
 from fedaudit import cli
 from fedaudit.backbones import EMBEDDED
 from fedaudit.errors import InputError
+from fedaudit.options import words_of
 
 TINY = {
     "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 8, "novel": 8, "test": 3, "local_steps": 2, "threads": 1,
@@ -106,7 +109,7 @@ class TestAudit:
 
     def test_the_command_finds_it_done_and_says_the_gates_with_exit_code_1(self, audited, capsys):
         out, found = audited
-        words = cli.words_of(TINY | {"method": ["fedavg", "fedper"], "out": out})
+        words = words_of(TINY | {"method": ["fedavg", "fedper"], "out": out})
         assert cli.main([*words, "--fail-if", "server auroc.high >= 0"]) == 1
         said = capsys.readouterr()
         assert f"report: {found.report}" in said.out
@@ -115,7 +118,7 @@ class TestAudit:
         assert cli.main([*words, "--fail-if", "auroc > 1"]) == 0
 
     def test_a_gate_that_nothing_answers(self, audited, capsys):
-        words = cli.words_of(TINY | {"method": ["fedavg", "fedper"], "out": audited[0]})
+        words = words_of(TINY | {"method": ["fedavg", "fedper"], "out": audited[0]})
         assert cli.main([*words, "--fail-if", "tpr@0.1% > 0.5"]) == 2
         assert "nothing in this run can answer it (not measurable" in capsys.readouterr().err
 
@@ -123,8 +126,21 @@ class TestAudit:
         with pytest.raises(ValueError, match=r"--round=3: no such option .*--rounds"):
             fedaudit.audit(round=3)
 
+    def test_the_callers_threads_are_given_back(self, tmp_path):
+        """In a process that has computed with several threads before, with workers."""
+        code = (
+            "import torch, numpy, threadpoolctl, fedaudit\n"
+            "torch.set_num_threads(2); torch.randn(600, 600) @ torch.randn(600, 600); numpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
+            "def threads(): return torch.get_num_threads(), [i['num_threads'] for i in threadpoolctl.threadpool_info()]\n"
+            "before = threads()\n"
+            f"found = fedaudit.audit(method='fedavg', out={str(tmp_path)!r}, **{TINY | {'threads': 2, 'quiet': True}!r})\n"
+            "assert found.report.exists() and threads()[0] == before[0] and threads()[1][:len(before[1])] == before[1]\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
     def test_defaults_are_the_commands(self):
-        assert cli.read_command(cli.words_of({})).plan.backbone == EMBEDDED
+        assert cli.read_command(words_of({})).plan.backbone == EMBEDDED
 
 
 def test_exports_ask_for_one_training():

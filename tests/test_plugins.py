@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from fedaudit import plugins
-from fedaudit.cli import _add_choices, _add_general_options, _add_schedule, _Parser
 from fedaudit.errors import InputError
+from fedaudit.options import Parser, add_choices, add_general_options, add_schedule
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
@@ -40,10 +40,10 @@ def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
 
 @each
 def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
-    parser = _Parser(add_help=False)
-    _add_choices(parser)
-    _add_schedule(parser)
-    _add_general_options(parser)
+    parser = Parser(add_help=False)
+    add_choices(parser)
+    add_schedule(parser)
+    add_general_options(parser)
     taken = {action.dest for action in parser._actions}
     assert not taken & {field.name for field in dataclasses.fields(plugin.params)}
 

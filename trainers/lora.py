@@ -29,7 +29,7 @@ from trainers.base import Bench, Model, State, Transcript
 
 FOLD_BELOW = 50_000_000  # adapted weights
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, about
-KEPT = 5  # numbers that a pass keeps per token and output feature of the adapted layers, measured on Llama
+KEPT = 5  # numbers that a pass keeps per token and output feature of the linear layers, measured on Llama
 SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
 
 
@@ -71,6 +71,8 @@ class Learner:
         from peft import LoraConfig, get_peft_model
 
         self.vlm, self.data, self.settings = vlm, data, settings
+        linear = [vlm.model.get_submodule(name).weight for name in vlm.projections("all")]
+        self._bytes_per_token = KEPT * sum(weight.element_size() * weight.shape[0] for weight in linear)
         targets = vlm.projections(settings.targets)
         config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=targets)
         with warnings.catch_warnings():
@@ -87,7 +89,6 @@ class Learner:
         }
         self.parameters: dict[str, Tensor] = {n: self.model.get_parameter(full) for n, full in self._names.items()}
         weights = [layer.base_layer.weight for layer in layers.values()]
-        self._bytes_per_token = KEPT * sum(w.element_size() * w.shape[0] for w in weights)
         # folding needs a copy of the adapted weights: not for models where that would double the memory or round the sum
         small = sum(w.numel() for w in weights) < FOLD_BELOW and all(w.dtype == torch.float32 for w in weights)
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}

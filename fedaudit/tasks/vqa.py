@@ -22,7 +22,7 @@ class Params:
     dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition by topic"})
     reference: int = field(default=75, metadata={"help": "records per client kept for thresholds"})
     novel: int = field(default=300, metadata={"help": "out-of-distribution records (novel objects)"})
-    test: int = field(default=100, metadata={"help": "test questions for utility"})
+    test: int = field(default=60, metadata={"help": "test questions for utility"})
 
     def __post_init__(self) -> None:
         for name, least in (("records", 2), ("reference", 2), ("novel", 2), ("test", 1)):

@@ -1,0 +1,163 @@
+"""The flags: what the command takes, and how words, configuration files and presets become parameter objects. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedaudit.errors import InputError, nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaint is one sentence with the nearest right flag."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            word = message.removeprefix("unrecognized arguments: ").split()[0]
+            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+            near = difflib.get_close_matches(word.split("=")[0], flags, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else "; see --help"
+            raise InputError(f"{word}: no such option for this method, task and attack{hint}")
+        raise InputError(message.removeprefix("argument "))
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to audit")
+    group.add_argument(
+        "--method", help="one or several, separated by commas, each as NAME or NAME:PARAMETER=VALUE (default: fedrand)"
+    )
+    group.add_argument("--attack", default="maxrenyi", help="how to attack (default: maxrenyi)")
+    group.add_argument("--task", help="on which data (default: captions, embedded)")
+    group.add_argument(
+        "--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md"
+    )
+    group.add_argument(
+        "--preset", default="embedded", help=f"settings to start from: {', '.join(presets())} (default: embedded)"
+    )
+    group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
+
+
+def add_schedule(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the federation")
+    numbers = {
+        "rounds": (10, "communication rounds"),
+        "clients": (12, "clients in the federation"),
+        "per-round": (4, "clients that take part in a round"),
+        "seed": (0, "fixes data and training"),
+        "seeds": (1, "trainings with seeds SEED, SEED+1, ... on the same data"),
+    }
+    for name, (default, text) in numbers.items():
+        group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+
+
+def add_general_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the run")
+    group.add_argument(
+        "--backbone",
+        metavar="PATH-or-id",
+        help="model folder, or id in the local Hugging Face cache (default: embedded)",
+    )
+    group.add_argument("--backbone-code", metavar="FILE", help="Python file for a model that needs its own code")
+    group.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen model (default: float32)"
+    )
+    group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
+    workers = min(os.cpu_count() or 1, 4)
+    text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
+    group.add_argument("--threads", type=int, default=workers, metavar="N", help=text)
+    group.add_argument(
+        "--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)"
+    )
+    group.add_argument(
+        "--fail-if",
+        action="append",
+        metavar="GATE",
+        help='exit code 1 if crossed, as in "auroc.low > 0.6"; may be repeated',
+    )
+    group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
+    group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
+    group.add_argument("--dry-run", action="store_true", help="say what would run, how long and how much disk")
+    group.add_argument("--quiet", action="store_true", help="no progress, results only")
+    group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks")
+
+
+def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Any]) -> None:
+    """A flag per field of a Params class; a flag that two classes share sets both."""
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    group = parser.add_argument_group(title)
+    for field in dataclasses.fields(params):
+        flag = f"--{field.name.replace('_', '-')}"
+        if flag in known:
+            continue
+        text = f"{field.metadata.get('help', '')} (default: {field.default})"
+        if isinstance(field.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            kind = type(field.default)
+            metavar = {int: "N", float: "X"}.get(kind, "WORD")
+            group.add_argument(flag, type=kind, default=None, metavar=metavar, help=text)
+
+
+def make(params: type[Any], options: argparse.Namespace) -> Any:
+    """The Params object that the options ask for; what its own check refuses is named by its flag."""
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
+    try:
+        return params(**{name: value for name, value in given.items() if value is not None})
+    except ValueError as error:
+        name = str(error).split()[0]
+        flag = f"--{name.replace('_', '-')}: " if name in given else ""
+        raise InputError(f"{flag}{error}") from error
+
+
+def config_words(path: str) -> list[str]:
+    """A YAML mapping as command-line words."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" (line {where.line + 1})" if where else ""
+        raise InputError(f"--config {path}: not valid YAML{line}") from error
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise InputError(f"--config {path}: must be a mapping of option names to values, as in 'rounds: 10'")
+    try:
+        return words_of(found)
+    except InputError as error:
+        raise InputError(f"--config {path}: {error}") from None
+
+
+def preset_words(name: str) -> list[str]:
+    if name not in presets():
+        raise InputError(f"--preset {name}: no such preset{nearest(name, presets())}; there are {', '.join(presets())}")
+    return config_words(str(_PRESETS / f"{name}.yaml"))
+
+
+_PRESETS = Path(__file__).parent / "presets"
+
+
+def presets() -> list[str]:
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+
+
+def words_of(mapping: Mapping[str, Any]) -> list[str]:
+    """A mapping of option names to values as command-line words."""
+    words = []
+    for key, value in mapping.items():
+        flag = f"--{key.replace('_', '-')}"
+        if isinstance(value, dict) or value is None:
+            raise InputError(f"{key} must be a plain value, not {value!r}")
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, (list, tuple)) and flag == "--fail-if":
+            words += [f"{flag}={one}" for one in value]
+        else:
+            words.append(f"{flag}={','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
+    return words
