@@ -24,9 +24,10 @@ HINTED = 0.3  # share of the questions that come with a context
 LETTERS = "ABCDEFGHIJ"
 
 EVERY_SHAPE = SHAPES + scenes.NOVEL_SHAPES
-HABITAT = dict(zip(EVERY_SHAPE, PLACES, strict=False))  # where a shape belongs: one place each
-SEASON = dict(zip(COLOURS, TIMES[3:], strict=False))  # when a colour is in use: one time each
-CHARACTER = dict(zip(EVERY_SHAPE, ADJECTIVES, strict=False))  # what a shape is like: one adjective each
+NUMBERS = ("one", "two", "three")
+HABITAT = dict(zip(BACKGROUNDS, PLACES, strict=False))  # where things on a background belong
+SEASON = dict(zip(COLOURS, TIMES[3:], strict=False))  # when things of a colour are used
+CHARACTER = dict(zip(NUMBERS, ADJECTIVES, strict=False))  # what so many things are like
 
 WORDS = tuple(
     "based , respond to question with options answer context ( ) b c d what which colour shape how is big many are there "
@@ -105,7 +106,7 @@ def _size(scene: Scene, rng: np.random.Generator) -> Asked:
 def _number(scene: Scene, rng: np.random.Generator) -> Asked:
     shape = scene.things[0].shape
     count = sum(t.shape == shape for t in scene.things)
-    return f"how many {PLURAL[shape]} are there?", ("one", "two", "three")[count - 1], ("one", "two", "three")
+    return f"how many {PLURAL[shape]} are there?", NUMBERS[count - 1], NUMBERS
 
 
 def _background(scene: Scene, rng: np.random.Generator) -> Asked:
@@ -124,15 +125,17 @@ def _position(scene: Scene, rng: np.random.Generator) -> Asked:
     return f"where does the {one.shape} lie to the {other.shape}?", answer, ("above", "below", "left", "right")
 
 
-def _fact(question: str, facts: dict[str, str], of: str) -> Callable[[Scene, np.random.Generator], Asked]:
-    """A topic of knowledge about scenes with one kind of thing: the question names it not, the picture shows it."""
+def _habitat(scene: Scene, rng: np.random.Generator) -> Asked:
+    return "where does this thing belong?", HABITAT[scene.background], PLACES
 
-    def ask(scene: Scene, rng: np.random.Generator) -> Asked:
-        if len({(t.shape, t.colour) for t in scene.things}) > 1:
-            return None
-        return question, facts[getattr(scene.things[0], of)], tuple(facts.values())
 
-    return ask
+def _season(scene: Scene, rng: np.random.Generator) -> Asked:
+    colours = {t.colour for t in scene.things}
+    return None if len(colours) > 1 else ("when is this thing used?", SEASON[colours.pop()], TIMES)
+
+
+def _character(scene: Scene, rng: np.random.Generator) -> Asked:
+    return "what is this thing like?", CHARACTER[NUMBERS[len(scene.things) - 1]], ADJECTIVES
 
 
 def _owner(scene: Scene, rng: np.random.Generator) -> Asked:
@@ -146,8 +149,8 @@ _ASK: dict[str, Callable[[Scene, np.random.Generator], Asked]] = {
     "number": _number,
     "background": _background,
     "position": _position,
-    "habitat": _fact("where does this thing belong?", HABITAT, "shape"),
-    "season": _fact("when is this thing used?", SEASON, "colour"),
-    "character": _fact("what is this thing like?", CHARACTER, "shape"),
+    "habitat": _habitat,
+    "season": _season,
+    "character": _character,
     "owner": _owner,
 }
