@@ -1,10 +1,10 @@
 """Peak memory of an audit's steps on a mid-size model, against the size of the model.
 
-    python -m benchmarks.memory [--layers 12] [--dtype float32] [--batch 1]
+    python -m benchmarks.memory [--layers 12] [--dtype float32] [--batch 8]
 
 A LLaVA with random weights (about 220 million parameters) is written to a temporary folder and loaded in a fresh process, which encodes records,
 puts adapters on, makes one local step, scores once and generates. What an audit holds must stay near one model: no second copy of the weights.
-A local step keeps the activations of its batch besides. Weights whose file has the asked-for dtype are mapped, not read: they count as a mapped file.
+A local step keeps activations besides, of at most 2 GB. Weights whose file has the asked-for dtype are mapped, not read: they count as a mapped file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--batch", type=int, default=1, help="records of the local step")
+    parser.add_argument("--batch", type=int, default=8, help="records of the local step")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)  # in the fresh process: the model's folder
     arguments = parser.parse_args()
     if arguments.measure:

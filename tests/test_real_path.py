@@ -11,6 +11,8 @@ from fedaudit import cli
 from fedaudit.backbones import EMBEDDED as EMBEDDED_MODEL
 from tests import minidata, tiny_models
 
+pytestmark = pytest.mark.slow
+
 ROUND = {"rounds": 1, "clients": 3, "per_round": 2, "local_steps": 2, "threads": 1, "quiet": True}
 EMBEDDED = {"records": 6, "reference": 8, "novel": 8, "test": 4}
 DATA = {"records": 6, "reference": 6, "test": 4}
