@@ -8,7 +8,7 @@ interval is clear of 0.5, and the attack beats both controls on the same records
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +39,10 @@ def headline_signals(attack_signal: str) -> tuple[str, str]:
     return attack_signal, STRONGEST
 
 
-def membership(run: Attacked, params: Params, *, attack_signal: str, names: dict[str, Any]) -> list[Finding]:
-    """All findings of an attacked run; `names` holds method, attack, task and seed."""
+def membership(
+    run: Attacked, params: Params, *, attack_signal: str, names: dict[str, Any], epsilon: Mapping[str, str]
+) -> list[Finding]:
+    """All findings of an attacked run; `names` holds method, attack, task and seed, `epsilon` what is claimed and provable in words."""
     found = []
     for comparison in comparisons(run):
         for signal in dict.fromkeys((*headline_signals(attack_signal), LOSS)):
@@ -53,7 +55,7 @@ def membership(run: Attacked, params: Params, *, attack_signal: str, names: dict
                 "headline": signal in headline_signals(attack_signal),
                 "confidence": params.confidence,
             }
-            found += _rows(comparison, signal, shared, params.confidence)
+            found += _rows(comparison, signal, shared, params.confidence, epsilon)
     return found
 
 
@@ -69,7 +71,9 @@ def _beats(comparison: Comparison, values: Any, control: Any, confidence: float)
     return compare(values, control, comparison.member, comparison.client, confidence=confidence)
 
 
-def _rows(comparison: Comparison, signal: str, shared: dict[str, Any], confidence: float) -> list[Finding]:
+def _rows(
+    comparison: Comparison, signal: str, shared: dict[str, Any], confidence: float, epsilon: Mapping[str, str]
+) -> list[Finding]:
     values, base_values = comparison.scores[signal], comparison.base[signal]
     auroc = measure(comparison, values, confidence)
     constant = base_values.nunique() == 1
@@ -95,8 +99,8 @@ def _rows(comparison: Comparison, signal: str, shared: dict[str, Any], confidenc
             detectable=ranking.detectable(auroc.members, auroc.nonmembers, counts["clients"], confidence=confidence),
             verdict=verdict,
             sentence=_sentence(comparison, signal, auroc, verdict, off),
-            claimed="none",
-            provable="infinity: nothing is noised",
+            claimed=epsilon["claimed"],
+            provable=epsilon["provable"],
             measured="not measured: needs canaries",
         )
     ]

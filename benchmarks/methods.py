@@ -62,12 +62,13 @@ def line(f: dict[str, Any]) -> str:
 def steps() -> None:
     """Cost of a local step of each method, as a ratio to FedAvg's."""
     from fedaudit.executor import one_thread
-    from fedaudit.run import make_bench
+    from fedaudit.run import federation_of, make_bench
     from trainers.base import Participation, generator
 
     one_thread()
     with tempfile.TemporaryDirectory() as out:
-        bench = make_bench(cli.read_command(["--out", out, "--local-steps", "8"]).plan)
+        plan = cli.read_command(["--out", out, "--local-steps", "8"]).plan
+        bench = make_bench(plan, federation_of(plan))
     start = bench.learner.initial(generator(0, "initial"))
     client = Participation(0, 0, 0, bench.training[0], bench.learner)
     spent: dict[str, list[float]] = {}

@@ -144,7 +144,7 @@ def read_command(words: Sequence[str]) -> Command:
         raise InputError(f"{flag}: exports one training, and this command asks for {len(plan.cells)}")
     return Command(
         plan, options.dry_run, options.quiet, [gates.parse(text) for text in options.fail_if or ()],
-        _path(options.export_run), _path(options.export_adapters),
+        _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
     )  # fmt: skip
 
 
@@ -269,8 +269,14 @@ def _variant(label: str, plugin: Plugin, own: Mapping[str, Any], options: argpar
     return Variant(plugin.name, make(plugin.params, given))
 
 
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
+def _empty(text: str | None, flag: str) -> Path | None:
+    """A folder to write into. InputError, before anything runs, if there is something in it or in its place."""
+    if not text:
+        return None
+    path = Path(text)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise InputError(f"{flag} {text}: there is something already; name a folder that is empty or not there yet")
+    return path
 
 
 def _at_least(options: argparse.Namespace, name: str, least: int) -> int:

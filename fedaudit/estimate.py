@@ -15,13 +15,13 @@ SCORED = 6  # forward passes per record: twice by the released models, four time
 
 def estimate(plan: Plan, progress: Progress) -> str:
     """A few lines for the terminal; nothing is written but the cached image embeddings."""
-    from fedaudit.run import make_bench
+    from fedaudit.run import federation_of, make_bench
     from trainers.base import generator, size
 
     missing = [cell for cell in plan.cells if not (cell.analysis_folder / "complete.json").exists()]
     untrained = [cell for cell in missing if cell.variant and not (cell.training_folder / "complete.json").exists()]
+    bench = make_bench(plan, federation_of(plan), quiet=progress.quiet)
     with progress.stage("timing a step on this machine", 1) as advance:
-        bench = make_bench(plan)
         learner, state = bench.learner, bench.learner.initial(generator(0, "estimate"))
         some = list(learner.data)[:TRIAL_RECORDS]
         started = time.perf_counter()

@@ -32,9 +32,11 @@ def export_run(
     backbone: str,
     alpha: float,
     score: str,
+    epsilon: Mapping[str, str],
 ) -> None:
     """Write a run into `destination`. Background records of a client are left out: nobody asks about them.
 
+    `epsilon` holds what is "claimed" and what is "provable", in words.
     `score` is "captions", "answers" or the name of the function that is meant. InputError: the destination is a file or not
     empty, the disk refuses, or a task scores in another way. `run.json` comes last: a folder without it is no run.
     """
@@ -47,7 +49,7 @@ def export_run(
     _records(federation, out)
     out.put(ROUNDS, _json(_notes(transcript)))
     about = {"format": FORMAT, "method": method, "task": task, "backbone": backbone, "alpha": alpha, "seed": seed}
-    out.put(RUN, _json(about | {"score": scored}), last=True)
+    out.put(RUN, _json(about | {"score": scored} | dict(epsilon)), last=True)
 
 
 def _models(transcript: Transcript, out: _Destination) -> None:

@@ -42,7 +42,7 @@ __all__ = ["OwnRun", "export_run", "read", "write_transcript"]
 IMAGE = "<image>"
 
 _NEEDED = {"format": one_of(FORMAT), "method": NAME, "task": NAME, "backbone": TEXT, "alpha": POSITIVE}
-_OPTIONAL = {"seed": COUNT, "score": one_of(*SCORES), "prompt": TEXT}
+_OPTIONAL = {"seed": COUNT, "score": one_of(*SCORES), "prompt": TEXT, "claimed": TEXT, "provable": TEXT}
 _ROUND = {"uploads": OBJECT, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
 _UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
@@ -58,6 +58,8 @@ class OwnRun:
     backbone: str  # as written
     alpha: float
     score: str
+    claimed: str  # epsilon, in words
+    provable: str
     rank: int  # of the global model
     targets: tuple[str, ...]  # last components of the adapted layers' names: k_proj, q_proj
     models: Sequence[Adapter]  # [rounds + 1], at the start of each round and after the last
@@ -125,6 +127,8 @@ def read(folder: Path) -> OwnRun:
         backbone=about["backbone"],
         alpha=float(about["alpha"]),
         score=about.get("score", SCORES[0]),
+        claimed=about.get("claimed", "not stated"),
+        provable=about.get("provable", "unknown: the run has no ledger of noise"),
         rank=rank,
         targets=tuple(sorted({name.split(".")[-2] for name in models[0].shapes})),
         models=models,

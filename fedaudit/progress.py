@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+Stage = Callable[
+    [str, int], AbstractContextManager[Callable[[], None]]
+]  # label and number of steps; yields what ends a step
 LOG_SECONDS = 10.0  # between two log lines of one stage
 
 
@@ -67,3 +70,9 @@ class Progress:
                 self.say(f"{label}: {done} of {total}, about {left:.0f} s left")
 
         yield advance
+
+
+@contextmanager
+def unseen(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """A stage that nobody watches."""
+    yield lambda: None

@@ -16,6 +16,7 @@ from fedaudit.progress import Progress
 from fedaudit.store import Damaged, Folder, claim
 
 COMPLETE = "complete.json"
+NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # of every method that there is
 
 
 def _notes(plan: Plan) -> list[str]:
@@ -91,6 +92,13 @@ def _complete(folder: Folder, say: Callable[[str], None]) -> bool:
     return all(intact)
 
 
+def federation_of(plan: Plan) -> Any:
+    """Clients and records of a plan."""
+    if plan.own is not None:
+        return plan.own.federation
+    return plugins.plugins("task")[plan.task].make(plan.task_params, clients=plan.clients, seed=plan.seed)
+
+
 class _Workshop:
     """The bench (model, data) and its workers, set up when the first job needs them."""
 
@@ -100,10 +108,7 @@ class _Workshop:
 
     @functools.cached_property
     def federation(self) -> Any:
-        if self.plan.own is not None:
-            return self.plan.own.federation
-        task = plugins.plugins("task")[self.plan.task]
-        return task.make(self.plan.task_params, clients=self.plan.clients, seed=self.plan.seed)
+        return federation_of(self.plan)
 
     @property
     def executor(self) -> Any:
@@ -113,7 +118,7 @@ class _Workshop:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             self.progress.require_idle("starting the workers")
             self.progress.say("loading the model and its image embeddings")
-            build = functools.partial(make_bench, self.plan)
+            build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
             self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
         return self._executor
 
@@ -125,7 +130,7 @@ class _Workshop:
             self._executor.__exit__(*error)
 
 
-def make_bench(plan: Plan) -> Any:
+def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
     """The frozen model with its adapter, the encoded records, and who trains on what."""
     import importlib
 
@@ -134,11 +139,10 @@ def make_bench(plan: Plan) -> Any:
     from trainers.base import Bench
 
     one_thread()
-    progress = Progress()
-    federation = _Workshop(plan, progress).federation
+    progress = Progress(quiet=quiet)
     vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
     with (cache := claim(plan.out / "cache")).lock(progress.say):
-        data = vlm.encode(list(federation.records.values()), cache, say=progress.say)
+        data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
     learner = importlib.import_module(f"trainers.{plan.learner}").Learner(vlm, data, plan.settings)
     training, test, novel = (
         [[record.id for record in client.training_records] for client in federation.clients],
@@ -198,8 +202,10 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
     scores = _score_models(attack, views, folder, executor, progress)
     attacked = _attacked(attack, scores, views, transcript, federation)
     with progress.stage(f"audit of {cell.method}", 3) as advance:
+        own = cell.plan.own
         names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
-        found = membership(attacked, cell.plan.audit_params, attack_signal=attack.signal, names=names)
+        epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
+        found = membership(attacked, cell.plan.audit_params, attack_signal=attack.signal, names=names, epsilon=epsilon)
         advance()
         asked = [record for _, record in panels(attacked)]
         words = dict(zip(asked, next(executor.map(_words, [asked])), strict=True))
@@ -272,7 +278,7 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
         export_run(
             transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
             backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
-            alpha=plan.settings.alpha, score=data.score.__name__,
+            alpha=plan.settings.alpha, score=data.score.__name__, epsilon=NOISE_FREE,
         )  # fmt: skip
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:

@@ -148,6 +148,15 @@ def test_exports_ask_for_one_training():
         cli.read_command(["--method", "fedavg,fedrand", "--export-run", "somewhere"])
 
 
+@pytest.mark.parametrize("flag", ["--export-run", "--export-adapters"])
+def test_exports_mix_with_nothing_and_say_so_before_anything_runs(flag, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(InputError, match=f"{flag} .*: there is something already"):
+            cli.read_command([flag, str(place)])
+    assert cli.read_command([flag, str(tmp_path / "new")]).plan
+
+
 @pytest.mark.parametrize("flag", ["--method", "--task"])
 def test_an_own_run_brings_its_own_method_and_task(flag):
     with pytest.raises(InputError, match=f"{flag} does not go with --run"):

@@ -14,6 +14,7 @@ from fedaudit.tasks.base import Record
 
 SIGNAL = "renyi/2/10/caption"
 SIGNALS = (SIGNAL, "loss-base/caption", "loss/caption")
+EPSILON = {"claimed": "none", "provable": "infinity"}
 NAMES = {"method": "m", "attack": "a", "task": "t", "seed": 0}
 CLIENTS, POOL = 8, 24
 
@@ -56,7 +57,7 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
 
 
 def aurocs(run, **where):
-    found = membership(run, Params(), attack_signal=SIGNAL, names=NAMES)
+    found = membership(run, Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
     return [f for f in found if f.metric == "auroc" and all(getattr(f, k) == v for k, v in where.items())]
 
 
@@ -141,7 +142,7 @@ def test_a_score_that_is_constant_on_the_base_says_so():
 
 
 def test_thresholds_that_cannot_be_measured_say_so():
-    found = membership(made_up(7, leak=2.0), Params(), attack_signal=SIGNAL, names=NAMES)
+    found = membership(made_up(7, leak=2.0), Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
     rows = [f for f in found if f.metric.startswith("tpr") and f.population != "last-round members"]
     statuses = {(f.threat_model, f.metric): f.status for f in rows}
     assert statuses["server", "tpr@1%"] == "not measurable (30)"

@@ -653,9 +653,12 @@ def toy_federation() -> Federation:
     return Federation(tuple(clients), (record("nov", 1),), (record("t1", 2), blank), novel_test=(record("nt", 3),))
 
 
+EPSILON = {"claimed": "8 at delta 1e-5", "provable": "12"}
+
+
 def exported(original: Transcript, destination: Path, **changes: object) -> Path:
     about = {"method": "fedper:shared_layers=1", "task": "captions", "seed": 3, "backbone": "embedded", "alpha": 16.0}
-    export_run(original, toy_federation(), destination, **about | {"score": "captions"} | changes)
+    export_run(original, toy_federation(), destination, **about | {"score": "captions", "epsilon": EPSILON} | changes)
     return destination
 
 
@@ -704,6 +707,7 @@ class TestRoundTrip:
         export_run(
             again, first.federation, tmp_path / "second", method=first.method, task=first.task, seed=first.seed,
             backbone=first.backbone, alpha=first.alpha, score=first.score,
+            epsilon={"claimed": first.claimed, "provable": first.provable},
         )  # fmt: skip
         assert read(tmp_path / "second").sha256 == first.sha256
 
@@ -718,6 +722,12 @@ class TestExport:
         own = read(exported(plain, tmp_path / "run", score="answer_scores", alpha=3.5))
         assert (own.method, own.task, own.seed, own.backbone) == ("fedper:shared_layers=1", "captions", 3, "embedded")
         assert (own.alpha, own.rank, own.score, own.clients) == (3.5, 1, "answers", 5)
+        assert {"claimed": own.claimed, "provable": own.provable} == EPSILON
+
+    def test_an_epsilon_that_nobody_states_is_not_made_up(self, run):
+        own = read(run)
+        assert own.claimed == "not stated"
+        assert own.provable.startswith("unknown")
 
     def test_a_score_that_the_format_cannot_name(self, plain, tmp_path):
         with pytest.raises(InputError, match="utility is scored by my_scores; valid are captions and answers"):
@@ -728,7 +738,7 @@ class TestExport:
         clients = [dataclasses.replace(c, background=(record(f"back-{c.name}", 9),)) for c in data.clients]
         export_run(
             plain, dataclasses.replace(data, clients=tuple(clients)), tmp_path / "run",
-            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions",
+            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", epsilon=EPSILON,
         )  # fmt: skip
         assert list(read(tmp_path / "run").federation.records) == list(data.records)
 
@@ -791,7 +801,7 @@ class TestExport:
         own = read(run)
         export_run(
             transcript(run, tmp_path / "t"), own.federation, tmp_path / "out",
-            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions",
+            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", epsilon=EPSILON,
         )  # fmt: skip
         assert [p.name for p in (tmp_path / "out" / "owners").iterdir()] == ["client-02.safetensors"]
         assert_same_transcripts(

@@ -131,7 +131,10 @@ def test_projections_by_name(folders):
     assert {model.short(n) for n in model.projections("q_proj,up_proj")} == {
         f"layers.{i}.{p}" for i in range(2) for p in ("self_attn.q_proj", "mlp.up_proj")
     }
-    with pytest.raises(InputError, match=r"--targets q_proj,query: .* has no query; valid are all, attention, or some of down_proj, gate_proj"):
+    with pytest.raises(
+        InputError,
+        match=r"--targets q_proj,query: .* has no query; valid are all, attention, or some of down_proj, gate_proj",
+    ):
         model.projections("q_proj,query")
 
 

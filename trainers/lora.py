@@ -57,7 +57,7 @@ class Settings:
                 raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}")
         if not 0 <= self.weight_decay < float("inf"):
             raise ValueError(f"weight_decay must not be negative, not {self.weight_decay}")
-        if not all(name.isidentifier() for name in self.targets.split(",")):
+        if not all(name.replace("_", "x").isalnum() for name in self.targets.split(",")):
             raise ValueError(f"targets must be all, attention, or names such as q_proj,v_proj, not {self.targets!r}")
 
 

@@ -31,6 +31,7 @@ from fedaudit.backbones.opened import CHUNK, DTYPES, user_class
 from fedaudit.backbones.reading import Reader
 from fedaudit.backbones.resolve import weights_hash
 from fedaudit.errors import InputError
+from fedaudit.progress import Stage, unseen
 from fedaudit.store import Folder, key_of
 from fedaudit.tasks.base import Record
 
@@ -49,20 +50,22 @@ class FrozenVLM(Reader):
 
     code = ""  # SHA-256 of the file that defines a subclass of the user's
 
-    def encode(self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None]) -> dict[str, Encoded]:
+    def encode(
+        self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None], stage: Stage = unseen
+    ) -> dict[str, Encoded]:
         """Records by id; image embeddings come from `cache`, which is filled first where it lacks them. `say` names damage.
 
         InputError if the model reads images in a way that cannot be cached, or if a picture or a text cannot be used.
         """
         shards = self._shards(records)
-        checked = False
-        for name, part in shards.items():
-            if not cache.usable(name, say):
-                if not checked:
-                    with self._readable():
-                        self._check(records[0])
-                    checked = True
-                cache.write_tensors(name, packed(part, self.see(part)))
+        missing = [name for name in shards if not cache.usable(name, say)]
+        if missing:
+            with self._readable():
+                self._check(records[0])
+            with stage("image embeddings", len(missing)) as advance:
+                for name in missing:
+                    cache.write_tensors(name, packed(shards[name], self.see(shards[name])))
+                    advance()
         in_memory = sum((cache.path / name).stat().st_size for name in shards) < IN_MEMORY
         return {
             record.id: self._encoded(record, seen, source)
