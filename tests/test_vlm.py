@@ -1,5 +1,6 @@
 """The frozen model, the adapters on it, and the embedded weights."""
 
+import contextlib
 import hashlib
 import json
 
@@ -72,6 +73,24 @@ def test_features_are_read_back_from_the_cache(vlm, federation, tmp_path):
     assert all(torch.equal(first[r.id].features, again[r.id].features) for r in records)
     vlm.encode(records[:1], claim(tmp_path), say=print)
     assert len(claim(tmp_path).names()) == 2  # other content, other name
+
+
+def test_progress_counts_the_files_that_are_missing(vlm, federation, tmp_path):
+    records, cache, seen = list(federation.records.values()), claim(tmp_path), []
+
+    @contextlib.contextmanager
+    def stage(label, total):
+        seen.append([label, total, 0])
+
+        def advance():
+            seen[-1][2] += 1
+
+        yield advance
+
+    vlm.encode(records, cache, say=print, stage=stage)
+    assert seen == [["image embeddings", len(cache.names()), len(cache.names())]]
+    vlm.encode(records, cache, say=print, stage=stage)
+    assert len(seen) == 1  # nothing is missing, nothing is shown
 
 
 def test_spans_cover_the_parts(vlm, data):
