@@ -111,6 +111,7 @@ def read_command(words: Sequence[str]) -> Command:
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
     before = preset_words(chosen.preset) + from_file
+    chosen, _ = first.parse_known_args([*before, *words])
     attack = plugins.find("attack", chosen.attack, flag="--attack")
     audit = plugins.plugins("audit")["membership"]
     groups = {f"attack {attack.name}": attack.params, f"audit {audit.name}": audit.params}

@@ -79,6 +79,12 @@ class TestPresets:
     def test_embedded_changes_nothing(self):
         assert plan_of("--preset", "embedded").cells[0].training_key == plan_of().cells[0].training_key
 
+    def test_every_row_of_fedrands_tables(self):
+        plan = plan_of("--preset", "fedrand-tables", "--task", "vqa")
+        assert len(plan.cells) == len({cell.training_key for cell in plan.cells}) == 9
+        assert plan.task == "vqa"
+        assert list(plan_of("--preset", "fedrand-tables", "--method", "fedavg").methods) == ["fedavg"]
+
     def test_unknown(self):
         with pytest.raises(InputError, match=r"--preset papr: no such preset.*'paper'"):
             plan_of("--preset", "papr")
