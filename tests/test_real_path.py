@@ -130,6 +130,12 @@ def test_an_own_run_with_the_least_that_is_asked_for(exported, tmp_path):
     pd.testing.assert_series_equal(value, before.loc[value.index], rtol=1e-4)
 
 
+def test_adapters_of_an_own_run_by_worker_processes(exported, tmp_path):
+    own, _ = exported("fedavg")
+    fedaudit.audit(run=own, out=tmp_path / "b", export_adapters=tmp_path / "adapters", quiet=True, threads=2)
+    assert (tmp_path / "adapters" / "global" / "adapter_model.safetensors").is_file()
+
+
 def test_an_adapter_of_other_layers_is_refused_in_one_sentence(exported, tmp_path, capsys):
     own, _ = exported("fedavg")
     assert (

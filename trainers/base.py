@@ -56,6 +56,11 @@ class Upload:
 Model = Callable[[State], State]
 
 
+def plain(state: State) -> State:
+    """The model of methods whose states are adapters as they are."""
+    return state
+
+
 class Learner(Protocol):
     """What is trained: see `trainers.lora.Learner`."""
 
@@ -75,7 +80,7 @@ class Participation:
     learner: Learner
     earlier: Sequence[int] = ()  # the rounds in which it took part before
 
-    def train(self, state: State, model: Model = lambda state: state) -> State:
+    def train(self, state: State, model: Model = plain) -> State:
         """Local training of every tensor of `state` on the client's own records; `model` is the method's own, if it has one."""
         return self.learner.train(state, self.records, self.generator("batches"), model)
 
@@ -152,7 +157,7 @@ class Transcript:
 
     folder: Folder
     schedule: Schedule
-    model: Model = lambda state: state  # the method's: what adapter a client's state stands for
+    model: Model = plain  # the method's: what adapter a client's state stands for
 
     def broadcast(self, r: int) -> State:
         """The server state that round r started from; `broadcast(rounds)` is the final model."""
