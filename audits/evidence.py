@@ -13,7 +13,7 @@ from attacks.rebuild import rebuild_all
 from audits import ranking
 from audits.comparisons import Attacked, Comparison, by_round, comparisons
 from audits.membership import LOSS, STRONGEST, headline_signals, measure
-from fedaudit.tasks.base import Federation, client_name
+from fedaudit.tasks.base import IMAGE, Federation, client_name
 from trainers.base import State, Transcript, size
 
 CURVE_POINTS = 40
@@ -168,6 +168,7 @@ def _exposed(run: Attacked, federation: Federation) -> pd.DataFrame:
     ranked = _ranked(run)
     others = ranked[~ranked.member][STRONGEST].to_numpy()
     records = federation.records
+    several = len({r.prompt for r in records.values()}) > 1  # else the instruction says nothing about a record
     rows = []
     for rank, (_, row) in enumerate(ranked[ranked.member].head(EXPOSED).iterrows(), 1):
         png = io.BytesIO()
@@ -176,8 +177,11 @@ def _exposed(run: Attacked, federation: Federation) -> pd.DataFrame:
         picture.save(png, "PNG")
         score = float(row[STRONGEST])
         percentile = 100 * float(np.mean(others < score))
-        rows.append((rank, row.record, row.client, score, score, percentile, records[row.record].text, png.getvalue()))
-    return pd.DataFrame(rows, columns=["rank", "record", "client", "score", "gain", "percentile", "caption", "png"])
+        record = records[row.record]
+        asked = record.prompt.partition(IMAGE)[2].strip() if several else ""
+        rows.append((rank, record.id, row.client, score, score, percentile, asked, record.text, png.getvalue()))
+    names = ["rank", "record", "client", "score", "gain", "percentile", "asked", "caption", "png"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def _utility(transcript: Transcript) -> pd.DataFrame:

@@ -28,7 +28,7 @@ TABLES = {
     "curves": "threat_model way population nonmembers signal fpr tpr low high floor",
     "scores": "threat_model way client record kind",
     "tokens": "panel record position token slice entropy base_entropy log_prob",
-    "exposed": "rank record client score gain percentile caption png",
+    "exposed": "rank record client score gain percentile asked caption png",
     "utility": "round model",
     "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
     "coverage": "way client reconstructable why stale_rounds stale_participations distance",

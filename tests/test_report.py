@@ -159,7 +159,7 @@ def tables(method: str, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
             for signal in (ATTACK, SIBLING, LOSS)
         ],
         "exposed": [
-            (i + 1, f"client-02-{i:03d}", "client-02", gain, gain, 99.4 - i, " ".join(WORDS), picture(rng))
+            (i + 1, f"client-02-{i:03d}", "client-02", gain, gain, 99.4 - i, ASKED, " ".join(WORDS), picture(rng))
             for i, gain in enumerate(np.linspace(1.9, 0.5, 8))
         ],
         "cost": [(r, whole, whole // fewer, 2 * whole, 4, 4 if fewer == 1 else 0) for r in range(10)],
@@ -190,6 +190,9 @@ def utility(slow: float) -> pd.DataFrame:
         (r, m, 2.4 - slow * r / 20, 0.5, 0.4, 0.3, slow * r / 50, 0.4 + r / 90, 0.9 + slow * r / 20) for r, m in models
     ]
     return pd.DataFrame(rows, columns="round model loss bleu1 bleu2 bleu3 bleu4 rouge_l cider".split())
+
+
+ASKED = "Question: what colour is it? Options: (A) red (B) blue. Answer:"
 
 
 K = range(0, 101, 10)
@@ -375,6 +378,10 @@ def test_data_files_hold_the_input(two: dict[str, bytes]) -> None:
     np.testing.assert_array_equal(cells.auroc, np.concatenate([e.tables["cells"].auroc for e in TWO]))
 
 
+def test_exposed_records_show_what_was_asked(two: dict[str, bytes]) -> None:
+    assert ASKED in two["index.html"].decode()
+
+
 def test_page_needs_nothing_and_shows_no_python(two: dict[str, bytes]) -> None:
     page = re.sub(r"base64,[A-Za-z0-9+/=]+", "", two["index.html"].decode())
     assert not re.search(r"\bnan\b|None|https?:|\{\{|\bTrue\b|NaT", page)
@@ -455,6 +462,7 @@ def test_hostile_text_stays_text() -> None:
     changed = {name: given.tables[name].copy() for name in ("tokens", "exposed", "clients", "coverage")}
     changed["tokens"]["token"] = HOSTILE
     changed["exposed"]["caption"] = HOSTILE
+    changed["exposed"]["asked"] = HOSTILE
     changed["exposed"]["record"] = HOSTILE
     changed["clients"]["client"] = changed["clients"].client.replace("client-00", HOSTILE)
     changed["coverage"]["client"] = changed["coverage"].client.replace("client-00", HOSTILE)
