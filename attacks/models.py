@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from attacks.base import View
-from attacks.rebuild import rebuild_all
+from attacks.rebuild import rebuild, rebuild_all
 from trainers.base import State
 
 NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
@@ -22,10 +23,15 @@ class Model:
     way: str  # "base", "final", "round", a way of rebuilding, or "true state"
     client: int | None
     round: int  # how many rounds it has seen
-    state: State
+    read: Callable[[], State] = field(repr=False)
     records: Sequence[str]
 
     @property
+    def state(self) -> State:
+        """Read when it is asked for and not kept: an adversary holds dozens of models."""
+        return self.read()
+
+    @functools.cached_property
     def digest(self) -> str:
         """Names weights and records by content: equal models are scored once."""
         digest = hashlib.sha256()
@@ -40,24 +46,38 @@ def models(view: View) -> list[Model]:
     asked = view.candidates
     pool = [r for k in view.clients for r in asked.clients[k]]
     reference = [r for k in view.clients for r in asked.reference[k]]
-    found = [Model(view.threat_model, "base", None, 0, view.broadcast(0), [*pool, *reference, *asked.novel])]
+    everything = [*pool, *reference, *asked.novel]
+    found = [Model(view.threat_model, "base", None, 0, functools.partial(view.broadcast, 0), everything)]
     if view.threat_model == "released-model":
         sample = [r for k in view.clients for r in asked.clients[k][:PER_ROUND]]
         for r in range(1, view.rounds):
-            found.append(Model(view.threat_model, "round", None, r, view.broadcast(r), sample))
-        state = view.broadcast(view.rounds)
-        found.append(Model(view.threat_model, "final", None, view.rounds, state, [*pool, *reference, *asked.novel]))
-        return found
+            found.append(Model(view.threat_model, "round", None, r, functools.partial(view.broadcast, r), sample))
+        last = functools.partial(view.broadcast, view.rounds)
+        return [*found, Model(view.threat_model, "final", None, view.rounds, last, everything)]
     for client in view.clients:
         records = [*asked.clients[client], *asked.reference[client], *asked.novel[:NOVEL_PER_CLIENT]]
-        for way, seen, state in _client_states(view, client):
-            found.append(Model(view.threat_model, way, client, seen, state, records))
+        for way, seen, read in _client_states(view, client):
+            found.append(Model(view.threat_model, way, client, seen, read, records))
     return found
 
 
-def _client_states(view: View, client: int) -> list[tuple[str, int, State]]:
+def _client_states(view: View, client: int) -> list[tuple[str, int, Callable[[], State]]]:
+    """Way, rounds seen and reader of every model of a client that the adversary can put together."""
     if view.threat_model == "owner":
-        own = view.private(client)
-        return [] if own is None else [("true state", view.rounds, own)]
-    rebuilt = [r for r in rebuild_all(view, clients=[client]) if r.state is not None]
-    return [(r.way, r.seen + 1, r.state) for r in rebuilt if r.seen is not None and r.state is not None]
+        known = view.private(client) is not None
+        return [("true state", view.rounds, functools.partial(_known, lambda: view.private(client)))] if known else []
+    found: list[tuple[str, int, Callable[[], State]]] = []
+    for r in rebuild_all(view, clients=[client]):
+        if r.state is not None and r.seen is not None:
+            found.append((r.way, r.seen + 1, functools.partial(_rebuilt, view, client, r.way)))
+    return found
+
+
+def _rebuilt(view: View, client: int, way: str) -> State:
+    return _known(lambda: rebuild(view, client, way).state)
+
+
+def _known(read: Callable[[], State | None]) -> State:
+    state = read()
+    assert state is not None
+    return state

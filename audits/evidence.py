@@ -206,7 +206,7 @@ def _cost(transcript: Transcript) -> pd.DataFrame:
 def _coverage(server: View, transcript: Transcript) -> pd.DataFrame:
     """What the server can rebuild, and how far it is from the owner's true state."""
     rows = []
-    for found in rebuild_all(server, server.clients):
+    for found in (r for client in server.clients for r in rebuild_all(server, [client])):
         distance = None
         if found.state is not None and found.seen is not None:
             true = transcript.own_model(found.seen, found.client)

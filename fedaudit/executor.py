@@ -6,8 +6,10 @@ each worker computes with one thread.
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -19,6 +21,8 @@ from typing import Any, Generic, TypeVar
 Bench = TypeVar("Bench")
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
+
+AHEAD = 3  # jobs per worker that have been handed over: none waits for the others' results to be written
 
 _bench: Any = None  # in a worker: what `build` returned
 
@@ -38,6 +42,7 @@ class Executor(Generic[Bench]):
         if workers == 1:
             self._local = build()
             return
+        self._ahead = AHEAD * workers
         fork = sys.platform == "linux"
         if fork:
             self._local = build()
@@ -49,13 +54,17 @@ class Executor(Generic[Bench]):
         self._pool.submit(os.getpid).result()
 
     def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
-        """Results in the order of the jobs; with workers, all jobs are under way at once."""
+        """Results in the order of the jobs. Few jobs are under way at once: `jobs` may be a generator of large ones."""
         if self._pool is None:
             yield from (function(self._local, job) for job in jobs)
             return
-        futures = [self._pool.submit(_call, function, job) for job in jobs]
+        pool, waiting = self._pool, iter(jobs)
+        futures = collections.deque(pool.submit(_call, function, j) for j in itertools.islice(waiting, self._ahead))
         try:
-            yield from (future.result() for future in futures)
+            while futures:
+                result = futures.popleft().result()
+                futures.extend(pool.submit(_call, function, job) for job in itertools.islice(waiting, 1))
+                yield result
         except concurrent.futures.process.BrokenProcessPool as error:
             raise WorkerDied(
                 "a worker process died (was it killed for its memory?); run the same command to resume"

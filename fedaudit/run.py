@@ -299,8 +299,8 @@ def _score_models(
     distinct = {model.digest: model for model in held}
     todo = {d: m for d, m in distinct.items() if not folder.usable(f"scores-{d}.parquet", progress.say)}
     if todo:
-        jobs = [(attack, pack(model.state), list(model.records)) for model in todo.values()]
-        with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(jobs)) as advance:
+        jobs = ((attack, pack(model.state), list(model.records)) for model in todo.values())
+        with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(todo)) as advance:
             for digest, table in zip(todo, executor.map(_score, jobs), strict=True):
                 folder.write_table(f"scores-{digest}.parquet", table)
                 advance()

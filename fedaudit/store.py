@@ -145,6 +145,14 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """The bytes under `name`: Damaged if not those that were written, FileNotFoundError if none were."""
+        path = self._checked(name)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise Damaged(path, f"cannot be read ({error.strerror or error})") from error
+
+    def _checked(self, name: str) -> Path:
+        """The path of `name`, after a look at its hash. Errors as of `read`."""
         path = self._file(name)
         manifest = self._manifest()
         if manifest is None:
@@ -154,7 +162,7 @@ class Folder:
         try:
             if _sha256(path) != manifest[name]:
                 raise Damaged(path)
-            return path.read_bytes()
+            return path
         except FileNotFoundError as error:
             raise Damaged(path, "is missing") from error
         except OSError as error:
@@ -234,11 +242,13 @@ class Folder:
         data: bytes = save(copies, metadata=dict(metadata) if metadata else None)
         self.write(name, _sorted_header(data))
 
-    def read_tensors(self, name: str) -> dict[str, torch.Tensor]:
-        from safetensors.torch import load
+    def read_tensors(self, name: str, prefix: str = "") -> dict[str, torch.Tensor]:
+        """The tensors whose names begin with `prefix`, under the rest of their names. Errors as of `read`."""
+        from safetensors import safe_open
 
-        found: dict[str, torch.Tensor] = load(self.read(name))
-        return found
+        with safe_open(self._checked(name), framework="pt") as opened:
+            names = [key for key in opened.keys() if key.startswith(prefix)]  # noqa: SIM118, no mapping
+            return {key[len(prefix) :]: opened.get_tensor(key).clone() for key in names}
 
     def write_table(self, name: str, frame: pd.DataFrame) -> None:
         """As parquet, without the index: ValueError if it holds more than the columns and row numbers do."""

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch  # noqa: F401  before the fork, so that all workers start at once
 
-from fedaudit.executor import Executor, WorkerDied
+from fedaudit.executor import AHEAD, Executor, WorkerDied
 
 
 def times(bench, x):
@@ -30,6 +30,23 @@ def test_results_come_in_the_order_of_the_jobs_and_from_several_processes():
         found = list(executor.map(times, range(12)))
     assert [value for value, _ in found] == [10 * x for x in range(12)]
     assert len({pid for _, pid in found} - {os.getpid()}) == 2
+
+
+def test_jobs_are_made_when_their_turn_is_near():
+    """Large jobs come from a generator: of 50, only a few per worker are drawn before the first result is out."""
+    drawn = []
+
+    def jobs():
+        for x in range(50):
+            drawn.append(x)
+            yield x
+
+    with Executor(lambda: 1, workers=2) as executor:
+        results = executor.map(times, jobs())
+        next(results)
+        assert len(drawn) <= 2 * AHEAD + 1
+        assert [value for value, _ in results] == list(range(1, 50))
+    assert len(drawn) == 50
 
 
 def test_one_worker_is_this_process():

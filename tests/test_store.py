@@ -615,6 +615,21 @@ def test_importing_loads_nothing_heavy() -> None:
 # formats
 
 
+def test_some_tensors_are_read_by_the_beginning_of_their_names(folder: Folder) -> None:
+    import torch
+
+    folder.write_tensors(
+        "a.safetensors", {"upload/1/x": torch.ones(2), "upload/11/x": torch.zeros(2), "x": torch.ones(1)}
+    )
+    assert {name: t.tolist() for name, t in folder.read_tensors("a.safetensors", "upload/1/").items()} == {
+        "x": [1.0, 1.0]
+    }
+    assert folder.read_tensors("a.safetensors", "private/") == {}
+    (folder.path / "a.safetensors").write_bytes(b"other")
+    with pytest.raises(Damaged):
+        folder.read_tensors("a.safetensors", "upload/1/")
+
+
 def test_tensors_come_back_and_are_the_same_bytes_in_any_order(folder: Folder) -> None:
     import torch
     from safetensors import safe_open

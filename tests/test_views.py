@@ -154,4 +154,8 @@ def test_models_of_each_threat_model(fedrand, fedavg):
     assert {m.digest for m in server} == {m.digest for m in owner}  # equal weights are scored once
     assert {m.way for m in models(View(fedrand, "server", CANDIDATES))} <= {"base", "literal", "newest", "server-fill"}
     one = server[1]
+    assert "state" not in vars(one)  # read when it is asked for
+    assert all(
+        torch.equal(t, one.state[name]) for name, t in View(fedavg, "owner", CANDIDATES).private(one.client).items()
+    )
     assert one.records == [*CANDIDATES.clients[one.client], *CANDIDATES.reference[one.client], "n-0", "n-1"]

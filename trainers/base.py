@@ -200,8 +200,7 @@ class Transcript:
         return self.upload(r, client) | self._part(r, f"private/{client}")
 
     def _part(self, r: int, prefix: str) -> State:
-        tensors = self.folder.read_tensors(f"round-{r:03d}.safetensors")
-        return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + "/")}
+        return self.folder.read_tensors(f"round-{r:03d}.safetensors", f"{prefix}/")
 
 
 def train(
