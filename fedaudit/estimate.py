@@ -50,7 +50,8 @@ def estimate(plan: Plan, progress: Progress) -> str:
             f": {plan.rounds} rounds, {plan.per_round} of {plan.clients} clients a round, up to {steps} steps each"
         )
         lines.append(f"{1000 * step:.0f} ms a step, measured")
-    lines.append(f"about {max(1, math.ceil(seconds / 60))} minutes with {plan.threads} workers")
+    minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
+    lines.append(f"about {minutes} with {_count(plan.threads, 'worker')}")
     lines.append(f"up to {disk / 1e6:.0f} MB in {plan.out}")
     lines.append(f"report: {plan.report_folder / 'index.html'}")
     return "\n".join(lines)

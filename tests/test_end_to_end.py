@@ -172,6 +172,6 @@ def test_two_processes_with_the_same_command_share_the_work(whole, tmp_path):
 def test_dry_run_says_what_would_happen_and_trains_nothing(tmp_path):
     done = audit(tmp_path, "--dry-run")
     assert "0 on disk; 1 training to run: " in done.stdout
-    assert re.search(r"about \d+ minutes", done.stdout)
+    assert re.search(r"about \d+ minutes? with \d+ worker", done.stdout)
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "reports").exists()
