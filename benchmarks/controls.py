@@ -1,6 +1,6 @@
 """Calibration of the controls: over many data draws, how often their 95 % intervals cover 0.5.
 
-    python benchmarks/controls.py [number of draws, default 20]
+    python benchmarks/controls.py [number of draws, default 20] [captions or vqa]
 
 The base model and the blind classifier know nothing of membership: each should cover 0.5 in about 95 % of the draws.
 """
@@ -14,12 +14,11 @@ from pathlib import Path
 from attacks.maxrenyi import MaxRenyi, Params
 from audits.blind import blind_scores
 from audits.ranking import auroc
+from fedaudit import plugins
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
 from fedaudit.executor import one_thread
 from fedaudit.store import claim
-from fedaudit.tasks.captions import Params as Task
-from fedaudit.tasks.captions import captions
 from trainers.base import generator
 from trainers.lora import Learner, Settings
 
@@ -28,19 +27,21 @@ SIGNALS = ("loss/caption", "renyi/2/10/caption")
 
 def main() -> None:
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    task = plugins.plugins("task")[sys.argv[2] if len(sys.argv) > 2 else "captions"]
     one_thread()
     learner = Learner(load(EMBEDDED), {}, Settings())
     start = learner.initial(generator(0, "controls"))
     covered = dict.fromkeys((*SIGNALS, "blind"), 0)
     print(f"{'draw':<6}" + "".join(f"{name:<26}" for name in covered))
     for seed in range(draws):
-        federation = captions(Task(reference=2, novel=2, test=1), clients=12, seed=seed)
+        params = task.params(reference=2, novel=2, test=1)
+        federation = task.make(params, clients=12, seed=seed)
         pairs = [(client.name, record) for client in federation.clients for record in client.records]
         records = [record for _, record in pairs]
         member = [federation.truth[record.id] for record in records]
         names = [name for name, _ in pairs]
         with tempfile.TemporaryDirectory() as cache:
-            learner.data = learner.vlm.encode(records, federation.instruction, claim(Path(cache)), say=print)
+            learner.data = learner.vlm.encode(records, claim(Path(cache)), say=print)
         table = MaxRenyi(Params()).score(learner, start, [record.id for record in records])
         blind = blind_scores(records, member, names, seed=0)
         scores = {name: table[name] for name in SIGNALS} | {"blind": [blind[record.id] for record in records]}
