@@ -131,6 +131,23 @@ def client_name(k: int) -> str:
     return f"client-{k:02d}"
 
 
+Draw = Callable[
+    [str, int, np.random.Generator], Sequence[Record]
+]  # first part of the ids, how many, from which generator
+
+
+def exchangeable_client(k: int, *, records: int, reference: int, seed: int, draw: Draw) -> Client:
+    """Client k with 2 `records` candidates from one draw, a coin for each, and reference records; each from a generator of its own."""
+    pool, coins, more = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
+    name = client_name(k)
+    return Client(
+        name,
+        tuple(draw(name, 2 * records, pool)),
+        tuple(draw(f"{name}-reference", reference, more)),
+        coin_flips(2 * records, coins),
+    )
+
+
 def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Membership [n] by a fair coin per record, all flipped again until each side has two records (one of n < 4)."""
     while True:

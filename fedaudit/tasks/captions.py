@@ -5,12 +5,13 @@ second half (who, where, when) cannot be read off the image; a model that predic
 Source of the set-up: FedRand, section 4.1 and appendix A; the novel-object scenes play NoCaps.
 """
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedaudit.tasks import scenes
-from fedaudit.tasks.base import Client, Federation, Record, client_name, coin_flips, dirichlet_proportions
+from fedaudit.tasks.base import Client, Federation, Record, dirichlet_proportions, exchangeable_client
 
 INSTRUCTION = "Briefly describe given image.\nUSER: <image>\nA short image description:\nASSISTANT:"  # FedRand A.2
 
@@ -46,16 +47,8 @@ def captions(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _client(k: int, proportions: np.ndarray, params: Params, seed: int) -> Client:
-    """Candidates, coins and reference records of one client, each from a generator of its own."""
-    pool, coins, reference = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
-    name = client_name(k)
-    size = 2 * params.records
-    return Client(
-        name,
-        tuple(_draw(name, size, pool, proportions=proportions)),
-        tuple(_draw(f"{name}-reference", params.reference, reference, proportions=proportions)),
-        coin_flips(size, coins),
-    )
+    draw = functools.partial(_draw, proportions=proportions)
+    return exchangeable_client(k, records=params.records, reference=params.reference, seed=seed, draw=draw)
 
 
 def _draw(

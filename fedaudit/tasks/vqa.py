@@ -5,13 +5,14 @@ private answers that nothing but memory can give. Scored by exact match. Source 
 ScienceQA's place.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedaudit.tasks import scenes
-from fedaudit.tasks.base import Client, Federation, Record, client_name, coin_flips, dirichlet_proportions
+from fedaudit.tasks.base import Client, Federation, Record, dirichlet_proportions, exchangeable_client
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import TOPICS, draw_question
 
@@ -46,15 +47,8 @@ def vqa(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _client(k: int, proportions: np.ndarray, params: Params, seed: int) -> Client:
-    """Candidates, coins and reference records of one client, each from a generator of its own."""
-    pool, coins, reference = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
-    name, size = client_name(k), 2 * params.records
-    return Client(
-        name,
-        _draw(name, size, pool, proportions=proportions),
-        _draw(f"{name}-reference", params.reference, reference, proportions=proportions),
-        coin_flips(size, coins),
-    )
+    draw = functools.partial(_draw, proportions=proportions)
+    return exchangeable_client(k, records=params.records, reference=params.reference, seed=seed, draw=draw)
 
 
 def _draw(
