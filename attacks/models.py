@@ -65,7 +65,7 @@ def _client_states(view: View, client: int) -> list[tuple[str, int, Callable[[],
     """Way, rounds seen and reader of every model of a client that the adversary can put together."""
     if view.threat_model == "owner":
         known = view.private(client) is not None
-        return [("true state", view.rounds, functools.partial(_known, lambda: view.private(client)))] if known else []
+        return [("true state", view.rounds, lambda: _known(view.private(client)))] if known else []
     found: list[tuple[str, int, Callable[[], State]]] = []
     for r in rebuild_all(view, clients=[client]):
         if r.state is not None and r.seen is not None:
@@ -74,10 +74,9 @@ def _client_states(view: View, client: int) -> list[tuple[str, int, Callable[[],
 
 
 def _rebuilt(view: View, client: int, way: str) -> State:
-    return _known(lambda: rebuild(view, client, way).state)
+    return _known(rebuild(view, client, way).state)
 
 
-def _known(read: Callable[[], State | None]) -> State:
-    state = read()
+def _known(state: State | None) -> State:
     assert state is not None
     return state

@@ -39,9 +39,8 @@ def blind_scores(
     strata = np.where([counts[s] >= FOLDS for s in strata], strata, y.astype(str))
     scores = np.empty(len(records))
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The least populated class"
-        )  # a stratum of few records is only spread less evenly
+        # a stratum of few records is only spread less evenly
+        warnings.filterwarnings("ignore", "The least populated class")
         folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(features, strata))
     for train, test in folds:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))

@@ -144,12 +144,12 @@ def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
     with (cache := claim(plan.out / "cache")).lock(progress.say):
         data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
     learner = importlib.import_module(f"trainers.{plan.learner}").Learner(vlm, data, plan.settings)
-    training, test, novel = (
-        [[record.id for record in client.training_records] for client in federation.clients],
-        [record.id for record in federation.test],
-        [record.id for record in federation.novel_test],
+    return Bench(
+        learner,
+        training=[[record.id for record in client.training_records] for client in federation.clients],
+        test=[record.id for record in federation.test],
+        novel_test=[record.id for record in federation.novel_test],
     )
-    return Bench(learner, training, test, novel)
 
 
 def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, list[str]]:
