@@ -45,3 +45,43 @@ class Finding:
     claimed: str | None = None
     provable: str | None = None
     measured: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """How good released models are: a mean over clients, in percent."""
+
+    method: str
+    task: str
+    seed: int
+    metric: str  # accuracy/local, accuracy/neighbour, accuracy/overall
+    value: float
+    low: float | None  # None for a single client
+    high: float | None
+    confidence: float
+    before: float | None  # the same before training
+    clients: int
+    rounds: int  # last rounds that are averaged
+    epsilon: float | str  # that set the noise; "inf" for none
+    noise_ratio: float | None  # largest noise over signal of any release; None without noise
+    interval: str  # how the interval was made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epsilon:
+    """What is claimed and what is proven about one record against one adversary; infinities are the string "inf"."""
+
+    method: str
+    task: str
+    seed: int
+    metric: str  # epsilon
+    threat_model: str
+    whose: str  # "own": a record of the client looked at; "other": of another client
+    claimed: float | str
+    provable: float | str  # as it ran
+    every_step: float | str  # as if the record had been in every step
+    replace_one: float | str | None  # that, and a record is replaced rather than left out
+    delta: float
+    why: str
+    sentence: str
+    measured: str = "not measured: needs canaries"

@@ -35,7 +35,8 @@ def main() -> None:
 def show(words: list[str]) -> None:
     """Utility, communication and leakage by method, read back from what the command wrote."""
     from fedaudit.progress import Progress
-    from fedaudit.run import run, transcript_of
+    from fedaudit.run import run
+    from fedaudit.training import transcript_of
 
     plan = cli.read_command(words).plan
     findings = run(plan, Progress(quiet=True)).findings
@@ -62,7 +63,7 @@ def line(f: dict[str, Any]) -> str:
 def steps() -> None:
     """Cost of a local step of each method, as a ratio to FedAvg's."""
     from fedaudit.executor import one_thread
-    from fedaudit.run import federation_of, make_bench
+    from fedaudit.bench import federation_of, make_bench
     from trainers.base import Participation, generator
 
     one_thread()

@@ -6,20 +6,22 @@ Imports nothing heavy: `--help` and `--list` answer at once, a wrong word is ref
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from fedaudit import gates, ownrun, plugins
+from fedaudit import gates, ownrun, plugins, variants
 from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.clipsource import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
 from fedaudit.errors import InputError
 from fedaudit.executor import WorkerDied
 from fedaudit.options import (
     Parser,
+    add_backbone,
     add_choices,
     add_fields,
     add_general_options,
@@ -27,10 +29,10 @@ from fedaudit.options import (
     config_words,
     make,
     preset_words,
-    words_of,
 )
-from fedaudit.plan import Plan, Variant
+from fedaudit.plan import Plan
 from fedaudit.plugins import Plugin
+from fedaudit.privacy.settings import Privacy
 from fedaudit.progress import Progress
 
 EXAMPLES = """\
@@ -39,6 +41,8 @@ examples:
   audit.py --method fedavg,fedper,fedpara,fedrand    four methods, compared in one report
   audit.py --method fedper,fedper:shared_layers=4    variants of a method in one report
   audit.py --method fedrand --no-past --rho 0.3      an ablation of FedRand's Table 3
+  audit.py --method dpfpl --epsilon 0.1              private prompts on a frozen CLIP: utility, and what the noise proves
+  audit.py --method promptfl,fedotp,fedpgp,dpfpl --epsilon none,0.4,0.1 --seeds 3
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
@@ -112,9 +116,6 @@ def read_command(words: Sequence[str]) -> Command:
     chosen, _ = first.parse_known_args([*from_file, *words])
     before = preset_words(chosen.preset) + from_file
     chosen, _ = first.parse_known_args([*before, *words])
-    attack = plugins.find("attack", chosen.attack, flag="--attack")
-    audit = plugins.plugins("audit")["membership"]
-    groups = {f"attack {attack.name}": attack.params, f"audit {audit.name}": audit.params}
     parser = Parser(
         prog="audit.py",
         description="Train a federated method, attack what each party saw, and report how much leaked.",
@@ -127,33 +128,91 @@ def read_command(words: Sequence[str]) -> Command:
         if chosen.method or chosen.task:
             flag = "--method" if chosen.method else "--task"
             raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
+        attack = _attack(chosen.attack, "lora")
+        assert attack is not None
+        add_backbone(parser)
         add_general_options(parser)
+        groups = {f"attack {attack.name}": attack.params, **_audits(attack, "lora")}
         options, made = _parse(parser, groups, before, words, chosen.config)
-        plan = _own_plan(options, made, attack, audit)
+        plan = _own_plan(options, made, attack)
     else:
-        named = _variants(chosen.method or "fedrand")
-        task = plugins.find("task", chosen.task or "captions", flag="--task")
-        learner = _learner(chosen.method, [plugin for plugin, _ in named.values()])
-        trained = {f"method {plugin.name}": plugin.params for plugin, _ in named.values()}
-        groups = {**trained, "local training": learner, f"task {task.name}": task.params} | groups
-        add_schedule(parser)
+        methods, task, learner = _choice(chosen)
+        attack = _attack(chosen.attack, learner)
+        trained = {f"method {p.name}": cls for p, _ in methods.values() for cls in variants.classes(p)[:1]}
+        if learner == "prompts":
+            trained["privacy"] = Privacy
+        settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
+        groups = {"local training": settings, f"task {task.name}": task.params}
+        groups |= {f"attack {attack.name}": attack.params} if attack else {}
+        groups |= _audits(attack, learner)
+        add_schedule(parser, learner)
+        add_backbone(parser, learner)
         add_general_options(parser)
-        options, made = _parse(parser, groups, before, words, chosen.config)
-        plan = _plan(options, made, named, task, attack, audit)
+        if learner == "prompts":
+            parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
+        options, made = _parse(parser, groups, before, words, chosen.config, swept=trained)
+        plan = _plan(options, made, methods, task, attack)
     if len(plan.cells) > 1 and (options.export_run or options.export_adapters):
         flag = "--export-run" if options.export_run else "--export-adapters"
         raise InputError(f"{flag}: exports one training, and this command asks for {len(plan.cells)}")
+    if plan.learner == "prompts" and (options.export_run or options.export_adapters):
+        flag = "--export-run" if options.export_run else "--export-adapters"
+        raise InputError(f"{flag}: exports LoRA trainings, and {next(iter(plan.methods))} trains prompts")
     return Command(
         plan, options.dry_run, options.quiet, [gates.parse(text) for text in options.fail_if or ()],
         _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
     )  # fmt: skip
 
 
+def _choice(chosen: argparse.Namespace) -> tuple[variants.Named, Plugin, str]:
+    """The methods, the task, and what the methods train. InputError if they do not fit together."""
+    task = plugins.find("task", chosen.task, flag="--task") if chosen.task else None
+    usual = DEFAULTS[task.learner if task else "lora"]["method"]
+    methods = variants.named(chosen.method or usual)
+    learners = sorted({plugin.learner for plugin, _ in methods.values()})
+    if len(learners) > 1:
+        raise InputError(f"--method {chosen.method}: these train different things and cannot share one run")
+    (learner,) = learners
+    if task is None:
+        task = plugins.find("task", DEFAULTS[learner]["task"], flag="--task")
+    if task.learner != learner:
+        fitting = [p.name for p in plugins.plugins("task").values() if p.learner == learner]
+        raise InputError(f"--task {task.name}: is not for {', '.join(methods)}, which take {', '.join(fitting)}")
+    return methods, task, learner
+
+
+DEFAULTS = {
+    "lora": {"method": "fedrand", "task": "captions", "attack": "maxrenyi"},
+    "prompts": {"method": "dpfpl", "task": "glyphs", "attack": "none"},
+}
+
+
+def _attack(name: str | None, learner: str) -> Plugin | None:
+    """The attack, or None where nothing is to be attacked. InputError if it cannot work on what is trained."""
+    name = name or DEFAULTS[learner]["attack"]
+    fitting = [p.name for p in plugins.plugins("attack").values() if p.learner == learner]
+    fitting += ["none"] if learner == "prompts" else []
+    if name == "none" and "none" in fitting:
+        return None
+    attack = plugins.find("attack", name, flag="--attack")
+    if attack.name not in fitting:
+        what = {"lora": "language models with adapters", "prompts": "prompts"}[learner]
+        raise InputError(f"--attack {name}: does not work on {what}; valid there: {', '.join(fitting)}")
+    return attack
+
+
+def _audits(attack: Plugin | None, learner: str) -> dict[str, type[Any]]:
+    """The parameters of the audits that apply: of membership under an attack, of utility and epsilon where prompts are trained."""
+    names = [*(["membership"] if attack else []), *(["utility", "epsilon"] if learner == "prompts" else [])]
+    return {f"audit {name}": plugins.plugins("audit")[name].params for name in names}
+
+
 def _parse(
-    parser: Parser, groups: Mapping[str, type[Any]], before: Sequence[str], words: Sequence[str], config: str | None
-) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """The options, and the Params object of every group."""
-    for title, params in groups.items():
+    parser: Parser, groups: Mapping[str, type[Any]], before: Sequence[str], words: Sequence[str], config: str | None,
+    swept: Mapping[str, type[Any]] = MappingProxyType({}),
+) -> tuple[argparse.Namespace, dict[str, Any]]:  # fmt: skip
+    """The options, and the Params object of every group; `swept` groups have parameters that may have several values."""
+    for title, params in {**swept, **groups}.items():
         add_fields(parser, title, params)
     try:
         parser.parse_args(before)
@@ -163,37 +222,37 @@ def _parse(
     return options, {title: make(params, options) for title, params in groups.items()}
 
 
-def _learner(method: str | None, found: Sequence[Plugin]) -> type[Any]:
-    """The Settings of what the methods' clients train."""
-    learners = {plugin.learner for plugin in found}
-    if len(learners) > 1:
-        raise InputError(f"--method {method}: these train different things and cannot share one run")
-    return plugins.dataclass_of(plugins.package_folder("trainers") / f"{learners.pop()}.py", "Settings")
-
-
 def _plan(
-    options: argparse.Namespace, made: Mapping[str, Any], named: Mapping[str, tuple[Plugin, dict[str, str]]],
-    task: Plugin, attack: Plugin, audit: Plugin,
+    options: argparse.Namespace, made: Mapping[str, Any], methods: variants.Named,
+    task: Plugin, attack: Plugin | None,
 ) -> Plan:  # fmt: skip
+    prompts = task.learner == "prompts"
+    clients = _at_least(options, "clients", 1)
     plan = Plan(
-        methods={label: _variant(label, plugin, own, options) for label, (plugin, own) in named.items()},
+        methods=variants.variants(methods, options, twins=prompts and not options.no_twin),
         settings=made["local training"],
         task=task.name,
         task_params=made[f"task {task.name}"],
         rounds=_at_least(options, "rounds", 1),
-        clients=_at_least(options, "clients", 1),
-        per_round=_at_least(options, "per_round", 1),
+        clients=clients,
+        per_round=clients if options.per_round is None else _at_least(options, "per_round", 1),
         seed=_at_least(options, "seed", 0),
         seeds=_at_least(options, "seeds", 1),
-        **_shared(options, made, attack, audit),
-        backbone=resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code),
+        **_shared(options, made, attack),
+        backbone=_backbone(options, prompts=prompts),
     )
     if plan.per_round > plan.clients:
         raise InputError(f"--per-round {plan.per_round}: at most as many as there are clients ({plan.clients})")
     return plan
 
 
-def _own_plan(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin, audit: Plugin) -> Plan:
+def _backbone(options: argparse.Namespace, *, prompts: bool) -> Path | ClipSource:
+    if prompts:
+        return resolve_clip(options.backbone or "", options.weights or "")
+    return resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code)
+
+
+def _own_plan(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin) -> Plan:
     """The plan to audit somebody's own run."""
     own = ownrun.read(Path(options.run))
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / "lora.py", "Settings")
@@ -208,66 +267,26 @@ def _own_plan(options: argparse.Namespace, made: Mapping[str, Any], attack: Plug
         per_round=max(map(len, own.cohorts)),
         seed=own.seed,
         seeds=1,
-        **_shared(options, made, attack, audit),
+        **_shared(options, made, attack),
         backbone=resolve(named, processor=not options.backbone_code),
         own=own,
     )
 
 
-def _shared(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin, audit: Plugin) -> dict[str, Any]:
-    code = options.backbone_code
+def _shared(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin | None) -> dict[str, Any]:
+    code = getattr(options, "backbone_code", None)
     if code and not Path(code).is_file():
         raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
     return {
-        "attack": attack.name,
-        "attack_params": made[f"attack {attack.name}"],
-        "audit_params": made[f"audit {audit.name}"],
+        "attack": attack.name if attack else None,
+        "attack_params": made[f"attack {attack.name}"] if attack else None,
+        "audits": {name.removeprefix("audit "): params for name, params in made.items() if name.startswith("audit ")},
         "backbone_code": code or "",
-        "dtype": options.dtype,
+        "dtype": getattr(options, "dtype", "float32"),
         "device": _device(options.device),
         "threads": _at_least(options, "threads", 1),
         "out": Path(options.out),
     }
-
-
-def _variants(text: str) -> dict[str, tuple[Plugin, dict[str, Any]]]:
-    """Methods by label: "fedper,fedper:shared_layers=4" names one method twice, the second time with a parameter of its own."""
-    found: dict[str, tuple[Plugin, dict[str, Any]]] = {}
-    for label in (word.strip() for word in text.split(",")):
-        if not label:
-            continue
-        name, *pairs = label.split(":")
-        plugin = plugins.find("method", name, flag="--method")
-        own: dict[str, Any] = {}
-        for pair in pairs:
-            key, equals, value = pair.partition("=")
-            fields = [field.name for field in dataclasses.fields(plugin.params)]
-            if not equals or key.replace("-", "_") not in fields:
-                known = ", ".join(fields) or "none"
-                raise InputError(
-                    f"--method {label}: {pair} must be PARAMETER=VALUE; the parameters of {name} are: {known}"
-                )
-            own[key.replace("-", "_")] = {"true": True, "false": False}.get(value, value)
-        if label in found:
-            raise InputError(f"--method {text}: {label} comes twice; name each method once")
-        found[label] = plugin, own
-    if not found:
-        raise InputError("--method: name at least one method; --list shows them")
-    return found
-
-
-def _variant(label: str, plugin: Plugin, own: Mapping[str, Any], options: argparse.Namespace) -> Variant:
-    """The method's parameters: the flags' values, and those that the label gives."""
-    reader = Parser(add_help=False, allow_abbrev=False)
-    add_fields(reader, "", plugin.params)
-    try:
-        given = reader.parse_args(words_of(own))
-    except InputError as error:
-        raise InputError(f"--method {label}: {error}") from None
-    for field in dataclasses.fields(plugin.params):
-        if field.name not in own:
-            setattr(given, field.name, getattr(options, field.name))
-    return Variant(plugin.name, make(plugin.params, given))
 
 
 def _empty(text: str | None, flag: str) -> Path | None:

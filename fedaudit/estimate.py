@@ -15,7 +15,7 @@ SCORED = 6  # forward passes per record: twice by the released models, four time
 
 def estimate(plan: Plan, progress: Progress) -> str:
     """A few lines for the terminal; nothing is written but the cached image embeddings."""
-    from fedaudit.run import federation_of, make_bench
+    from fedaudit.bench import federation_of, make_bench
     from trainers.base import generator, size
 
     missing = [cell for cell in plan.cells if not (cell.analysis_folder / "complete.json").exists()]

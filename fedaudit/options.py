@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,8 +33,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--method", help="one or several, separated by commas, each as NAME or NAME:PARAMETER=VALUE (default: fedrand)"
     )
-    group.add_argument("--attack", default="maxrenyi", help="how to attack (default: maxrenyi)")
-    group.add_argument("--task", help="on which data (default: captions, embedded)")
+    group.add_argument("--attack", help="how to attack, or none (default: maxrenyi for LoRA methods, none for prompts)")
+    group.add_argument("--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)")
     group.add_argument(
         "--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md"
     )
@@ -42,21 +44,35 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
 
-def add_schedule(parser: argparse.ArgumentParser) -> None:
+SCHEDULES = {"lora": {"rounds": 10, "clients": 12, "per_round": 4}, "prompts": {"rounds": 100, "clients": 10, "per_round": None}}
+
+
+def add_schedule(parser: argparse.ArgumentParser, learner: str = "lora") -> None:
     group = parser.add_argument_group("the federation")
+    usual = SCHEDULES[learner]
     numbers = {
-        "rounds": (10, "communication rounds"),
-        "clients": (12, "clients in the federation"),
-        "per-round": (4, "clients that take part in a round"),
+        "rounds": (usual["rounds"], "communication rounds"),
+        "clients": (usual["clients"], "clients in the federation"),
+        "per-round": (usual["per_round"], "clients that take part in a round"),
         "seed": (0, "fixes data and training"),
         "seeds": (1, "trainings with seeds SEED, SEED+1, ... on the same data"),
     }
     for name, (default, text) in numbers.items():
-        group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+        shown = "all" if default is None else default
+        group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {shown})")
 
 
-def add_general_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the run")
+def add_backbone(parser: argparse.ArgumentParser, learner: str = "lora") -> None:
+    group = parser.add_argument_group("the frozen model")
+    if learner == "prompts":
+        group.add_argument(
+            "--backbone",
+            metavar="NAME-or-PATH",
+            help="vit or resnet (embedded), an architecture of open_clip such as ViT-B-16, or a folder (default: vit)",
+        )
+        text = "weights of an open_clip architecture: a file, a name such as openai that lies in the local cache, or random"
+        group.add_argument("--weights", metavar="NAME-or-PATH", help=text)
+        return
     group.add_argument(
         "--backbone",
         metavar="PATH-or-id",
@@ -66,6 +82,10 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen model (default: float32)"
     )
+
+
+def add_general_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the run")
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
     workers = min(os.cpu_count() or 1, 4)
     text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
@@ -87,30 +107,53 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Any]) -> None:
-    """A flag per field of a Params class; a flag that two classes share sets both."""
+    """A flag per field of a Params class; a flag that two classes share sets both. One that can be swept takes several values."""
     known = {flag for action in parser._actions for flag in action.option_strings}
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(params):
         flag = f"--{field.name.replace('_', '-')}"
         if flag in known:
             continue
-        text = f"{field.metadata.get('help', '')} (default: {field.default})"
+        shown = "none" if field.default == math.inf else field.default
+        text = f"{field.metadata.get('help', '')} (default: {shown})"
         if isinstance(field.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        elif sweepable(field):
+            reader = functools.partial(_values, type(field.default))
+            group.add_argument(flag, type=reader, default=None, metavar="X[,X...]", help=text)
         else:
             kind = type(field.default)
             metavar = {int: "N", float: "X"}.get(kind, "WORD")
             group.add_argument(flag, type=kind, default=None, metavar=metavar, help=text)
 
 
+def sweepable(field: dataclasses.Field[Any]) -> bool:
+    """Whether a parameter may have several values in one command: a variant of the method for each."""
+    return bool(field.metadata.get("sweep"))
+
+
+def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
+    try:
+        return tuple(kind("inf" if word == "none" and kind is float else word) for word in text.split(","))
+    except ValueError:
+        named = {int: "whole numbers", float: "numbers, or none for no limit"}.get(kind, "words")
+        raise argparse.ArgumentTypeError(f"{text!r} must be {named}, separated by commas") from None
+
+
 def make(params: type[Any], options: argparse.Namespace) -> Any:
     """The Params object that the options ask for; what its own check refuses is named by its flag."""
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
+    return made(params, {name: value for name, value in given.items() if value is not None})
+
+
+def made(params: type[Any], given: Mapping[str, Any]) -> Any:
+    """A Params object of these values. InputError names the flag that the value came by."""
     try:
-        return params(**{name: value for name, value in given.items() if value is not None})
+        return params(**given)
     except ValueError as error:
         name = str(error).split()[0]
-        flag = f"--{name.replace('_', '-')}: " if name in given else ""
+        known = {field.name for field in dataclasses.fields(params)}
+        flag = f"--{name.replace('_', '-')}: " if name in known else ""
         raise InputError(f"{flag}{error}") from error
 
 

@@ -17,21 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit import plugins
+from fedaudit.backbones.clipsource import ClipSource
 from fedaudit.backbones.resolve import display_name, weights_hash
 from fedaudit.ownrun import OwnRun
 from fedaudit.plugins import Plugin
 from fedaudit.store import fingerprint, key_of
 
-NUMERIC_LIBRARIES = ("numpy", "peft", "safetensors", "scikit-learn", "scipy", "tokenizers", "torch", "transformers")
+NUMERIC_LIBRARIES = (
+    "dp-accounting", "matplotlib", "numpy", "open_clip_torch", "peft", "pillow", "safetensors", "scikit-learn", "scipy",
+    "tokenizers", "torch", "torchvision", "transformers",
+)  # fmt: skip
 REPORT_LIBRARIES = ("jinja2", "matplotlib", "pandas")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method and its parameters."""
+    """A method, its parameters, and how it is made private if it can be."""
 
     method: str
     params: Any
+    privacy: Any = None
 
     @property
     def plugin(self) -> Plugin:
@@ -46,15 +51,15 @@ class Plan:
     settings: Any  # the learner's Settings
     task: str
     task_params: Any
-    attack: str
+    attack: str | None  # None: nothing is attacked, utility and privacy are reported
     attack_params: Any
-    audit_params: Any
+    audits: Mapping[str, Any]  # the parameters of every audit that applies, by its name
     rounds: int
     clients: int
     per_round: int
     seed: int
     seeds: int
-    backbone: Path
+    backbone: Path | ClipSource
     backbone_code: str  # the user's own file for a model that needs one, or empty
     dtype: str
     device: str
@@ -73,7 +78,7 @@ class Plan:
         key = key_of(
             {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
         )
-        return self.out / "reports" / f"{_slug('-'.join(self.methods))[:80]}-{self.attack}-{key[:8]}"
+        return self.out / "reports" / f"{_slug('-'.join(self.methods))[:80]}-{self.attack or self.task}-{key[:8]}"
 
     @property
     def learner(self) -> str:
@@ -93,7 +98,10 @@ class Cell:
     def setting(self) -> dict[str, Any]:
         """Everything that the training's numbers depend on but code and versions."""
         p, variant = self.plan, self.variant
-        backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
+        if isinstance(p.backbone, ClipSource):
+            backbone = {"name": p.backbone.name, "sha256": p.backbone.sha256}
+        else:
+            backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
         if p.backbone_code:
             backbone["code"] = fingerprint([Path(p.backbone_code)], root=Path(p.backbone_code).parent)
         shared = {
@@ -110,15 +118,18 @@ class Cell:
             "task": {"name": p.task, **_fields(p.task_params), **_data_files(p.task_params)},
             "data_seed": p.seed,
             "method": {"name": variant.method, **_fields(variant.params)},
+            **({"privacy": _fields(variant.privacy)} if variant.privacy else {}),
         } | shared
 
     @functools.cached_property
     def training_description(self) -> dict[str, Any]:
         code = [_code("fedaudit.tasks", "*.py"), _code("fedaudit.backbones", "[!p]*.py")]  # not the recipes
         if self.variant is None:
-            code += [_code("fedaudit", "own*.py"), _code("trainers", "base.py", "lora.py")]
+            code += [_code("fedaudit", "own*.py"), _code("trainers", "base.py", "exams.py", "lora.py")]
         else:
-            code.append(_code("trainers", "base.py", f"{self.plan.learner}.py", f"{self.variant.method}.py"))
+            own = f"{self.plan.learner}.py", f"{self.variant.method}.py"
+            code.append(_code("trainers", "base.py", "exams.py", "protection.py", *own))
+            code += [_code("fedaudit.privacy", "*.py")] if self.variant.privacy else []
         return {"setting": self.setting, "code": code, "versions": versions(NUMERIC_LIBRARIES)}
 
     @property
@@ -129,8 +140,8 @@ class Cell:
     def analysis_description(self) -> dict[str, Any]:
         return {
             "training": self.training_key,
-            "attack": {"name": self.plan.attack, **_fields(self.plan.attack_params)},
-            "audit": _fields(self.plan.audit_params),
+            "attack": {"name": self.plan.attack, **_fields(self.plan.attack_params)} if self.plan.attack else None,
+            "audit": {name: _fields(params) for name, params in self.plan.audits.items()},
             "code": [_code("attacks", "*.py"), _code("audits", "*.py")],
         }
 
@@ -144,9 +155,8 @@ class Cell:
 
     @property
     def analysis_folder(self) -> Path:
-        return (
-            self.plan.out / "analyses" / f"{_slug(self.method)}-seed{self.seed}-{self.plan.attack}-{self.analysis_key}"
-        )
+        name = f"{_slug(self.method)}-seed{self.seed}-{self.plan.attack or 'utility'}-{self.analysis_key}"
+        return self.plan.out / "analyses" / name
 
     @property
     def variant(self) -> Variant | None:
@@ -158,19 +168,22 @@ def versions(libraries: Iterable[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name).partition("+")[0] for name in libraries}
 
 
+_LISTS = ("*.json", "*.parquet", "*.txt", "*.csv", "*.mat", "*_batch*", "train", "test")  # what lists records, not pictures
+
+
 def _slug(text: str) -> str:
     """A label as part of a folder's name."""
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"
 
 
 def _data_files(params: Any) -> dict[str, Any]:
-    """For each folder of data that a task reads (a field `..._root`): a key over its annotation files' names, sizes and times, wherever it lies."""
+    """For each folder of data that a task reads (a field `..._root`): a key over the names, sizes and times of files that list records, wherever it lies."""
     found = {}
     for field in dataclasses.fields(params):
         root = getattr(params, field.name)
         if field.name.endswith("_root") and root:
-            files = [f for p in ("*.json", "*/*.json", "*.parquet", "*/*.parquet") for f in Path(root).glob(p)]
-            stats = {f.relative_to(root).as_posix(): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
+            files = [f for pattern in _LISTS for depth in ("", "*/", "*/*/") for f in Path(root).glob(depth + pattern)]
+            stats = {f.relative_to(root).as_posix(): [f.stat().st_size, f.stat().st_mtime_ns] for f in files if f.is_file()}
             found[field.name] = key_of(stats)
     return found
 

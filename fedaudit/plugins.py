@@ -46,12 +46,20 @@ class Plugin:
         return dataclass_of(self.path, "Params")
 
     @property
-    def learner(self) -> str | None:
-        """For a method, the helper module that holds what its clients train (the literal `LEARNER` of the file)."""
+    def learner(self) -> str:
+        """The helper module of trainers/ that holds what is trained: by a method, on a task, under an attack (the literal `LEARNER`)."""
+        return str(self._literal("LEARNER", "lora"))
+
+    @property
+    def trains(self) -> bool:
+        """For a method, whether it trains anything at all (the literal `TRAINS`)."""
+        return bool(self._literal("TRAINS", True))
+
+    def _literal(self, name: str, default: Any) -> Any:
         for node in _parse(self.path).body:
-            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["LEARNER"]:
-                return str(ast.literal_eval(node.value))
-        return None
+            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
+                return ast.literal_eval(node.value)
+        return default
 
     def load(self) -> Any:
         """The plugin's public class or function: the one named as its file, but for case and underscores."""
@@ -60,8 +68,11 @@ class Plugin:
 
     def make(self, params: Any, **more: Any) -> Any:
         """Call the plugin's class or function with its own `Params`, made from the one that the command line read."""
-        own = self._import().Params(**dataclasses.asdict(params))
-        return self.load()(own, **more)
+        return self.load()(self.own(params), **more)
+
+    def own(self, params: Any) -> Any:
+        """The module's own `Params`, made from the one that the command line read."""
+        return self._import().Params(**dataclasses.asdict(params))
 
     def _import(self) -> ModuleType:
         return importlib.import_module(self.module)

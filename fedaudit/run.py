@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +9,12 @@ from typing import Any
 
 from fedaudit import __version__, plugins
 from fedaudit.backbones import EMBEDDED
+from fedaudit.bench import Workshop
 from fedaudit.plan import Cell, Plan
 from fedaudit.progress import Progress
 from fedaudit.store import Damaged, Folder, claim
+from fedaudit.training import COMPLETE, complete, finish, method_of, train_one, train_together, transcript_of
 
-COMPLETE = "complete.json"
 NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # of every method that there is
 
 
@@ -56,16 +55,18 @@ class Outcome:
 
 def run(plan: Plan, progress: Progress) -> Outcome:
     """Everything that a plan asks for. Safe to kill and to run twice at once."""
-    workshop = _Workshop(plan, progress)
+    workshop = Workshop(plan, progress)
     if not (plan.report_folder / COMPLETE).exists():
         _ = workshop.federation  # what is wrong with the data is said before anything is written
     report = claim(plan.report_folder)
     with report.lock(progress.say):
-        if _complete(report, progress.say):
+        if complete(report, progress.say):
             return Outcome(report.path / "index.html", report.read_json("findings.json"), ["report"])
         reused = []
         with workshop:
             evidence = []
+            if plan.learner == "prompts":
+                reused += _train_all(plan, workshop, progress)
             for cell in plan.cells:
                 found, how = _audit(cell, workshop, progress)
                 evidence.append(found)
@@ -74,99 +75,34 @@ def run(plan: Plan, progress: Progress) -> Outcome:
 
         with progress.stage("report", 1) as advance:
             build(evidence, report.write)
-            _finish(report)
+            finish(report)
             advance()
     return Outcome(report.path / "index.html", report.read_json("findings.json"), reused)
 
 
-def _finish(folder: Folder) -> None:
-    """Mark a folder as finished: list what it holds."""
-    folder.write_json(COMPLETE, [name for name in folder.names() if name != COMPLETE])
+def _train_all(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
+    """Train what is needed side by side; returns what was on disk."""
+    todo = [c for c in plan.cells if not complete(claim(c.analysis_folder), progress.say)]
+    before = train_together(todo, workshop, progress)
+    return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in before]
 
 
-def _complete(folder: Folder, say: Callable[[str], None]) -> bool:
-    """All files of a finished folder are there and intact; COMPLETE is written last."""
-    if not folder.usable(COMPLETE, say):
-        return False
-    intact = [folder.usable(name, say) for name in folder.read_json(COMPLETE)]
-    return all(intact)
-
-
-def federation_of(plan: Plan) -> Any:
-    """Clients and records of a plan."""
-    if plan.own is not None:
-        return plan.own.federation
-    return plugins.plugins("task")[plan.task].make(plan.task_params, clients=plan.clients, seed=plan.seed)
-
-
-class _Workshop:
-    """The bench (model, data) and its workers, set up when the first job needs them."""
-
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        self.plan, self.progress = plan, progress
-        self._executor: Any = None
-
-    @functools.cached_property
-    def federation(self) -> Any:
-        return federation_of(self.plan)
-
-    @property
-    def executor(self) -> Any:
-        if self._executor is None:
-            from fedaudit.executor import Executor
-
-            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-            self.progress.require_idle("starting the workers")
-            self.progress.say("loading the model and its image embeddings")
-            build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
-            self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
-        return self._executor
-
-    def __enter__(self) -> _Workshop:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._executor is not None:
-            self._executor.__exit__(*error)
-
-
-def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
-    """The frozen model with its adapter, the encoded records, and who trains on what."""
-    import importlib
-
-    from fedaudit.backbones.vlm import load
-    from fedaudit.executor import one_thread
-    from trainers.base import Bench
-
-    one_thread()
-    progress = Progress(quiet=quiet)
-    vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
-    with (cache := claim(plan.out / "cache")).lock(progress.say):
-        data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
-    learner = importlib.import_module(f"trainers.{plan.learner}").Learner(vlm, data, plan.settings)
-    return Bench(
-        learner,
-        training=[[record.id for record in client.training_records] for client in federation.clients],
-        test=[record.id for record in federation.test],
-        novel_test=[record.id for record in federation.novel_test],
-    )
-
-
-def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, list[str]]:
+def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, list[str]]:
     """The evidence of one cell, computed or read back, and what of it was reused."""
     from reports.report import Evidence
 
     folder = claim(cell.analysis_folder)
     reused = []
     with folder.lock(progress.say):
-        if _complete(folder, progress.say):
+        if complete(folder, progress.say):
             reused.append(f"analysis of {cell.method}, seed {cell.seed}")
         else:
+            analyse = _analyse if cell.plan.attack else _examine
             try:
-                reused += _analyse(cell, folder, workshop, progress)
+                reused += analyse(cell, folder, workshop, progress)
             except Damaged as damage:  # found on the way: what it belongs to is checked and computed again, once
                 progress.say(f"{damage}; computing it again")
-                reused += _analyse(cell, folder, workshop, progress)
+                reused += analyse(cell, folder, workshop, progress)
         names = [n for n in folder.names() if n.endswith(".parquet") and not n.startswith("scores-")]
         tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in names}
         stored = folder.read_json("findings.json")
@@ -182,7 +118,37 @@ def _audit(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, li
     return evidence, reused
 
 
-def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress) -> list[str]:
+def _examine(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> list[str]:
+    """Utility and privacy of a training, without an attack; trains it again if it has been damaged since."""
+    import dataclasses
+
+    from audits.epsilon import epsilon, ledger_of, noise_table, privacy_table
+    from audits.utility import accuracies, utility
+
+    train_together([cell], workshop, progress)
+    transcript, method, plan = transcript_of(cell), method_of(cell), cell.plan
+    assert cell.variant is not None
+    names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
+    ledger = ledger_of(transcript, method)
+    params = {name: plugins.plugins("audit")[name].own(given) for name, given in plan.audits.items()}
+    tables = {
+        "accuracy": accuracies(transcript),
+        "privacy": privacy_table(ledger, method, cell.variant.privacy),
+        "noise": noise_table(ledger, transcript),
+    }
+    found = [
+        *utility(tables["accuracy"], tables["noise"], params["utility"], epsilon=cell.variant.privacy.epsilon, names=names),
+        *epsilon(tables["privacy"], params["epsilon"], names=names),
+    ]
+    for name, table in tables.items():
+        folder.write_table(f"{name}.parquet", table)
+    folder.write_json("ledger.json", ledger.to_json())
+    folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
+    finish(folder)
+    return []
+
+
+def _analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> list[str]:
     """Train where needed, attack, audit; write findings and tables. Returns what was reused."""
     import dataclasses
 
@@ -190,7 +156,7 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
     from audits.evidence import evidence, panels
     from audits.membership import cells, membership
 
-    transcript, trained_before = _train(cell, workshop, progress)
+    transcript, trained_before = train_one(cell, workshop, progress)
     federation, executor = workshop.federation, workshop.executor
     candidates = Candidates(
         {k: [r.id for r in client.records] for k, client in enumerate(federation.clients)},
@@ -198,18 +164,20 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
         [r.id for r in federation.novel],
     )
     views = {name: View(transcript, name, candidates) for name in THREAT_MODELS}
+    assert cell.plan.attack is not None
     attack = plugins.plugins("attack")[cell.plan.attack].make(cell.plan.attack_params)
+    audit = cell.plan.audits["membership"]
     scores = _score_models(attack, views, folder, executor, progress)
     attacked = _attacked(attack, scores, views, transcript, federation)
     with progress.stage(f"audit of {cell.method}", 3) as advance:
         own = cell.plan.own
         names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
         epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
-        found = membership(attacked, cell.plan.audit_params, attack_signal=attack.signal, names=names, epsilon=epsilon)
+        found = membership(attacked, audit, attack_signal=attack.signal, names=names, epsilon=epsilon)
         advance()
         asked = [record for _, record in panels(attacked)]
         words = dict(zip(asked, next(executor.map(_words, [asked])), strict=True))
-        confidence = cell.plan.audit_params.confidence
+        confidence = audit.confidence
         tables = evidence(attacked, transcript, views["server"], federation, words,
                           attack_signal=attack.signal, confidence=confidence)  # fmt: skip
         advance()
@@ -218,51 +186,8 @@ def _analyse(cell: Cell, folder: Folder, workshop: _Workshop, progress: Progress
     for name, table in tables.items():
         folder.write_table(f"{name}.parquet", table)
     folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
-    _finish(folder)
+    finish(folder)
     return [f"training of {cell.method}, seed {cell.seed}"] if trained_before else []
-
-
-def transcript_of(cell: Cell) -> Any:
-    """The reader of a cell's training, finished or not."""
-    from trainers.base import Schedule, Transcript
-
-    plan = cell.plan
-    schedule = Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed)
-    method = _method(cell)
-    return Transcript(claim(cell.training_folder), schedule, *([method.model] if method else []))
-
-
-def _method(cell: Cell) -> Any:
-    return cell.variant.plugin.make(cell.variant.params) if cell.variant else None
-
-
-def _train(cell: Cell, workshop: _Workshop, progress: Progress) -> tuple[Any, bool]:
-    """The transcript of a cell, trained (or read, if it is somebody's own) as far as it is not on disk; whether all of it was."""
-    from trainers.base import Exam, train
-
-    transcript = transcript_of(cell)
-    folder = transcript.folder
-    with folder.lock(progress.say):
-        if _complete(folder, progress.say):
-            return transcript, True
-        folder.write_json("run.json", cell.training_description)
-        if cell.plan.own is not None:
-            from fedaudit.ownrun import write_transcript
-
-            with progress.stage(f"reading the run {cell.plan.own.path.name}", 1) as advance:
-                write_transcript(cell.plan.own, folder, say=progress.say)
-                advance()
-        else:
-            data = workshop.federation
-            exam = Exam([r.references for r in data.test], data.score, [r.references for r in data.novel_test])
-            executor = workshop.executor
-            with progress.stage(f"training {cell.method}, seed {cell.seed}", transcript.schedule.rounds) as advance:
-                train(
-                    _method(cell), transcript.schedule, exam,
-                    folder=folder, executor=executor, say=progress.say, advance=advance,
-                )  # fmt: skip
-        _finish(folder)
-    return transcript, False
 
 
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
@@ -270,7 +195,7 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
     if run_to is None and adapters_to is None:
         return
     (cell,) = plan.cells
-    transcript, workshop = transcript_of(cell), _Workshop(plan, progress)
+    transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:
         from fedaudit.ownrun import export_run
 

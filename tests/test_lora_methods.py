@@ -147,11 +147,12 @@ def test_only_named_projections_are_adapted(federation, tmp_path):
 def short_run(learner, federation, tmp_path_factory):
     """A FedPara run of two rounds with everything that a transcript holds."""
     from fedaudit.executor import Executor
-    from trainers.base import Exam, train
+    from trainers.base import train
+    from trainers.exams import Answers
 
     fedpara = method("fedpara")
     training = [[r.id for r in c.training_records] for c in federation.clients]
-    exam = Exam([r.references for r in federation.test], federation.score)
+    exam = Answers([r.references for r in federation.test], federation.score)
     with Executor(lambda: Bench(learner, training, [r.id for r in federation.test])) as executor:
         return train(
             fedpara,

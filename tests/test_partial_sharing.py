@@ -9,7 +9,8 @@ from attacks.rebuild import rebuild, rebuild_all
 from audits.evidence import update_distance
 from fedaudit.errors import InputError
 from tests.toy import EXAM, ToyLearner, toy_run
-from trainers.base import Exam, Participation, Schedule, Upload, size
+from trainers.base import Participation, Schedule, Site, Upload, size
+from trainers.exams import Answers
 from trainers.fedavg import FedAvg
 from trainers.fedavg import Params as AvgParams
 from trainers.fedpara import FedPara, hadamard_factors
@@ -53,7 +54,7 @@ class TestFedPerByHand:
             received = self.method.download(server, client)
             updates.append(self.method.update(received, owns[k], client))
         uploads = [Upload(k, n, u.upload, u.facts) for (k, n), u in zip(((0, 1), (1, 3)), updates, strict=True)]
-        return updates, self.method.aggregate(server, uploads)
+        return updates, self.method.aggregate(server, uploads, Site(0, 0))
 
     def test_three_rounds(self):
         start = model((0, 0), (0, 0), (0, 0))
@@ -142,7 +143,7 @@ class TestFedPara:
         server = model((0, 0))
         updates = [self.method.update(server, server, at(k, 0, step=s)) for k, s in ((0, 1), (1, 10))]
         assert all(u.upload.keys() == server.keys() for u in updates)
-        server = self.method.aggregate(server, [Upload(0, 1, updates[0].upload), Upload(1, 3, updates[1].upload)])
+        server = self.method.aggregate(server, [Upload(0, 1, updates[0].upload), Upload(1, 3, updates[1].upload)], Site(0, 0))
         assert numbers(server) == {LAYERS[0]: (7.75, 15.5)}
         again = self.method.update(server, updates[0].private, at(0, 1, (0,)))
         assert numbers(again.upload) == {LAYERS[0]: (8.75, 17.5)}
@@ -256,7 +257,7 @@ def test_owner_of_a_fedpara_client_holds_the_product_as_a_plain_adapter(fedpara)
 
 
 def test_utility_out_of_distribution_before_and_after(tmp_path):
-    exam = Exam(EXAM.references, EXAM.score, [("a red circle",)])
+    exam = Answers(EXAM.references, EXAM.score, [("a red circle",)])
     run = toy_run(tmp_path, FedAvg(AvgParams()), schedule=Schedule(rounds=3, clients=3, per_round=1), exam=exam)
     assert run.initial["utility"].keys() == {"global", "novel"}
     assert ["novel" in run.round(r)["utility"] for r in range(3)] == [False, False, True]

@@ -10,7 +10,7 @@ import pytest
 
 from fedaudit import plugins
 from fedaudit.errors import InputError
-from fedaudit.options import Parser, add_choices, add_general_options, add_schedule
+from fedaudit.options import Parser, add_backbone, add_choices, add_general_options, add_schedule
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
@@ -42,7 +42,8 @@ def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
 def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
     parser = Parser(add_help=False)
     add_choices(parser)
-    add_schedule(parser)
+    add_schedule(parser, plugin.learner)
+    add_backbone(parser, plugin.learner)
     add_general_options(parser)
     taken = {action.dest for action in parser._actions}
     assert not taken & {field.name for field in dataclasses.fields(plugin.params)}
@@ -60,7 +61,7 @@ def test_keeps_the_contract_of_its_kind(plugin):
     if plugin.kind == "method":
         assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
         assert list(inspect.signature(thing.update).parameters) == ["self", "server", "own", "client"]
-        assert list(inspect.signature(thing.aggregate).parameters) == ["self", "server", "uploads"]
+        assert list(inspect.signature(thing.aggregate).parameters) == ["self", "server", "uploads", "site"]
     elif plugin.kind == "attack":
         made = plugin.make(plugin.params())
         assert isinstance(made.signal, str)

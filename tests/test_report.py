@@ -24,8 +24,9 @@ import pytest
 from PIL import Image
 
 from audits.base import Finding
-from reports import figures
-from reports.report import TABLES, Evidence, build, number, plain
+from reports import drawing, figures
+from reports.report import TABLES, Evidence, build
+from reports.words import number, plain
 
 ATTACK, SIBLING, LOSS = "renyi/2/10/caption", "loss-base/caption", "loss/caption"
 CLIENTS = [f"client-{k:02d}" for k in range(6)]
@@ -635,7 +636,7 @@ def test_figures_show_a_model_of_most_clients() -> None:
 
 def test_shades_run_from_confident_to_uncertain() -> None:
     assert figures.shade(0.0, 2.0) == (figures.CONFIDENT, "#ffffff")
-    assert figures.shade(2.0, 2.0) == figures.shade(9.0, 2.0) == (figures.UNCERTAIN, figures.INK)
+    assert figures.shade(2.0, 2.0) == figures.shade(9.0, 2.0) == (figures.UNCERTAIN, drawing.INK)
     assert figures.shade(1.0, 2.0)[0] == "#7f99ab"  # (0b + f3) / 2, (3c + f6) / 2, (5d + f9) / 2
     assert figures.shade(np.nan, 2.0)[0] == "#ffffff"
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from tests.toy import A, B, ToyLearner, state, toy_run
-from trainers.base import Participation, Schedule, Upload, generator, size, weighted_mean
+from trainers.base import Participation, Schedule, Site, Upload, generator, size, weighted_mean
 from trainers.fedavg import FedAvg
 from trainers.fedavg import Params as AvgParams
 from trainers.fedrand import FedRand, Params
 
+SITE = Site(seed=0, round=0)
 SCHEDULE = Schedule(rounds=6, clients=5, per_round=2, seed=3)
 
 
@@ -32,26 +33,26 @@ class TestFedRandAggregation:
     def test_both_halves_by_hand(self):
         """A from clients 0 and 1: alpha = 0.4, (10/40) * 1 + (30/40) * 2 = 1.75. B from client 2 alone: 9."""
         new = FedRand(Params()).aggregate(
-            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)]
+            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)], SITE
         )
         assert values(new) == pytest.approx((1.75, 9.0), abs=1e-6)
 
     def test_nobody_sends_b(self):
         """All three send A: 0.1 * 1 + 0.3 * 2 + 0.6 * 4 = 3.1. B stays as it was."""
         new = FedRand(Params()).aggregate(
-            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, a=4.0)]
+            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, a=4.0)], SITE
         )
         assert values(new) == pytest.approx((3.1, 7.0), abs=1e-6)
 
     def test_without_normalisation(self):
         """Coefficients n_k / m as they are: A = 0.1 * 1 + 0.3 * 2 = 0.7, B = 0.6 * 9 = 5.4."""
         new = FedRand(Params(normalise=False)).aggregate(
-            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)]
+            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)], SITE
         )
         assert values(new) == pytest.approx((0.7, 5.4), abs=1e-6)
 
     def test_one_client(self):
-        assert values(FedRand(Params()).aggregate(state(5, 7), [upload(0, 3, b=2.0)])) == (5.0, 2.0)
+        assert values(FedRand(Params()).aggregate(state(5, 7), [upload(0, 3, b=2.0)], SITE)) == (5.0, 2.0)
 
 
 class TestFedRandUpdate:
@@ -130,7 +131,7 @@ def test_transcript_holds_what_was_sent_and_what_was_not(tmp_path):
             Upload(k, record["uploads"][str(k)]["records"], run.upload(r, k), record["uploads"][str(k)]["facts"])
             for k in record["cohort"]
         ]
-        again = FedRand(Params()).aggregate(run.broadcast(r), received)
+        again = FedRand(Params()).aggregate(run.broadcast(r), received, SITE)
         assert all(torch.equal(again[name], run.broadcast(r + 1)[name]) for name in (A, B))
 
 

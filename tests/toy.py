@@ -10,7 +10,8 @@ import torch
 from fedaudit.executor import Executor
 from fedaudit.store import Folder, claim
 from fedaudit.tasks.metrics import caption_scores
-from trainers.base import Bench, Exam, Method, Schedule, State, Transcript, train
+from trainers.base import Bench, Exam, Method, OneByOne, Schedule, State, Transcript, train
+from trainers.exams import Answers
 
 A, B = "layers.0.q.A", "layers.0.q.B"
 
@@ -20,7 +21,7 @@ def state(a: float, b: float) -> State:
 
 
 @dataclass
-class ToyLearner:
+class ToyLearner(OneByOne):
     """Adds `step` to every A and twice that to every B at each training, and a little that depends on the batches' generator."""
 
     noise: float = 0.0
@@ -43,7 +44,7 @@ class ToyLearner:
         return [float(start[A].sum())] * len(records), ["a red circle"] * len(records)
 
 
-EXAM = Exam([("a red circle",), ("a blue square",)], caption_scores)
+EXAM = Answers([("a red circle",), ("a blue square",)], caption_scores)
 
 
 def toy_run(

@@ -1,7 +1,7 @@
 """The round loop, once, and what it leaves behind: a transcript of what each party could see at every round.
 
 A method is two functions: what one client does with what it receives (`update`), and what the server makes of the uploads (`aggregate`). The
-loop calls them; an executor decides where the clients of a round run.
+loop calls them; an executor decides where the clients of a round run, and a learner whether one by one or as one batched problem.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import safetensors.torch
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from fedaudit.executor import Executor
+from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.store import Folder
 
 State = dict[str, Tensor]
-EVALUATION_CHUNK = 20  # test records per job
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,22 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Noised:
+    """What a party noised in a round: each mechanism as it ran, and the size of what the noise covers."""
+
+    mechanisms: list[Mechanism] = field(default_factory=list)
+    signals: dict[str, float] = field(default_factory=dict)  # release to L2 norm before the noise, mean over clients
+    turns: list[Turn] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Update:
     """What one client makes of a broadcast: what it sends, and what it keeps to itself."""
 
     upload: State
-    private: State  # its whole model after the round; for the owner and for evaluation
+    private: State  # what it holds after the round (its whole model, or its part of it); for the owner and for evaluation
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the server learns beside the tensors
+    noised: Noised = field(default_factory=lambda: Noised())
 
 
 @dataclass(frozen=True)
@@ -62,11 +72,10 @@ def plain(state: State) -> State:
 
 
 class Learner(Protocol):
-    """What is trained: see `trainers.lora.Learner`."""
+    """What is trained: see `trainers.lora.Learner` and `trainers.prompts.Learner`."""
 
     def initial(self, generator: torch.Generator) -> State: ...
-    def train(self, state: State, records: Sequence[str], generator: torch.Generator, model: Model) -> State: ...
-    def evaluate(self, state: State, records: Sequence[str]) -> tuple[list[float], list[str]]: ...
+    def work(self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]) -> list[Update]: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Participation:
     round: int
     seed: int
     records: Sequence[str]
-    learner: Learner
+    learner: Any
     earlier: Sequence[int] = ()  # the rounds in which it took part before
 
     def train(self, state: State, model: Model = plain) -> State:
@@ -89,36 +98,76 @@ class Participation:
         return generator(self.seed, "client", self.client, self.round, purpose)
 
 
-class Method(ABC):
-    """A published method. Parties that exchange everything and train plain adapters need the first two functions only."""
+@dataclass(frozen=True)
+class Site:
+    """The server at work in one round."""
+
+    seed: int
+    round: int
+    noised: Noised = field(default_factory=Noised)
+    party: str = "server"
+
+    def generators(self, purpose: str) -> list[torch.Generator]:
+        """The server's own randomness, one generator; another purpose gives an independent stream."""
+        return [generator(self.seed, "server", self.round, purpose)]
+
+
+Client = TypeVar("Client")
+
+
+class Method(ABC, Generic[Client]):
+    """A published method. Parties that exchange everything and train plain adapters need the first two functions only.
+
+    `Client` is what its clients work with: a `Participation`, or for prompts a whole cohort as one batched problem.
+    """
 
     @abstractmethod
-    def update(self, server: State, own: State, client: Participation) -> Update:
+    def update(self, server: State, own: State, client: Client) -> Update:
         """What a client does with what it receives, `server`.
 
-        `own` is its model after its last participation; before its first one, the common public start.
+        `own` is what it held after its last participation; before its first one, the common public start.
         """
 
     @abstractmethod
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         """The next server state; `uploads` come in the order of the clients' numbers."""
+
+    def start(self, initial: State) -> State:
+        """The common public start, from what the learner offers."""
+        return initial
 
     def download(self, server: State, client: Participation) -> State:
         """What the server sends a client of its state."""
         return server
 
     def model(self, state: State) -> State:
-        """The adapter, one pair A and B per layer, that a party's state stands for; differentiable."""
+        """What a party's state stands for: one adapter pair A and B per layer, or a prompt; differentiable."""
         return state
 
 
-@dataclass(frozen=True)
-class Exam:
-    """What decides utility: right answers [record][answer] to the test records, and how answers are scored."""
+class OneByOne:
+    """Learners whose clients train one after the other."""
 
-    references: Sequence[Sequence[str]]
-    score: Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]
-    novel: Sequence[Sequence[str]] = ()  # of the test records out of distribution
+    def work(
+        self,
+        method: Method[Participation],
+        received: Sequence[State],
+        own: Sequence[State],
+        clients: Sequence[Participation],
+    ) -> list[Update]:
+        return [method.update(*client) for client in zip(received, own, clients, strict=True)]
+
+
+class Exam(Protocol):
+    """How good models are: see `trainers.exams`. Utilities are numbers by model and metric."""
+
+    def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
+        """Of the public start."""
+
+    def after(
+        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+    ) -> dict[str, dict[str, float]]:
+        """After a round: of the server's new state and of what the cohort's clients hold."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +206,8 @@ class Transcript:
 
     folder: Folder
     schedule: Schedule
-    model: Model = plain  # the method's: what adapter a client's state stands for
+    model: Model = plain  # the method's: what adapter or prompt a state stands for
+    _rounds: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def broadcast(self, r: int) -> State:
         """The server state that round r started from; `broadcast(rounds)` is the final model."""
@@ -167,8 +217,9 @@ class Transcript:
 
     def round(self, r: int) -> dict[str, Any]:
         """Cohort, n_k, facts, bytes and utility of round r."""
-        found: dict[str, Any] = self.folder.read_json(f"round-{r:03d}.json")
-        return found
+        if r not in self._rounds:  # a complete file never changes
+            self._rounds[r] = self.folder.read_json(f"round-{r:03d}.json")
+        return self._rounds[r]
 
     @property
     def initial(self) -> dict[str, Any]:
@@ -178,6 +229,14 @@ class Transcript:
 
     def cohort(self, r: int) -> list[int]:
         return list(self.round(r)["cohort"])
+
+    def before(self, r: int) -> dict[int, list[int]]:
+        """Client to the rounds before r in which it took part, in order; only clients that did."""
+        found: dict[int, list[int]] = {}
+        for earlier in range(r):
+            for client in self.cohort(earlier):
+                found.setdefault(client, []).append(earlier)
+        return found
 
     def participations(self, client: int, before: int | None = None) -> list[int]:
         """The rounds (below `before`) in which a client took part."""
@@ -199,12 +258,29 @@ class Transcript:
         """Everything that a client holds after round r. For the owner and for evaluation only."""
         return self.upload(r, client) | self._part(r, f"private/{client}")
 
+    def personal(self, r: int, client: int) -> State:
+        """A client's personalised prompt after round r: the aggregate with the client's own part. It is what prompt users get."""
+        return self.model(self.broadcast(r + 1) | self._part(r, f"private/{client}"))
+
+    def holdings(self, clients: Mapping[int, int]) -> dict[int, State]:
+        """What each client holds after its round r (client to r); every file is read once."""
+        found: dict[int, State] = {}
+        for r in sorted(set(clients.values())):
+            tensors = self.folder.read_tensors(f"round-{r:03d}.safetensors")
+            for part in ("upload", "private"):
+                for name, tensor in tensors.items():
+                    kind, _, rest = name.partition("/")
+                    client, _, key = rest.partition("/")
+                    if kind == part and clients.get(int(client)) == r:
+                        found.setdefault(int(client), {})[key] = tensor
+        return found
+
     def _part(self, r: int, prefix: str) -> State:
         return self.folder.read_tensors(f"round-{r:03d}.safetensors", f"{prefix}/")
 
 
 def train(
-    method: Method,
+    method: Method[Any],
     schedule: Schedule,
     exam: Exam,
     *,
@@ -212,48 +288,52 @@ def train(
     executor: Executor[Bench],
     say: Callable[[str], None],
     advance: Callable[[], None],
+    crowd: int = 1,
+    until: int | None = None,
 ) -> Transcript:
-    """Run the rounds that `folder` does not hold yet; all state passes through its files, so a resumed run equals a whole one.
+    """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed run equals a whole one.
 
-    `advance` is called once a round.
+    `crowd` clients make one job. `advance` is called once a round.
     """
     transcript = Transcript(folder, schedule, method.model)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
-        (start,) = executor.map(_initial, [schedule.seed])
-        folder.write_tensors("initial.safetensors", unpack(start))
-        folder.write_json("initial.json", {"utility": _utilities(executor, start, exam, novel=True)})
-    for r in range(schedule.rounds):
+        (offered,) = executor.map(_initial, [schedule.seed])
+        start = method.start(unpack(offered))
+        folder.write_tensors("initial.safetensors", start)
+        folder.write_json("initial.json", {"utility": exam.before(executor, method, start)})
+    for r in range(schedule.rounds if until is None else until):
         if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
-            _round(transcript, r, method, exam, executor)
+            _round(transcript, r, method, exam, executor, crowd)
         advance()
     return transcript
 
 
-def _round(transcript: Transcript, r: int, method: Method, exam: Exam, executor: Executor[Bench]) -> None:
+def _round(
+    transcript: Transcript, r: int, method: Method[Any], exam: Exam, executor: Executor[Bench], crowd: int
+) -> None:
     schedule, folder = transcript.schedule, transcript.folder
     # 1. the cohort
     order = torch.randperm(schedule.clients, generator=generator(schedule.seed, "cohort", r))
     cohort = sorted(order[: schedule.per_round].tolist())
-    # 2. what the server sends, 3. every client of the cohort trains and is evaluated
-    server = transcript.broadcast(r)
-    jobs = []
-    for client in cohort:
-        earlier = transcript.participations(client, before=r)
-        own = transcript.private(earlier[-1], client) if earlier else transcript.broadcast(0)
-        jobs.append(_Job(method, pack(server), pack(own), client, r, schedule.seed, tuple(earlier)))
-    done = list(executor.map(_participate, jobs))
+    # 2. what the server sends, 3. every client of the cohort trains
+    server, public = transcript.broadcast(r), transcript.broadcast(0)
+    earlier = transcript.before(r)
+    own = transcript.holdings({k: earlier[k][-1] for k in cohort if k in earlier})
+    jobs = [_Job(k, r, schedule.seed, tuple(earlier.get(k, ())), pack(own.get(k, public))) for k in cohort]
+    parts = [(method, pack(server), jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
+    done = [one for part in executor.map(_participate, parts) for one in part]
     uploads = [Upload(k, d.records, unpack(d.upload), d.facts) for k, d in zip(cohort, done, strict=True)]
     # 4. the server aggregates what it received
-    aggregate = method.aggregate(server, uploads)
+    site = Site(schedule.seed, r)
+    aggregate = method.aggregate(server, uploads, site)
     # 5. utility of the new global model and of the clients' own models
-    clients = [{"loss": float(np.mean(d.losses))} | exam.score(d.answers, exam.references) for d in done]
-    utility = _utilities(executor, pack(aggregate), exam, novel=r + 1 == schedule.rounds)
-    utility["clients"] = {name: float(np.mean([c[name] for c in clients])) for name in clients[0]}
+    held = {k: unpack(d.private) for k, d in zip(cohort, done, strict=True)}
+    utility = exam.after(executor, method, aggregate, held, last=r + 1 == schedule.rounds)
     # 6. what each party saw; a private tensor that was also uploaded is kept once
     tensors = {f"aggregate/{name}": t for name, t in aggregate.items()}
     messages = {}
-    for upload, d in zip(uploads, done, strict=True):
-        private = unpack(d.private)
+    for upload in uploads:
+        private = held[upload.client]
         tensors |= {f"upload/{upload.client}/{name}": t for name, t in upload.state.items()}
         for name, t in private.items():
             if name not in upload.state or not torch.equal(t, upload.state[name]):
@@ -274,18 +354,29 @@ def _round(transcript: Transcript, r: int, method: Method, exam: Exam, executor:
         "bytes_up": sum(size(u.state) for u in uploads),
         "utility": utility,
     }
-    folder.write_json(f"round-{r:03d}.json", record)
+    folder.write_json(f"round-{r:03d}.json", record | _noise([d.noised for d in done], site.noised))
+
+
+def _noise(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
+    """What was noised in a round, for its file: each mechanism once (all clients run the same), signals as means over clients."""
+    mechanisms = dict.fromkeys(m for party in (*clients, server) for m in party.mechanisms)
+    if not mechanisms:
+        return {}
+    crowds = list({id(c): c for c in clients}.values())  # clients that computed together share one record
+    ran = RoundNoise(mechanisms=tuple(mechanisms), turns=tuple(turn for c in crowds for turn in c.turns))
+    weights = [len(c.turns) for c in crowds]
+    names = crowds[0].signals
+    signals = {n: float(np.average([c.signals[n] for c in crowds], weights=weights)) for n in names} | server.signals
+    return {"noise": ran.to_json() | {"signals": signals}}
 
 
 @dataclass(frozen=True)
 class _Job:
-    method: Method
-    server: bytes
-    own: bytes
     client: int
     round: int
     seed: int
     earlier: tuple[int, ...]
+    own: bytes
 
 
 @dataclass(frozen=True)
@@ -295,49 +386,24 @@ class _Done:
     private: bytes
     facts: Mapping[str, Any]
     records: int
-    losses: list[float]
-    answers: list[str]
+    noised: Noised
 
 
-def _participate(bench: Bench, job: _Job) -> _Done:
-    client = Participation(job.client, job.round, job.seed, bench.training[job.client], bench.learner, job.earlier)
-    received = job.method.download(unpack(job.server), client)
-    update = job.method.update(received, unpack(job.own), client)
-    losses, answers = bench.learner.evaluate(job.method.model(update.private), bench.test)
-    upload, private = pack(update.upload), pack(update.private)
-    return _Done(size(received), upload, private, update.facts, len(client.records), losses, answers)
+def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) -> list[_Done]:
+    method, sent, jobs = part
+    server = unpack(sent)
+    clients = [Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier) for j in jobs]
+    received = [method.download(server, client) for client in clients]
+    updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
+    return [
+        _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised)
+        for got, client, u in zip(received, clients, updates, strict=True)
+    ]
 
 
 def _initial(bench: Bench, seed: int) -> bytes:
     state: State = bench.learner.initial(generator(seed, "initial"))
     return pack(state)
-
-
-def _evaluate(bench: Bench, job: tuple[bytes, int, bool]) -> tuple[list[float], list[str]]:
-    state, start, novel = job
-    records = bench.novel_test if novel else bench.test
-    found: tuple[list[float], list[str]] = bench.learner.evaluate(
-        unpack(state), records[start : start + EVALUATION_CHUNK]
-    )
-    return found
-
-
-def _utilities(executor: Executor[Bench], state: bytes, exam: Exam, *, novel: bool) -> dict[str, dict[str, float]]:
-    """Utility of a global model by test set: "global", and "novel" if that is asked for and there is such a set."""
-    sets = {"global": exam.references} | ({"novel": exam.novel} if novel and exam.novel else {})
-    jobs = [
-        (state, i, name == "novel")
-        for name, references in sets.items()
-        for i in range(0, len(references), EVALUATION_CHUNK)
-    ]
-    parts = iter(executor.map(_evaluate, jobs))
-    found = {}
-    for name, references in sets.items():
-        mine = [next(parts) for _ in range(0, len(references), EVALUATION_CHUNK)]
-        losses = [loss for part, _ in mine for loss in part]
-        answers = [answer for _, part in mine for answer in part]
-        found[name] = {"loss": float(np.mean(losses))} | exam.score(answers, references)
-    return found
 
 
 def pack(state: State) -> bytes:

@@ -6,7 +6,7 @@ The server averages by n_k (FedRand, eqs. 1-4); the oracle of FedRand's tables. 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
 
@@ -17,13 +17,13 @@ class Params:
 
 
 @dataclass(frozen=True)
-class FedAvg(Method):
+class FedAvg(Method[Participation]):
     params: Params
 
     def update(self, server: State, own: State, client: Participation) -> Update:
         trained = client.train(server)
         return Update(upload=trained, private=trained)
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         m = sum(upload.records for upload in uploads)
         return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
 OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
@@ -32,7 +32,7 @@ class Params:
 
 
 @dataclass(frozen=True)
-class FedPara(Method):
+class FedPara(Method[Participation]):
     params: Params
 
     def update(self, server: State, own: State, client: Participation) -> Update:
@@ -40,7 +40,7 @@ class FedPara(Method):
         trained = client.train(server | pair, self.model)
         return Update(upload={name: t for name, t in trained.items() if OWN not in name}, private=trained)
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         m = sum(upload.records for upload in uploads)
         return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
 

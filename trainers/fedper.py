@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedaudit.errors import InputError
-from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
 
@@ -24,7 +24,7 @@ class Params:
 
 
 @dataclass(frozen=True)
-class FedPer(Method):
+class FedPer(Method[Participation]):
     params: Params
 
     def download(self, server: State, client: Participation) -> State:
@@ -36,7 +36,7 @@ class FedPer(Method):
         sent = trained if everything else self.shared(trained)
         return Update(upload=sent, private=trained, facts={"layers": "all" if everything else "shared"})
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         m = sum(upload.records for upload in uploads)
         return server | weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainers.base import Method, Participation, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
 
@@ -26,7 +26,7 @@ class Params:
 
 
 @dataclass(frozen=True)
-class FedRand(Method):
+class FedRand(Method[Participation]):
     params: Params
 
     def update(self, server: State, own: State, client: Participation) -> Update:
@@ -40,7 +40,7 @@ class FedRand(Method):
         sent = {name: t for name, t in trained.items() if half(name) == chosen}
         return Update(upload=sent, private=trained, facts={"half": chosen})
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> State:
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         """Algorithm 1, lines 10-22: each half is averaged over those who sent it; a half that nobody sent stays."""
         m = sum(upload.records for upload in uploads)
         result = dict(server)

@@ -25,7 +25,7 @@ from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM
 from fedaudit.errors import InputError
 from fedaudit.store import Folder, write_atomic
 from fedaudit.tasks.base import client_name
-from trainers.base import Bench, Model, State, Transcript
+from trainers.base import Bench, Model, OneByOne, State, Transcript
 
 FOLD_BELOW = 50_000_000  # adapted weights
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, about
@@ -61,7 +61,7 @@ class Settings:
             raise ValueError(f"targets must be all, attention, or names such as q_proj,v_proj, not {self.targets!r}")
 
 
-class Learner:
+class Learner(OneByOne):
     """Trains, evaluates and scores adapters on one frozen model, one at a time.
 
     There is one adapter in the model; its tensors are replaced (a swap costs less than a millisecond), by some of another rank if need be.

@@ -29,6 +29,7 @@ class Record:
     prompt: str  # the instruction, with one <image>
     text: str  # what the model learns to say
     references: tuple[str, ...] = ()  # right answers, for evaluation
+    domain: str = ""  # which of several data sets it is from
 
     def __post_init__(self) -> None:
         if isinstance(self.picture, np.ndarray):
@@ -86,6 +87,7 @@ class Client:
     reference: tuple[Record, ...]  # more of the same distribution, never trained on: thresholds are taken from these
     member: NDArray[np.bool_] = field(repr=False)  # [len(records)]; for training and for audits only
     background: tuple[Record, ...] = ()  # further training records, which nobody asks about
+    classes: tuple[str, ...] = ()  # classification: the classes of its records, in label order
 
     @property
     def training_records(self) -> tuple[Record, ...]:
@@ -107,6 +109,7 @@ class Federation:
         caption_scores  # utility of answers [record] against references [record][reference], 100 at best for most
     )
     novel_test: tuple[Record, ...] = ()  # for utility out of distribution
+    classes: tuple[str, ...] = ()  # classification: all class names, in label order
 
     @property
     def records(self) -> dict[str, Record]:

@@ -1,0 +1,87 @@
+"""Utility audit: accuracy of every client's released prompt on its own classes, its neighbours' and all, over the last rounds.
+
+*local* measures personalisation, *neighbour* generalisation (DP-FPL, section 4.1). The value is the mean over clients of each client's mean over the
+last rounds; the interval is Student's over the clients, whose prompts share a global part and whose test images are the same: it says
+how much clients differ, not how much another training would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from audits.base import Accuracy
+from fedaudit.privacy.ledger import strict
+from trainers.base import Transcript
+
+SPLITS = ("local", "neighbour", "overall")
+
+
+@dataclass(frozen=True)
+class Params:
+    last: int = field(default=10, metadata={"help": "last rounds that a reported accuracy averages (DP-FPL: 10)"})
+    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise ValueError(f"confidence must lie between 0.5 and 1, not {self.confidence}")
+        if self.last < 1:
+            raise ValueError(f"last must be at least 1, not {self.last}")
+
+
+def utility(
+    accuracy: pd.DataFrame, noise: pd.DataFrame, params: Params, *, epsilon: float, names: dict[str, Any]
+) -> list[Accuracy]:
+    """A finding per split; `names` holds method, task and seed, `epsilon` set the noise of the table `noise`."""
+    rounds = sorted(accuracy["round"].unique())[-params.last :]
+    recent = accuracy[accuracy["round"].isin([r for r in rounds if r >= 0]) & (accuracy.client != "mean")]
+    start = accuracy[(accuracy["round"] == -1) & (accuracy.client == "mean")].set_index("split").accuracy
+    found = []
+    for split in (s for s in SPLITS if (recent.split == s).any()):
+        clients = recent[recent.split == split].groupby("client").accuracy.mean().to_numpy()
+        low, high = mean_interval(clients, params.confidence)
+        found.append(
+            Accuracy(
+                **names,
+                metric=f"accuracy/{split}",
+                value=float(clients.mean()),
+                low=low,
+                high=high,
+                confidence=params.confidence,
+                before=float(start[split]) if split in start else None,
+                clients=len(clients),
+                rounds=len([r for r in rounds if r >= 0]),
+                epsilon=strict(epsilon),
+                noise_ratio=float(noise.ratio.max()) if len(noise) else None,
+                interval="Student's t over clients",
+            )
+        )
+    return found
+
+
+def mean_interval(values: Any, confidence: float) -> tuple[float | None, float | None]:
+    """Student's interval of the mean of independent values; None for a single one."""
+    from scipy.stats import t
+
+    n = len(values)
+    if n < 2:
+        return None, None
+    half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
+    middle = float(np.mean(values))
+    return middle - half, middle + half
+
+
+def accuracies(transcript: Transcript) -> pd.DataFrame:
+    """Accuracy (percent) by round (-1 = before training), client ("mean" over the cohort) and split."""
+    by_round = [(-1, transcript.initial["utility"])]
+    by_round += [(r, transcript.round(r)["utility"]) for r in range(transcript.schedule.rounds)]
+    rows = [
+        (r, "mean" if client == "clients" else client, split, value)
+        for r, found in by_round
+        for client, splits in found.items()
+        for split, value in splits.items()
+    ]
+    return pd.DataFrame(rows, columns=["round", "client", "split", "accuracy"])

@@ -1,0 +1,215 @@
+"""A frozen CLIP of open_clip: image features computed once, class features as a function of learned context vectors.
+
+Which one is decided by `fedaudit.backbones.clipsource`; the embedded one is `symbols-clip`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedaudit.backbones import clipimages
+from fedaudit.backbones.clipimages import ImageFeatures
+from fedaudit.backbones.clipsource import RANDOM_SEED, TOKENIZER, ClipSource
+from fedaudit.backbones.cliptext import ClassTexts, TextTower
+from fedaudit.errors import InputError
+from fedaudit.progress import Stage, unseen
+from fedaudit.store import Folder
+from fedaudit.tasks.base import Record
+
+__all__ = ["ClassTexts", "FrozenCLIP", "ImageFeatures", "load"]
+
+TOLERANCE = 1e-4  # between class features computed here and by open_clip
+_TAGGED = ("mean", "std", "interpolation", "resize_mode")  # what a tag of open_clip says about images
+
+
+class FrozenCLIP:
+    """A CLIP that nobody trains, in float32."""
+
+    def __init__(self, source: ClipSource, model: Any, tower: TextTower, device: str) -> None:
+        from open_clip.transform import PreprocessCfg, image_transform_v2
+
+        self.source, self.model, self._tower = source, model, tower
+        self.name = source.name
+        self.device = torch.device(device)
+        self.width = tower.embedding.shape[1]  # d, of a token embedding
+        self.context_length = len(tower.positions)
+        self.scale = float(model.logit_scale.exp())
+        self._preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
+        self._prepare = image_transform_v2(self._preprocessing, is_train=False)
+        self.embed = self._check()  # E, of a feature
+
+    def encode(
+        self,
+        records: Sequence[Record],
+        cache: Folder,
+        *,
+        say: Callable[[str], None],
+        stage: Stage = unseen,
+        patches: bool = False,
+    ) -> ImageFeatures:
+        """Image features of records; they come from `cache`, which is filled first where it lacks them. `say` names damage."""
+        if patches:
+            self._check_patches()
+        digests = [hashlib.sha256(record.content).hexdigest() for record in records]
+        row = {digest: i for i, digest in enumerate(dict.fromkeys(digests))}
+        pictures = dict(zip(digests, records, strict=True))
+        stored = clipimages.encode(
+            {digest: pictures[digest] for digest in row},
+            lambda part: self._see(part, patches=patches),
+            self._identity(patches=patches),
+            cache,
+            say=say,
+            stage=stage,
+        )
+        return clipimages.gathered(
+            {r.id: row[d] for r, d in zip(records, digests, strict=True)},
+            [stored[digest] for digest in row],
+            torch.empty(0, self.embed, device=self.device),
+            patches=patches,
+        )
+
+    def classes(self, names: Sequence[str], context: int) -> ClassTexts:
+        """What stands behind `context` vectors in the prompt of each class: "name ." and EOS.
+
+        InputError names a class whose prompt is too long, or that holds a word unknown to the tokenizer.
+        """
+        return self._tower.classes(names, context)
+
+    def text(self, context: Tensor, texts: ClassTexts) -> Tensor:
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in the context.
+
+        `torch.func.vmap` over the function that `torch.func.vjp` gives has per-record gradients without another forward pass.
+        """
+        return self._tower(context, texts)
+
+    def words(self, text: str) -> Tensor:
+        """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS."""
+        return self._tower.words(text)
+
+    @torch.no_grad()
+    def _see(self, records: Sequence[Record], *, patches: bool) -> Tensor:
+        from PIL import Image
+
+        pixels = torch.stack([self._prepare(Image.fromarray(record.image)) for record in records])
+        return clipimages.see(self.model, pixels.to(self.device), patches=patches)
+
+    def _identity(self, *, patches: bool) -> dict[str, Any]:
+        """What decides the features of a picture."""
+        return {
+            "model": self.source.sha256,
+            "preprocessing": asdict(self._preprocessing),
+            "versions": [version(package) for package in ("open_clip_torch", "torch", "torchvision", "pillow")],
+            "device": self.device.type,
+            "patches": patches,
+        }
+
+    def _check_patches(self) -> None:
+        from open_clip.modified_resnet import ModifiedResNet
+        from open_clip.transformer import VisionTransformer
+
+        visual = self.model.visual
+        pooled = getattr(visual, "attn_pool", None) is not None
+        if pooled or not isinstance(visual, ModifiedResNet | VisionTransformer):
+            raise InputError(
+                f"--backbone {self.name}: its image encoder ({'attention pooling' if pooled else type(visual).__name__}) has no patch "
+                "features in the space of the texts; take a model such as ViT-B-16 or RN50"
+            )
+
+    @torch.no_grad()
+    def _check(self) -> int:
+        """E, the size of a feature; InputError unless class features equal those of open_clip on two hard prompts."""
+        tower = self._tower
+        plain = [i for i in range(tower.end) if i != tower.start][-3:]
+        if len(plain) < 3 or self.context_length < 6:
+            raise InputError(f"--backbone {self.name}: its text encoder is too small to learn prompts")
+        suffixes = [[plain[2], plain[1], tower.end], [plain[0], tower.end]]
+        ours = self.text(tower.embedding[plain[:2]], tower.texts(("", ""), suffixes, 2))
+        prompts = [[tower.start, *plain[:2], *suffix] for suffix in suffixes]
+        ids = torch.tensor([p + [0] * (self.context_length - len(p)) for p in prompts], device=self.device)
+        theirs = self.model.encode_text(ids, normalize=True)
+        if not (ours - theirs).abs().max() <= TOLERANCE:
+            raise InputError(
+                f"--backbone {self.name}: its class features computed token by token are not open_clip's, so that prompts cannot be learned; "
+                "take a model such as ViT-B-16 or RN50"
+            )
+        return int(ours.shape[-1])
+
+
+def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
+    """The model of a source on its device, in eval mode and without gradients to its weights.
+
+    InputError if the weights are damaged, are another architecture's, or would have to be unpickled.
+    """
+    where = f"--backbone {source.folder}" if source.folder else f"--weights {source.weights or source.name}"
+    try:
+        with _unheard():
+            model = _open(source).to(device).eval().requires_grad_(False)
+            encode, unknown = _tokenizer(source)
+    except Exception as error:  # the user's files can raise anything
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"{where}: cannot be loaded as {source.architecture or 'a CLIP of open_clip'} ({reason})"
+        ) from error
+    if len(ids := encode("")) != 2 or ids[0] >= ids[1]:
+        raise InputError(
+            f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, not {ids}"
+        )
+    tower = TextTower(model, encode, unknown)
+    if tower.end >= len(tower.embedding):
+        raise InputError(
+            f"{where}: its tokenizer has {tower.end + 1} tokens, and its text encoder knows {len(tower.embedding)} of them"
+        )
+    return FrozenCLIP(source, model, tower, device)
+
+
+def _open(source: ClipSource) -> Any:
+    import open_clip
+
+    tag = open_clip.get_pretrained_cfg(source.architecture, source.tag) if source.tag else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(RANDOM_SEED)
+        return open_clip.create_model(
+            source.architecture or f"local-dir:{source.folder}",
+            str(source.weights) if source.weights else None,
+            force_quick_gelu=bool(tag.get("quick_gelu")),
+            force_preprocess_cfg={key: tag[key] for key in _TAGGED if key in tag},
+            weights_only=True,
+        )
+
+
+def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | None]:
+    """From text to token ids with SOS and EOS, and the id that stands for unknown words, if there is one."""
+    if source.folder is None:
+        import open_clip
+
+        simple = open_clip.get_tokenizer(source.architecture)
+        return lambda text: [simple.sot_token_id, *simple.encode(text), simple.eot_token_id], None
+    from tokenizers import Tokenizer
+
+    fast = Tokenizer.from_file(str(source.folder / TOKENIZER))
+    fast.no_padding()
+    fast.no_truncation()
+    unknown = getattr(fast.model, "unk_token", None)
+    return lambda text: list(fast.encode(text).ids), None if unknown is None else fast.token_to_id(unknown)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Keep what open_clip logs off the terminal. It logs through the root logger, which else would get a handler for good."""
+    root, handler, level = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
+    root.addHandler(handler)
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        root.removeHandler(handler)

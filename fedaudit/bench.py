@@ -1,0 +1,105 @@
+"""What the workers of a plan hold: the frozen model, its records, and who trains on what."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from fedaudit import plugins
+from fedaudit.plan import Plan
+from fedaudit.progress import Progress
+from fedaudit.store import claim
+
+
+def federation_of(plan: Plan) -> Any:
+    """Clients and records of a plan."""
+    if plan.own is not None:
+        return plan.own.federation
+    return plugins.plugins("task")[plan.task].make(plan.task_params, clients=plan.clients, seed=plan.seed)
+
+
+def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
+    """The frozen model with what is trained on it, the encoded records, and who trains on what."""
+    from fedaudit.executor import one_thread
+    from trainers.base import Bench
+
+    one_thread()
+    make = _prompt_learner if plan.learner == "prompts" else _lora_learner
+    return Bench(
+        make(plan, federation, Progress(quiet=quiet)),
+        training=[[record.id for record in client.training_records] for client in federation.clients],
+        test=[record.id for record in federation.test],
+        novel_test=[record.id for record in federation.novel_test],
+    )
+
+
+def _lora_learner(plan: Plan, federation: Any, progress: Progress) -> Any:
+    from fedaudit.backbones.vlm import load
+    from trainers.lora import Learner
+
+    vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
+    with (cache := claim(plan.out / "cache")).lock(progress.say):
+        data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
+    return Learner(vlm, data, plan.settings)
+
+
+def _prompt_learner(plan: Plan, federation: Any, progress: Progress) -> Any:
+    from fedaudit.backbones.clip import load
+    from fedaudit.training import method_of
+    from trainers.prompts import Learner
+
+    clip = load(plan.backbone, plan.device)
+    records = list(federation.records.values())
+    patches = any(method_of(cell).patches for cell in plan.cells)
+    with (cache := claim(plan.out / "cache")).lock(progress.say):
+        features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
+    number = {name: i for i, name in enumerate(federation.classes)}
+    return Learner(clip, features, {r.id: number[r.group] for r in records}, federation.classes, plan.settings)
+
+
+def make_exam(plan: Plan, federation: Any) -> Any:
+    """How good the models of a plan are."""
+    from trainers.exams import Answers, Recognition
+
+    if plan.learner == "prompts":
+        # with two domains a class of the other style is a neighbour's
+        own = [{(r.domain, r.group) for r in (*c.records, *c.reference)} for c in federation.clients]
+        return Recognition([[(r.domain, r.group) in mine for r in federation.test] for mine in own], plan.settings.crowd)
+    test, novel = federation.test, federation.novel_test
+    return Answers([r.references for r in test], federation.score, [r.references for r in novel])
+
+
+class Workshop:
+    """The bench and its workers, set up when the first job needs them. A context manager: leaving it ends the workers."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self.plan, self.progress = plan, progress
+        self._executor: Any = None
+
+    @functools.cached_property
+    def federation(self) -> Any:
+        return federation_of(self.plan)
+
+    @functools.cached_property
+    def exam(self) -> Any:
+        return make_exam(self.plan, self.federation)
+
+    @property
+    def executor(self) -> Any:
+        if self._executor is None:
+            from fedaudit.executor import Executor
+
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+            self.progress.require_idle("starting the workers")
+            self.progress.say("loading the model and its image embeddings")
+            build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
+            self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
+        return self._executor
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._executor is not None:
+            self._executor.__exit__(*error)

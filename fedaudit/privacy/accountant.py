@@ -1,0 +1,181 @@
+"""What the noise of a run proves, and how much noise a promise takes: Gaussian mechanisms only, by dp_accounting.
+
+A record that takes part in every step of a joint release moves it by mu = sqrt(sum of squared shifts) standard deviations: the composition is one
+Gaussian mechanism (Dong, Roth, Su 2022, corollary 3.3), whose epsilon at delta is exact (Balle and Wang 2018). Poisson sampling goes through the
+library's privacy loss distributions, which round up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedaudit.privacy.ledger import Exposure, Json, Ledger, participations, sampling_rate, strict
+from fedaudit.privacy.settings import Privacy
+
+RELATIONS = ("zero-out", "replace")
+GRID = 1e-4  # of the privacy loss distribution, the library's own; a finer one lowers an epsilon of 0.01 by 1 %
+TOLERANCE = 1e-4  # calibrated noise is at most this share above the smallest that is enough
+
+
+@dataclass(frozen=True)
+class Provable:
+    """An upper bound of epsilon, and in one sentence what it rests on."""
+
+    epsilon: float
+    why: str
+
+    def to_json(self) -> Json:
+        """Strict JSON: an infinite epsilon is the string "inf"."""
+        return {"epsilon": strict(self.epsilon), "why": self.why}
+
+
+def nominal_std(*, sensitivity: float, steps: int, epsilon: float, delta: float) -> float:
+    """Noise of DP-FPL's theorem 3.3 with c = 1: S sqrt(T ln(1/delta)) / epsilon. 0 for an infinite epsilon."""
+    return 0.0 if math.isinf(epsilon) else sensitivity * math.sqrt(steps * math.log(1 / delta)) / epsilon
+
+
+def calibrated_stds(
+    sensitivities: Mapping[str, float], *, epsilon: float, delta: float, times: int, rate: float = 1.0
+) -> dict[str, float]:
+    """Smallest noise per release, with one multiplier for all, that proves (epsilon, delta) for the joint release.
+
+    `times`: steps that a record takes part in; with `rate` below 1: steps in each of which it takes part with that probability (Poisson).
+    """
+    multiplier = _multiplier(len(sensitivities), epsilon=epsilon, delta=delta, times=times, rate=rate)
+    return {name: multiplier * far for name, far in sensitivities.items()}
+
+
+def noise_stds(
+    privacy: Privacy, sensitivities: Mapping[str, float], *, steps: int, batch: int, records: Sequence[int]
+) -> dict[str, float]:
+    """Noise per release that the settings ask for, the same for all clients of a run.
+
+    `sensitivities` holds every release that one record touches in a step, `records` each client's n_i; each client takes `steps` steps. Calibrated
+    noise is that of the most exposed client: the one with the fewest records.
+    """
+    if privacy.sigma == "nominal":
+        return {
+            name: nominal_std(sensitivity=far, steps=steps, epsilon=privacy.epsilon, delta=privacy.delta)
+            for name, far in sensitivities.items()
+        }
+    fewest = min(records)
+    poisson = privacy.sampler == "poisson"
+    return calibrated_stds(
+        sensitivities,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        times=steps if poisson else participations(steps=steps, records=fewest, batch=batch),
+        rate=sampling_rate(records=fewest, batch=batch) if poisson else 1.0,
+    )
+
+
+def noise_to_signal(*, std: float, dimension: int, signal: float) -> float:
+    """Expected length of the noise over that of the clipped mean gradient, `signal`; infinite where there is no signal."""
+    noise = std * math.sqrt(dimension)
+    return noise / signal if signal > 0 else (math.inf if noise > 0 else 0.0)
+
+
+def provable(
+    ledger: Ledger,
+    *,
+    threat_model: str,
+    whose: str = "own",
+    delta: float,
+    relation: str = "zero-out",
+    every_step: bool = False,
+) -> Provable:
+    """Epsilon at `delta` per record, of the most exposed client, against the view of `threat_model`.
+
+    `whose`: a record of the client looked at ("own") or of another one ("other"). `every_step`: as if each record had been in every step, which
+    is what DP-FPL's theorem composes; otherwise what really ran counts. ValueError where sampler and relation do not fit each other.
+    """
+    if relation not in RELATIONS:
+        raise ValueError(f"relation must be {' or '.join(RELATIONS)}, not {relation}")
+    seen = ledger.seen(threat_model, whose=whose)
+    if seen.clear:
+        return Provable(math.inf, f"unbounded: {seen.clear}")
+    if not ledger.exposures:
+        return Provable(0.0, "no client took part")
+    if not seen.releases:
+        return Provable(0.0, f"no such record reaches this view: {seen.why}")
+    sampled = ledger.sampler == "poisson" and not every_step
+    if sampled and relation == "replace":
+        raise ValueError(
+            "relation must be zero-out for Poisson sampling, not replace: no proven worst case is known for replacing a record there; "
+            "counting every step (every_step) bounds both"
+        )
+    shifts = [math.hypot(*(m.shift(relation) for m in step)) for step in ledger.steps]
+    each = [_epsilon(ledger, exposure, shifts, delta, sampled, every_step) for exposure in ledger.exposures]
+    worst = max(range(len(each)), key=each.__getitem__)
+    return Provable(each[worst], f"{seen.why}: {_counted(ledger, ledger.exposures[worst], sampled, every_step)}")
+
+
+def _epsilon(
+    ledger: Ledger, exposure: Exposure, shifts: Sequence[float], delta: float, sampled: bool, every_step: bool
+) -> float:
+    if sampled:
+        rate = sampling_rate(records=exposure.records, batch=ledger.batch)
+        return _sampled_epsilon(list(zip(shifts, exposure.steps, strict=True)), rate, delta)
+    # which of the steps a record was in is not known: take those that move it most
+    left = sum(exposure.steps) if every_step else exposure.times
+    square = 0.0
+    for shift, count in sorted(zip(shifts, exposure.steps, strict=True), reverse=True):
+        square += min(left, count) * shift**2
+        left -= min(left, count)
+    return _gaussian_epsilon(math.sqrt(square), delta)
+
+
+def _counted(ledger: Ledger, exposure: Exposure, sampled: bool, every_step: bool) -> str:
+    total = sum(exposure.steps)
+    if sampled:
+        rate = sampling_rate(records=exposure.records, batch=ledger.batch)
+        return f"in each of {total} steps with probability {rate:.3g} (Poisson sampling)"
+    return f"in each of {total} steps" if every_step else f"in at most {exposure.times} of {total} steps"
+
+
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon of one Gaussian mechanism that a record moves by mu standard deviations."""
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+    return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
+
+
+def _sampled_epsilon(steps: Sequence[tuple[float, int]], rate: float, delta: float) -> float:
+    """Epsilon of Gaussian steps (mu, how often), each with a Poisson sample at `rate`.
+
+    Never more than without sampling, since the divergence is jointly convex; where that alone is large, the grid is as much coarser, because the
+    library's memory grows with epsilon / grid.
+    """
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    always = _gaussian_epsilon(math.sqrt(sum(count * mu**2 for mu, count in steps)), delta)
+    if rate == 1 or always == 0:
+        return always
+    accountant = PLDAccountant(
+        dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=GRID * max(1.0, always / 10)
+    )
+    for mu, count in steps:
+        if mu > 0 and count:
+            step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1 / mu))
+            accountant.compose(step, count)
+    return min(always, float(accountant.get_epsilon(delta)))
+
+
+def _multiplier(releases: int, *, epsilon: float, delta: float, times: int, rate: float) -> float:
+    """Noise over sensitivity, the same for each of the `releases` of a step."""
+    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+
+    if math.isinf(epsilon) or not times:
+        return 0.0
+    high = math.sqrt(releases * times) * float(get_sigma_gaussian(epsilon, delta)) * (1 + 1e-8)  # 1e-8: rounding
+    if rate == 1:
+        return high
+    low = 0.0
+    while high - low > TOLERANCE * high:  # high always proves epsilon, with the noise of no sampling to start from
+        middle = (low + high) / 2
+        enough = _sampled_epsilon([(math.sqrt(releases) / middle, times)], rate, delta) <= epsilon
+        low, high = (low, middle) if enough else (middle, high)
+    return high

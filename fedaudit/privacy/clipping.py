@@ -1,0 +1,71 @@
+"""The two verbs of the Gaussian mechanism on gradients: clip, and add noise. Who calls them says whether privacy is local or central."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, norm: float, batch: int) -> Tensor:
+    """Clipped mean gradient [N, ...] of N clients, out of gradients [R, N, ...].
+
+    how "record": each record's gradient is scaled to an L2 norm of at most `norm`, multiplied by its weight of 0 or 1 in `weights` [R, N] (0 pads a
+    short batch), summed, and divided by the fixed public `batch`. Only so is the sensitivity norm / batch (DP-FPL, theorem 3.3).
+    how "batch": `gradients` is the batch mean already, R = 1; it is scaled as a whole (weight 0: a client with an empty batch).
+    An infinite `norm` clips nothing. FloatingPointError names the clients whose gradients are not finite.
+    """
+    _check(gradients, weights, how)
+    scale = _scale(gradients, norm)
+    if weights is not None:
+        scale = scale * weights.to(scale.dtype)
+    total = gradients.new_zeros(gradients.shape[1:])
+    for record, factor in zip(gradients, scale, strict=True):  # in order: the sum does not depend on how many clients
+        total += record * factor.reshape(-1, *[1] * (record.ndim - 1))
+    return total / batch if how == "record" else total
+
+
+def fraction_clipped(gradients: Tensor, weights: Tensor | None = None, *, norm: float) -> Tensor:
+    """Share [N] of each client's gradients [R, N, ...], those of weight 1, that are longer than `norm`; 0 without any."""
+    long = (_norms(gradients) > norm).to(gradients.dtype)
+    if weights is None:
+        weights = torch.ones_like(long)
+    return (long * weights).sum(0) / weights.sum(0).clamp(min=1)
+
+
+def add_noise(mean: Tensor, std: float, generators: Sequence[torch.Generator]) -> Tensor:
+    """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; that of row i is drawn from generators[i], whoever else takes part."""
+    if not 0 <= std < math.inf:
+        raise ValueError(f"std must be finite and not negative, not {std}")
+    if len(generators) != len(mean):
+        raise ValueError(f"there must be one generator for each of the {len(mean)} rows, not {len(generators)}")
+    if std == 0:
+        return mean
+    rows = [torch.randn(mean.shape[1:], generator=own, dtype=mean.dtype, device=own.device) for own in generators]
+    return mean + std * torch.stack(rows).to(mean.device)
+
+
+def _check(gradients: Tensor, weights: Tensor | None, how: str) -> None:
+    if how not in ("record", "batch"):
+        raise ValueError(f"how must be record or batch, not {how}")
+    if how == "batch" and len(gradients) != 1:
+        raise ValueError(f"clipping of the batch mean takes gradients [1, N, ...], not {list(gradients.shape)}")
+    if weights is not None and weights.shape != gradients.shape[:2]:
+        raise ValueError(f"weights must be {list(gradients.shape[:2])}, not {list(weights.shape)}")
+
+
+def _norms(gradients: Tensor) -> Tensor:
+    """L2 norms [R, N]."""
+    flat = gradients.flatten(2) if gradients.ndim > 2 else gradients.unsqueeze(2)
+    return torch.linalg.vector_norm(flat, dim=2)
+
+
+def _scale(gradients: Tensor, norm: float) -> Tensor:
+    """What each gradient is multiplied by [R, N]: 1 where it is short enough, zero gradients included."""
+    norms = _norms(gradients)
+    wrong = ~torch.isfinite(norms).all(0)
+    if wrong.any():
+        raise FloatingPointError(f"gradients of the clients {wrong.nonzero().flatten().tolist()} are not finite")
+    return torch.where(norms > norm, norm / norms, 1.0)

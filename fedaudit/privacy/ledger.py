@@ -1,0 +1,284 @@
+"""What was noised, how and how often, and who saw it: written down while a method trains, read by the accountant afterwards.
+
+Trainers fill a `RoundNoise` per round and compute no epsilon. A `Ledger` is made of all of them. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+_WORDS = {
+    "party": ("client", "server"),
+    "clip": ("record", "batch"),
+    "sampler": ("epochs", "poisson"),
+    "relation": ("zero-out",),
+}
+
+
+def sensitivity(*, clip: str, norm: float, batch: int, clients: int = 1) -> float:
+    """L2 sensitivity of a clipped mean gradient, averaged over `clients`, when one record's contribution is replaced by nothing.
+
+    "record": norm / (clients * batch), DP-FPL's S_L and S_G (theorem 3.3). "batch": a record may turn the whole mean round: 2 norm / clients.
+    """
+    return norm / (clients * batch) if clip == "record" else 2 * norm / clients
+
+
+def epoch_length(*, records: int, batch: int) -> int:
+    """Steps of an epoch in batches of fixed size: the records that fill no batch sit out until the next shuffle. At least 1."""
+    return max(1, records // batch)
+
+
+def participations(*, steps: int, records: int, batch: int) -> int:
+    """In how many of `steps` one record can be, at most, when the epochs run on from round to round: one per epoch begun."""
+    return math.ceil(steps / epoch_length(records=records, batch=batch))
+
+
+def sampling_rate(*, records: int, batch: int) -> float:
+    """Probability of each record to be in a Poisson batch that holds `batch` of them on average."""
+    return min(1.0, batch / records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """One Gaussian mechanism, as it ran in each step of a round."""
+
+    release: str  # the tensor: "u", "v", "p_L", "p_G", ...
+    party: str  # "client": before anything leaves it; "server": on the aggregate, so the server sees uploads without it
+    clip: str  # "record" or "batch"
+    clip_norm: float
+    sensitivity: float  # L2, of one record of one client, as implemented
+    std: float  # of the noise, per coordinate
+    dimension: int  # entries noised
+    sampler: str  # "epochs" or "poisson"
+    batch: int  # the public |B|
+    relation: str = "zero-out"  # one record's contribution is replaced by nothing
+
+    def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} must be {' or '.join(words)}, not {getattr(self, name)}")
+        for name in ("clip_norm", "sensitivity", "dimension", "batch"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
+        if not 0 <= self.std < math.inf:
+            raise ValueError(f"std must be finite and not negative, not {self.std}")
+
+    def shift(self, relation: str) -> float:
+        """How far one record moves the release, in standard deviations: the mu of Gaussian differential privacy.
+
+        Replacing a record moves a sum of clipped gradients twice as far as leaving it out; a clipped batch mean cannot move farther than from one
+        side of its ball to the other, which "batch" counts already.
+        """
+        far = self.sensitivity * (2 if relation == "replace" and self.clip == "record" else 1)
+        return far / self.std if self.std else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What one client did in one round."""
+
+    client: int
+    records: int  # n_i, public
+    steps: int  # noised steps
+    shuffles: int  # "epochs": how many epochs began in this round (no record is used twice within one); "poisson": 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundNoise:
+    """The noise of one round: the mechanisms that ran in each step of each client of the cohort."""
+
+    mechanisms: tuple[Mechanism, ...]
+    turns: tuple[Turn, ...]
+
+    def to_json(self) -> Json:
+        """Strict JSON: no infinity, no nan."""
+        return {"mechanisms": [_strict(m) for m in self.mechanisms], "turns": [asdict(turn) for turn in self.turns]}
+
+    @classmethod
+    def from_json(cls, about: Json) -> RoundNoise:
+        return cls(mechanisms=_mechanisms(about["mechanisms"]), turns=tuple(Turn(**turn) for turn in about["turns"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """How the records of one client were used over the whole run."""
+
+    client: int
+    records: int  # n_i
+    steps: tuple[int, ...]  # how often each of the ledger's joint steps ran on this client
+    times: int  # in at most so many of these steps was one and the same record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one adversary's view rests on: the releases that one record touches on the way there."""
+
+    releases: tuple[str, ...]  # count jointly; none: no record reaches the view
+    clear: str = ""  # what reaches the view without noise, as a sentence; empty: nothing
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """All noise of a run. Mechanisms that ran in the same step are a joint step; equal joint steps of several rounds are one.
+
+    The method says what it releases: `shared` tensors are uploaded and broadcast, `local` ones stay with the client and are part of its released
+    prompt, `clear` names what is uploaded without noise beside or instead of the noised form.
+    """
+
+    steps: tuple[tuple[Mechanism, ...], ...]
+    exposures: tuple[Exposure, ...]
+    shared: tuple[str, ...] = ()
+    local: tuple[str, ...] = ()
+    clear: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("sampler", "batch"):
+            found = sorted({str(getattr(m, name)) for step in self.steps for m in step})
+            if len(found) > 1:
+                raise ValueError(f"{name} must be the same for every mechanism of a run, not {' and '.join(found)}")
+        for step in self.steps:
+            names = [m.release for m in step]
+            unknown = sorted(set(names) - {*self.shared, *self.local})
+            if unknown:
+                raise ValueError(f"releases must be shared or local, not neither: {', '.join(unknown)}")
+            if len(set(names)) < len(names):
+                raise ValueError(f"a step must noise each release once, not {', '.join(names)}")
+
+    @classmethod
+    def of(
+        cls,
+        rounds: Iterable[RoundNoise],
+        *,
+        shared: Sequence[str] = (),
+        local: Sequence[str] = (),
+        clear: Sequence[str] = (),
+    ) -> Ledger:
+        """The ledger of a run out of the noise of its rounds."""
+        joint: dict[tuple[Mechanism, ...], int] = {}
+        ran: dict[int, list[tuple[int, Turn]]] = {}
+        for noise in rounds:
+            step = tuple(sorted(noise.mechanisms, key=lambda m: m.release))
+            kind = joint.setdefault(step, len(joint))
+            for turn in noise.turns:
+                ran.setdefault(turn.client, []).append((kind, turn))
+        return cls(
+            steps=tuple(joint),
+            exposures=tuple(_exposure(client, ran[client], list(joint)) for client in sorted(ran)),
+            shared=tuple(shared),
+            local=tuple(local),
+            clear=tuple(clear),
+        )
+
+    @property
+    def sampler(self) -> str:
+        """The sampler that ran; "epochs" where nothing is noised."""
+        return next((m.sampler for step in self.steps for m in step), "epochs")
+
+    @property
+    def batch(self) -> int:
+        """The public batch size; 1 where nothing is noised."""
+        return next((m.batch for step in self.steps for m in step), 1)
+
+    def seen(self, threat_model: str, *, whose: str) -> Seen:
+        """What the view of `threat_model` rests on, for a record of the client looked at ("own") or of another client ("other").
+
+        Whoever sees a shared tensor sees something computed at the client's local prompt, which earlier steps moved: the later uploads of a client
+        depend on its record through the local releases too, although these are hidden. So shared and local releases count jointly in every view that
+        a record reaches at all (adaptive composition, then post-processing); the shared ones alone would not bound the view.
+        """
+        if whose not in ("own", "other"):
+            raise ValueError(f"whose must be own or other, not {whose}")
+        if threat_model == "server":
+            return self._uploads()
+        if threat_model not in ("released-model", "prompt-user", "owner"):
+            raise ValueError(
+                f"threat_model must be released-model, server, prompt-user or owner, not {threat_model}: its view is not accounted for"
+            )
+        if not self.shared and (threat_model == "released-model" or whose == "other"):
+            return Seen(releases=(), why="nothing is shared between clients")
+        return self._jointly()
+
+    def _uploads(self) -> Seen:
+        if self.clear:
+            return Seen(releases=self.shared, clear=f"the server receives {_and(self.clear)} without noise")
+        if not self.shared:
+            return Seen(releases=(), why="nothing is uploaded")
+        late = {m.release for step in self.steps for m in step if m.party == "server"}
+        if late:
+            return Seen(releases=self.shared, clear=f"the server adds the noise of {_and(sorted(late))} itself")
+        return self._jointly()
+
+    def _jointly(self) -> Seen:
+        releases = (*self.local, *self.shared)
+        bare = [name for name in releases if not all(_noised(step, name) for step in self.steps)]
+        if bare or not self.steps:
+            return Seen(releases=releases, clear=f"no noise is added to {_and(bare or releases)}")
+        return Seen(releases=releases, why=f"{_and(releases)}{' jointly' if len(releases) > 1 else ''}")
+
+    def to_json(self) -> Json:
+        """Strict JSON: no infinity, no nan."""
+        return {
+            "steps": [[_strict(m) for m in step] for step in self.steps],
+            "exposures": [asdict(exposure) for exposure in self.exposures],
+            "shared": list(self.shared),
+            "local": list(self.local),
+            "clear": list(self.clear),
+        }
+
+    @classmethod
+    def from_json(cls, about: Json) -> Ledger:
+        return cls(
+            steps=tuple(_mechanisms(step) for step in about["steps"]),
+            exposures=tuple(Exposure(**{**e, "steps": tuple(e["steps"])}) for e in about["exposures"]),
+            shared=tuple(about["shared"]),
+            local=tuple(about["local"]),
+            clear=tuple(about["clear"]),
+        )
+
+
+def strict(value: float) -> float | str:
+    """A number as strict JSON can hold it: infinity and nan as the strings that float() reads."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _strict(mechanism: Mechanism) -> Json:
+    return {name: strict(v) if isinstance(v, float) else v for name, v in asdict(mechanism).items()}
+
+
+def _mechanisms(listed: Iterable[Mapping[str, Any]]) -> tuple[Mechanism, ...]:
+    numbers = ("clip_norm", "sensitivity", "std")
+    return tuple(Mechanism(**{**about, **{name: float(about[name]) for name in numbers}}) for about in listed)
+
+
+def _noised(step: Sequence[Mechanism], release: str) -> bool:
+    return any(m.release == release and m.std > 0 for m in step)
+
+
+def _exposure(client: int, ran: Sequence[tuple[int, Turn]], joint: Sequence[tuple[Mechanism, ...]]) -> Exposure:
+    """Sum of one client's turns; ValueError if they cannot be the schedule that ran."""
+    counts = [sum(turn.steps for kind, turn in ran if kind == k) for k in range(len(joint))]
+    total, shuffles = sum(counts), sum(turn.shuffles for _, turn in ran)
+    sizes = {turn.records for _, turn in ran}
+    if len(sizes) > 1:
+        raise ValueError(f"records of client {client} must stay the same over the rounds, not {sorted(sizes)}")
+    records = sizes.pop()
+    first = next((m for step in joint for m in step), None)
+    times = total
+    if first is not None and first.sampler == "epochs":
+        longest = math.ceil(records / first.batch)
+        if total > shuffles * longest:
+            raise ValueError(
+                f"shuffles of client {client} must be at least {math.ceil(total / longest)} for {total} steps, not {shuffles}"
+            )
+        times = min(total, shuffles)
+    return Exposure(client=client, records=records, steps=tuple(counts), times=times)
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,53 @@
+"""How a method is made private: what the command line offers. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Clipping and noise of a run. The budget is per record of one client; an infinite epsilon means no noise."""
+
+    epsilon: float = field(default=0.1, metadata={"help": "epsilon per record that sets the noise, none for no noise", "sweep": True})
+    delta: float = field(default=1e-5, metadata={"help": "delta of that guarantee"})
+    clip: str = field(
+        default="record",
+        metadata={
+            "help": "record: clip each record's gradient, sum, divide by the public batch size; batch: clip the batch mean once, as the "
+            "released code of DP-FPL does (sensitivity up to twice the clip norm)"
+        },
+    )
+    clip_norm: float = field(default=10.0, metadata={"help": "largest L2 norm that passes the clipping (C_th)"})
+    sigma: str = field(
+        default="nominal",
+        metadata={
+            "help": "nominal: S sqrt(T ln(1/delta)) / epsilon (DP-FPL, theorem 3.3 with c = 1); calibrated: the smallest noise for which the "
+            "accountant proves (epsilon, delta) for everything a record touches"
+        },
+    )
+    sampler: str = field(
+        default="epochs",
+        metadata={
+            "help": "epochs: batches of fixed size without replacement within a shuffled epoch; poisson: each step takes every record with "
+            "probability batch / records"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon must be positive (inf: no noise), not {self.epsilon}")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta must lie between 0 and 1, not {self.delta}")
+        if not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be positive, not {self.clip_norm}")
+        if math.isinf(self.clip_norm) and not math.isinf(self.epsilon):
+            raise ValueError(f"clip_norm must be finite where epsilon is ({self.epsilon}), not {self.clip_norm}")
+        for name, words in (
+            ("clip", ("record", "batch")),
+            ("sigma", ("nominal", "calibrated")),
+            ("sampler", ("epochs", "poisson")),
+        ):
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} must be {' or '.join(words)}, not {getattr(self, name)}")

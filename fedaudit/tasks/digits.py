@@ -1,0 +1,62 @@
+"""Classification of real handwritten digits: the 1,797 of scikit-learn, 8 x 8 pixels enlarged to 32 x 32.
+
+Half of each class is for training, half for testing. Ten classes over ten clients leave one class each in a pathological
+split: for checks on real pictures that need no download; `glyphs` is the task for comparisons.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaudit.tasks.base import Federation
+from fedaudit.tasks.labelled import Labelled, federate
+
+LEARNER = "prompts"
+
+CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@dataclass(frozen=True)
+class Params:
+    partition: str = field(
+        default="pathological", metadata={"help": "of the classes over clients: pathological, dirichlet or dominant"}
+    )
+    dirichlet: float = field(default=0.3, metadata={"help": "concentration of the dirichlet partition"})
+    shots: int = field(
+        default=0,
+        metadata={"help": "records per class and client, held-out ones included; 0: all (16 of the dominant class)"},
+    )
+    reference_share: float = field(default=0.25, metadata={"help": "part of a client's records kept for thresholds"})
+
+    def __post_init__(self) -> None:
+        if self.partition not in ("pathological", "dirichlet", "dominant"):
+            raise ValueError(f"partition must be pathological, dirichlet or dominant, not {self.partition}")
+        if not 1e-3 <= self.dirichlet <= 1e6:
+            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
+        if self.shots < 0 or (self.shots and self.partition == "dirichlet"):
+            raise ValueError(f"shots must be at least 0, and 0 with a dirichlet partition, not {self.shots}")
+        if not 0.05 <= self.reference_share <= 0.9:
+            raise ValueError(f"reference_share must lie between 0.05 and 0.9, not {self.reference_share}")
+
+
+def digits(params: Params, *, clients: int, seed: int) -> Federation:
+    """The federation of `clients` clients; the seed also draws which half of each class is for testing."""
+    pictures, labels = _load()
+    rng = np.random.default_rng((seed, 5))
+    halves = [np.array_split(rng.permutation(np.flatnonzero(labels == c)), 2) for c in range(len(CLASSES))]
+    train, test = (np.sort(np.concatenate(half)) for half in zip(*halves, strict=True))
+    real = Labelled("digits", CLASSES, pictures[train], labels[train], pictures[test], labels[test])
+    return federate([real], params=params, clients=clients, seed=seed)
+
+
+def _load() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Pixels [1797, 32, 32, 3], light on dark, the digit in the middle 24 x 24; labels [1797]."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    ink = (data.images * (255 / 16)).astype(np.float32)  # [n, 8, 8] of 0..16
+    large = np.stack([np.asarray(Image.fromarray(one).resize((24, 24), Image.Resampling.BILINEAR)) for one in ink])
+    framed = np.pad(large.round().astype(np.uint8), ((0, 0), (4, 4), (4, 4)))
+    return np.repeat(framed[..., None], 3, axis=-1), data.target.astype(np.int64)

@@ -1,0 +1,61 @@
+"""Embedded classification of 40 drawn symbols in one style, or in two: digits, letters, signs and shapes, none of them downloaded.
+
+The pictures come from `drawings`, in styles that the embedded model's pre-training never shows. `--domain print+neon` gives the
+first half of the clients one style and the others another (SecFPP's multi-domain setting, 5.1): both have the same 40 classes, a
+name being one class in either style, so a client's neighbours own the same names in another look. Partitions: docs/images.md.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedaudit.tasks.base import Federation
+from fedaudit.tasks.drawings import CLASSES, DOMAINS, draw
+from fedaudit.tasks.labelled import Labelled, chosen, federate
+
+LEARNER = "prompts"
+
+
+@dataclass(frozen=True)
+class Params:
+    domain: str = field(
+        default="print", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or two as print+neon"}
+    )
+    train: int = field(default=48, metadata={"help": "training pictures of each class, held-out ones included"})
+    test: int = field(default=20, metadata={"help": "test pictures of each class"})
+    partition: str = field(
+        default="pathological", metadata={"help": "of the classes over clients: pathological, dirichlet or dominant"}
+    )
+    dirichlet: float = field(default=0.3, metadata={"help": "concentration of the dirichlet partition"})
+    shots: int = field(
+        default=0,
+        metadata={"help": "records per class and client, held-out ones included; 0: all (16 of the dominant class)"},
+    )
+    reference_share: float = field(default=0.25, metadata={"help": "part of a client's records kept for thresholds"})
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.partition not in ("pathological", "dirichlet", "dominant"):
+            raise ValueError(f"partition must be pathological, dirichlet or dominant, not {self.partition}")
+        if not 1e-3 <= self.dirichlet <= 1e6:
+            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
+        if self.shots < 0 or (self.shots and self.partition == "dirichlet"):
+            raise ValueError(f"shots must be at least 0, and 0 with a dirichlet partition, not {self.shots}")
+        if not 0.05 <= self.reference_share <= 0.9:
+            raise ValueError(f"reference_share must lie between 0.05 and 0.9, not {self.reference_share}")
+
+
+def glyphs(params: Params, *, clients: int, seed: int) -> Federation:
+    """The federation of `clients` clients; training and test pictures of each style are drawn from generators of their own."""
+    styles = chosen(params.domain, DOMAINS, flag="--domain")
+    drawn = [_drawn(style, params, d, seed) for d, style in enumerate(styles)]
+    return federate(drawn, params=params, clients=clients, seed=seed)
+
+
+def _drawn(style: str, params: Params, d: int, seed: int) -> Labelled:
+    train, test = (np.repeat(np.arange(len(CLASSES)), each) for each in (params.train, params.test))
+    pictures = draw(style, train.tolist(), np.random.default_rng((seed, 5, d)))
+    unseen = draw(style, test.tolist(), np.random.default_rng((seed, 3, d)))
+    return Labelled(style, CLASSES, pictures, train, unseen, test)

@@ -1,0 +1,276 @@
+"""Miniatures of the ten classification data sets in the layouts of their archives, as CoOp and torchvision want them unpacked.
+
+Every builder takes the data root and whether CoOp's layout is wanted (its folder names, and its split file where it has
+one), and returns what a reader must find: {"train" or "test": {file below the data set's folder: class name in prompts}}.
+Sizes: 8 training and 3 test pictures of each of three classes, or what the official lists say.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from scipy.io import savemat
+
+from tests.minidata import picture, write
+
+Found = dict[str, dict[str, str]]
+TRAIN, VAL, TEST = 5, 3, 3  # pictures of a class; official validation pictures are for training
+
+
+def _text(path: Path, lines: Sequence[str]) -> Path:
+    return write(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _splits(n: int) -> list[tuple[str, int]]:
+    """The split and number of each picture of a class, from n on."""
+    names = ["train"] * TRAIN + ["val"] * VAL + ["test"] * TEST
+    return [(split, n + i) for i, split in enumerate(names)]
+
+
+def _found(rows: Sequence[tuple[str, str, str]], *, val: str | None = "train") -> Found:
+    """Rows (split, file, name) by split; validation rows join the training, or are left out (None)."""
+    found: Found = {"train": {}, "test": {}}
+    for split, file, name in rows:
+        target = val if split == "val" else split
+        if target is not None:
+            found[target][file] = name
+    return found
+
+
+def split_file(
+    path: Path, images: str, rows: Sequence[tuple[str, str, str]], names: dict[str, str] | None = None
+) -> Found:
+    """CoOp's split of rows (split, file, name in the file); the first test picture of each class goes to training, to tell it
+    from the official lists. `names`: what the file's names become in prompts."""
+    moved, seen = [], set()
+    for split, file, name in rows:
+        first = split == "test" and name not in seen
+        seen |= {name} if first else set()
+        moved.append(("train" if first else split, file, name))
+    labels = {name: label for label, name in enumerate(dict.fromkeys(name for _, _, name in rows))}
+    content = {
+        split: [[file.removeprefix(f"{images}/"), labels[name], name] for s, file, name in moved if s == split]
+        for split in ("train", "val", "test")
+    }
+    write(path, content)
+    return _found([(s, file, (names or {}).get(name, name)) for s, file, name in moved], val=None)
+
+
+def _class_folders(base: Path, images: str, names: dict[str, str], name: str) -> list[tuple[str, str, str]]:
+    """A folder per class with eleven pictures `name`; rows with the splits that CoOp's file shall say."""
+    rows = []
+    for folder, said in names.items():
+        for split, n in _splits(1):
+            file = f"{images}/{folder}/{name.format(folder, n)}"
+            write(base / file, picture(n))
+            rows.append((split, file, said))
+    return rows
+
+
+def caltech101(root: Path, coop: bool) -> Found:
+    base = root / ("caltech-101" if coop else "caltech101")
+    names = {"airplanes": "airplane", "Faces": "face", "water_lilly": "water lilly"}
+    rows = _class_folders(base, "101_ObjectCategories", names, "image_{1:04d}.jpg")
+    for left_out in ("BACKGROUND_Google", "Faces_easy"):
+        write(base / f"101_ObjectCategories/{left_out}/image_0001.jpg", picture(1))
+    write(base / "101_ObjectCategories/airplanes/.DS_Store", b"no image")
+    if coop:
+        raw = [(s, file, name.replace(" ", "_")) for s, file, name in rows]
+        return split_file(
+            base / "split_zhou_Caltech101.json", "101_ObjectCategories", raw, {"water_lilly": "water lilly"}
+        )
+    return {"all": {file: name for _, file, name in rows}}
+
+
+def eurosat(root: Path, coop: bool) -> Found:
+    names = {"AnnualCrop": "Annual Crop Land", "Forest": "Forest", "SeaLake": "Sea or Lake"}
+    rows = _class_folders(root / "eurosat", "2750", names, "{0}_{1}.jpg")
+    if coop:
+        return split_file(root / "eurosat/split_zhou_EuroSAT.json", "2750", rows)
+    return {"all": {file: name for _, file, name in rows}}
+
+
+def oxford_pets(root: Path, coop: bool) -> Found:
+    base = root / ("oxford_pets" if coop else "oxford-iiit-pet")
+    breeds = {"Abyssinian": "1 1 1", "american_bulldog": "2 2 1", "Egyptian_Mau": "3 1 2"}
+    rows, lists = [], {"trainval": [], "test": []}
+    for breed, marks in breeds.items():
+        for split, n in _splits(98):  # as there: not padded with zeros
+            write(base / f"images/{breed}_{n}.jpg", picture(n))
+            lists["test" if split == "test" else "trainval"].append(f"{breed}_{n} {marks}")
+            rows.append((split, f"images/{breed}_{n}.jpg", breed.lower()))
+    write(base / "images/Abyssinian_100.mat", b"")
+    for split, lines in lists.items():
+        _text(base / f"annotations/{split}.txt", lines)
+    names = {breed.lower(): breed.lower().replace("_", " ") for breed in breeds}
+    if coop:
+        return split_file(base / "split_zhou_OxfordPets.json", "images", rows, names)
+    return _found([(s, file, names[name]) for s, file, name in rows])
+
+
+def oxford_flowers(root: Path, coop: bool) -> Found:
+    base = root / ("oxford_flowers" if coop else "flowers-102")
+    names = {1: "pink primrose", 60: "pink-yellow dahlia", 102: "blackberry lily"}
+    rows, labels, sets = [], [], {"trnid": [], "valid": [], "tstid": []}
+    for label, name in names.items():
+        for split, n in _splits(len(labels) + 1):
+            write(base / f"jpg/image_{n:05d}.jpg", picture(n))
+            labels.append(label)
+            sets[{"train": "trnid", "val": "valid", "test": "tstid"}[split]].append(n)
+            rows.append((split, f"jpg/image_{n:05d}.jpg", name))
+    savemat(base / "imagelabels.mat", {"labels": np.array([labels], np.uint8)})
+    savemat(base / "setid.mat", {key: np.array([numbers[::-1]], np.uint16) for key, numbers in sets.items()})
+    if coop:
+        write(base / "cat_to_name.json", {str(label): name for label, name in names.items()})
+        raw = [(s, file, "pink-yellow dahlia?" if "dahlia" in name else name) for s, file, name in rows]
+        return split_file(
+            base / "split_zhou_OxfordFlowers.json", "jpg", raw, {"pink-yellow dahlia?": "pink-yellow dahlia"}
+        )
+    return _found(rows)
+
+
+def food101(root: Path, coop: bool) -> Found:
+    base, rows = root / "food-101", []
+    lists: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
+    for kind in ("apple_pie", "waffles", "beet_salad"):
+        for split, n in _splits(1005):
+            write(base / f"images/{kind}/{n}.jpg", picture(n))
+            lists["test" if split == "test" else "train"].setdefault(kind, []).append(f"{kind}/{n}")
+            rows.append((split, f"images/{kind}/{n}.jpg", kind))
+    for split, content in lists.items():
+        write(base / f"meta/{split}.json", content)
+    names = {"apple_pie": "apple pie", "beet_salad": "beet salad", "waffles": "waffles"}
+    if coop:
+        return split_file(base / "split_zhou_Food101.json", "images", rows, names)
+    return _found([(s, file, names[name]) for s, file, name in rows])
+
+
+def dtd(root: Path, coop: bool) -> Found:
+    base, rows = root / ("dtd" if coop else "dtd/dtd"), []
+    lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    for kind in ("banded", "lacelike", "zigzagged"):
+        for split, n in _splits(2):
+            write(base / f"images/{kind}/{kind}_{n:04d}.jpg", picture(n))
+            lists[split].append(f"{kind}/{kind}_{n:04d}.jpg")
+            rows.append((split, f"images/{kind}/{kind}_{n:04d}.jpg", kind))
+    for split, lines in lists.items():
+        _text(base / f"labels/{split}1.txt", lines)
+        _text(base / f"labels/{split}2.txt", [])
+    write(base / "imdb/imdb.mat", b"")
+    return split_file(base / "split_zhou_DescribableTextures.json", "images", rows) if coop else _found(rows)
+
+
+def fgvc_aircraft(root: Path, coop: bool) -> Found:
+    """CoOp has no split file for it: its layout is the archive's folder data/, renamed."""
+    base, rows = root / ("fgvc_aircraft" if coop else "fgvc-aircraft-2013b/data"), []
+    lists: dict[str, list[str]] = {"train": [], "val": [], "test": [], "trainval": []}
+    variants = ("707-320", "Boeing 717", "DHC-8-100")
+    for k, variant in enumerate(variants):
+        for split, n in _splits(34958 + 100 * k):
+            write(base / f"images/{n:07d}.jpg", picture(n))
+            lists[split].append(f"{n:07d} {variant}")
+            rows.append((split, f"images/{n:07d}.jpg", variant))
+    lists["trainval"] = lists["train"] + lists["val"]
+    _text(base / "variants.txt", variants)
+    for split, lines in lists.items():
+        _text(base / f"images_variant_{split}.txt", lines)
+    return _found(rows)
+
+
+def ucf101(root: Path, coop: bool) -> Found:
+    base, rows = root / "ucf101", []
+    lists: dict[str, list[str]] = {"train": [], "test": []}
+    actions = {"ApplyEyeMakeup": "Apply_Eye_Makeup", "HandstandPushups": "Handstand_Pushups", "YoYo": "Yo_Yo"}
+    for label, (action, folder) in enumerate(actions.items(), 1):
+        for split, n in _splits(1):
+            video = f"v_{action}_g{n:02d}_c01"
+            write(base / f"UCF-101-midframes/{folder}/{video}.jpg", picture(n))
+            if split == "test":
+                lists["test"].append(f"{action}/{video}.avi")
+            else:
+                lists["train"].append(f"{action}/{video}.avi {label}")
+            rows.append((split, f"UCF-101-midframes/{folder}/{video}.jpg", folder))
+    names = {folder: folder.replace("_", " ") for folder in actions.values()}
+    if coop:
+        return split_file(base / "split_zhou_UCF101.json", "UCF-101-midframes", rows, names)
+    _text(base / "ucfTrainTestlist/classInd.txt", [f"{n} {action}" for n, action in enumerate(actions, 1)])
+    for split, lines in lists.items():
+        _text(base / f"ucfTrainTestlist/{split}list01.txt", lines)
+    return _found([(s, file, names[name]) for s, file, name in rows])
+
+
+class _Python2(pickle._Pickler):
+    """Writes str and bytes as Python 2 wrote its str, which is how CIFAR's batches were made."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
+
+    def save_bytes(self, value: bytes) -> None:
+        self.write(pickle.BINSTRING + struct.pack("<i", len(value)) + value)
+        self.memoize(value)
+
+    def save_text(self, value: str) -> None:
+        self.save_bytes(value.encode("latin1"))
+
+    dispatch[bytes] = save_bytes
+    dispatch[str] = save_text
+
+
+def python2_pickle(content: object) -> bytes:
+    out = io.BytesIO()
+    _Python2(out, 2).dump(content)
+    return out.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def cifar_pixels(n: int) -> np.ndarray:
+    """Picture n, [32, 32, 3]."""
+    return np.random.default_rng(n).integers(0, 256, (32, 32, 3), np.uint8)
+
+
+def cifar_batch(path: Path, numbers: Sequence[int], key: str, classes: int) -> dict[str, int]:
+    """Pictures of these numbers, number n of class n modulo `classes`; returns the label of each by its number."""
+    labels = [n % classes for n in numbers]
+    data = np.stack([cifar_pixels(n).transpose(2, 0, 1).ravel() for n in numbers])
+    content = {"batch_label": "a batch", key: labels, "data": data, "filenames": [f"{n}.png" for n in numbers]}
+    if key == "fine_labels":
+        content["coarse_labels"] = [0] * len(numbers)
+    write(path, python2_pickle(content))
+    return {str(n): label for n, label in zip(numbers, labels, strict=True)}
+
+
+def cifar10(root: Path, coop: bool) -> Found:
+    base, names = root / "cifar-10-batches-py", ["airplane", "automobile", "bird"]
+    train: dict[str, int] = {}
+    for i in range(5):
+        train |= cifar_batch(base / f"data_batch_{i + 1}", range(6 * i, 6 * i + 6), "labels", 3)
+    test = cifar_batch(base / "test_batch", range(100, 109), "labels", 3)
+    write(base / "batches.meta", python2_pickle({"num_cases_per_batch": 6, "label_names": names, "num_vis": 3072}))
+    return {"train": {n: names[k] for n, k in train.items()}, "test": {n: names[k] for n, k in test.items()}}
+
+
+def cifar100(root: Path, coop: bool) -> Found:
+    base, names = root / "cifar-100-python", ["apple", "aquarium_fish", "maple_tree"]
+    train = cifar_batch(base / "train", range(30), "fine_labels", 3)
+    test = cifar_batch(base / "test", range(100, 109), "fine_labels", 3)
+    write(base / "meta", python2_pickle({"fine_label_names": names, "coarse_label_names": ["x"]}))
+    clean = [name.replace("_", " ") for name in names]
+    return {"train": {n: clean[k] for n, k in train.items()}, "test": {n: clean[k] for n, k in test.items()}}
+
+
+BUILDERS: dict[str, Callable[[Path, bool], Found]] = {
+    "caltech101": caltech101,
+    "oxford_pets": oxford_pets,
+    "oxford_flowers": oxford_flowers,
+    "food101": food101,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "dtd": dtd,
+    "eurosat": eurosat,
+    "fgvc_aircraft": fgvc_aircraft,
+    "ucf101": ucf101,
+}

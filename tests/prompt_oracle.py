@@ -1,0 +1,366 @@
+"""The prompt methods the slow and obvious way, in double precision: one client after the other, one record after the other.
+
+Every tensor that a record moves is a leaf of its own, differentiated by plain autograd through open_clip's own transformer over the full
+context; clipping and noise are loops. Noise is drawn from the generators that the trainers document, everything else is written anew from the
+papers: DP-FPL (Algorithm 1, A.2), FedOTP, FedPGP, CoOp.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedaudit.privacy.settings import Privacy
+from tests import tiny_clip
+from tests.tinyclip import Federation
+from trainers.base import Schedule, generator
+from trainers.prompts import Settings
+
+State = dict[str, Tensor]
+
+
+def text_features(clip: Any, context: Tensor, names: Sequence[str]) -> Tensor:
+    """[C, E] of context [b, d]: [SOS][context][name]["."][EOS][padding] of every class over the full context length."""
+    model, end = _doubled(clip), tiny_clip.VOCABULARY["<end>"]
+    prompts, ends = [], []
+    for name in names:
+        sos, *rest = tiny_clip.tokenizer().encode(f"{name} .").ids
+        assert rest[-1] == end
+        ends.append(1 + len(context) + len(rest) - 1)
+        rest += [0] * (clip.context_length - 1 - len(context) - len(rest))
+        prompts.append(torch.cat([model.token_embedding.weight[[sos]], context, model.token_embedding.weight[rest]]))
+    x = torch.stack(prompts) + model.positional_embedding
+    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask))
+    x = x[range(len(names)), ends] @ model.text_projection
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+@functools.cache
+def _doubled(clip: Any) -> Any:
+    return copy.deepcopy(clip.model).double()
+
+
+def cross_entropy(similarities: Tensor, label: int, scale: float) -> Tensor:
+    """-log of eq. 1, from the cosine similarities [C] of one image."""
+    logits = scale * similarities
+    return -torch.log(torch.exp(logits[label]) / torch.exp(logits).sum())
+
+
+def transport_similarity(text: Tensor, patches: Tensor) -> Tensor:
+    """[C] of two prompts' features [2, C, E] and patch features [M, E], class by class; the plan is a constant."""
+    found = []
+    for c in range(text.shape[1]):
+        total = torch.zeros((), dtype=text.dtype)
+        plan = slow_plan([[1 - float(patch @ text[p, c]) for p in range(2)] for patch in patches])
+        for m, patch in enumerate(patches):
+            for p in range(2):
+                total = total + plan[m][p] * (patch @ text[p, c])
+        found.append(total)
+    return torch.stack(found)
+
+
+def slow_plan(
+    cost: Sequence[Sequence[float]], *, regularisation: float = 0.1, mass: float = 0.8, rounds: int = 100
+) -> list[list[float]]:
+    """Entropic plan [M][P] on plain numbers: a patch gives at most 1 / M, a prompt receives mass / P (FedOTP, 100 iterations)."""
+    M, P = len(cost), len(cost[0])
+    K = [[math.exp(-c / regularisation) for c in row] for row in cost]
+    give, receive = [1.0] * M, [1.0] * P
+    for _ in range(rounds):
+        give = [min(1.0, 1 / M / sum(K[m][p] * receive[p] for p in range(P))) for m in range(M)]
+        receive = [mass / P / sum(K[m][p] * give[m] for m in range(M)) for p in range(P)]
+    return [[give[m] * K[m][p] * receive[p] for p in range(P)] for m in range(M)]
+
+
+@dataclass
+class Slow(ABC):
+    """One run of a method; a subclass says what is differentiated and what becomes of the gradients."""
+
+    world: Federation
+    params: Any
+    settings: Settings
+    privacy: Privacy
+    schedule: Schedule
+    own: dict[int, State] = field(default_factory=dict)  # of the clients that took part
+    _waiting: dict[int, list[int]] = field(default_factory=dict)  # what is left of each client's epoch
+    _epochs: dict[int, int] = field(default_factory=dict)
+
+    local: ClassVar[tuple[str, ...]] = ()  # noised by the client
+    central: ClassVar[tuple[str, ...]] = ()  # noised by the server
+
+    # --- what a method says
+
+    @abstractmethod
+    def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor) -> State: ...
+
+    @abstractmethod
+    def leaves(self, server: State, own: State, k: int, r: int) -> State:
+        """What is differentiated."""
+
+    @abstractmethod
+    def prompt(self, leaves: State, server: State, own: State) -> Tensor:
+        """p_i of the forward pass."""
+
+    @abstractmethod
+    def finish(self, server: State, own: State, leaves: State, d: State) -> tuple[State, State]:
+        """What a client keeps and what it sends, from the (clipped, noised) gradients of its leaves."""
+
+    def public_loss(self, leaves: State, server: State, own: State) -> Tensor | None:
+        """A part of the loss that no record enters."""
+        return None
+
+    def aggregate(self, server: State, sent: dict[int, State], r: int) -> State:
+        """p_G - eta_G (mean gradient + one noise of the server)."""
+        total = torch.zeros_like(server["p_G"])
+        for message in sent.values():
+            total = total + message["gradient"] / len(sent)
+        if self.noisy:
+            total = total + self.draw("p_G", generator(self.schedule.seed, "server", r, "noise on p_G"), total.shape)
+        public = {"hard": server["hard"]} if "hard" in server else {}
+        return public | {"p_G": server["p_G"] - self.settings.global_rate * total}
+
+    # --- the run
+
+    @property
+    def noisy(self) -> bool:
+        return math.isfinite(self.privacy.epsilon)
+
+    def run(self) -> list[tuple[State, dict[int, State], dict[int, State]]]:
+        """After every round: the server's state, what the cohort keeps, and what it sent."""
+        b, d = self.settings.prompt_length, self.world.clip.width
+        g = generator(self.schedule.seed, "initial")
+        p_G, p_L = (0.02 * torch.randn(b, d, generator=g) for _ in range(2))
+        words = [tiny_clip.VOCABULARY[word] for word in "a photo of a".split()]
+        hard = self.world.clip.model.token_embedding.weight[words].detach()
+        public = server = {name: t.double() for name, t in self.start(p_G, p_L, hard).items()}
+        rounds = []
+        for r in range(self.schedule.rounds):
+            order = torch.randperm(self.schedule.clients, generator=generator(self.schedule.seed, "cohort", r)).tolist()
+            sent = {}
+            for k in sorted(order[: self.schedule.per_round]):
+                self.own[k], sent[k] = self.client(server, self.own.get(k, public), k, r)
+            server = self.aggregate(server, sent, r)
+            rounds.append((server, {k: self.own[k] for k in sent}, sent))
+        return rounds
+
+    def client(self, server: State, own: State, k: int, r: int) -> tuple[State, State]:
+        leaves = self.leaves(server, own, k, r)
+        each = [self.gradients(leaves, server, own, record) for record in self.sample(k, r)]
+        d = {name: self.clipped([one[name] for one in each], leaf) for name, leaf in leaves.items()}
+        if self.noisy:
+            for name in self.local:
+                own_noise = generator(self.schedule.seed, "client", k, r, f"noise on {name}")
+                d[name] = d[name] + self.draw(name, own_noise, d[name].shape)
+        live = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+        if (loss := self.public_loss(live, server, own)) is not None:
+            more = torch.autograd.grad(loss, list(live.values()))
+            d = {name: d[name] + g for name, g in zip(live, more, strict=True)}
+        return self.finish(server, own, leaves, d)
+
+    def sample(self, k: int, r: int) -> list[str]:
+        """The batch: dealt from a shuffled stack, which is shuffled anew when it has no full batch left; or a coin per record."""
+        records, size = self.world.training[k], self.settings.batch
+        if self.privacy.sampler == "poisson":
+            coins = torch.rand(len(records), generator=generator(self.schedule.seed, "client", k, r, "batch")).tolist()
+            return [record for record, coin in zip(records, coins, strict=True) if coin < size / len(records)]
+        size = min(size, len(records))
+        if len(self._waiting.get(k, [])) < size:
+            epoch = self._epochs[k] = self._epochs.get(k, -1) + 1
+            shuffle = generator(self.schedule.seed, "client", k, "epoch", epoch)
+            self._waiting[k] = torch.randperm(len(records), generator=shuffle).tolist()
+        return [records[self._waiting[k].pop(0)] for _ in range(size)]
+
+    def gradients(self, leaves: State, server: State, own: State, record: str) -> State:
+        """Of one record's cross-entropy in every leaf."""
+        live = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+        loss = cross_entropy(
+            self.similarities(self.prompt(live, server, own), record), self.world.labels[record], self.world.clip.scale
+        )
+        return dict(zip(live, torch.autograd.grad(loss, list(live.values())), strict=True))
+
+    def similarities(self, prompt: Tensor, record: str) -> Tensor:
+        row = self.world.ids.index(record)
+        return text_features(self.world.clip, prompt, self.world.classes) @ self.world.features[row].double()
+
+    def clipped(self, each: list[Tensor], leaf: Tensor) -> Tensor:
+        """Of the gradients of the records: their plain mean, the sum of the clipped ones over |B|, or the mean clipped once."""
+        total = torch.zeros_like(leaf)
+        for g in each:
+            by_record = self.noisy and self.privacy.clip == "record"
+            factor = min(1.0, self.privacy.clip_norm / max(float(g.norm()), 1e-30)) if by_record else 1.0
+            total = total + factor * g / (self.settings.batch if by_record else len(each))
+        if self.noisy and self.privacy.clip == "batch":
+            total = total * min(1.0, self.privacy.clip_norm / max(float(total.norm()), 1e-30))
+        return total
+
+    def draw(self, name: str, own: torch.Generator, shape: torch.Size) -> Tensor:
+        """Noise of DP-FPL's theorem 3.3 with c = 1."""
+        sensitivity = self.privacy.clip_norm / self.settings.batch
+        if name in self.central:
+            sensitivity /= self.schedule.per_round
+        std = sensitivity * math.sqrt(self.schedule.rounds * math.log(1 / self.privacy.delta)) / self.privacy.epsilon
+        return std * torch.randn(shape, generator=own).double()
+
+
+class Local(Slow):
+    local = ("p_L",)
+
+    def start(self, p_G, p_L, hard):
+        return {"p_L": p_L}
+
+    def leaves(self, server, own, k, r):
+        return {"p_L": own["p_L"]}
+
+    def prompt(self, leaves, server, own):
+        return leaves["p_L"]
+
+    def finish(self, server, own, leaves, d):
+        return {"p_L": own["p_L"] - self.settings.local_rate * d["p_L"]}, {}
+
+    def aggregate(self, server, sent, r):
+        return server
+
+
+class PromptFL(Slow):
+    local = ("p_G",)
+
+    def start(self, p_G, p_L, hard):
+        return {"p_G": p_G}
+
+    def leaves(self, server, own, k, r):
+        return {"p_G": server["p_G"]}
+
+    def prompt(self, leaves, server, own):
+        return leaves["p_G"]
+
+    def finish(self, server, own, leaves, d):
+        return {}, {"p_G": server["p_G"] - self.settings.global_rate * d["p_G"]}
+
+    def aggregate(self, server, sent, r):
+        n = {k: 1 if self.noisy else len(self.world.training[k]) for k in sent}
+        return {"p_G": torch.stack([n[k] / sum(n.values()) * message["p_G"] for k, message in sent.items()]).sum(0)}
+
+
+class FedOTP(Slow):
+    local, central = ("p_L",), ("p_G",)
+
+    def start(self, p_G, p_L, hard):
+        return {"p_G": p_G, "p_L": p_L}
+
+    def leaves(self, server, own, k, r):
+        return {"p_G": server["p_G"], "p_L": own["p_L"]}
+
+    def prompt(self, leaves, server, own):
+        if self.params.match == "sum":
+            return leaves["p_G"] + leaves["p_L"]
+        return torch.stack([leaves["p_G"], leaves["p_L"]])
+
+    def similarities(self, prompt, record):
+        if self.params.match == "sum":
+            return super().similarities(prompt, record)
+        text = torch.stack([text_features(self.world.clip, p, self.world.classes) for p in prompt])
+        return transport_similarity(text, self.world.patches[self.world.ids.index(record)].double())
+
+    def finish(self, server, own, leaves, d):
+        return {"p_L": own["p_L"] - self.settings.local_rate * d["p_L"]}, {"gradient": d["p_G"]}
+
+
+class FedPGP(Slow):
+    local, central = ("u", "v"), ("p_G",)
+
+    def start(self, p_G, p_L, hard):
+        u, values, v = torch.linalg.svd(p_L, full_matrices=False)
+        k = self.params.rank
+        return {"p_G": p_G, "u": u[:, :k], "v": torch.diag(values[:k]) @ v[:k], "hard": hard}
+
+    def leaves(self, server, own, k, r):
+        return {"p_G": server["p_G"], "u": own["u"], "v": own["v"]}
+
+    def prompt(self, leaves, server, own):
+        return leaves["p_G"] + leaves["u"] @ leaves["v"]
+
+    def public_loss(self, leaves, server, own):
+        clip, names = self.world.clip, self.world.classes
+        t_0 = text_features(clip, server["hard"], names)
+        t_G = text_features(clip, leaves["p_G"], names)
+        t_i = text_features(clip, self.prompt(leaves, server, own), names)
+        loss = torch.zeros((), dtype=torch.float64)
+        for c in range(len(names)):
+            toward = torch.exp(t_0[c] @ t_G[c] / self.params.temperature)
+            away = torch.exp(t_G[c] @ t_i[c] / self.params.temperature)
+            loss = loss - torch.log(toward / (toward + away)) / len(names)
+        return self.params.mu * loss
+
+    def finish(self, server, own, leaves, d):
+        rate = self.settings.local_rate
+        return {"u": own["u"] - rate * d["u"], "v": own["v"] - rate * d["v"]}, {"gradient": d["p_G"]}
+
+
+class DPFPL(Slow):
+    central = ("p_G",)
+
+    @property
+    def local(self):
+        return ("u", "v") if self.params.rank else ("p_L",)
+
+    def start(self, p_G, p_L, hard):
+        return {"p_G": p_G, "p_L": p_L}
+
+    def leaves(self, server, own, k, r):
+        if not self.params.rank:
+            return {"p_G": server["p_G"], "p_L": own["p_L"]}
+        p_L = own["p_L"]
+        random = generator(self.schedule.seed, "client", k, r, "power")
+        Q = torch.randn(p_L.shape[1], self.params.rank, generator=random).double()
+        u = torch.linalg.qr(p_L @ Q).Q
+        v = torch.linalg.qr(p_L.T @ u).Q.T
+        return {"p_G": server["p_G"], "u": u, "v": v}
+
+    def prompt(self, leaves, server, own):
+        """p_G + u v + r, with r the constant that makes it p_G + p_L; without residual the constant that makes it p_G + u u^T p_L."""
+        if not self.params.rank:
+            return leaves["p_G"] + leaves["p_L"]
+        u, v = leaves["u"].detach(), leaves["v"].detach()
+        r = own["p_L"] - u @ v if self.params.residual else u @ u.T @ own["p_L"] - u @ v
+        return leaves["p_G"] + leaves["u"] @ leaves["v"] + r
+
+    def finish(self, server, own, leaves, d):
+        if self.params.rank:
+            u, v = leaves["u"], leaves["v"]
+            d_L = d["u"] @ v + u @ d["v"] - u @ u.T @ d["u"] @ v  # eq. 4
+        else:
+            d_L = d["p_L"]
+        return {"p_L": own["p_L"] - self.settings.local_rate * d_L}, {"gradient": d["p_G"]}
+
+
+class ZeroShot(Slow):
+    def start(self, p_G, p_L, hard):
+        return {"hard": hard}
+
+    def leaves(self, server, own, k, r):
+        return {}
+
+    def prompt(self, leaves, server, own):
+        return server["hard"]
+
+    def client(self, server, own, k, r):
+        return {}, {}
+
+    def finish(self, server, own, leaves, d):
+        return {}, {}
+
+    def aggregate(self, server, sent, r):
+        return server
+
+
+ORACLES = {
+    "dpfpl": DPFPL, "fedotp": FedOTP, "fedpgp": FedPGP, "local": Local, "promptfl": PromptFL, "zeroshot": ZeroShot,
+}  # fmt: skip

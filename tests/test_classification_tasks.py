@@ -1,0 +1,769 @@
+"""Classification tasks: what a client holds, the digits, the drawn symbols, and ten real data sets in miniature."""
+
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+from fedaudit.errors import InputError
+from fedaudit.tasks import digits as digits_task
+from fedaudit.tasks import drawings, imagesets
+from fedaudit.tasks import glyphs as glyphs_task
+from fedaudit.tasks import images as images_task
+from fedaudit.tasks.digits import digits
+from fedaudit.tasks.glyphs import glyphs
+from fedaudit.tasks.images import images
+from fedaudit.tasks.imagesets import IMAGE_SETS, load
+from fedaudit.tasks.labelled import Labelled, chosen, federate
+from tests import miniimages
+from tests.minidata import picture, write
+
+PARAMS = digits_task.Params()
+TASKS = (digits_task, glyphs_task, images_task)
+
+
+def _labelled(classes=9, train=16, test=2, name="toy", first=0):
+    """Pixels that number the pictures: training from 0 on, test from 30,000 on."""
+
+    def pixels(start, n):
+        return (
+            np.arange(start, start + n, dtype=np.int64)
+            .view(np.uint8)
+            .reshape(n, 1, 8)[..., :3]
+            .copy()
+            .reshape(n, 1, 1, 3)
+        )
+
+    labels = np.random.default_rng(7).permutation(np.repeat(np.arange(classes), train))
+    unseen = np.repeat(np.arange(classes), test)
+    names = tuple(f"{name} {c}" for c in range(classes))
+    return Labelled(name, names, pixels(first, len(labels)), labels, pixels(30_000, len(unseen)), unseen)
+
+
+def _number(record):
+    low, middle, high = record.image.ravel().tolist()
+    return low + 256 * middle + 65536 * high
+
+
+def _federate(*domains, clients=3, seed=0, **changes):
+    return federate(domains, params=dataclasses.replace(PARAMS, **changes), clients=clients, seed=seed)
+
+
+def _content(federation):
+    return [(r.id, r.group, _number(r)) for r in federation.records.values()], list(federation.truth.items())
+
+
+KINDS = {
+    "pathological": {},
+    "few-shot": {"shots": 12},
+    "dirichlet": {"partition": "dirichlet", "dirichlet": 0.5},
+    "dominant": {"partition": "dominant", "shots": 8},
+}
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+# --- what a client holds
+
+
+@each_kind
+def test_a_record_shows_an_image_and_says_its_class(kind):
+    domain = _labelled()
+    federation = _federate(domain, **kind)
+    assert federation.classes == domain.classes
+    assert federation.novel == federation.novel_test == ()
+    for record in federation.records.values():
+        assert record.prompt == "<image>"
+        assert record.text == record.group
+        assert record.references == (record.text,)
+    for client in federation.clients:
+        for record in (*client.records, *client.reference):
+            assert record.text == domain.classes[domain.labels[_number(record)]]
+
+
+@each_kind
+def test_a_client_owns_the_classes_that_it_holds_in_label_order(kind):
+    federation = _federate(_labelled(classes=12), clients=4, **kind)
+    for client in federation.clients:
+        held = {record.group for record in (*client.records, *client.reference)}
+        assert client.classes == tuple(name for name in federation.classes if name in held)
+
+
+@pytest.mark.parametrize("kind", [KINDS["pathological"], KINDS["dirichlet"]])
+@pytest.mark.parametrize("clients", [1, 2, 5, 9])
+def test_no_training_record_is_dropped_or_held_twice(kind, clients):
+    domain = _labelled()
+    federation = _federate(domain, clients=clients, **kind)
+    numbers = [_number(r) for c in federation.clients for r in (*c.records, *c.reference)]
+    assert sorted(numbers) == list(range(len(domain.labels)))
+    assert [_number(r) for r in federation.test] == list(range(30_000, 30_000 + len(domain.test_labels)))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.9])
+def test_the_reference_records_are_a_fixed_share_that_nobody_trains_on(share):
+    for client in _federate(_labelled(), reference_share=share).clients:
+        n = len(client.records) + len(client.reference)
+        assert n == 48
+        assert len(client.reference) == max(1, round(share * n))
+        assert not {r.id for r in client.training_records} & {r.id for r in client.reference}
+        assert 0 < client.member.sum() < len(client.records)
+
+
+def test_ids_are_numbers_within_a_client_and_say_nothing_of_roles():
+    """Over many clients, members, held-out and reference records have the same numbers (z below 4) and classes."""
+    clients = [c for seed in range(40) for c in _federate(_labelled(), seed=seed).clients]
+    numbers, roles, classes = [], [], []
+    for client in clients:
+        parts = [*zip(client.records, client.member.astype(int), strict=True), *((r, 2) for r in client.reference)]
+        own = [int(record.id.removeprefix(f"{client.name}-")) for record, _ in parts]
+        assert sorted(own) == list(range(48))
+        assert own[: len(client.records)] == sorted(own[: len(client.records)])
+        numbers += own
+        roles += [role for _, role in parts]
+        classes += [record.group for record, _ in parts]
+    numbers, roles, classes = np.array(numbers), np.array(roles), np.array(classes)
+    for role in range(3):
+        mine, others = numbers[roles == role], numbers[roles != role]
+        assert abs(mine.mean() - others.mean()) < 4 * numbers.std() * np.sqrt(1 / len(mine) + 1 / len(others))
+        for name in np.unique(classes):
+            p, q = (classes[roles == role] == name).mean(), (classes[roles != role] == name).mean()
+            assert abs(p - q) < 4 * np.sqrt(1 / 9 * (1 / len(mine) + 1 / len(others)))
+    assert abs((roles == 1).sum() / (roles < 2).sum() - 0.5) < 4 * 0.5 / np.sqrt((roles < 2).sum())
+
+
+@each_kind
+def test_the_seed_decides_everything(kind):
+    one, again, other = (_content(_federate(_labelled(), seed=seed, **kind)) for seed in (0, 0, 1))
+    assert one == again
+    assert one != other
+
+
+def test_the_reference_share_does_not_change_who_holds_what():
+    def shares(share):
+        federation = _federate(_labelled(), reference_share=share)
+        return [{(r.id, _number(r)) for r in (*c.records, *c.reference)} for c in federation.clients]
+
+    assert shares(0.1) == shares(0.5)
+
+
+def test_a_picture_that_two_clients_hold_has_one_role():
+    federation = _federate(_labelled(), clients=6, partition="dominant", shots=16)
+    roles = {}
+    for client in federation.clients:
+        for record, used in zip(client.records, client.member, strict=True):
+            roles.setdefault(_number(record), []).append("member" if used else "held out")
+        for record in client.reference:
+            roles.setdefault(_number(record), []).append("reference")
+    assert max(map(len, roles.values())) > 1, "some picture is shared"
+    assert all(len(set(found)) == 1 for found in roles.values())
+    assert len(federation.records) == sum(map(len, roles.values())) + len(federation.test), "ids are each client's own"
+
+
+def test_the_dominant_partition_takes_16_shots_by_default():
+    for client in _federate(_labelled(classes=10), clients=4, partition="dominant").clients:
+        names = [r.group for r in (*client.records, *client.reference)]
+        assert sorted(names.count(name) for name in set(names)) == [4] * 7 + [16]
+
+
+def test_two_domains_give_each_half_of_the_clients_one():
+    print_, neon = _labelled(classes=4), _labelled(classes=4, name="toy", first=1000)
+    neon = dataclasses.replace(neon, name="neon")
+    other = dataclasses.replace(print_, name="print", classes=("toy 0", "toy 1", "x", "y"))
+    federation = _federate(other, neon, clients=5)
+    held = [{_number(r) >= 1000 for r in (*c.records, *c.reference)} for c in federation.clients]
+    assert held == [{False}] * 3 + [{True}] * 2, "the first half is the larger one"
+    assert federation.classes == ("toy 0", "toy 1", "x", "y", "toy 2", "toy 3"), "a name that both have is one class"
+    for part, domain in ((slice(3), other), (slice(3, 5), neon)):
+        owned = [name for c in federation.clients[part] for name in c.classes]
+        assert sorted(owned) == sorted(domain.classes)
+    assert len(federation.test) == 16
+    assert [r.id for r in federation.test[7:9]] == ["test-print-00007", "test-neon-00000"]
+    assert len(federation.records) == 2 * 64 + 16
+    with pytest.raises(InputError, match=r"print, for 5 of 10 clients: --clients 5: a pathological split .* 4 classes"):
+        _federate(other, neon, clients=10)
+    with pytest.raises(InputError, match="--clients 1: two domains need at least a client each"):
+        _federate(other, neon, clients=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("prnt", r"--domain prnt: no 'prnt' \(did you mean 'print'\?\); there are print, neon, dots"),
+        ("print+", r"--domain print\+: no ''"),
+        ("print+print", r"--domain print\+print: give one name, or two different ones as in A\+B"),
+        ("print+neon+dots", "give one name, or two different ones"),
+    ],
+)
+def test_domains_that_are_not_there(value, complaint):
+    known = ("print", "neon", "dots")
+    assert chosen("neon", known, flag="--domain") == ["neon"]
+    assert chosen("neon + print", known, flag="--domain") == ["neon", "print"]
+    with pytest.raises(InputError, match=complaint):
+        chosen(value, known, flag="--domain")
+
+
+def test_classes_without_records_are_named():
+    whole = _labelled(classes=3)
+    for field, kind in (("labels", "training"), ("test_labels", "test")):
+        with pytest.raises(InputError, match=f"toy: class 'toy 2' has no {kind} records"):
+            dataclasses.replace(whole, **{field: getattr(whole, field) % 2})
+        with pytest.raises(InputError, match=f"toy has no {kind} records"):
+            dataclasses.replace(whole, **{field: np.array([], np.int64)})
+
+
+def test_clients_that_would_hold_too_little():
+    with pytest.raises(
+        InputError, match=r"--clients 9: a client would hold 3 records of toy and needs 4; lower --clients"
+    ):
+        _federate(_labelled(train=3), clients=9)
+    with pytest.raises(InputError, match=r"--clients 9: a client would hold 2 records"):
+        _federate(_labelled(), clients=9, shots=2)
+    with pytest.raises(InputError, match=r"--clients 10: a pathological split needs .* there are 9 classes"):
+        _federate(_labelled(), clients=10)
+    with pytest.raises(
+        InputError, match=r"--clients 50 with --dirichlet 0.3: .* fewer than 4 of the 144 training records"
+    ):
+        _federate(_labelled(), clients=50, partition="dirichlet")
+    with pytest.raises(InputError, match=r"--shots 17: class 'toy \d' has only 16 training records"):
+        _federate(_labelled(), shots=17)
+
+
+def test_a_client_that_gets_only_roles_of_earlier_clients_is_refused_if_one_is_missing():
+    """With two classes of four pictures, later clients of the dominant split hold only pictures that have a role."""
+    outcomes = set()
+    for seed in range(30):
+        try:
+            _federate(_labelled(classes=2, train=4), clients=4, seed=seed, partition="dominant", shots=4)
+            outcomes.add("fine")
+        except InputError as error:
+            outcomes.add(str(error).partition(" has ")[2])
+    assert "fine" in outcomes
+    complaint = "raise --shots, or lower --clients or --reference-share"
+    assert f"5 records, too few for members, held-out and reference records; {complaint}" in outcomes
+    with pytest.raises(InputError, match=r"client-00 has 4 records, too few .* --reference-share"):
+        _federate(_labelled(train=4), clients=9, reference_share=0.9)
+
+
+@pytest.mark.parametrize("clients", [4, 16, 36])
+def test_the_least_a_client_may_hold_has_every_role(clients):
+    federation = _federate(
+        _labelled(classes=36, train=4), clients=clients, reference_share=0.9 if clients == 4 else 0.25
+    )
+    for client in federation.clients:
+        assert client.reference
+        assert 0 < client.member.sum() < len(client.records)
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize("module", TASKS, ids=lambda m: m.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"partition": "iid"}, "partition must be pathological, dirichlet or dominant, not iid"),
+        ({"dirichlet": 0.0}, "dirichlet must lie between 0.001 and 1000000, not 0.0"),
+        ({"dirichlet": float("nan")}, "dirichlet must lie between 0.001 and 1000000, not nan"),
+        ({"shots": -1}, "shots must be at least 0, and 0 with a dirichlet partition, not -1"),
+        ({"shots": 4, "partition": "dirichlet"}, "shots must be at least 0, and 0 with a dirichlet partition, not 4"),
+        ({"reference_share": 0.0}, "reference_share must lie between 0.05 and 0.9, not 0.0"),
+        ({"reference_share": 1.0}, "reference_share must lie between 0.05 and 0.9, not 1.0"),
+    ],
+)
+def test_parameters_out_of_range_are_named(module, changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        module.Params(**changes)
+    assert module.LEARNER == "prompts"
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_sizes_of_glyphs_out_of_range_are_named(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+        glyphs_task.Params(**{name: 0})
+
+
+def test_the_shared_parameters_are_the_same_in_every_task():
+    shared = {field.name: (field.default, field.metadata) for field in dataclasses.fields(digits_task.Params)}
+    for module in TASKS:
+        own = {field.name: (field.default, field.metadata) for field in dataclasses.fields(module.Params)}
+        assert shared.items() <= own.items()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "known"), [(glyphs_task, "domain", drawings.DOMAINS), (images_task, "dataset", IMAGE_SETS)]
+)
+def test_the_help_names_every_choice(module, name, known):
+    told = next(field for field in dataclasses.fields(module.Params) if field.name == name)
+    assert set(known) <= set(told.metadata["help"].replace(",", " ").split())
+    assert told.default in known
+
+
+# --- digits
+
+
+def test_digits_are_scikit_learns_enlarged():
+    from sklearn.datasets import load_digits
+
+    data, (pictures, labels) = load_digits(), digits_task._load()
+    assert pictures.shape == (1797, 32, 32, 3)
+    assert np.array_equal(labels, data.target)
+    assert not pictures[:, :4].any(), "a frame of four pixels"
+    assert not pictures[:, :, -4:].any()
+    means = pictures[:, 4:28, 4:28, 0].reshape(1797, 8, 3, 8, 3).mean(axis=(2, 4))
+    assert np.corrcoef(means.ravel(), data.images.ravel())[0, 1] > 0.98
+    for one in (0, 1000):
+        assert np.ptp(pictures[one], axis=-1).max() == 0, "grey"
+        assert pictures[one, 5 + 3 * 2, 5 + 3 * 4, 0] == pytest.approx(255 / 16 * data.images[one, 2, 4], abs=1)
+
+
+def test_half_of_each_digit_is_for_testing():
+    pictures, labels = digits_task._load()
+    federation = digits(digits_task.Params(), clients=10, seed=0)
+    assert federation.classes == digits_task.CLASSES
+    held = [(r.group, r.content) for c in federation.clients for r in (*c.records, *c.reference)]
+    seen = [(r.group, r.content) for r in federation.test]
+    everything = [(federation.classes[k], _content_of(pixels)) for k, pixels in zip(labels, pictures, strict=True)]
+    assert sorted(held + seen) == sorted(everything)
+    for k, name in enumerate(federation.classes):
+        n = int((labels == k).sum())
+        assert [sum(group == name for group, _ in part) for part in (held, seen)] == [n - n // 2, n // 2]
+    assert sorted(c.classes for c in federation.clients) == sorted((name,) for name in federation.classes)
+    other = digits(digits_task.Params(), clients=10, seed=1)
+    assert {r.content for r in other.test} != {content for _, content in seen}
+
+
+def _content_of(pixels):
+    return f"{pixels.shape}".encode() + pixels.tobytes()
+
+
+# --- drawn symbols
+
+
+def test_glyphs_have_train_and_test_pictures_of_every_class():
+    params = glyphs_task.Params(train=5, test=2)
+    federation = glyphs(params, clients=10, seed=0)
+    assert federation.classes == drawings.CLASSES
+    held = [r for c in federation.clients for r in (*c.records, *c.reference)]
+    for part, each in ((held, 5), (federation.test, 2)):
+        names = [r.text for r in part]
+        assert {name: names.count(name) for name in drawings.CLASSES} == dict.fromkeys(drawings.CLASSES, each)
+        assert {r.image.shape for r in part} == {(32, 32, 3)}
+    assert len({r.content for r in (*held, *federation.test)}) == 7 * len(drawings.CLASSES)
+    more = glyphs(dataclasses.replace(params, test=3), clients=10, seed=0)
+    assert [r.content for c in more.clients for r in c.records] == [
+        r.content for c in federation.clients for r in c.records
+    ]
+    assert [r.content for r in glyphs(params, clients=10, seed=0).test] == [r.content for r in federation.test]
+
+
+def test_glyphs_of_two_styles_share_their_classes():
+    federation = glyphs(glyphs_task.Params(domain="print+neon", train=4, test=1), clients=6, seed=0)
+    assert federation.classes == drawings.CLASSES
+    for half in (federation.clients[:3], federation.clients[3:]):
+        assert sorted(name for c in half for name in c.classes) == sorted(drawings.CLASSES)
+    bright = [np.mean([r.image.mean() for r in (*c.records, *c.reference)]) for c in federation.clients]
+    assert min(bright[:3]) > max(bright[3:]) + 40, "paper is light, a wall at night is dark"
+    with pytest.raises(
+        InputError, match=r"--domain prit: no 'prit' \(did you mean 'print'\?\); there are print, outline"
+    ):
+        glyphs(glyphs_task.Params(domain="prit"), clients=6, seed=0)
+
+
+# --- real data sets
+
+
+LAYOUTS = [(name, coop) for name in miniimages.BUILDERS for coop in (True, False)]
+each_layout = pytest.mark.parametrize(
+    ("name", "coop"), LAYOUTS, ids=lambda x: x if isinstance(x, str) else "coop" if x else "official"
+)
+each_set = pytest.mark.parametrize("name", miniimages.BUILDERS)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Every data set in both layouts: root and what is to be found; nobody may change these files."""
+    made = {}
+    for name, coop in LAYOUTS:
+        root = tmp_path_factory.mktemp(f"{name}-{coop}")
+        made[name, coop] = root, miniimages.BUILDERS[name](root, coop)
+    return made
+
+
+def _load(name, root, seed=0):
+    return load(name, root, np.random.default_rng(seed))
+
+
+def _images(name, root, clients=3, seed=0, **changes):
+    return images(images_task.Params(dataset=name, data_root=str(root), **changes), clients=clients, seed=seed)
+
+
+def _base(name, root):
+    return imagesets._base(name, IMAGE_SETS[name], root)
+
+
+def _rows(found, base):
+    """{"train" or "test": {file: class name}} of a Labelled; arrays go by their number."""
+    numbers = {miniimages.cifar_pixels(n).tobytes(): str(n) for n in range(110)}
+
+    def key(one):
+        return numbers[one.tobytes()] if isinstance(one, np.ndarray) else one.relative_to(base).as_posix()
+
+    parts = {"train": (found.pictures, found.labels), "test": (found.test_pictures, found.test_labels)}
+    return {
+        split: {key(one): found.classes[label] for one, label in zip(pictures, labels, strict=True)}
+        for split, (pictures, labels) in parts.items()
+    }
+
+
+@each_layout
+def test_each_data_set_has_its_classes_labels_and_split(data, name, coop):
+    root, expected = data[name, coop]
+    found = _load(name, root)
+    rows = _rows(found, _base(name, root))
+    assert found.classes == tuple(sorted({said for part in expected.values() for said in part.values()}))
+    if "all" in expected:
+        assert rows["train"] | rows["test"] == expected["all"]
+        assert {name: list(rows["test"].values()).count(name) for name in found.classes} == dict.fromkeys(
+            found.classes, 3
+        )
+        assert _rows(_load(name, root, seed=1), _base(name, root)) != rows, "the seed draws the test pictures"
+    else:
+        assert rows == expected
+
+
+@each_layout
+def test_the_data_root_may_be_the_data_sets_own_folder(data, name, coop):
+    root, _ = data[name, coop]
+    base = _base(name, root)
+    assert _base(name, base) == base
+
+
+@each_layout
+def test_a_federation_of_a_real_data_set(data, name, coop):
+    root, _ = data[name, coop]
+    found, federation = _load(name, root), _images(name, root)
+    held = [r for c in federation.clients for r in (*c.records, *c.reference)]
+    assert len(held) == len(found.labels)
+    assert len(federation.test) == len(found.test_labels)
+    assert [len(c.classes) for c in federation.clients] == [1, 1, 1]
+    for record in (*held[:4], *federation.test[:4]):
+        assert isinstance(record.picture, np.ndarray) == name.startswith("cifar")
+        assert record.image.shape == ((32, 32, 3) if name.startswith("cifar") else (8, 12, 3))
+
+
+def _torchvision(name, root):
+    """What torchvision's reader says of the layout, as in `_rows`; its validation pictures join the training."""
+    from torchvision import datasets
+
+    def files(made):
+        paths = getattr(made, "_image_files", None) or made._images
+        return zip(paths, (made.classes[label] for label in made._labels), strict=True)
+
+    if name == "oxford_pets":
+        parts = {split: files(datasets.OxfordIIITPet(root, split)) for split in ("trainval", "test")}
+    elif name == "oxford_flowers":
+        parts = {split: files(datasets.Flowers102(root, split)) for split in ("train", "val", "test")}
+    elif name == "food101":
+        parts = {split: files(datasets.Food101(root, split)) for split in ("train", "test")}
+    elif name == "dtd":
+        parts = {split: files(datasets.DTD(root, split)) for split in ("train", "val", "test")}
+    elif name == "fgvc_aircraft":
+        parts = {split: files(datasets.FGVCAircraft(root, split)) for split in ("trainval", "test")}
+    elif name == "eurosat":
+        made = datasets.EuroSAT(root)
+        parts = {"all": ((path, made.classes[label]) for path, label in made.samples)}
+    rows = {}
+    for split, pairs in parts.items():
+        rows.setdefault("train" if split in ("val", "trainval") else split, {}).update(
+            {str(p): said for p, said in pairs}
+        )
+    return rows
+
+
+def _plain(said):
+    """A class name without what torchvision's readers and ours write differently."""
+    long = {"Annual Crop Land": "AnnualCrop", "Sea or Lake": "SeaLake"}
+    return long.get(said, said).lower().replace("_", " ").rstrip("?")
+
+
+@pytest.mark.parametrize("name", ["oxford_pets", "oxford_flowers", "food101", "dtd", "fgvc_aircraft", "eurosat"])
+def test_the_official_layouts_are_those_that_torchvision_reads(data, name, monkeypatch):
+    monkeypatch.setattr("torchvision.datasets.flowers102.check_integrity", lambda *_: True)  # of the full-size files
+    root, _ = data[name, False]
+    found = _load(name, root)
+    rows = _rows(found, root)
+    ours = {"all": rows["train"] | rows["test"]} if name == "eurosat" else rows
+    theirs = _torchvision(name, str(root))
+    assert {s: {str(root / f): _plain(said) for f, said in part.items()} for s, part in ours.items()} == {
+        s: {f: _plain(said) for f, said in part.items()} for s, part in theirs.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "kind"), [("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")])
+@pytest.mark.parametrize("train", [True, False])
+def test_cifar_is_read_as_torchvision_reads_it(data, name, kind, train, monkeypatch):
+    from torchvision import datasets
+
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
+    root, _ = data[name, False]
+    theirs, found = getattr(datasets, kind)(str(root), train=train), _load(name, root)
+    pictures, labels = (found.pictures, found.labels) if train else (found.test_pictures, found.test_labels)
+    assert np.array_equal(np.stack(pictures), theirs.data)
+    names = [theirs.classes[label].replace("_", " ") for label in theirs.targets]
+    assert [found.classes[label] for label in labels] == names
+
+
+def test_caltech_has_torchvisions_classes_but_for_the_cropped_faces(data):
+    from torchvision import datasets
+
+    root, _ = data["caltech101", False]
+    theirs = datasets.Caltech101(str(root)).categories
+    assert theirs == ["Faces", "Faces_easy", "airplanes", "water_lilly"]
+    assert _load("caltech101", root).classes == ("airplane", "face", "water lilly")
+
+
+def test_the_flower_names_are_torchvisions():
+    from torchvision.datasets import Flowers102
+
+    assert list(imagesets.FLOWERS) == Flowers102.classes
+    assert len(set(imagesets.FLOWERS)) == 102
+
+
+@each_layout
+def test_building_a_federation_decodes_one_picture_of_each_class(data, name, coop, monkeypatch):
+    from PIL import ImageFile
+
+    decoded, original = set(), ImageFile.ImageFile.load
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: decoded.add(self.filename) or original(self))
+    federation = _images(name, data[name, coop][0])
+    kinds = {os.path.basename(os.path.dirname(file)) for file in decoded}
+    if name.startswith("cifar"):
+        assert not decoded
+    else:
+        assert len(decoded) == len(federation.classes)
+        assert len(kinds) == (1 if name in ("oxford_pets", "oxford_flowers", "fgvc_aircraft") else len(decoded))
+
+
+def test_two_data_sets_are_a_federation_of_two_domains(data, tmp_path):
+    for name in ("caltech101", "oxford_pets"):
+        shutil.copytree(data[name, True][0], tmp_path, dirs_exist_ok=True)
+    federation = _images("caltech101+oxford_pets", tmp_path, clients=4)
+    assert federation.classes == ("airplane", "face", "water lilly", "abyssinian", "american bulldog", "egyptian mau")
+    owned = [set(c.classes) for c in federation.clients]
+    assert owned[0] | owned[1] == set(federation.classes[:3])
+    assert owned[2] | owned[3] == set(federation.classes[3:])
+
+
+def test_the_split_files_enter_the_key_of_the_training(data, tmp_path):
+    from fedaudit.plan import _data_files
+
+    shutil.copytree(data["oxford_pets", True][0], tmp_path, dirs_exist_ok=True)
+    params = images_task.Params(dataset="oxford_pets", data_root=str(tmp_path))
+    before = _data_files(params)
+    path = tmp_path / "oxford_pets/split_zhou_OxfordPets.json"
+    write(path, json.loads(path.read_text()) | {"val": []})
+    assert _data_files(params) != before
+
+
+# --- what is wrong with the files
+
+
+def test_a_data_root_that_is_not_given_or_not_there(tmp_path):
+    with pytest.raises(
+        InputError, match="--data-root is not given: name the folder that holds caltech-101 and oxford_pets"
+    ):
+        _images("caltech101+oxford_pets", "")
+    with pytest.raises(InputError, match=f"--data-root {tmp_path}/none: no such folder; it should hold dtd"):
+        _images("dtd", tmp_path / "none")
+
+
+@each_set
+def test_a_data_set_that_is_not_there(tmp_path, name):
+    with pytest.raises(InputError) as error:
+        _images(name, tmp_path)
+    kind = IMAGE_SETS[name]
+    for folder in kind.folders:
+        assert f"{tmp_path}/{folder}/{kind.images}" in str(error.value)
+    assert str(error.value).startswith(f"--data-root {tmp_path}: {name} is not there (looked for ")
+    assert str(error.value).endswith(f"; get it from {kind.origin}")
+    assert not list(tmp_path.iterdir()), "looking makes no folders"
+
+
+def test_a_data_set_that_nobody_knows(tmp_path):
+    with pytest.raises(
+        InputError, match=r"--dataset caltech: no 'caltech' \(did you mean 'caltech101'\?\); there are caltech101, "
+    ):
+        _images("caltech", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "images"), [("caltech101", "101_ObjectCategories"), ("eurosat", "2750")])
+def test_folders_without_images(tmp_path, name, images):
+    folder = tmp_path / IMAGE_SETS[name].folders[0] / images
+    folder.mkdir(parents=True)
+    with pytest.raises(InputError, match=f"{folder} holds no folders with images; unpack"):
+        _images(name, tmp_path)
+    write(folder / "anchor/notes.txt", b"")
+    with pytest.raises(InputError, match=rf"{folder}/anchor holds no images \(.jpg, .jpeg, .png\); unpack"):
+        _images(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in miniimages.BUILDERS if not name.startswith("cifar")])
+@pytest.mark.parametrize("coop", [True, False])
+def test_damaged_pictures_are_named_when_they_are_read_and_one_of_each_class_is_read_before(data, tmp_path, name, coop):
+    shutil.copytree(data[name, coop][0], tmp_path, dirs_exist_ok=True)
+    found = load(name, tmp_path, np.random.default_rng((0, 5, 0)))
+    first, last = found.pictures[0], found.pictures[-1]
+    good = last.read_bytes()
+    last.write_bytes(good[: len(good) // 2])
+    bad = next(r for c in _images(name, tmp_path).clients for r in (*c.records, *c.reference) if r.picture == last)
+    with pytest.raises(InputError, match=f"record {bad.id}: {last} is no readable image"):
+        _ = bad.image
+    first.write_bytes(b"")
+    with pytest.raises(InputError, match=rf"{first} is no readable image \(damaged\?\)"):
+        _images(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "coop"),
+    [x for x in LAYOUTS if not x[0].startswith("cifar") and x not in (("caltech101", False), ("eurosat", False))],
+)
+def test_pictures_that_the_lists_name_and_that_are_not_there(data, tmp_path, name, coop):
+    shutil.copytree(data[name, coop][0], tmp_path, dirs_exist_ok=True)
+    gone = _load(name, tmp_path).test_pictures[-1]
+    gone.unlink()
+    with pytest.raises(InputError, match=f"{gone}: no such file, but the lists of {_base(name, tmp_path)} name it"):
+        _load(name, tmp_path)
+    if gone.parent != _base(name, tmp_path) / IMAGE_SETS[name].images:
+        shutil.rmtree(gone.parent)
+        with pytest.raises(InputError, match="no such file, but the lists of"):
+            _load(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda c: b"{", "is no valid JSON"),
+        (lambda c: ["x"], "lacks the key 'train'"),
+        (lambda c: c | {"train": {}}, "'train' must hold a list"),
+        (lambda c: c | {"test": []}, r"'test' must list \[picture, label, class name\], not \[\]"),
+        (
+            lambda c: c | {"test": [["x.jpg", 0]]},
+            r"'test' must list \[picture, label, class name\], not \['x.jpg', 0\]",
+        ),
+        (
+            lambda c: c | {"test": [[p, 0, n] for p, _, n in c["test"]]},
+            "'test' a label has two class names or a name two labels",
+        ),
+        (lambda c: c | {"train": [[p, k, "x"] for p, k, _ in c["train"]]}, "'train' a label has two class names"),
+        (lambda c: c | {"train": [row for row in c["train"] if row[1]]}, "class 'apple pie' has no training records"),
+        (lambda c: c | {"test": [row for row in c["test"] if row[1]]}, "class 'apple pie' has no test records"),
+    ],
+)
+def test_split_files_that_are_damaged(data, tmp_path, change, complaint):
+    shutil.copytree(data["food101", True][0], tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "food-101/split_zhou_Food101.json"
+    write(path, change(json.loads(path.read_text())))
+    with pytest.raises(InputError, match=complaint) as error:
+        _load("food101", tmp_path)
+    assert str(path) in str(error.value) or "food101: class" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "complaint"),
+    [
+        ("oxford_pets", "annotations/trainval.txt", None, r"cannot be read \(No such file"),
+        ("oxford_pets", "annotations/trainval.txt", b"Abyssinian_1\n", "line 1: 'Abyssinian_1' must have 4 parts"),
+        ("oxford_pets", "annotations/test.txt", b"\xff\xfe", "cannot be read"),
+        ("oxford_pets", "annotations/test.txt", b"\n", "oxford_pets has no test records"),
+        ("dtd", "labels/train1.txt", b"banded\n", "line 1: 'banded' must have 2 parts"),
+        ("fgvc_aircraft", "images_variant_test.txt", b"\n0034958\n", "line 2: '0034958' must have 2 parts"),
+        ("ucf101", "ucfTrainTestlist/testlist01.txt", b"x.avi\n", "line 1: 'x.avi' must have 2 parts"),
+        ("food101", "meta/train.json", b"[]", "must hold one JSON object, not list"),
+        ("food101", "meta/train.json", b'{"waffles": 3}', "'waffles' must hold a list, not 3"),
+        ("oxford_flowers", "setid.mat", None, r"is no readable MATLAB file with trnid, valid, tstid"),
+        ("oxford_flowers", "imagelabels.mat", b"no matrix", r"is no readable MATLAB file with labels"),
+        ("cifar10", "data_batch_3", None, r"cannot be read \(No such file .*unpack CIFAR's Python version again"),
+        ("cifar10", "data_batch_3", b"", r"is no batch of CIFAR's Python version \(data, labels\)"),
+        ("cifar10", "data_batch_3", b"\x00" * 50, "is no batch of CIFAR's Python version"),
+        ("cifar10", "batches.meta", pickle.dumps({"x": 1}), r"is no batch of CIFAR's Python version \(label_names\)"),
+        ("cifar100", "test", pickle.dumps([1]), r"is no batch of CIFAR's Python version \(data, fine_labels\)"),
+        (
+            "cifar100",
+            "test",
+            miniimages.python2_pickle({"data": [[1]], "fine_labels": [0]}),
+            "pictures and labels do not fit",
+        ),
+    ],
+)
+def test_lists_that_are_damaged(data, tmp_path, name, file, content, complaint):
+    shutil.copytree(data[name, False][0], tmp_path, dirs_exist_ok=True)
+    path = _base(name, tmp_path) / file
+    path.unlink()
+    if content is not None:
+        write(path, content)
+    with pytest.raises(InputError, match=complaint) as error:
+        _load(name, tmp_path)
+    assert str(path) in str(error.value) or "has no test" in str(error.value)
+
+
+def test_flower_labels_and_numbers_that_do_not_fit(data, tmp_path):
+    shutil.copytree(data["oxford_flowers", False][0], tmp_path, dirs_exist_ok=True)
+    base = tmp_path / "flowers-102"
+    savemat(base / "setid.mat", {"trnid": [[1]], "valid": [[2]], "tstid": [[0]]})
+    with pytest.raises(InputError, match=r"setid.mat: a picture has none of the 33 labels of imagelabels.mat"):
+        _load("oxford_flowers", tmp_path)
+    savemat(base / "imagelabels.mat", {"labels": [[1, 103]]})
+    with pytest.raises(InputError, match=r"imagelabels\.mat: labels must lie between 1 and 102"):
+        _load("oxford_flowers", tmp_path)
+
+
+def test_cifar_labels_beyond_the_names(data, tmp_path):
+    shutil.copytree(data["cifar100", False][0], tmp_path, dirs_exist_ok=True)
+    miniimages.cifar_batch(tmp_path / "cifar-100-python/train", range(9), "fine_labels", 9)
+    with pytest.raises(InputError, match="train: its pictures and labels do not fit"):
+        _load("cifar100", tmp_path)
+
+
+class _Sly:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_batch_that_would_run_code_is_refused(data, tmp_path):
+    shutil.copytree(data["cifar10", False][0], tmp_path, dirs_exist_ok=True)
+    path, made = tmp_path / "cifar-10-batches-py/data_batch_2", tmp_path / "made"
+    write(path, pickle.dumps({"data": _Sly(made), "labels": [0]}))
+    with pytest.raises(InputError, match=f"{path} is no batch of CIFAR's Python version"):
+        _load("cifar10", tmp_path)
+    assert not made.exists()
+
+
+def test_batches_pickled_by_todays_python_are_read_too(data, tmp_path):
+    shutil.copytree(data["cifar100", False][0], tmp_path, dirs_exist_ok=True)
+    path, before = tmp_path / "cifar-100-python/test", _load("cifar100", tmp_path)
+    pixels = np.stack([one.transpose(2, 0, 1).ravel() for one in before.test_pictures])
+    labels = before.test_labels.tolist()
+    for protocol in (2, 4):
+        write(path, pickle.dumps({"data": pixels, "fine_labels": labels}, protocol))
+        assert np.array_equal(np.stack(_load("cifar100", tmp_path).test_pictures), np.stack(before.test_pictures))
+
+
+def test_png_pictures_and_grey_ones_count_as_well(tmp_path):
+    folder = tmp_path / "eurosat/2750"
+    for name in ("Forest", "River"):
+        for n in range(8):
+            write(folder / name / f"{name}_{n}.PNG", picture(n, "PNG"))
+        Image.fromarray(np.zeros((8, 12), np.uint8)).save(folder / name / "grey.jpeg")
+    federation = _images("eurosat", tmp_path, clients=2)
+    assert len(federation.records) == 18
+    assert {r.image.shape for r in federation.records.values()} == {(8, 12, 3)}

@@ -1,0 +1,714 @@
+"""Frozen CLIPs: class features against open_clip's own and a slow oracle, image features and their cache, what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fedaudit.backbones import clipimages, clipsource
+from fedaudit.backbones.clip import FrozenCLIP, load
+from fedaudit.backbones.clipsource import EMBEDDED_CLIP, ClipSource, resolve_clip
+from fedaudit.errors import InputError
+from fedaudit.store import Folder, claim
+from fedaudit.tasks.base import Record
+from tests import tiny_clip
+
+NAMES = ["cat", "the big mountain lion", "digit seven", "dog", "small blue letter nine", "red dog"]
+VARIANTS = {
+    "vit": {},
+    "resnet": {"vision": tiny_clip.RESNET},
+    "custom text": {"custom_text": True, "text": {"proj_bias": True, "proj_type": "linear"}},
+    "quick gelu": {"quick_gelu": True},
+    "layer scale, other norm": {"text": {"ls_init_value": 0.5, "norm_kwargs": {"eps": 1e-3}, "act_kwargs": {"approximate": "tanh"}}},
+    "one layer": {"text": {"layers": 1}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session", params=VARIANTS)
+def clip(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
+    folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny", tiny_clip.config(**VARIANTS[request.param]))
+    return load(resolve_clip(str(folder), ""))
+
+
+@pytest.fixture(scope="session")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
+    return load(resolve_clip(str(tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny-vit")), ""))
+
+
+@pytest.fixture(scope="session")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
+    folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny-rn", tiny_clip.config(vision=tiny_clip.RESNET))
+    return load(resolve_clip(str(folder), ""))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Folder:
+    return claim(tmp_path / "cache")
+
+
+def token_ids(text: str) -> list[int]:
+    return tiny_clip.tokenizer().encode(text).ids
+
+
+def encode_text(clip: FrozenCLIP, texts: list[str], tokenize: Any = token_ids) -> Tensor:
+    """open_clip's own class features over the full context."""
+    ids = [tokenize(text) for text in texts]
+    padded = torch.tensor([i + [0] * (clip.context_length - len(i)) for i in ids])
+    with torch.no_grad():
+        return clip.model.encode_text(padded, normalize=True)
+
+
+def oracle(clip: FrozenCLIP, context: Tensor, names: list[str], *, padding: int = 0) -> Tensor:
+    """[C, E] of context [b, d]: one prompt after the other, each over the full context with open_clip's own transformer and mask."""
+    part = getattr(clip.model, "text", clip.model)
+    found = []
+    for name in names:
+        ids = token_ids(f"{name} .")
+        end = len(context) + len(ids) - 1
+        tail = [*ids[1:], *[padding] * (clip.context_length - end - 1)]
+        x = torch.cat([part.token_embedding(torch.tensor(ids[:1])), context, part.token_embedding(torch.tensor(tail))])
+        x = part.transformer((x + part.positional_embedding)[None], attn_mask=part.attn_mask)
+        x = part.ln_final(x)[0, end]
+        projected = part.text_projection(x) if callable(part.text_projection) else x @ part.text_projection
+        found.append(F.normalize(projected, dim=-1))
+    return torch.stack(found)
+
+
+def contexts(*shape: int, seed: int = 0) -> Tensor:
+    return 0.3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def records(n: int, *, size: tuple[int, int] = (32, 32), seed: int = 0) -> list[Record]:
+    rng = np.random.default_rng(seed)
+    pictures = rng.integers(0, 256, (n, *size, 3), dtype=np.uint8)
+    return [Record(f"r{seed}-{i}", "cat", picture, "<image> what is this", "cat") for i, picture in enumerate(pictures)]
+
+
+# --- class features -----------------------------------------------------------------------------------------------
+
+
+def test_hard_prompts_give_open_clips_own_class_features(clip: FrozenCLIP) -> None:
+    prompt = clip.words("a photo of the")
+    found = clip.text(prompt, clip.classes(NAMES, len(prompt)))
+    torch.testing.assert_close(found, encode_text(clip, [f"a photo of the {n} ." for n in NAMES]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("b", [0, 1, 4, 16])
+def test_soft_prompts_equal_the_whole_pass_prompt_by_prompt(clip: FrozenCLIP, b: int) -> None:
+    context = contexts(2, 3, b, clip.width)
+    found = clip.text(context, clip.classes(NAMES, b))
+    assert found.shape == (2, 3, len(NAMES), clip.embed)
+    for i in range(2):
+        for j in range(3):
+            torch.testing.assert_close(found[i, j], oracle(clip, context[i, j], NAMES), atol=1e-5, rtol=0)
+
+
+def test_gradients_equal_those_of_the_whole_pass(clip: FrozenCLIP) -> None:
+    weight = contexts(2, len(NAMES), clip.embed, seed=1)
+    fast, slow = (contexts(2, 4, clip.width).requires_grad_() for _ in range(2))
+    (clip.text(fast, clip.classes(NAMES, 4)) * weight).sum().backward()
+    (torch.stack([oracle(clip, slow[i], NAMES) for i in range(2)]) * weight).sum().backward()
+    assert fast.grad is not None
+    assert slow.grad is not None
+    torch.testing.assert_close(fast.grad, slow.grad, atol=1e-5 * float(slow.grad.abs().max()), rtol=1e-4)
+
+
+def test_one_forward_pass_gives_the_gradient_of_every_record(clip: FrozenCLIP) -> None:
+    texts, context = clip.classes(NAMES, 4), contexts(3, 4, clip.width)
+    cotangents = contexts(5, 3, len(NAMES), clip.embed, seed=1)
+    _, pull = torch.func.vjp(lambda c: clip.text(c, texts), context)
+    found = torch.func.vmap(lambda g: pull(g)[0])(cotangents)
+    for record, cotangent in enumerate(cotangents):
+        leaf = context.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(clip.text(leaf, texts), leaf, cotangent)
+        torch.testing.assert_close(found[record], expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-4)
+
+
+def test_a_class_does_not_depend_on_the_others_nor_on_their_order(vit: FrozenCLIP) -> None:
+    context = contexts(2, 4, vit.width)
+    together = vit.text(context, vit.classes(NAMES, 4))
+    turned = vit.text(context, vit.classes(NAMES[::-1], 4))
+    torch.testing.assert_close(turned.flip(1), together, atol=1e-6, rtol=0)
+    for c, name in enumerate(NAMES):
+        torch.testing.assert_close(vit.text(context, vit.classes([name], 4))[:, 0], together[:, c], atol=1e-6, rtol=0)
+
+
+def test_what_stands_behind_the_end_of_a_prompt_does_not_matter(vit: FrozenCLIP) -> None:
+    context = contexts(4, vit.width)
+    with torch.no_grad():
+        assert torch.equal(oracle(vit, context, NAMES), oracle(vit, context, NAMES, padding=7))
+
+
+def test_no_weight_takes_a_gradient_and_the_model_is_in_eval_mode(clip: FrozenCLIP) -> None:
+    assert not any(p.requires_grad for p in clip.model.parameters())
+    assert not clip.model.training
+    assert all(p.dtype == torch.float32 for p in clip.model.parameters())
+    assert clip.scale == pytest.approx(float(clip.model.logit_scale.detach().exp()))
+
+
+def test_the_longest_prompt_that_fits_is_read_and_one_token_more_is_refused(vit: FrozenCLIP) -> None:
+    b = tiny_clip.CONTEXT_LENGTH - len(token_ids("the big mountain lion ."))
+    context = contexts(b, vit.width)
+    torch.testing.assert_close(vit.text(context, vit.classes(NAMES, b)), oracle(vit, context, NAMES), atol=1e-5, rtol=0)
+    with pytest.raises(InputError, match=r"class 'the big mountain lion' has 33 tokens with 26 context vectors; .* 32"):
+        vit.classes(NAMES, b + 1)
+
+
+def test_a_word_that_the_tokenizer_does_not_know_is_refused(vit: FrozenCLIP) -> None:
+    with pytest.raises(InputError, match="class name 'zebra' holds a word that the tokenizer does not know"):
+        vit.classes(["cat", "zebra"], 4)
+    with pytest.raises(InputError, match="the prompt 'a painting of' holds a word"):
+        vit.words("a painting of")
+    with pytest.raises(InputError, match="class name '<end>' holds"):
+        vit.classes(["<end>"], 4)
+
+
+def test_misuse_of_the_text_pass_is_loud(vit: FrozenCLIP) -> None:
+    with pytest.raises(ValueError, match="context must hold 4 vectors, for which the class texts were made, not 5"):
+        vit.text(contexts(5, vit.width), vit.classes(NAMES, 4))
+    with pytest.raises(ValueError, match="names must hold a class"):
+        vit.classes([], 4)
+
+
+# --- image features -----------------------------------------------------------------------------------------------
+
+
+def encoded(clip: FrozenCLIP, given: list[Record], cache: Folder, **more: Any) -> Any:
+    said: list[str] = []
+    found = clip.encode(given, cache, say=said.append, **more)
+    assert said == more.pop("said", [])
+    return found
+
+
+@pytest.mark.parametrize("patches", [False, True])
+def test_image_features_are_those_of_open_clip(clip: FrozenCLIP, cache: Folder, patches: bool) -> None:
+    given = records(21)
+    size = clip.model.visual.image_size
+    if size == 32 or size == (32, 32):  # nothing to resize: the preprocessing by hand
+        pixels = torch.stack([torch.from_numpy(r.image).permute(2, 0, 1) / 255 for r in given])
+        prepared = (pixels - torch.tensor(tiny_clip.MEAN).view(3, 1, 1)) / torch.tensor(tiny_clip.STD).view(3, 1, 1)
+    else:
+        transform = open_clip.image_transform(size, is_train=False, mean=tiny_clip.MEAN, std=tiny_clip.STD)
+        prepared = torch.stack([transform(Image.fromarray(r.image)) for r in given])
+    with torch.no_grad():
+        expected = clip.model.encode_image(prepared, normalize=True)
+    found = encoded(clip, given, cache, patches=patches).rows([r.id for r in given][::-1])
+    torch.testing.assert_close(found, expected.flip(0), atol=1e-5, rtol=0)
+
+
+def test_pictures_of_other_sizes_are_resized_at_the_shorter_side_and_cut_at_the_centre(
+    vit: FrozenCLIP, cache: Folder
+) -> None:
+    wide = Record("wide", "cat", np.zeros((32, 96, 3), np.uint8), "<image> ?", "cat")
+    wide.image[:, 32:64] = records(1)[0].image
+    found = encoded(vit, [wide, *records(1)], cache)
+    torch.testing.assert_close(found.rows(["wide"]), found.rows(["r0-0"]), atol=1e-6, rtol=0)
+
+
+def test_features_do_not_depend_on_what_is_encoded_beside_them(clip: FrozenCLIP, tmp_path: Path) -> None:
+    given = records(37)
+    together = encoded(clip, given, claim(tmp_path / "a"), patches=True)
+    for part in (given[5:6], given[3:30][::-1]):
+        alone = encoded(clip, part, claim(tmp_path / f"b{len(part)}"), patches=True)
+        ids = [r.id for r in part]
+        assert torch.equal(alone.rows(ids), together.rows(ids))
+        assert torch.equal(alone.patches(ids), together.patches(ids))
+
+
+class Counter:
+    """How many pictures the model saw."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen = 0
+        whole = clipimages.see
+
+        def see(model: Any, pixels: Tensor, *, patches: bool) -> Tensor:
+            self.seen += len(pixels)
+            return whole(model, pixels, patches=patches)
+
+        monkeypatch.setattr(clipimages, "see", see)
+
+    def since(self) -> int:
+        seen, self.seen = self.seen, 0
+        return seen
+
+
+def test_what_was_seen_once_is_read_back(vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter, batch = Counter(monkeypatch), clipimages.BATCH
+    given = records(batch + 3)
+    first = encoded(vit, given, cache)
+    assert counter.since() == 2 * batch  # the last batch is filled up
+    again = encoded(vit, given[::-1], cache)
+    assert counter.since() == 0
+    ids = [r.id for r in given]
+    assert torch.equal(first.rows(ids), again.rows(ids))
+    encoded(vit, [*given, *records(1, seed=1)], cache)
+    assert counter.since() == batch
+    twin = Record("twin", "dog", given[0].image.copy(), "<image> and this?", "dog")  # what is asked does not matter
+    assert torch.equal(encoded(vit, [twin, given[0]], cache).rows(["twin"]), first.rows(ids[:1]))
+    assert counter.since() == 0
+    encoded(vit, given, cache, patches=True)
+    assert counter.since() == 2 * batch
+
+
+def test_other_weights_and_other_preprocessing_share_no_features(
+    vit: FrozenCLIP, cache: Folder, tmp_path: Path
+) -> None:
+    given = records(2)
+    encoded(vit, given, cache)
+    for change in ("seed", "mean"):
+        folder = tiny_clip.save(tmp_path / change, seed=int(change == "seed"))
+        if change == "mean":
+            config = json.loads((folder / "open_clip_config.json").read_text())
+            config["preprocess_cfg"]["mean"] = [0.5, 0.5, 0.5]
+            (folder / "open_clip_config.json").write_text(json.dumps(config))
+        other = load(resolve_clip(str(folder), ""))
+        before = len(cache.names())
+        found = encoded(other, given, cache)
+        assert len(cache.names()) == before + 1
+        assert not torch.allclose(found.rows(["r0-0"]), encoded(vit, given, cache).rows(["r0-0"]), atol=1e-3)
+
+
+def test_a_damaged_file_is_named_and_computed_again(
+    vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clipimages, "SHARD", 1)  # a file per batch
+    given = records(2 * clipimages.BATCH)
+    ids = [r.id for r in given]
+    first = encoded(vit, given, cache).rows(ids)
+    names = cache.names()
+    assert len(names) == 2
+    file = cache.path / names[0]
+    file.write_bytes(file.read_bytes()[:-5] + b"wrong")
+    counter, said = Counter(monkeypatch), []
+    found = vit.encode(given, cache, say=said.append)
+    assert said == [f"{file} is damaged; computing it again"]
+    assert counter.since() == clipimages.BATCH
+    assert torch.equal(found.rows(ids), first)
+    assert cache.names() == names
+
+
+def test_progress_counts_the_batches_that_are_missing(vit: FrozenCLIP, cache: Folder) -> None:
+    from contextlib import contextmanager
+
+    stages: list[Any] = []
+
+    @contextmanager
+    def stage(label: str, total: int) -> Any:
+        stages.append([label, total, 0])
+
+        def advance() -> None:
+            stages[-1][2] += 1
+
+        yield advance
+
+    for n in (clipimages.BATCH, 3 * clipimages.BATCH + 1, 3 * clipimages.BATCH + 1):
+        encoded(vit, records(n), cache, stage=stage)
+    assert stages == [["image features", 1, 1], ["image features", 3, 3]]
+
+
+def test_no_records_have_no_features(vit: FrozenCLIP, cache: Folder) -> None:
+    assert encoded(vit, [], cache).rows([]).shape == (0, vit.embed)
+
+
+def test_patches_of_a_vit_are_its_last_tokens_projected(vit: FrozenCLIP, cache: Folder) -> None:
+    given = records(3)
+    found = encoded(vit, given, cache, patches=True).patches([r.id for r in given])
+    kept: list[Tensor] = []
+    hook = vit.model.visual.transformer.register_forward_hook(lambda module, args, out: kept.append(out))
+    with torch.no_grad():
+        vit.model.encode_image(torch.stack([vit._prepare(Image.fromarray(r.image)) for r in given]))
+        expected = vit.model.visual.ln_post(kept[0])[:, 1:] @ vit.model.visual.proj
+    hook.remove()
+    assert found.shape == (3, (32 // 8) ** 2, vit.embed)
+    torch.testing.assert_close(found, F.normalize(expected, dim=-1), atol=1e-5, rtol=0)
+
+
+def test_patches_of_a_resnet_are_its_attention_pools_output_at_every_position(
+    resnet: FrozenCLIP, cache: Folder
+) -> None:
+    """open_clip's pool gives the output at position 0, the mean: with position m moved there, it must give patch m."""
+    given = records(2, size=(64, 64))
+    ids = [r.id for r in given]
+    features = encoded(resnet, given, cache, patches=True)
+    visual = resnet.model.visual
+    pool = visual.attnpool
+    kept: list[Tensor] = []
+    hook = pool.register_forward_hook(lambda module, args, out: kept.append(args[0]))
+    with torch.no_grad():
+        resnet.model.encode_image(torch.stack([resnet._prepare(Image.fromarray(r.image)) for r in given]))
+        hook.remove()
+        x = kept[0].flatten(2).mT  # [B, H W, channels]
+        x = torch.cat([x.mean(1, keepdim=True), x], dim=1) + pool.positional_embedding
+        for m in range(x.shape[1]):
+            turned = x.roll(-m, dims=1)  # attention does not know an order
+            weights = torch.stack([
+                (q[:, :1] @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+                for q, k, v in zip(*(p(turned).chunk(pool.num_heads, dim=-1) for p in (pool.q_proj, pool.k_proj, pool.v_proj)), strict=True)
+            ], dim=-2)  # fmt: skip
+            expected = F.normalize(pool.c_proj(weights.flatten(1)), dim=-1)
+            found = features.rows(ids) if m == 0 else features.patches(ids)[:, m - 1]
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert features.patches(ids).shape == (2, 4, resnet.embed)
+
+
+def test_patches_on_disk_equal_those_in_memory(vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = records(3)
+    ids = [r.id for r in given][::-1]
+    held = encoded(vit, given, cache, patches=True).patches(ids)
+    monkeypatch.setattr(clipimages, "IN_MEMORY", 0)
+    assert torch.equal(encoded(vit, given, cache, patches=True).patches(ids), held)
+
+
+def test_patches_that_were_not_encoded_are_an_error(vit: FrozenCLIP, cache: Folder) -> None:
+    with pytest.raises(ValueError, match="call encode with patches=True"):
+        encoded(vit, records(1), cache).patches(["r0-0"])
+
+
+def test_patches_of_another_image_encoder_are_refused(cache: Folder, tmp_path: Path) -> None:
+    pooling = tiny_clip.VIT | {"attentional_pool": True, "attn_pooler_heads": 2, "attn_pooler_queries": 4}
+    clip = load(resolve_clip(str(tiny_clip.save(tmp_path / "pooling", tiny_clip.config(vision=pooling))), ""))
+    assert encoded(clip, records(1), cache).rows(["r0-0"]).shape == (1, clip.embed)
+    with pytest.raises(
+        InputError, match=r"--backbone pooling: its image encoder \(attention pooling\) has no patch features"
+    ):
+        encoded(clip, records(1), cache, patches=True)
+
+
+# --- where a model comes from -------------------------------------------------------------------------------------
+
+
+def test_the_embedded_models_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert EMBEDDED_CLIP[""] == EMBEDDED_CLIP["vit"] != EMBEDDED_CLIP["resnet"]
+    folder = tiny_clip.save(tmp_path / "symbols-clip")
+    monkeypatch.setitem(EMBEDDED_CLIP, "", folder)
+    assert resolve_clip("", "") == ClipSource("symbols-clip", "", folder, None)
+    monkeypatch.setitem(EMBEDDED_CLIP, "vit", tmp_path)
+    with pytest.raises(
+        InputError, match=rf"--backbone vit: {tmp_path} lacks open_clip_config.json and .* and tokenizer.json"
+    ):
+        resolve_clip("vit", "")
+
+
+def test_folders_are_checked(tmp_path: Path) -> None:
+    folder = tiny_clip.save(tmp_path / "tiny")
+    assert resolve_clip(str(folder), "") == ClipSource("tiny", "", folder, None)
+    with pytest.raises(InputError, match="--weights openai: tiny holds its own weights"):
+        resolve_clip(str(folder), "openai")
+    with pytest.raises(
+        InputError, match=rf"{tmp_path} is no CLIP in open_clip's format: it lacks open_clip_config.json"
+    ):
+        resolve_clip(str(tmp_path), "")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match=rf"--backbone {folder}: {folder} lacks tokenizer.json"):
+        resolve_clip(str(folder), "")
+    tiny_clip.tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "open_clip_config.json").write_text("{")
+    with pytest.raises(InputError, match=r"open_clip_config.json is damaged"):
+        resolve_clip(str(folder), "")
+    (folder / "open_clip_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"open_clip_config.json holds no model_cfg"):
+        resolve_clip(str(folder), "")
+
+
+def test_architectures_are_known_without_importing_open_clip(tmp_path: Path) -> None:
+    code = (
+        "import sys; from fedaudit.backbones.clipsource import resolve_clip; print(resolve_clip('ViT-B-16', 'random').sha256);"
+        f"resolve_clip({str(tiny_clip.save(tmp_path / 'tiny'))!r}, '').sha256;"
+        "assert not {'torch', 'open_clip', 'transformers', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == resolve_clip("ViT-B-16", "random").sha256
+
+
+def test_names_that_mean_nothing_are_refused_with_the_nearest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"no architecture of this name \(did you mean 'ViT-B-16'\?\)"):
+        resolve_clip("ViT-B/16", "openai")
+    with pytest.raises(
+        InputError, match=rf"there is no folder {tmp_path / 'nowhere'}, and open_clip has no architecture"
+    ):
+        resolve_clip("nowhere", "")
+
+
+def test_an_architecture_needs_weights() -> None:
+    with pytest.raises(
+        InputError, match=r"--backbone RN50 needs --weights: a file of weights, openai, yfcc15m, cc12m, or random"
+    ):
+        resolve_clip("RN50", "")
+    with pytest.raises(
+        InputError, match=r"needs --weights: a file of weights, openai, .*, 18 more tags of open_clip, or random"
+    ):
+        resolve_clip("ViT-B-32", "")
+    with pytest.raises(InputError, match=r"--weights openia: .* no such weights for RN50 \(did you mean 'openai'\?\)"):
+        resolve_clip("RN50", "openia")
+
+
+def test_weights_of_a_tag_come_from_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    place = tmp_path / "models--timm--resnet50_clip.openai"
+    with pytest.raises(InputError) as refused:
+        resolve_clip("RN50", "openai")
+    assert str(refused.value) == (
+        f"--weights openai: open_clip_model.safetensors is not in the local cache ({place}); fetch it on a machine with internet by "
+        "`hf download timm/resnet50_clip.openai open_clip_model.safetensors` (older repositories hold open_clip_pytorch_model.bin instead)"
+    )
+    for commit, name in (
+        ("a", "open_clip_pytorch_model.bin"),
+        ("b", "open_clip_model.safetensors"),
+        ("c", "open_clip_pytorch_model.bin"),
+    ):
+        (place / "snapshots" / commit).mkdir(parents=True)
+        (place / "snapshots" / commit / name).write_bytes(b"weights")
+    assert resolve_clip("RN50", "openai").weights == place / "snapshots" / "a" / "open_clip_pytorch_model.bin"
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("b")
+    found = resolve_clip("RN50", "openai")
+    assert found == ClipSource(
+        "RN50 (openai)", "RN50", None, place / "snapshots" / "b" / "open_clip_model.safetensors", "openai"
+    )
+    with pytest.raises(InputError, match=r"`hf download jienengchen/ViTamin-S pytorch_model.bin`$"):
+        resolve_clip("ViTamin-S", "datacomp1b")
+
+
+def test_weight_files_must_exist_and_be_of_a_kind_that_is_read(tmp_path: Path) -> None:
+    for name in ("absent.safetensors", "there.npz", "folder"):
+        file = tmp_path / name
+        if name == "there.npz":
+            file.write_bytes(b"")
+        if name == "folder":
+            file.mkdir()
+        with pytest.raises(
+            InputError, match=rf"--weights {file}: there is no file {file} that ends in .safetensors, .pt"
+        ):
+            resolve_clip("RN50", str(file))
+
+
+TEXTS = {
+    "reads the text in both directions": {"text": {"no_causal_mask": True}},
+    "reads its feature by pool_type last": {"text": {"pool_type": "last"}},
+    "comes from Hugging Face": {"text": {"hf_model_name": "roberta-base"}},
+    r"puts a class token at the end \(CoCa\)": {"text": {"embed_cls": True}},
+    "is built of blocks with further norms or scales": {"text": {"qk_norm": True}},
+}
+
+
+@pytest.mark.parametrize("reason", TEXTS)
+def test_text_encoders_that_do_not_fit_are_refused(reason: str, tmp_path: Path) -> None:
+    folder = tiny_clip.save(tmp_path / "tiny")
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": tiny_clip.config(**TEXTS[reason])}))
+    with pytest.raises(InputError, match=f"--backbone {folder}: its text encoder {reason}"):
+        resolve_clip(str(folder), "")
+
+
+REFUSED = {"ViT-B-16-SigLIP": "both directions", "coca_ViT-B-32": "CoCa", "roberta-ViT-B-32": "Hugging Face", "MobileCLIP-S1": "both",
+           "ViT-H-14-worldwide": "pool_type eos", "ViT-L-14-CLIPA": "both", "nllb-clip-base": "Hugging Face"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_architectures_with_such_text_encoders_are_refused_before_anything_is_read(name: str) -> None:
+    with pytest.raises(InputError, match=f"--backbone {name}: its text encoder .*{REFUSED[name]}"):
+        resolve_clip(name, "random")
+
+
+def test_a_text_encoder_that_is_computed_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the configuration does not show: here, that the model's own pass adds something."""
+    from open_clip.model import CLIP
+
+    whole = CLIP.encode_text
+    monkeypatch.setattr(CLIP, "encode_text", lambda self, text, normalize: F.normalize(whole(self, text) + 1, dim=-1))
+    with pytest.raises(InputError, match="its class features computed token by token are not open_clip's"):
+        load(resolve_clip(str(tiny_clip.save(tmp_path / "tiny")), ""))
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    folder = tiny_clip.save(tmp_path / "tiny")
+    weights = folder / "open_clip_model.safetensors"
+    sound = weights.read_bytes()
+    weights.write_bytes(sound[:1000])
+    with pytest.raises(InputError, match=rf"--backbone {folder}: cannot be loaded as a CLIP of open_clip \("):
+        load(resolve_clip(str(folder), ""))
+    tensors = load_file(tiny_clip.save(tmp_path / "other", tiny_clip.config(text={"width": 16})) / weights.name)
+    save_file(tensors, weights)
+    with pytest.raises(InputError, match="cannot be loaded as a CLIP of open_clip"):
+        load(resolve_clip(str(folder), ""))
+    weights.write_bytes(sound)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="cannot be loaded as a CLIP of open_clip"):
+        load(resolve_clip(str(folder), ""))
+
+
+def test_tokenizers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    from tokenizers import processors
+
+    folder = tiny_clip.save(tmp_path / "tiny")
+    bare = tiny_clip.tokenizer()
+    bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    bare.save(str(folder / "tokenizer.json"))
+    with pytest.raises(InputError, match="its tokenizer must put a start token and then an end token"):
+        load(resolve_clip(str(folder), ""))
+    small = tiny_clip.save(tmp_path / "small", tiny_clip.config(text={"vocab_size": 12}))
+    with pytest.raises(
+        InputError, match=f"its tokenizer has {len(tiny_clip.VOCABULARY)} tokens, and its text encoder knows 12"
+    ):
+        load(resolve_clip(str(small), ""))
+
+
+def test_half_precision_weights_are_read_as_float32(tmp_path: Path) -> None:
+    whole, half = (load(resolve_clip(str(tiny_clip.save(tmp_path / str(h), half=h)), "")) for h in (False, True))
+    context = contexts(4, whole.width)
+    found = half.text(context, half.classes(NAMES, 4))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, whole.text(context, whole.classes(NAMES, 4)), atol=2e-2, rtol=0)
+
+
+def test_the_hash_is_of_the_content_not_of_the_place(tmp_path: Path) -> None:
+    folder = tiny_clip.save(tmp_path / "tiny")
+    source = resolve_clip(str(folder), "")
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    assert resolve_clip(str(tmp_path / "elsewhere"), "").sha256 == source.sha256
+    for name in ("open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"):
+        shutil.copytree(folder, tmp_path / name)
+        file = tmp_path / name / name
+        file.write_bytes(file.read_bytes() + b" ")
+        assert resolve_clip(str(tmp_path / name), "").sha256 != source.sha256
+    hashes = {resolve_clip(name, "random").sha256 for name in ("ViT-B-16", "ViT-B-32", "ViT-B-16-quickgelu")}
+    assert len(hashes) == 3
+
+
+# --- an architecture of open_clip, made tiny ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An architecture with open_clip's own tokenizer and a tag whose weights are in the local cache."""
+    from open_clip import factory, pretrained
+
+    described = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 16})
+    name = "ViT-tiny"
+    monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, name: described})
+    file = tmp_path / f"{name}.json"
+    file.write_text(json.dumps(described))
+    monkeypatch.setattr(clipsource, "_architectures", lambda: {name: file})
+    tag = {
+        "hf_hub": "someone/tiny/",
+        "mean": (0.1, 0.2, 0.3),
+        "std": (0.5, 0.6, 0.7),
+        "quick_gelu": True,
+        "resize_mode": "squash",
+    }
+    monkeypatch.setattr(pretrained, "_PRETRAINED", {name: {"openai": tag}})
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--someone--tiny" / "snapshots" / "a"
+    tiny_clip.save(snapshot, described)
+    return name
+
+
+def clip_tokens(text: str) -> list[int]:
+    tokenizer = open_clip.get_tokenizer("ViT-B-16")
+    return [tokenizer.sot_token_id, *tokenizer.encode(text), tokenizer.eot_token_id]
+
+
+def test_a_tag_says_which_gelu_and_how_images_are_prepared(tiny_architecture: str, tmp_path: Path) -> None:
+    clip = load(resolve_clip(tiny_architecture, "openai"))
+    assert type(clip.model.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
+    assert clip._preprocessing.mean == (0.1, 0.2, 0.3)
+    assert clip._preprocessing.resize_mode == "squash"
+    prompt = clip.words("a photo of a")
+    found = clip.text(prompt, clip.classes(["golden retriever", "Abyssinian (cat)", "tv-monitor"], 4))
+    texts = [f"a photo of a {n} ." for n in ("golden retriever", "Abyssinian (cat)", "tv-monitor")]
+    torch.testing.assert_close(found, encode_text(clip, texts, clip_tokens), atol=1e-5, rtol=0)
+    file = clip.source.weights
+    assert file is not None
+    plain = load(resolve_clip(tiny_architecture, str(file)))
+    assert type(plain.model.transformer.resblocks[0].mlp.gelu).__name__ == "GELU"
+    assert plain.source.sha256 != clip.source.sha256
+
+
+def test_weights_are_never_unpickled(tiny_architecture: str, tmp_path: Path) -> None:
+    source = resolve_clip(tiny_architecture, "openai")
+    assert source.weights is not None
+    state = load_file(source.weights)
+    torch.save(state, tmp_path / "plain.pt")
+    found = load(resolve_clip(tiny_architecture, str(tmp_path / "plain.pt")))
+    assert torch.equal(found.model.positional_embedding, state["positional_embedding"])
+
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps(_Evil(tmp_path / "was here"), protocol=2))
+    with pytest.raises(InputError, match=rf"--weights {tmp_path / 'evil.pt'}: cannot be loaded as ViT-tiny"):
+        load(resolve_clip(tiny_architecture, str(tmp_path / "evil.pt")))
+    assert not (tmp_path / "was here").exists()
+
+
+class _Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_random_weights_are_the_same_every_time_and_leave_the_global_generator_alone(tiny_architecture: str) -> None:
+    state = torch.get_rng_state()
+    first, second = (load(resolve_clip(tiny_architecture, "random")) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert first.name == "ViT-tiny (random)"
+
+
+def test_loading_says_nothing(tiny_architecture: str, capfd: pytest.CaptureFixture[str]) -> None:
+    load(resolve_clip(tiny_architecture, "random"))
+    assert capfd.readouterr() == ("", "")
+
+
+# --- the real sizes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-32-quickgelu", "RN50"])
+def test_full_size_models_give_open_clips_own_features(name: str, cache: Folder) -> None:
+    clip = load(resolve_clip(name, "random"))
+    prompt = clip.words("a photo of a")
+    names = ["cat", "golden retriever", "Boeing 747-400", "car side"]
+    found = clip.text(prompt, clip.classes(names, 4))
+    torch.testing.assert_close(
+        found, encode_text(clip, [f"a photo of a {n} ." for n in names], clip_tokens), atol=1e-5, rtol=0
+    )
+    given = records(2, size=(240, 320))
+    features = encoded(clip, given, cache, patches=True)
+    transform = open_clip.image_transform(224, is_train=False)
+    with torch.no_grad():
+        expected = clip.model.encode_image(
+            torch.stack([transform(Image.fromarray(r.image)) for r in given]), normalize=True
+        )
+    torch.testing.assert_close(features.rows([r.id for r in given]), expected, atol=1e-5, rtol=0)
+    assert features.patches(["r0-0"]).shape == (
+        1,
+        {"ViT-B-16": 196, "ViT-B-32-quickgelu": 49, "RN50": 49}[name],
+        clip.embed,
+    )
+
+
+@pytest.mark.parametrize("name", ["vit", "resnet"])
+def test_the_embedded_models_load(name: str, cache: Folder) -> None:
+    clip = load(resolve_clip(name, ""))
+    features = encoded(clip, records(3), cache, patches=True)
+    assert features.rows(["r0-0"]).shape == (1, clip.embed)
+    assert features.patches(["r0-0"]).shape[2] == clip.embed
+    assert clip.text(contexts(10, 16, clip.width), clip.classes(["seven", "square"], 16)).shape == (10, 2, clip.embed)

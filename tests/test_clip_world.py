@@ -1,0 +1,269 @@
+"""The world of symbols, the pictures of the classification tasks, and the two embedded CLIP models."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoTokenizer
+
+from fedaudit.backbones import pretrain_clip as recipe_of
+from fedaudit.tasks import drawings
+
+torch.set_num_threads(1)
+FOLDERS = {
+    "vit": recipe_of.Path(recipe_of.__file__).parent / "symbols-clip",
+    "resnet": recipe_of.Path(recipe_of.__file__).parent / "symbols-clip-resnet",
+}
+EVERY_CLASS = range(len(drawings.CLASSES))
+
+
+def gap(one, other):
+    """Mean absolute difference of two uint8 arrays, in grey levels."""
+    return np.abs(one.astype(float) - other).mean()
+
+
+class TestDrawings:
+    @pytest.mark.parametrize("domain", drawings.DOMAINS)
+    def test_follows_the_generator_and_nothing_else(self, domain):
+        classes = list(EVERY_CLASS)
+        first = drawings.draw(domain, classes, np.random.default_rng(3))
+        assert first.shape == (len(classes), 32, 32, 3)
+        assert first.dtype == np.uint8
+        torch.manual_seed(99)
+        assert np.array_equal(first, drawings.draw(domain, classes, np.random.default_rng(3)))
+        assert gap(first, drawings.draw(domain, classes, np.random.default_rng(4))) > 5
+
+    @pytest.mark.parametrize("domain", drawings.DOMAINS)
+    def test_generator_goes_on(self, domain):
+        rng = np.random.default_rng(0)
+        assert not np.array_equal(drawings.draw(domain, [5], rng), drawings.draw(domain, [5], rng))
+
+    @pytest.mark.parametrize("domain", drawings.DOMAINS)
+    def test_records_of_a_class_differ(self, domain):
+        alike = drawings.draw(domain, [7] * 12, np.random.default_rng(0))
+        assert min(gap(a, b) for a, b in itertools.combinations(alike, 2)) > 2
+
+    def test_more_than_one_chunk_and_none(self):
+        many = drawings.draw("dots", [1] * (drawings.CHUNK + 3), np.random.default_rng(0))
+        assert len(many) == drawings.CHUNK + 3
+        assert drawings.draw("dots", [], np.random.default_rng(0)).shape == (0, 32, 32, 3)
+
+    def test_domains_differ(self):
+        looks = {d: drawings.draw(d, list(EVERY_CLASS), np.random.default_rng(1)) for d in drawings.DOMAINS}
+        assert len(looks) >= 5
+        assert min(gap(looks[a], looks[b]) for a, b in itertools.combinations(looks, 2)) > 15
+
+    def test_classes_have_forms_of_their_own(self):
+        """In no font do two classes cover the same points: at least 3 % of the field tells them apart."""
+        assert len(set(drawings.CLASSES)) == len(drawings.CLASSES) >= 36
+        masks = {}
+        for name in drawings.CLASSES:
+            char = drawings.character(name)
+            field = (
+                drawings.polygon(drawings.shape(name, np.random.default_rng(0)))
+                if name in drawings.SHAPES
+                else drawings.glyph(char, "STIXGeneralBol")
+            )
+            masks[name] = field > 0
+        closest = min((masks[a] ^ masks[b]).float().mean().item() for a, b in itertools.combinations(masks, 2))
+        assert closest > 0.03
+
+    def test_every_glyph_is_in_its_font(self):
+        """A missing character would be drawn as the font's box."""
+        for font in drawings.TASK_FONTS:
+            box = drawings.glyph("\ufffe", font)
+            for name in drawings.CLASSES:
+                latin = len(name) == 1 or name in drawings.DIGITS
+                if name not in drawings.SHAPES and (latin or font not in drawings.LATIN_FONTS):
+                    assert not torch.equal(drawings.glyph(drawings.character(name), font), box)
+
+    def test_distance_field_of_a_square(self):
+        """A square of half-side 0.5 in [-1, 1] reaches 90 / 128 of that: its centre lies 0.5 * 90 / 128 * 32 samples inside."""
+        field = drawings.polygon(np.array([(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)]))
+        assert field[31:33, 31:33].mean() == pytest.approx(0.5 * 90 / 128 * 32, abs=1)
+        assert (field > 0).float().mean() == pytest.approx((0.5 * 90 / 128) ** 2, abs=0.01)
+        corner = math.dist((0, 0), (32 - 0.5 * 90 / 128 * 32,) * 2)
+        assert -field[0, 0] == pytest.approx(corner, abs=1)
+
+    def test_placing_without_variation_only_enlarges_the_grid(self):
+        still = drawings.Placing((1.0, 1.0), 0, 0, 0, 0, 0)
+        field = drawings.glyph("K", "cmb10")[None]
+        assert torch.allclose(still.place(field, np.random.default_rng(0)), field, atol=1e-3)
+
+
+class TestHeldOutLooks:
+    """Zero-shot accuracy is honest only if pre-training has not shown the tasks' looks."""
+
+    def test_fonts(self):
+        assert not set(drawings.TASK_FONTS) & set(recipe_of.FONTS)
+
+    def test_styles(self):
+        shown = {*recipe_of.STYLES, *recipe_of.GROUNDS, *recipe_of.DAMAGES}
+        assert not set(drawings.DOMAINS) & shown
+        assert set(drawings.DOMAINS) == set(drawings.LOOKS)
+
+    def test_outlines(self):
+        assert drawings.CONTOUR[1] < recipe_of.CONTOUR[0]
+
+    def test_captions_never_name_a_task_style(self):
+        rng = np.random.default_rng(0)
+        drawn = recipe_of.draw_chunk(100, 1.0, rng, 0)[1]
+        words = " ".join(recipe_of.describing_caption(d, rng) for d in drawn * 5).split()
+        assert not set(words) & set(drawings.DOMAINS)
+        assert "worn" in words  # they do name those of pre-training
+
+
+class TestCaptions:
+    def test_what_a_naming_caption_claims_is_true(self):
+        rng = np.random.default_rng(1)
+        for symbol in recipe_of.SYMBOLS * 4:
+            drawing = recipe_of.Drawing(symbol, ("bold",), "red", "black", "plain")
+            text, (name, kind) = recipe_of.naming_caption(drawing, rng)
+            said = recipe_of.drawings.character(name) if symbol.kind == "digit" else name
+            assert {name, said} & set(text.rstrip(".").split())
+            assert kind in ("", symbol.kind)
+            if kind == "":  # says no case, or it would exclude pictures that it is true of
+                assert not {"capital", "uppercase", "lowercase", "small"} & set(text.split())
+
+    def test_every_word_is_known(self):
+        rng = np.random.default_rng(2)
+        words = set(recipe_of.vocabulary())
+        drawn = recipe_of.draw_chunk(300, 0.9, rng, 0)[1]
+        texts = [recipe_of.describing_caption(d, rng).split(" by ")[0] for d in drawn]
+        assert {word for text in texts for word in text.rstrip(".").split()} <= words
+
+    def test_naming_loss_by_hand(self):
+        """Two pictures, B and b; the captions say "capital b" and "b": the second is true of both."""
+        capital, small = (
+            recipe_of.Drawing(recipe_of.Symbol("b", kind), (), "", "", "") for kind in ("capital", "lowercase")
+        )
+        logits = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
+        lse = [math.log(math.e + 1), math.log(math.exp(2) + math.exp(3))]
+        rows = ((lse[0] - 1 + lse[0] - 0) / 2 + lse[1] - 3) / 2
+        lse = [math.log(math.e + math.exp(2)), math.log(1 + math.exp(3))]
+        columns = (lse[0] - 1 + (lse[1] - 0 + lse[1] - 3) / 2) / 2
+        found = recipe_of.naming_loss(logits, [capital, small], [("b", "capital"), ("b", "")])
+        assert found.item() == pytest.approx((rows + columns) / 2)
+
+    def test_describing_loss_without_repeats_is_clips_own(self):
+        logits = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+        label = torch.arange(5)
+        plain = (F.cross_entropy(logits, label) + F.cross_entropy(logits.T, label)) / 2
+        assert torch.allclose(recipe_of.describing_loss(logits, list("abcde")), plain)
+        assert recipe_of.describing_loss(logits, list("aaaaa")) > 0
+        assert torch.allclose(recipe_of.describing_loss(torch.zeros(5, 5), list("aabcd")), torch.tensor(math.log(5)))
+
+    def test_rounded_strokes_pass_through_their_corners(self):
+        corners = np.array([(0.0, 0.0), (3.0, 1.0), (2.0, 5.0)])
+        path = recipe_of.rounded(corners, between=4)
+        assert len(path) == 2 * 4 + 1
+        assert np.allclose(path[::4], corners)
+
+
+@pytest.fixture(scope="module", params=["vit", "resnet"])
+def tower(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def record(tower):
+    return json.loads((FOLDERS[tower] / "training.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def model(tower):
+    return recipe_of.read(FOLDERS[tower]).eval()
+
+
+class TestShipped:
+    """The weights in the repository are what the recipe's code and configuration describe."""
+
+    def test_recipe_is_the_codes_own(self, tower, record):
+        assert recipe_of.Recipe(**record["recipe"]) == recipe_of.SHIPPED[tower]
+
+    def test_weights_are_the_ones_that_training_wrote(self, tower, record):
+        weights = (FOLDERS[tower] / "open_clip_model.safetensors").read_bytes()
+        assert hashlib.sha256(weights).hexdigest() == record["weights_sha256"]
+        assert 1e6 < len(weights) < 5e6
+
+    def test_configuration_is_the_recipes(self, tower):
+        config = json.loads((FOLDERS[tower] / "open_clip_config.json").read_text())
+        assert config["model_cfg"] == json.loads(json.dumps(recipe_of.model_config(recipe_of.SHIPPED[tower])))
+        assert config["preprocess_cfg"] == recipe_of.preprocessing()
+
+    def test_architecture_is_the_recipes(self, tower, model):
+        built = recipe_of.build_model(recipe_of.SHIPPED[tower]).state_dict()
+        assert {n: t.shape for n, t in built.items()} == {n: t.shape for n, t in model.state_dict().items()}
+
+    def test_data_is_the_recipes(self, tower, record):
+        found = recipe_of.data_fingerprint(recipe_of.SHIPPED[tower])
+        assert found["sha256"] == record["data"]["sha256"]
+        assert np.abs(np.subtract(found["brightness"], record["data"]["brightness"])).max() <= 2
+
+    def test_tokenizer_is_the_recipes(self, tower):
+        stored = AutoTokenizer.from_pretrained(FOLDERS[tower])
+        texts = ["A photo of a Zebra.", "the digit 7", "neon psi"]
+        assert stored(texts)["input_ids"] == recipe_of.build_tokenizer()(texts)["input_ids"]
+        ids = stored("a zebra")["input_ids"]
+        assert ids[-1] == max(stored.get_vocab().values()) == stored.eos_token_id
+        assert stored.convert_ids_to_tokens(ids)[1:-1] == ["a", "z", "##e", "##b", "##r", "##a"]
+        assert stored.pad_token_id == 0
+
+    def test_short_text_pass_equals_open_clips(self, model):
+        ids = recipe_of.tokenize(recipe_of.build_tokenizer(), ["a photo of a k.", "psi"])
+        full = F.pad(ids, (0, recipe_of.CONTEXT - ids.shape[1]))
+        with torch.no_grad():
+            ours, theirs = recipe_of.encode_text(model, ids), model.encode_text(full, normalize=True)
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+    def test_names_real_digits_without_an_example(self, model, record):
+        examples = recipe_of.digits(model)
+        found = zero_shot(model, examples)
+        assert found == pytest.approx(record["accuracy"]["digits"]["zero_shot"], abs=1)
+        assert found > 50
+
+    def test_leaves_room_on_an_unseen_style(self, model, record):
+        found = zero_shot(model, recipe_of.styled(model, "chalk"))
+        assert found == pytest.approx(record["accuracy"]["chalk"]["zero_shot"], abs=2)
+        assert 35 < found < 80
+
+    def test_record_of_accuracies_is_complete(self, record):
+        assert list(record["accuracy"]) == ["digits", *drawings.DOMAINS]
+        for task in record["accuracy"].values():
+            assert task["zero_shot"] < task["tuned"] < task["linear_probe"]
+
+
+def zero_shot(model, examples):
+    prompts = [recipe_of.PROMPT.format(name) for name in examples.names]
+    with torch.no_grad():
+        text = recipe_of.encode_text(model, recipe_of.tokenize(recipe_of.build_tokenizer(), prompts))
+    return recipe_of.accuracy(text, examples)
+
+
+class TestTraining:
+    def test_learns_and_repeats(self):
+        recipe = recipe_of.Recipe(tower="resnet", pool=256, batch=32, learning_rate=3e-3, warm_up=5)
+        runs = [[loss for _, loss, _ in recipe_of.train(recipe, stop_after=12)] for _ in range(2)]
+        assert runs[0] == runs[1]
+        assert np.mean(runs[0][-3:]) < np.mean(runs[0][:3]) - 0.3
+
+    def test_seed_matters(self):
+        recipe = recipe_of.Recipe(tower="resnet", pool=64, batch=16)
+        other = dataclasses.replace(recipe, seed=1)
+        first = [next(loss for _, loss, _ in recipe_of.train(r, stop_after=1)) for r in (recipe, other)]
+        assert first[0] != first[1]
+
+    def test_unknown_tower(self):
+        with pytest.raises(ValueError, match="tower must be one of vit, resnet, not mlp"):
+            recipe_of.Recipe(tower="mlp")
+
+    @pytest.mark.slow
+    def test_first_losses_are_the_recorded_ones(self, tower, record):
+        losses = [loss for _, loss, _ in recipe_of.train(recipe_of.SHIPPED[tower], stop_after=3)]
+        assert losses == pytest.approx(record["first_losses"], abs=2e-3)

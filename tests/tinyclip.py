@@ -1,0 +1,129 @@
+"""Small federations for the tests of the prompt methods: a tiny random CLIP, or one whose every number can be worked out by hand."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
+from fedaudit.backbones.clipsource import resolve_clip
+from fedaudit.executor import Executor
+from fedaudit.store import claim
+from tests import tiny_clip
+from trainers.base import Bench, Participation, Schedule, Transcript, train
+from trainers.exams import Recognition
+from trainers.prompts import Learner, PromptMethod, Settings
+
+NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
+SIZES = (10, 6, 3)  # records of the clients: two batches of four in an epoch, one, and fewer than a batch
+PATCHES = 5
+SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.5, local_rate=0.3)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What a bench holds, by record id: [n, E] and [n, M, E] features, labels, and each client's records."""
+
+    clip: Any
+    ids: tuple[str, ...]
+    features: Tensor
+    patches: Tensor
+    labels: dict[str, int]
+    training: tuple[tuple[str, ...], ...]
+    test: tuple[str, ...]
+    classes: tuple[str, ...] = NAMES
+
+    def learner(self, settings: Settings = SETTINGS) -> Learner:
+        row = {record: i for i, record in enumerate(self.ids)}
+        both = torch.cat([self.features[:, None], self.patches], dim=1)
+        return Learner(self.clip, ImageFeatures(row, self.features, list(both)), self.labels, self.classes, settings)
+
+    def clients(self, learner: Learner, *, seed: int = 0, r: int = 0, earlier: Sequence[int] = ()) -> list[Participation]:
+        """All clients in one round."""
+        return [Participation(k, r, seed, ids, learner, earlier) for k, ids in enumerate(self.training)]
+
+
+@functools.cache
+def clip() -> FrozenCLIP:
+    """A text encoder of two layers, 16 wide."""
+    text = {"context_length": 16, "width": 16, "heads": 2, "layers": 2}
+    with tempfile.TemporaryDirectory() as folder:
+        saved = tiny_clip.save(Path(folder) / "tiny", tiny_clip.config(embed_dim=12, text=text))
+        return load(resolve_clip(str(saved), ""))
+
+
+@functools.cache
+def federation(sizes: tuple[int, ...] = SIZES, *, test: int = 12) -> Federation:
+    """Clients with random pictures of all classes."""
+    training = tuple(tuple(f"{k}-{i}" for i in range(n)) for k, n in enumerate(sizes))
+    tests = tuple(f"test-{i}" for i in range(test))
+    ids = (*(record for own in training for record in own), *tests)
+    g = torch.Generator().manual_seed(sum(sizes))
+    features = F.normalize(torch.randn(len(ids), 1 + PATCHES, clip().embed, generator=g), dim=-1)
+    labels = dict(zip(ids, torch.randint(len(NAMES), (len(ids),), generator=g).tolist(), strict=True))
+    return Federation(clip(), ids, features[:, 0], features[:, 1:], labels, training, tests)
+
+
+@dataclass(frozen=True)
+class LinearCLIP:
+    """A text encoder that is a linear map: class c has the feature sum_j w[c, j, :] p[j] of a prompt p with one column."""
+
+    weights: Tensor  # [C, b, E]
+    scale: float = 1.0
+    width: int = 1
+
+    def text(self, context: Tensor, texts: ClassTexts) -> Tensor:
+        return torch.einsum("...bd,cbe->...ce", context, self.weights)
+
+    def classes(self, names: Sequence[str], context: int) -> ClassTexts:
+        n = len(names)
+        return ClassTexts(tuple(names), context, torch.zeros(n, self.width), ((n, 1),), torch.arange(n))
+
+    def words(self, text: str) -> Tensor:
+        return torch.zeros(self.weights.shape[1], self.width)
+
+
+def on_a_line(clients: Sequence[Sequence[tuple[float, int]]]) -> Federation:
+    """Records (x, label) of numbers in two classes: the prompt is a number p, the similarity of x is p x with class 0 and 0 with class 1."""
+    training = tuple(tuple(f"{k}-{i}" for i in range(len(own))) for k, own in enumerate(clients))
+    ids = tuple(record for own in training for record in own)
+    pairs = [pair for own in clients for pair in own]
+    x = torch.tensor([[x] for x, _ in pairs])
+    labels = dict(zip(ids, (label for _, label in pairs), strict=True))
+    encoder = LinearCLIP(torch.tensor([[[1.0]], [[0.0]]]))
+    return Federation(encoder, ids, x, x[:, None], labels, training, (), ("yes", "no"))
+
+
+def run(
+    path: Path,
+    method: PromptMethod,
+    world: Federation,
+    schedule: Schedule,
+    *,
+    crowd: int = 50,
+    until: int | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> Transcript:
+    """Train `method` by the real loop; a client owns the classes of its number and the next one."""
+    bench = Bench(world.learner(method.settings), world.training, world.test)
+    own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
+    with Executor(lambda: bench) as executor:
+        return train(
+            method, schedule, Recognition(own, crowd),
+            folder=claim(path), executor=executor, say=print, advance=advance, crowd=crowd, until=until,
+        )  # fmt: skip
+
+
+def noiseless(method: PromptMethod, privacy: Any, stds: dict[str, float]) -> PromptMethod:
+    """The method with the clipping of `privacy` and noise of the test's own size."""
+    from trainers.protection import Protection
+
+    return replace(method, protection=Protection(privacy, stds, method.settings.batch))

@@ -1,0 +1,90 @@
+"""DP-FPL: a global prompt with noise at the server, a local one with noise on its low-rank factors (Tran et al. 2025, Algorithm 1).
+
+Every round a client factorises p_L anew by one power iteration and noises the gradients of u and v (LDP); the server noises the mean gradient
+of p_G (GDP). It receives the clients' gradients without noise: against the server nothing is proven.
+
+Where the paper is silent: u and v are orthonormal (the carriers of RGP, Yu et al. 2021), because only then eq. 4 is the projection of the gradient
+on the tangent space. Without residual the forward pass uses the truncation u (u^T p_L), gradients and noise still the orthonormal u and v, and
+what is released is p_G with the best rank-k part of p_L. Rank 0 stands for the full prompt: noise on the gradient of p_L itself. All
+clients start from the same public p_L.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedaudit.errors import InputError
+from trainers.base import Site, State, Update, Upload
+from trainers.prompts import Cohort, PromptMethod
+
+LEARNER = "prompts"
+
+
+@dataclass(frozen=True)
+class Params:
+    rank: int = field(default=8, metadata={"help": "rank k of the local prompt's factors (the paper: 1, 2, 4, 8), 0 = full", "sweep": True})
+    residual: bool = field(default=True, metadata={"help": "keep what the factors miss in the forward pass (section 3.2)"})
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise ValueError(f"rank must be at least 1, or 0 for the full prompt, not {self.rank}")
+
+
+@dataclass(frozen=True)
+class DPFPL(PromptMethod):
+    shared = central = ("p_G",)
+
+    def __post_init__(self) -> None:
+        check_rank(self.params.rank, self.settings.prompt_length)
+
+    @property
+    def local(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("u", "v") if self.params.rank else ("p_L",)
+
+    def start(self, initial: State) -> State:
+        return {"p_G": initial["p_G"], "p_L": initial["p_L"]}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        p_G, p_L = server["p_G"], own["p_L"]  # line 4
+        if self.params.rank == 0:
+            G = client.gradient(p_G + p_L)
+            d_L = client.noise(client.clip(G), "p_L")
+        else:
+            Q = torch.stack([torch.randn(p_L.shape[-1], self.params.rank, generator=g) for g in client.generators("power")])
+            u, v = power_iteration(p_L, Q)  # line 6
+            G = client.gradient(p_G + (p_L if self.params.residual else u @ u.mT @ p_L))  # lines 7 and 8; p_L = u u^T p_L + r
+            d_u = client.noise(client.clip(G @ v.mT), "u")  # lines 9 and 10
+            d_v = client.noise(client.clip(u.mT @ G), "v")
+            d_L = full_gradient(u, v, d_u, d_v)  # line 11
+        p_L = p_L - self.settings.local_rate * d_L  # line 12
+        return Update(upload={"gradient": client.clip(G)}, private={"p_L": p_L})  # line 13
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return {"p_G": self.global_step(server["p_G"], uploads, site)}
+
+    def prompt(self, state: State) -> Tensor:
+        p_L = state["p_L"]
+        if self.params.rank and not self.params.residual:
+            u, values, v = torch.linalg.svd(p_L, full_matrices=False)
+            k = self.params.rank
+            p_L = u[..., :k] * values[..., None, :k] @ v[..., :k, :]
+        return state["p_G"] + p_L
+
+
+def power_iteration(p: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal columns u [.., b, k] and rows v [.., k, d] that span most of p [.., b, d], from a random Q [.., d, k]."""
+    u = torch.linalg.qr(p @ Q).Q
+    v = torch.linalg.qr(p.mT @ u).Q.mT
+    return u, v
+
+
+def full_gradient(u: Tensor, v: Tensor, d_u: Tensor, d_v: Tensor) -> Tensor:
+    """Eq. 4: with d_u = G v^T and d_v = u^T G it is P_u G + G P_v - P_u G P_v, G projected on the tangent space at u v."""
+    return d_u @ v + u @ d_v - u @ u.mT @ d_u @ v
+
+
+def check_rank(rank: int, prompt_length: int) -> None:
+    if rank > prompt_length:
+        raise InputError(f"--rank {rank}: a prompt of {prompt_length} vectors (--prompt-length) has at most that rank")

@@ -1,0 +1,93 @@
+"""FedOTP: a shared and a private full-rank prompt (Li et al. 2024; DP-FPL, A.2, baseline 2).
+
+`--match sum` is DP-FPL's baseline: p_i = p_G + p_L. `--match ot` is FedOTP's own: both prompts are encoded, and their text features are matched
+with the image's patch features by unbalanced optimal transport. The transport plan has no gradient.
+With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from trainers.base import Site, State, Update, Upload
+from trainers.prompts import Cohort, PromptMethod, Scores
+
+LEARNER = "prompts"
+REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
+MASS = 0.8  # gamma: the share of the patches' mass that is transported
+ITERATIONS = 100
+THRESHOLD = 1e-3  # mean change of the scalings at which the iteration stops
+
+
+@dataclass(frozen=True)
+class Params:
+    match: str = field(default="sum", metadata={"help": "sum: prompts are added; ot: unbalanced optimal transport"})
+
+    def __post_init__(self) -> None:
+        if self.match not in ("sum", "ot"):
+            raise ValueError(f"match must be sum or ot, not {self.match!r}")
+
+
+@dataclass(frozen=True)
+class FedOTP(PromptMethod):
+    local = ("p_L",)
+    shared = central = ("p_G",)
+
+    @property
+    def patches(self) -> bool:  # type: ignore[override]
+        return self.params.match == "ot"
+
+    @property
+    def scores(self) -> Scores:  # type: ignore[override]
+        return transport_scores if self.params.match == "ot" else PromptMethod.scores
+
+    def start(self, initial: State) -> State:
+        return {"p_G": initial["p_G"], "p_L": initial["p_L"]}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        p_G, p_L = server["p_G"], own["p_L"]
+        G = client.gradient(self.prompt({"p_G": p_G, "p_L": p_L}))
+        to_G, to_L = (G, G) if self.params.match == "sum" else G.unbind(-3)
+        p_L = p_L - self.settings.local_rate * client.noise(client.clip(to_L), "p_L")
+        return Update(upload={"gradient": client.clip(to_G)}, private={"p_L": p_L})
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return {"p_G": self.global_step(server["p_G"], uploads, site)}
+
+    def prompt(self, state: State) -> Tensor:
+        """p_i [.., b, d], or for transport both prompts [.., 2, b, d]."""
+        p_G, p_L = torch.broadcast_tensors(state["p_G"], state["p_L"])
+        return p_G + p_L if self.params.match == "sum" else torch.stack([p_G, p_L], dim=-3)
+
+
+def transport_scores(text: Tensor, images: Tensor) -> Tensor:
+    """Similarities [N, B, C] of two prompts' text features [N, 2, C, E] and patch features [N or 1, B, M, E].
+
+    The mean cosine similarity under the plan: sum of plan times similarity over patches and prompts (FedOTP).
+    """
+    similarity = torch.einsum("npce,nbme->nbcmp", text, images.expand(len(text), *images.shape[1:]))
+    return (transport_plan(1 - similarity.detach()) * similarity).sum((-1, -2))
+
+
+def transport_plan(cost: Tensor) -> Tensor:
+    """Entropic plan [.., M, P] between M patches and P prompts for costs [.., M, P], in the log domain.
+
+    Every patch gives at most 1 / M, every prompt receives exactly gamma / P (FedOTP's unbalanced problem, by Dykstra's scalings: the
+    constraint of the patches is an inequality).
+    """
+    M, P = cost.shape[-2:]
+    kernel = -cost / REGULARISATION
+    give, receive = -math.log(M), math.log(MASS / P)
+    g = torch.zeros_like(cost[..., 0, :])
+    f = torch.zeros_like(cost[..., :, 0])
+    for _ in range(ITERATIONS):
+        new = (give - torch.logsumexp(kernel + g[..., None, :], -1)).clamp(max=0)
+        change = (new.exp() - f.exp()).abs().mean()
+        f = new
+        g = receive - torch.logsumexp(kernel + f[..., :, None], -2)
+        if change < THRESHOLD:
+            break
+    return (kernel + f[..., :, None] + g[..., None, :]).exp()

@@ -1,0 +1,84 @@
+"""FedPGP: a global prompt and a low-rank local one, both trained throughout (Cui et al. 2024; DP-FPL, A.2, baseline 3).
+
+p_i = p_G + u v. The loss is the cross-entropy plus mu times a contrastive term over the classes: the global prompt's text feature t_G is drawn to the
+hard prompt's, t_0, and away from the personalised one's, t_i: -log(e^(cos(t_0, t_G) / tau) / (e^(cos(t_0, t_G) / tau) + e^(cos(t_G, t_i) / tau))).
+`--mu 0` is DP-FPL's baseline. With privacy, u and v carry the client's noise (LDP) and p_G the server's (GDP). The contrastive term sees no
+record: its gradient is added after clipping and costs no privacy.
+
+Where the papers are silent: u and v start as the factorisation of the public random p_L, once (u orthonormal).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainers.base import Site, State, Update, Upload
+from trainers.dpfpl import check_rank
+from trainers.prompts import Cohort, PromptMethod
+
+LEARNER = "prompts"
+
+
+@dataclass(frozen=True)
+class Params:
+    rank: int = field(default=8, metadata={"help": "rank of the local prompt (DP-FPL: 8)", "sweep": True})
+    mu: float = field(default=1.0, metadata={"help": "weight of the contrastive term; 0 = DP-FPL's baseline"})
+    temperature: float = field(default=0.5, metadata={"help": "temperature tau of the contrastive term"})
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, not {self.rank}")
+        if not 0 <= self.mu < float("inf"):
+            raise ValueError(f"mu must not be negative, not {self.mu}")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be positive, not {self.temperature}")
+
+
+@dataclass(frozen=True)
+class FedPGP(PromptMethod):
+    local = ("u", "v")
+    shared = central = ("p_G",)
+
+    def __post_init__(self) -> None:
+        check_rank(self.params.rank, self.settings.prompt_length)
+
+    def start(self, initial: State) -> State:
+        u, values, v = torch.linalg.svd(initial["p_L"], full_matrices=False)
+        k = self.params.rank
+        return {"p_G": initial["p_G"], "u": u[:, :k], "v": values[:k, None] * v[:k], "hard": initial["hard"]}
+
+    def download(self, server: State, client: object) -> State:
+        return {name: server[name] for name in ("p_G", "hard")}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        p_G, u, v = server["p_G"], own["u"], own["v"]
+        G = client.gradient(p_G + u @ v)
+        d_G, d_u, d_v = client.clip(G), client.clip(G @ v.mT), client.clip(u.mT @ G)
+        d_u, d_v = client.noise(d_u, "u"), client.noise(d_v, "v")
+        if self.params.mu:
+            to_G, to_i = self._contrast(server["hard"], p_G, p_G + u @ v, client)
+            d_G, d_u, d_v = d_G + to_G + to_i, d_u + to_i @ v.mT, d_v + u.mT @ to_i
+        rate = self.settings.local_rate
+        return Update(upload={"gradient": d_G}, private={"u": u - rate * d_u, "v": v - rate * d_v})
+
+    def _contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, client: Cohort) -> tuple[Tensor, Tensor]:
+        """Gradients of mu times the contrastive term, the mean over classes, in p_G alone and in p_i."""
+        t_0 = client.learner.text(hard)
+
+        def term(p_G: Tensor, p_i: Tensor) -> Tensor:
+            t_G, t_i = client.learner.text(torch.stack([p_G, p_i]))
+            toward, away = (t_0 * t_G).sum(-1), (t_G * t_i).sum(-1)  # [N, C]
+            loss = F.softplus((away - toward) / self.params.temperature)
+            return self.params.mu * loss.mean(-1).sum()
+
+        to_G, to_i = torch.func.grad(term, argnums=(0, 1))(p_G, p_i)
+        return to_G, to_i
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return {"p_G": self.global_step(server["p_G"], uploads, site), "hard": server["hard"]}
+
+    def prompt(self, state: State) -> Tensor:
+        return state["p_G"] + state["u"] @ state["v"]

@@ -1,0 +1,37 @@
+"""Local prompts: every client learns a prompt on its own records, nothing is exchanged (CoOp; Zhou et al. 2022).
+
+With privacy, the clipped gradient carries the client's own noise (LDP), as p_L does in DP-FPL.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from trainers.base import Site, State, Update, Upload
+from trainers.prompts import Cohort, PromptMethod
+
+LEARNER = "prompts"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Local prompts have no parameters of their own."""
+
+
+@dataclass(frozen=True)
+class Local(PromptMethod):
+    local = ("p_L",)
+
+    def start(self, initial: State) -> State:
+        return {"p_L": initial["p_L"]}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        gradient = client.noise(client.clip(client.gradient(own["p_L"])), "p_L")
+        return Update(upload={}, private={"p_L": own["p_L"] - self.settings.local_rate * gradient})
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return server
+
+    def prompt(self, state: State) -> Tensor:
+        return state["p_L"]

@@ -1,0 +1,266 @@
+"""What clients of the prompt methods train: soft prompts on a frozen CLIP, a whole cohort as one batched problem.
+
+The prompt of class c is [SOS][b context vectors][name of c]["."][EOS]; the context, here called the prompt, is shared by all classes. Global and
+local prompts are added in embedding space before one pass of the text encoder, so that one gradient G [b, d] of a record gives the gradient of
+everything: of p_G and p_L it is G itself, of u and v in p_L = u v it is G v^T and u^T G.
+Shapes lead with the clients, N; gradients of single records with the records before that, R. A method therefore reads as for one client.
+Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al. 2022).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures
+from fedaudit.privacy.accountant import noise_stds
+from fedaudit.privacy.ledger import Turn, epoch_length, sensitivity
+from fedaudit.privacy.settings import Privacy
+from trainers.base import Method, Noised, Participation, Schedule, Site, State, Update, Upload, generator, weighted_mean
+from trainers.protection import Protection
+
+HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
+INITIAL_STD = 0.02  # of the random start, per coordinate (CoOp)
+ROWS = 8  # clients times records of one backward pass, about; measured on two kinds of text encoder
+EVALUATED = 256  # test images at once
+
+Scores = Callable[[Tensor, Tensor], Tensor]  # text features [N, .., C, E], images [N or 1, B, ..] to similarities [N, B, C]
+
+
+@dataclass(frozen=True)
+class Settings:
+    prompt_length: int = field(default=16, metadata={"help": "context vectors of a prompt, b"})
+    batch: int = field(default=8, metadata={"help": "records per client and round, |B|"})
+    global_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the global prompt"})
+    local_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the local prompts"})
+    crowd: int = field(default=50, metadata={"help": "clients that train as one batched problem; bounds memory"})
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_length", "batch", "crowd"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("global_rate", "local_rate"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One minibatch per client, padded to the longest: R records each."""
+
+    images: Tensor  # features [R, N, E], or of patches [R, N, M, E]
+    labels: Tensor  # [R, N]
+    weights: Tensor  # [R, N], 1 for a record and 0 for padding
+
+
+class Cohort:
+    """The clients of a round at work as one batched problem: what a prompt method sees in place of a client."""
+
+    party = "client"
+
+    def __init__(self, learner: Learner, clients: Sequence[Participation], method: PromptMethod) -> None:
+        self.learner, self.clients = learner, clients
+        self.noised = Noised(turns=[_turn(client, method.protection) for client in clients])
+        self._protection, self._scores, self._patches = method.protection, method.scores, method.patches
+
+    def generators(self, purpose: str) -> list[torch.Generator]:
+        """Each client's own randomness in this round."""
+        return [client.generator(purpose) for client in self.clients]
+
+    @functools.cached_property
+    def batch(self) -> Batch:
+        sample = poisson_batch if self._protection.privacy.sampler == "poisson" else epoch_batch
+        chosen = [[c.records[i] for i in sample(c, self._protection.batch)] for c in self.clients]
+        longest = max(1, *map(len, chosen))
+        padded = [(records or [c.records[0]])[:1] * (longest - len(records)) for records, c in zip(chosen, self.clients, strict=True)]
+        ids = [r for records, more in zip(chosen, padded, strict=True) for r in (*records, *more)]
+        images = self.learner.images(ids, patches=self._patches)
+        shape = len(self.clients), longest
+        return Batch(
+            images.reshape(*shape, *images.shape[1:]).transpose(0, 1),
+            self.learner.labels(ids).reshape(shape).T,
+            torch.tensor([[i < len(records) for i in range(longest)] for records in chosen]).T.float(),
+        )
+
+    def gradient(self, prompt: Tensor) -> Tensor:
+        """Gradient of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d]: of every record [R, N, .., b, d], or of the batch's mean (R = 1).
+
+        Single records are needed only where each is clipped. The text encoder runs forward once; its features are the same for all records.
+        """
+        text, pull = torch.func.vjp(self.learner.text, prompt)  # [N, .., C, E]
+        per_record = torch.func.vmap(torch.func.grad(self._loss), in_dims=(None, 0, 0))
+        above = per_record(text, self.batch.images, self.batch.labels)  # [R, N, .., C, E]
+        weights = self.batch.weights
+        if not self._protection.per_record:
+            share = weights / weights.sum(0).clamp(min=1)
+            mean = torch.einsum("rn...,rn->n...", above, share)
+            return pull(mean)[0][None]
+        if len(self.clients) >= ROWS:  # a backward pass of that many clients is large enough: several records at once only spill the cache
+            return torch.stack([pull(one)[0] for one in above])
+        return torch.func.vmap(pull, chunk_size=ROWS // len(self.clients))(above)[0]
+
+    def _loss(self, text: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """Of one record per client, summed over clients: each client's text features move its own loss alone."""
+        logits = self.learner.scale * self._scores(text, images[:, None])[:, 0]
+        return F.cross_entropy(logits, labels, reduction="sum")
+
+    def clip(self, gradients: Tensor) -> Tensor:
+        """The mean [N, ...] of clipped gradients [R, N, ...]."""
+        return self._protection.clip(gradients, self.batch.weights)
+
+    def noise(self, mean: Tensor, release: str) -> Tensor:
+        """`mean` with each client's own noise (LDP)."""
+        return self._protection.noise(mean, release, self)
+
+
+def _turn(client: Participation, protection: Protection) -> Turn:
+    """One step; a new shuffle where an epoch begins."""
+    n = len(client.records)
+    begins = len(client.earlier) % epoch_length(records=n, batch=protection.batch) == 0
+    shuffled = begins and protection.privacy.sampler == "epochs"
+    return Turn(client=client.client, records=n, steps=1, shuffles=int(shuffled))
+
+
+def epoch_batch(client: Participation, size: int) -> list[int]:
+    """Fixed-size batches without replacement within an epoch; what does not fill a batch waits for the next shuffle."""
+    size = min(size, len(client.records))
+    epoch, place = divmod(len(client.earlier), epoch_length(records=len(client.records), batch=size))
+    order = torch.randperm(len(client.records), generator=generator(client.seed, "client", client.client, "epoch", epoch))
+    chosen: list[int] = order[place * size : (place + 1) * size].tolist()
+    return chosen
+
+
+def poisson_batch(client: Participation, size: int) -> list[int]:
+    """Every record with probability |B| / n_i, by a coin of its own."""
+    n = len(client.records)
+    coins = torch.rand(n, generator=client.generator("batch"))
+    chosen: list[int] = (coins < size / n).nonzero()[:, 0].tolist()
+    return chosen
+
+
+@dataclass(frozen=True)
+class PromptMethod(Method[Cohort]):
+    """A method that trains soft prompts. Its states hold what its `prompt` makes a personalised prompt of."""
+
+    params: Any
+    settings: Settings = field(default_factory=Settings)
+    protection: Protection = field(default_factory=Protection)
+
+    # what its clients' records reach: each of these tensors is noised where a method is private
+    local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of its released prompt
+    shared: ClassVar[tuple[str, ...]] = ()  # uploaded and broadcast
+    central: ClassVar[tuple[str, ...]] = ()  # of these, noised by the server on its average: uploads carry no noise
+    patches: ClassVar[bool] = False  # whether it looks at features of patches rather than of whole images
+
+    def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> PromptMethod:
+        """The same method with the noise that `privacy` asks for in a run; `sizes` are the clients' numbers of records."""
+        # the paper's noise takes S = C / |B| however the gradients are clipped; calibrated noise takes what holds
+        how = "record" if privacy.sigma == "nominal" else privacy.clip
+        far = {
+            name: sensitivity(clip=how, norm=privacy.clip_norm, batch=self.settings.batch,
+                              clients=schedule.per_round if name in self.central else 1)
+            for name in (*self.local, *self.shared)
+        }  # fmt: skip
+        private = math.isfinite(privacy.epsilon) and far
+        stds = noise_stds(privacy, far, steps=schedule.rounds, batch=self.settings.batch, records=sizes) if private else {}
+        return dataclasses.replace(self, protection=Protection(privacy, stds, self.settings.batch))
+
+    @abstractmethod
+    def prompt(self, state: State) -> Tensor:
+        """The personalised prompt [.., b, d] of a client: `state` is the server's with the client's own part."""
+
+    def model(self, state: State) -> State:
+        return {"prompt": self.prompt(state)}
+
+    def download(self, server: State, client: Participation) -> State:
+        return {name: t for name, t in server.items() if name == "p_G"}
+
+    @staticmethod
+    def scores(text: Tensor, images: Tensor) -> Tensor:
+        """Cosine similarities [N, B, C] of text features [N, C, E] and images [N or 1, B, E]; both have length 1."""
+        return images @ text.mT
+
+    def global_step(self, prompt: Tensor, uploads: Sequence[Upload], site: Site) -> Tensor:
+        """p_G - eta_G times the mean of the clients' gradients, with the server's noise (GDP; DP-FPL, Algorithm 1, server's part)."""
+        share = 1 / len(uploads)
+        mean = weighted_mean([upload.state for upload in uploads], [share] * len(uploads))["gradient"]
+        noisy = self.protection.noise(mean[None], "p_G", site, averaged=len(uploads))[0]
+        return prompt - self.settings.global_rate * noisy
+
+
+class Learner:
+    """Frozen CLIP with its image features: computes text features of prompts, gradients' parts and recognition."""
+
+    def __init__(
+        self, clip: FrozenCLIP, features: ImageFeatures, labels: Mapping[str, int], classes: Sequence[str], settings: Settings
+    ) -> None:
+        self.clip, self.features, self.classes, self.settings = clip, features, tuple(classes), settings
+        self.scale = clip.scale
+        self._labels = labels
+        self._texts: dict[int, ClassTexts] = {}
+
+    def initial(self, generator: torch.Generator) -> State:
+        """What methods start from: two random prompts N(0, 0.02^2), and the words of the hard prompt [n, d]."""
+        shape = self.settings.prompt_length, self.clip.width
+        drawn = {name: INITIAL_STD * torch.randn(shape, generator=generator) for name in ("p_G", "p_L")}
+        return drawn | {"hard": self.clip.words(HARD_PROMPT)}
+
+    def work(
+        self, method: PromptMethod, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
+    ) -> list[Update]:
+        """The updates of a cohort, computed together."""
+        cohort = Cohort(self, clients, method)
+        update = method.update(stacked(received), stacked(own), cohort)
+        return [
+            Update({n: t[i] for n, t in update.upload.items()}, {n: t[i] for n, t in update.private.items()}, update.facts, cohort.noised)
+            for i in range(len(clients))
+        ]
+
+    def text(self, prompt: Tensor) -> Tensor:
+        """Class features [.., C, E], of length 1, of prompts [.., b, d]."""
+        return self.clip.text(prompt, self.texts(prompt.shape[-2]))
+
+    def texts(self, length: int) -> ClassTexts:
+        """What follows a prompt of that length for every class."""
+        if length not in self._texts:
+            self._texts[length] = self.clip.classes(self.classes, length)
+        return self._texts[length]
+
+    def images(self, records: Sequence[str], *, patches: bool = False) -> Tensor:
+        """Features [n, E] of records, or of their patches [n, M, E]."""
+        return self.features.patches(records) if patches else self.features.rows(records)
+
+    def labels(self, records: Sequence[str]) -> Tensor:
+        return torch.tensor([self._labels[record] for record in records])
+
+    @torch.no_grad()
+    def recognised(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.bool_]:
+        """Which records [N, n] the prompts of N clients recognise."""
+        text = self.text(torch.stack([model["prompt"] for model in models]))
+        images = self.images(records, patches=method.patches)
+        right = [
+            method.scores(text, part[None]).argmax(-1) == self.labels(ids)
+            for part, ids in zip(images.split(EVALUATED), _split(records, EVALUATED), strict=True)
+        ]
+        return torch.cat(right, dim=1).numpy()
+
+
+def _split(records: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [records[i : i + size] for i in range(0, len(records), size)]
+
+
+def stacked(states: Sequence[State]) -> State:
+    """States of N clients as one [N, ...]; names that all of them have."""
+    names = set.intersection(*(set(state) for state in states))
+    return {name: torch.stack([state[name] for state in states]) for name in states[0] if name in names}

@@ -1,0 +1,76 @@
+"""Clipping and noise as the prompt methods call them: two verbs, and a record of every mechanism that ran.
+
+Local or central privacy is only where a method calls `noise`: on what a client computed, or on what the server averaged. Epsilon is computed
+elsewhere, from the record (`fedaudit.privacy.accountant`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedaudit.privacy.clipping import add_noise, clipped_mean
+from fedaudit.privacy.ledger import Mechanism, sensitivity
+from fedaudit.privacy.settings import Privacy
+from trainers.base import Noised
+
+
+class Party(Protocol):
+    """Who adds noise: a cohort, each client for itself, or the server."""
+
+    @property
+    def party(self) -> str: ...  # "client" or "server"
+    @property
+    def noised(self) -> Noised: ...
+
+    def generators(self, purpose: str) -> Sequence[torch.Generator]: ...
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How gradients are clipped, and the standard deviation of the noise on each release."""
+
+    privacy: Privacy = field(default_factory=lambda: Privacy(epsilon=math.inf))
+    stds: Mapping[str, float] = field(default_factory=dict)
+    batch: int = 8  # the public |B|
+
+    @property
+    def private(self) -> bool:
+        return math.isfinite(self.privacy.epsilon)
+
+    @property
+    def per_record(self) -> bool:
+        """Whether gradients of single records are needed."""
+        return self.private and self.privacy.clip == "record"
+
+    def clip(self, gradients: Tensor, weights: Tensor) -> Tensor:
+        """The mean [N, ...] of clipped gradients [R, N, ...]; without privacy, and where the mean is clipped, R = 1 is the batch's mean."""
+        if not self.private:
+            return gradients[0]
+        how, norm = self.privacy.clip, self.privacy.clip_norm
+        return clipped_mean(gradients, weights if self.per_record else None, how=how, norm=norm, batch=self.batch)
+
+    def noise(self, mean: Tensor, release: str, party: Party, *, averaged: int = 1) -> Tensor:
+        """`mean` [N, ...], an average over `averaged` clients, with Gaussian noise; the party's record says what ran."""
+        if not self.private:
+            return mean
+        how, norm = self.privacy.clip, self.privacy.clip_norm
+        mechanism = Mechanism(
+            release=release,
+            party=party.party,
+            clip=how,
+            clip_norm=norm,
+            sensitivity=sensitivity(clip=how, norm=norm, batch=self.batch, clients=averaged),
+            std=self.stds[release],
+            dimension=mean[0].numel(),
+            sampler=self.privacy.sampler,
+            batch=self.batch,
+        )
+        party.noised.mechanisms.append(mechanism)
+        party.noised.signals[release] = float(mean.flatten(1).norm(dim=1).mean())
+        return add_noise(mean, mechanism.std, party.generators(f"noise on {release}"))

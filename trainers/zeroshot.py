@@ -1,0 +1,35 @@
+"""Zero-shot CLIP: the hard prompt "a photo of a {class}.", nothing is trained (Radford et al. 2021); the baseline of all prompt methods.
+
+It sees no training record, so nothing can leak and its epsilon is zero.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from trainers.base import Site, State, Update, Upload
+from trainers.prompts import Cohort, PromptMethod
+
+LEARNER = "prompts"
+TRAINS = False
+
+
+@dataclass(frozen=True)
+class Params:
+    """Zero-shot has no parameters of its own."""
+
+
+@dataclass(frozen=True)
+class ZeroShot(PromptMethod):
+    def start(self, initial: State) -> State:
+        return {"hard": initial["hard"]}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        return Update(upload={}, private={})
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return server
+
+    def prompt(self, state: State) -> Tensor:
+        return state["hard"]
