@@ -62,7 +62,9 @@ def _sentence(row: Mapping[str, Any]) -> str:
         more = "" if math.isinf(every) else f" ({every / claimed:.2g} times)"
         ran = "" if proven > claimed else f"; as it ran, {proven:.3g} is proven"
         return f"{who}: epsilon {claimed:g} is claimed, {every:.3g} is proven if a record is in every step{more}{ran}; {row['why']}."
-    return f"{who}: epsilon {claimed:g} is claimed and {every:.3g} is proven, a record being in every step; {row['why']}."
+    return (
+        f"{who}: epsilon {claimed:g} is claimed and {every:.3g} is proven, a record being in every step; {row['why']}."
+    )
 
 
 def ledger_of(transcript: Transcript, method: Any) -> Ledger:
@@ -87,7 +89,9 @@ def privacy_table(ledger: Ledger, method: Any, privacy: Any) -> pd.DataFrame:
             where: dict[str, Any] = {"threat_model": view, "whose": whose, "delta": privacy.delta}
             ran, every = provable(ledger, **where), provable(ledger, **where, every_step=True)
             swapped = provable(ledger, **where, every_step=True, relation="replace")
-            trusted = view == "server" and method.central  # these methods trust the server: nothing is claimed against it
+            trusted = (
+                view == "server" and method.central
+            )  # these methods trust the server: nothing is claimed against it
             claimed = math.inf if trusted else privacy.epsilon
             rows.append((view, whose, claimed, ran.epsilon, every.epsilon, swapped.epsilon, privacy.delta, ran.why))
     return pd.DataFrame(rows, columns=COLUMNS)

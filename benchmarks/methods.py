@@ -62,8 +62,8 @@ def line(f: dict[str, Any]) -> str:
 
 def steps() -> None:
     """Cost of a local step of each method, as a ratio to FedAvg's."""
-    from fedaudit.executor import one_thread
     from fedaudit.bench import federation_of, make_bench
+    from fedaudit.executor import one_thread
     from trainers.base import Participation, generator
 
     one_thread()

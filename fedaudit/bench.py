@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 from typing import Any
 
 from fedaudit import plugins
+from fedaudit.backbones.clipsource import ClipSource
 from fedaudit.plan import Plan
 from fedaudit.progress import Progress
 from fedaudit.store import claim
@@ -38,6 +40,7 @@ def _lora_learner(plan: Plan, federation: Any, progress: Progress) -> Any:
     from fedaudit.backbones.vlm import load
     from trainers.lora import Learner
 
+    assert isinstance(plan.backbone, Path)
     vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
     with (cache := claim(plan.out / "cache")).lock(progress.say):
         data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
@@ -49,6 +52,7 @@ def _prompt_learner(plan: Plan, federation: Any, progress: Progress) -> Any:
     from fedaudit.training import method_of
     from trainers.prompts import Learner
 
+    assert isinstance(plan.backbone, ClipSource)
     clip = load(plan.backbone, plan.device)
     records = list(federation.records.values())
     patches = any(method_of(cell).patches for cell in plan.cells)
@@ -65,7 +69,9 @@ def make_exam(plan: Plan, federation: Any) -> Any:
     if plan.learner == "prompts":
         # with two domains a class of the other style is a neighbour's
         own = [{(r.domain, r.group) for r in (*c.records, *c.reference)} for c in federation.clients]
-        return Recognition([[(r.domain, r.group) in mine for r in federation.test] for mine in own], plan.settings.crowd)
+        return Recognition(
+            [[(r.domain, r.group) in mine for r in federation.test] for mine in own], plan.settings.crowd
+        )
     test, novel = federation.test, federation.novel_test
     return Answers([r.references for r in test], federation.score, [r.references for r in novel])
 

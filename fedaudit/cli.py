@@ -149,7 +149,9 @@ def read_command(words: Sequence[str]) -> Command:
         add_backbone(parser, learner)
         add_general_options(parser)
         if learner == "prompts":
-            parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
+            parser.add_argument(
+                "--no-twin", action="store_true", help="without the noise-free twin beside what is noised"
+            )
         options, made = _parse(parser, groups, before, words, chosen.config, swept=trained)
         plan = _plan(options, made, methods, task, attack)
     if len(plan.cells) > 1 and (options.export_run or options.export_adapters):

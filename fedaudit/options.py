@@ -34,7 +34,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         "--method", help="one or several, separated by commas, each as NAME or NAME:PARAMETER=VALUE (default: fedrand)"
     )
     group.add_argument("--attack", help="how to attack, or none (default: maxrenyi for LoRA methods, none for prompts)")
-    group.add_argument("--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)")
+    group.add_argument(
+        "--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)"
+    )
     group.add_argument(
         "--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md"
     )
@@ -44,7 +46,10 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
 
-SCHEDULES = {"lora": {"rounds": 10, "clients": 12, "per_round": 4}, "prompts": {"rounds": 100, "clients": 10, "per_round": None}}
+SCHEDULES: dict[str, dict[str, int | None]] = {
+    "lora": {"rounds": 10, "clients": 12, "per_round": 4},
+    "prompts": {"rounds": 100, "clients": 10, "per_round": None},
+}
 
 
 def add_schedule(parser: argparse.ArgumentParser, learner: str = "lora") -> None:

@@ -78,7 +78,13 @@ class Plan:
         key = key_of(
             {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
         )
-        return self.out / "reports" / f"{_slug('-'.join(self.methods))[:80]}-{self.attack or self.task}-{key[:8]}"
+        return self.out / "reports" / f"{_slug('-'.join(self._short_names))[:80]}-{self.attack or self.task}-{key[:8]}"
+
+    @property
+    def _short_names(self) -> list[str]:
+        """What the report's folder is called by: a sweep by its methods."""
+        few = len(self.methods) <= 3
+        return list(dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods))
 
     @property
     def learner(self) -> str:
@@ -168,7 +174,16 @@ def versions(libraries: Iterable[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name).partition("+")[0] for name in libraries}
 
 
-_LISTS = ("*.json", "*.parquet", "*.txt", "*.csv", "*.mat", "*_batch*", "train", "test")  # what lists records, not pictures
+_LISTS = (
+    "*.json",
+    "*.parquet",
+    "*.txt",
+    "*.csv",
+    "*.mat",
+    "*_batch*",
+    "train",
+    "test",
+)  # what lists records, not pictures
 
 
 def _slug(text: str) -> str:
@@ -177,13 +192,15 @@ def _slug(text: str) -> str:
 
 
 def _data_files(params: Any) -> dict[str, Any]:
-    """For each folder of data that a task reads (a field `..._root`): a key over the names, sizes and times of files that list records, wherever it lies."""
+    """For each folder of data that a task reads (a field `..._root`): a key over names, sizes and times of the files that list records."""
     found = {}
     for field in dataclasses.fields(params):
         root = getattr(params, field.name)
         if field.name.endswith("_root") and root:
             files = [f for pattern in _LISTS for depth in ("", "*/", "*/*/") for f in Path(root).glob(depth + pattern)]
-            stats = {f.relative_to(root).as_posix(): [f.stat().st_size, f.stat().st_mtime_ns] for f in files if f.is_file()}
+            stats = {
+                f.relative_to(root).as_posix(): [f.stat().st_size, f.stat().st_mtime_ns] for f in files if f.is_file()
+            }
             found[field.name] = key_of(stats)
     return found
 

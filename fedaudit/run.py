@@ -57,7 +57,9 @@ def run(plan: Plan, progress: Progress) -> Outcome:
     """Everything that a plan asks for. Safe to kill and to run twice at once."""
     workshop = Workshop(plan, progress)
     if not (plan.report_folder / COMPLETE).exists():
-        _ = workshop.federation  # what is wrong with the data is said before anything is written
+        _ = workshop.federation  # what is wrong with the data or a method is said before anything is written
+        for cell in plan.cells if plan.learner == "prompts" else ():
+            method_of(cell)
     report = claim(plan.report_folder)
     with report.lock(progress.say):
         if complete(report, progress.say):
@@ -82,7 +84,12 @@ def run(plan: Plan, progress: Progress) -> Outcome:
 
 def _train_all(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     """Train what is needed side by side; returns what was on disk."""
-    todo = [c for c in plan.cells if not complete(claim(c.analysis_folder), progress.say)]
+    done = {
+        c.analysis_key
+        for c in plan.cells
+        if c.analysis_folder.is_dir() and complete(claim(c.analysis_folder), progress.say)
+    }
+    todo = [c for c in plan.cells if c.analysis_key not in done]
     before = train_together(todo, workshop, progress)
     return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in before]
 
@@ -136,8 +143,10 @@ def _examine(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
         "privacy": privacy_table(ledger, method, cell.variant.privacy),
         "noise": noise_table(ledger, transcript),
     }
-    found = [
-        *utility(tables["accuracy"], tables["noise"], params["utility"], epsilon=cell.variant.privacy.epsilon, names=names),
+    found: list[Any] = [
+        *utility(
+            tables["accuracy"], tables["noise"], params["utility"], epsilon=cell.variant.privacy.epsilon, names=names
+        ),
         *epsilon(tables["privacy"], params["epsilon"], names=names),
     ]
     for name, table in tables.items():
@@ -200,6 +209,7 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
         from fedaudit.ownrun import export_run
 
         data = workshop.federation
+        assert isinstance(plan.backbone, Path)  # prompts are not exported
         export_run(
             transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
             backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),

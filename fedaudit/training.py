@@ -88,8 +88,9 @@ def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, 
 
 
 def train_together(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
-    """Train the cells side by side, each as a whole in one worker: trainings that are too small to be divided. Returns the keys of those that were on disk."""
-    before = {c.training_key for c in cells if complete(claim(c.training_folder), progress.say)}
+    """Train the cells side by side, each as a whole in one worker. Returns the training keys of those that were on disk."""
+    begun = [c for c in cells if c.training_folder.is_dir()]
+    before = {c.training_key for c in begun if complete(claim(c.training_folder), progress.say)}
     todo = list({c.training_key: c for c in cells if c.training_key not in before}.values())
     if not todo:
         return before
@@ -100,7 +101,15 @@ def train_together(cells: Sequence[Cell], workshop: Workshop, progress: Progress
     with progress.stage(f"training {len(todo)} of {len(cells)} runs", len(todo) * len(blocks)) as advance:
         for until in blocks:
             jobs = [
-                (method, schedule_of(cell), exam, cell.training_folder, cell.training_description, until, progress.quiet)
+                (
+                    method,
+                    schedule_of(cell),
+                    exam,
+                    cell.training_folder,
+                    cell.training_description,
+                    until,
+                    progress.quiet,
+                )
                 for cell, method in zip(todo, methods, strict=True)
             ]
             for _ in executor.map(_train_block, jobs):

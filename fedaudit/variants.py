@@ -67,7 +67,9 @@ def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dic
     return found
 
 
-def _axes(label: str, plugin: Plugin, own: Mapping[str, Any], options: argparse.Namespace) -> dict[str, tuple[Any, ...]]:
+def _axes(
+    label: str, plugin: Plugin, own: Mapping[str, Any], options: argparse.Namespace
+) -> dict[str, tuple[Any, ...]]:
     """Every parameter that a label or a flag gives a value, with its values."""
     reader = Parser(add_help=False, allow_abbrev=False)
     for cls in classes(plugin):
@@ -88,12 +90,17 @@ def _axes(label: str, plugin: Plugin, own: Mapping[str, Any], options: argparse.
 
 
 def _variant(plugin: Plugin, values: Mapping[str, Any]) -> Variant:
-    parts = [made(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}) for cls in classes(plugin)]
+    parts = [
+        made(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
+        for cls in classes(plugin)
+    ]
     if len(parts) == 1:
         private = Privacy(epsilon=math.inf) if plugin.learner == "prompts" else None
         return Variant(plugin.name, parts[0], private)
     params, privacy = parts
-    if math.isinf(privacy.epsilon):  # without noise nothing is clipped: one training, whatever the noisy ones beside it do
+    if math.isinf(
+        privacy.epsilon
+    ):  # without noise nothing is clipped: one training, whatever the noisy ones beside it do
         privacy = Privacy(epsilon=math.inf, sampler=privacy.sampler)
     return Variant(plugin.name, params, privacy)
 

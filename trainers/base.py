@@ -48,7 +48,9 @@ class Update:
     """What one client makes of a broadcast: what it sends, and what it keeps to itself."""
 
     upload: State
-    private: State  # what it holds after the round (its whole model, or its part of it); for the owner and for evaluation
+    private: (
+        State  # what it holds after the round (its whole model, or its part of it); for the owner and for evaluation
+    )
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the server learns beside the tensors
     noised: Noised = field(default_factory=lambda: Noised())
 
@@ -75,7 +77,9 @@ class Learner(Protocol):
     """What is trained: see `trainers.lora.Learner` and `trainers.prompts.Learner`."""
 
     def initial(self, generator: torch.Generator) -> State: ...
-    def work(self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]) -> list[Update]: ...
+    def work(
+        self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
+    ) -> list[Update]: ...
 
 
 @dataclass(frozen=True)
@@ -392,7 +396,9 @@ class _Done:
 def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) -> list[_Done]:
     method, sent, jobs = part
     server = unpack(sent)
-    clients = [Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier) for j in jobs]
+    clients = [
+        Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier) for j in jobs
+    ]
     received = [method.download(server, client) for client in clients]
     updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
     return [

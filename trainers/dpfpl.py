@@ -24,8 +24,13 @@ LEARNER = "prompts"
 
 @dataclass(frozen=True)
 class Params:
-    rank: int = field(default=8, metadata={"help": "rank k of the local prompt's factors (the paper: 1, 2, 4, 8), 0 = full", "sweep": True})
-    residual: bool = field(default=True, metadata={"help": "keep what the factors miss in the forward pass (section 3.2)"})
+    rank: int = field(
+        default=8,
+        metadata={"help": "rank k of the local prompt's factors (the paper: 1, 2, 4, 8), 0 = full", "sweep": True},
+    )
+    residual: bool = field(
+        default=True, metadata={"help": "keep what the factors miss in the forward pass (section 3.2)"}
+    )
 
     def __post_init__(self) -> None:
         if self.rank < 0:
@@ -52,9 +57,13 @@ class DPFPL(PromptMethod):
             G = client.gradient(p_G + p_L)
             d_L = client.noise(client.clip(G), "p_L")
         else:
-            Q = torch.stack([torch.randn(p_L.shape[-1], self.params.rank, generator=g) for g in client.generators("power")])
+            Q = torch.stack(
+                [torch.randn(p_L.shape[-1], self.params.rank, generator=g) for g in client.generators("power")]
+            )
             u, v = power_iteration(p_L, Q)  # line 6
-            G = client.gradient(p_G + (p_L if self.params.residual else u @ u.mT @ p_L))  # lines 7 and 8; p_L = u u^T p_L + r
+            G = client.gradient(
+                p_G + (p_L if self.params.residual else u @ u.mT @ p_L)
+            )  # lines 7 and 8; p_L = u u^T p_L + r
             d_u = client.noise(client.clip(G @ v.mT), "u")  # lines 9 and 10
             d_v = client.noise(client.clip(u.mT @ G), "v")
             d_L = full_gradient(u, v, d_u, d_v)  # line 11

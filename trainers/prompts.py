@@ -35,7 +35,9 @@ INITIAL_STD = 0.02  # of the random start, per coordinate (CoOp)
 ROWS = 8  # clients times records of one backward pass, about; measured on two kinds of text encoder
 EVALUATED = 256  # test images at once
 
-Scores = Callable[[Tensor, Tensor], Tensor]  # text features [N, .., C, E], images [N or 1, B, ..] to similarities [N, B, C]
+Scores = Callable[
+    [Tensor, Tensor], Tensor
+]  # text features [N, .., C, E], images [N or 1, B, ..] to similarities [N, B, C]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ class Cohort:
         sample = poisson_batch if self._protection.privacy.sampler == "poisson" else epoch_batch
         chosen = [[c.records[i] for i in sample(c, self._protection.batch)] for c in self.clients]
         longest = max(1, *map(len, chosen))
-        padded = [(records or [c.records[0]])[:1] * (longest - len(records)) for records, c in zip(chosen, self.clients, strict=True)]
+        padded = [
+            (records or [c.records[0]])[:1] * (longest - len(records))
+            for records, c in zip(chosen, self.clients, strict=True)
+        ]
         ids = [r for records, more in zip(chosen, padded, strict=True) for r in (*records, *more)]
         images = self.learner.images(ids, patches=self._patches)
         shape = len(self.clients), longest
@@ -98,7 +103,7 @@ class Cohort:
 
         Single records are needed only where each is clipped. The text encoder runs forward once; its features are the same for all records.
         """
-        text, pull = torch.func.vjp(self.learner.text, prompt)  # [N, .., C, E]
+        text, pull = torch.func.vjp(self.learner.text, prompt)  # type: ignore[misc]  # [N, .., C, E]
         per_record = torch.func.vmap(torch.func.grad(self._loss), in_dims=(None, 0, 0))
         above = per_record(text, self.batch.images, self.batch.labels)  # [R, N, .., C, E]
         weights = self.batch.weights
@@ -106,7 +111,9 @@ class Cohort:
             share = weights / weights.sum(0).clamp(min=1)
             mean = torch.einsum("rn...,rn->n...", above, share)
             return pull(mean)[0][None]
-        if len(self.clients) >= ROWS:  # a backward pass of that many clients is large enough: several records at once only spill the cache
+        if (
+            len(self.clients) >= ROWS
+        ):  # a backward pass of that many clients is large enough: several records at once only spill the cache
             return torch.stack([pull(one)[0] for one in above])
         return torch.func.vmap(pull, chunk_size=ROWS // len(self.clients))(above)[0]
 
@@ -136,7 +143,9 @@ def epoch_batch(client: Participation, size: int) -> list[int]:
     """Fixed-size batches without replacement within an epoch; what does not fill a batch waits for the next shuffle."""
     size = min(size, len(client.records))
     epoch, place = divmod(len(client.earlier), epoch_length(records=len(client.records), batch=size))
-    order = torch.randperm(len(client.records), generator=generator(client.seed, "client", client.client, "epoch", epoch))
+    order = torch.randperm(
+        len(client.records), generator=generator(client.seed, "client", client.client, "epoch", epoch)
+    )
     chosen: list[int] = order[place * size : (place + 1) * size].tolist()
     return chosen
 
@@ -173,7 +182,9 @@ class PromptMethod(Method[Cohort]):
             for name in (*self.local, *self.shared)
         }  # fmt: skip
         private = math.isfinite(privacy.epsilon) and far
-        stds = noise_stds(privacy, far, steps=schedule.rounds, batch=self.settings.batch, records=sizes) if private else {}
+        stds = (
+            noise_stds(privacy, far, steps=schedule.rounds, batch=self.settings.batch, records=sizes) if private else {}
+        )
         return dataclasses.replace(self, protection=Protection(privacy, stds, self.settings.batch))
 
     @abstractmethod
@@ -203,12 +214,18 @@ class Learner:
     """Frozen CLIP with its image features: computes text features of prompts, gradients' parts and recognition."""
 
     def __init__(
-        self, clip: FrozenCLIP, features: ImageFeatures, labels: Mapping[str, int], classes: Sequence[str], settings: Settings
+        self,
+        clip: FrozenCLIP,
+        features: ImageFeatures,
+        labels: Mapping[str, int],
+        classes: Sequence[str],
+        settings: Settings,
     ) -> None:
         self.clip, self.features, self.classes, self.settings = clip, features, tuple(classes), settings
         self.scale = clip.scale
         self._labels = labels
         self._texts: dict[int, ClassTexts] = {}
+        self.texts(settings.prompt_length)  # a prompt that is too long for the text encoder is refused at once
 
     def initial(self, generator: torch.Generator) -> State:
         """What methods start from: two random prompts N(0, 0.02^2), and the words of the hard prompt [n, d]."""
@@ -223,7 +240,12 @@ class Learner:
         cohort = Cohort(self, clients, method)
         update = method.update(stacked(received), stacked(own), cohort)
         return [
-            Update({n: t[i] for n, t in update.upload.items()}, {n: t[i] for n, t in update.private.items()}, update.facts, cohort.noised)
+            Update(
+                {n: t[i] for n, t in update.upload.items()},
+                {n: t[i] for n, t in update.private.items()},
+                update.facts,
+                cohort.noised,
+            )
             for i in range(len(clients))
         ]
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 class Privacy:
     """Clipping and noise of a run. The budget is per record of one client; an infinite epsilon means no noise."""
 
-    epsilon: float = field(default=0.1, metadata={"help": "epsilon per record that sets the noise, none for no noise", "sweep": True})
+    epsilon: float = field(
+        default=0.1, metadata={"help": "epsilon per record that sets the noise, none for no noise", "sweep": True}
+    )
     delta: float = field(default=1e-5, metadata={"help": "delta of that guarantee"})
     clip: str = field(
         default="record",
@@ -37,7 +39,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
-            raise ValueError(f"epsilon must be positive (inf: no noise), not {self.epsilon}")
+            raise ValueError(f"epsilon must be positive, or none for no noise, not {self.epsilon}")
         if not 0 < self.delta < 1:
             raise ValueError(f"delta must lie between 0 and 1, not {self.delta}")
         if not self.clip_norm > 0:

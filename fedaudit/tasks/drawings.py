@@ -32,7 +32,9 @@ GREEK = {"sigma": "Σ", "omega": "Ω", "psi": "Ψ", "pi": "π", "phi": "Φ", "la
 SIGNS = {"ampersand": "&", "hash": "#", "percent": "%", "dollar": "$", "question": "?", "euro": "€"}
 SHAPES = ("star", "heart", "arrow", "triangle", "circle", "square", "diamond", "pentagon", "cross", "crescent")
 CLASSES: tuple[str, ...] = (
-    DIGITS + tuple("bcdefghjklmnprtuvwxy") + ("sigma", "omega", "psi", "pi", "ampersand", "hash", "star", "heart", "arrow", "triangle")
+    DIGITS
+    + tuple("bcdefghjklmnprtuvwxy")
+    + ("sigma", "omega", "psi", "pi", "ampersand", "hash", "star", "heart", "arrow", "triangle")
 )  # capital letters; those that look like a digit in some style (i, o, q, s, z) are left out
 DOMAINS: dict[str, str] = {
     "print": "ink on grainy paper, letterpress fonts",
@@ -42,7 +44,14 @@ DOMAINS: dict[str, str] = {
     "chalk": "broken strokes of chalk on a board",
     "relief": "pressed into the ground, seen by its light and shade alone",
 }
-TASK_FONTS = ("cmtt10", "cmb10", "STIXGeneralBol", "STIXGeneralBolIta", "DejaVuSerif-BoldItalic", "DejaVuSansMono-BoldOblique")
+TASK_FONTS = (
+    "cmtt10",
+    "cmb10",
+    "STIXGeneralBol",
+    "STIXGeneralBolIta",
+    "DejaVuSerif-BoldItalic",
+    "DejaVuSansMono-BoldOblique",
+)
 LATIN_FONTS = frozenset({"cmtt10", "cmb10", "cmr10", "cmss10", "cmti10"})  # no Greek, no signs
 
 Rng = np.random.Generator

@@ -1,0 +1,473 @@
+"""Prompt learning as one batched problem: against the straightforward loop, and from 10 to 1000 clients.
+
+    python -m benchmarks.prompts [--part speed|scale] [--quick]
+
+speed: PromptFL on a ViT-B/16 with random weights. The straightforward loop takes one client after the other, encodes images at every step and at
+every evaluation, and encodes all prompts at the full 77 positions, both with open_clip's own modules; where gradients are private, every record
+has a forward and a backward pass of its own. Each row of the table adds one part; the last ones are the project's own code. All rows compute the
+same numbers, which is checked before anything is timed. Preparing pixels counts nowhere; extracting features, once, is reported apart.
+scale: private DP-FPL on the embedded model, each number of clients in fresh processes (Linux).
+
+Seconds are the processor's on one thread and the minimum of trials in which the rows take turns: other work on the machine spoils no ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.memory import memory
+from fedaudit.backbones import cliptext
+from fedaudit.backbones.clip import FrozenCLIP, load
+from fedaudit.backbones.clipsource import resolve_clip
+from fedaudit.executor import Executor, one_thread
+from fedaudit.privacy.settings import Privacy
+from fedaudit.store import Folder, claim
+from fedaudit.tasks import drawings
+from fedaudit.tasks.base import IMAGE, Record, dirichlet_proportions
+from trainers import dpfpl, promptfl
+from trainers.base import Bench, Participation, Schedule, generator, train
+from trainers.exams import Recognition
+from trainers.prompts import Cohort, Learner, PromptMethod, Settings, epoch_batch
+
+BATCH = 8  # |B|
+LENGTH = 16  # context vectors
+NAMES = tuple([f"digit {c}" for c in drawings.CLASSES[:10]] + [f"capital letter {c}" for c in drawings.CLASSES[10:20]])
+ALONE = 2  # records of a batch on which the loops over records are timed; the seconds are those of a whole batch
+TRIALS = 3
+AGREEMENT = 1e-4  # of gradients with the straightforward loop's, relative to their largest entry
+KINDS = ("step", "private step", "evaluation")
+PRIVACY = {"step": Privacy(epsilon=math.inf), "private step": Privacy(epsilon=0.1)}
+
+SIZES = (10, 100, 1000)  # clients
+CROWD = 50
+ROUNDS = 4
+JOBS = {"_participate": "training", "_hits": "evaluation"}
+
+Seconds = dict[Any, tuple[float, float]]  # by what was timed: of the processor, of the clock
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("speed", "scale"), help="this part only")
+    parser.add_argument("--quick", action="store_true", help="a look at the tables: small model, few clients, one trial")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)  # in a fresh process: clients,crowd
+    arguments = parser.parse_args(words)
+    one_thread()
+    if arguments.measure:
+        clients, crowd = map(int, arguments.measure.split(","))
+        print(json.dumps(measure(clients, crowd)))
+        return
+    if arguments.part != "scale":
+        clip = load(resolve_clip("", "") if arguments.quick else resolve_clip("ViT-B-16", "random"))
+        with tempfile.TemporaryDirectory() as folder:
+            clients, tests, trials = (2, 1, 1) if arguments.quick else (10, 2, TRIALS)
+            speed(world(clip, NAMES, clients, tests, claim(Path(folder))), trials)
+    if arguments.part != "speed":
+        scale((2, 4) if arguments.quick else SIZES, trials=1 if arguments.quick else 2)
+
+
+# --- a federation, and the straightforward loop ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Drawn symbols: the classes are dealt to the clients in turn, every client holds BATCH records, which are its batch."""
+
+    clip: FrozenCLIP
+    learner: Learner
+    training: list[list[str]]  # [client]
+    test: list[str]
+    pixels: dict[str, Tensor] = field(repr=False)  # prepared, by record id
+    extraction: float  # seconds
+
+    def clients(self) -> list[Participation]:
+        return [Participation(k, 0, 0, ids, self.learner) for k, ids in enumerate(self.training)]
+
+    def schedule(self, rounds: int) -> Schedule:
+        return Schedule(rounds, len(self.training), len(self.training))
+
+    def method(self, privacy: Privacy, rounds: int = 1) -> PromptMethod:
+        made = promptfl.PromptFL(promptfl.Params(), self.learner.settings)
+        return made.protected(privacy, self.schedule(rounds), [len(ids) for ids in self.training])
+
+
+def world(clip: FrozenCLIP, names: Sequence[str], clients: int, tests: int, cache: Folder) -> World:
+    """A federation with `tests` test images of each class; their features are extracted here."""
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+    from PIL import Image
+
+    own = [range(k % len(names), len(names), clients) for k in range(clients)]  # classes
+    labels = {f"{k}-{i}": classes[i % len(classes)] for k, classes in enumerate(own) for i in range(BATCH)}
+    labels |= {f"test-{i}": i % len(names) for i in range(tests * len(names))}
+    pictures = drawings.draw("print", list(labels.values()), np.random.default_rng(0))
+    records = [Record(i, names[c], x, IMAGE, names[c]) for (i, c), x in zip(labels.items(), pictures, strict=True)]
+    began = time.process_time()
+    features = clip.encode(records, cache, say=print)
+    spent = time.process_time() - began
+    prepare = image_transform_v2(PreprocessCfg(**clip.model.visual.preprocess_cfg), is_train=False)
+    settings = Settings(prompt_length=min(LENGTH, clip.context_length // 2), batch=BATCH, crowd=CROWD)
+    return World(
+        clip,
+        Learner(clip, features, labels, names, settings),
+        training=[[f"{k}-{i}" for i in range(BATCH)] for k in range(clients)],
+        test=[i for i in labels if i.startswith("test")],
+        pixels={record.id: prepare(Image.fromarray(record.image)) for record in records},
+        extraction=spent,
+    )
+
+
+class Text:
+    """Class features [C, E] of one prompt [b, d]: by open_clip's own transformer, and with a part of what the project does."""
+
+    def __init__(self, clip: FrozenCLIP, names: Sequence[str], context: int) -> None:
+        self.model, self.tower, self.context = clip.model, clip._tower, context
+        rows = [self.tower.encode(f"{name} .") for name in names]  # [SOS] name . [EOS]
+        self.tokens = sorted({len(row) - 1 for row in rows})  # behind the context
+        self.ends = torch.tensor([context + len(row) - 1 for row in rows])
+        self.ids = torch.tensor([row + [0] * (clip.context_length - context - len(row)) for row in rows])
+        self.texts = clip.classes(names, context)
+
+    @property
+    def longest(self) -> int:
+        return int(self.ends.max()) + 1
+
+    def full(self, prompt: Tensor) -> Tensor:
+        """[SOS][prompt][name]["."][EOS][padding] of every class."""
+        return self._upto(prompt, self.context + self.ids.shape[1])
+
+    def cut(self, prompt: Tensor) -> Tensor:
+        """Without what stands behind the longest class's EOS."""
+        return self._upto(prompt, self.longest)
+
+    def shared(self, prompt: Tensor) -> Tensor:
+        """[SOS][prompt] once for all classes."""
+        tower, texts = self.tower, self.texts
+        sos = tower.embedding[tower.start][None]
+        prefix, suffix = torch.cat([sos, prompt])[None] + tower.positions[: self.context + 1], texts.tokens[None]
+        for block in tower.blocks:
+            prefix, suffix = cliptext._layer(block, prefix, suffix, texts.groups)
+        return self._project(cliptext._ends(suffix, texts.groups)[0])[texts.places]
+
+    def _upto(self, prompt: Tensor, length: int) -> Tensor:
+        model, words = self.model, self.model.token_embedding(self.ids)
+        prompts = torch.cat([words[:, :1], prompt.expand(len(words), *prompt.shape), words[:, 1:]], dim=1)
+        x = prompts[:, :length] + model.positional_embedding[:length]
+        x = model.transformer(x, attn_mask=model.attn_mask[:length, :length])
+        return self._project(x[torch.arange(len(x)), self.ends])
+
+    def _project(self, ends: Tensor) -> Tensor:
+        return F.normalize(self.model.ln_final(ends) @ self.model.text_projection, dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """The same three computations, each by other means; `clients` are computed together."""
+
+    name: str
+    step: Callable[[], Tensor]  # first client: gradient [b, d] of its batch
+    private: Callable[[], Tensor]  # first client: gradients [>= ALONE, b, d] of records
+    evaluation: Callable[[], Tensor]  # first client: which test images are recognised
+    clients: int = 1
+    records: int = BATCH  # that `private` computes
+
+    def computed(self) -> dict[str, Callable[[], Tensor]]:
+        return dict(zip(KINDS, (self.step, self.private, self.evaluation), strict=True))
+
+    def share(self, kind: str) -> float:
+        """What the seconds of a computation are multiplied with to be those of one client."""
+        return BATCH / self.records if kind == "private step" else 1 / self.clients
+
+
+def variants(w: World, prompt: Tensor) -> Iterator[Variant]:
+    """The straightforward loop, and one part more in each that follows."""
+    text = Text(w.clip, w.learner.classes, len(prompt))
+    see = functools.partial(_encoded, w)
+    yield loop("straightforward loop", w, prompt, see, text.full)
+    see = w.learner.images
+    yield loop("+ image features cached", w, prompt, see, text.full)
+    yield loop(f"+ text cut from {w.clip.context_length} to {text.longest} positions", w, prompt, see, text.cut)
+    yield loop("+ [SOS][prompt] once for all classes", w, prompt, see, text.shared)
+    yield loop("+ only EOS in the last layer", w, prompt, see, w.learner.text)
+    yield batched("+ one forward pass for all records", w, prompt, w.clients()[:1])
+    yield batched(f"+ {len(w.training)} clients as one problem", w, prompt, w.clients())
+
+
+@torch.no_grad()
+def _encoded(w: World, ids: Sequence[str]) -> Tensor:
+    """Image features [n, E], computed."""
+    return F.normalize(w.clip.model.encode_image(torch.stack([w.pixels[i] for i in ids])), dim=-1)
+
+
+def loop(
+    name: str, w: World, prompt: Tensor, see: Callable[[Sequence[str]], Tensor], text: Callable[[Tensor], Tensor]
+) -> Variant:
+    """A client, and for privacy a record, after the other by plain autograd; `see` gives image features [n, E] of records."""
+    ids = w.training[0]
+
+    def logits(prompt: Tensor, ids: Sequence[str]) -> Tensor:
+        return w.learner.scale * see(ids) @ text(prompt).T
+
+    def gradient(ids: Sequence[str]) -> Tensor:
+        leaf = prompt.clone().requires_grad_()
+        loss = F.cross_entropy(logits(leaf, ids), w.learner.labels(ids))
+        return torch.autograd.grad(loss, leaf)[0]
+
+    @torch.no_grad()
+    def recognised() -> Tensor:
+        return logits(prompt, w.test).argmax(1) == w.learner.labels(w.test)
+
+    def records() -> Tensor:
+        return torch.stack([gradient([record]) for record in ids[:ALONE]])
+
+    return Variant(name, lambda: gradient(ids), records, recognised, records=ALONE)
+
+
+def batched(name: str, w: World, prompt: Tensor, clients: Sequence[Participation]) -> Variant:
+    """The project's own code, for some clients together."""
+    prompts = prompt.expand(len(clients), *prompt.shape)
+    method = w.method(PRIVACY["step"])
+    back = [epoch_batch(clients[0], BATCH).index(i) for i in range(BATCH)]  # a batch has an order of its own
+
+    def gradients(kind: str) -> Tensor:
+        return Cohort(w.learner, clients, w.method(PRIVACY[kind])).gradient(prompts)[:, 0]
+
+    def recognised() -> Tensor:
+        return torch.from_numpy(w.learner.recognised([{"prompt": p} for p in prompts], w.test, method)[0])
+
+    return Variant(
+        name, lambda: gradients("step")[0], lambda: gradients("private step")[back], recognised, len(clients), BATCH * len(clients)
+    )  # fmt: skip
+
+
+def differences(found: Sequence[Variant]) -> dict[str, float]:
+    """By kind the largest difference of any variant from the first: of gradients relative to their largest entry, of recognition the share of images."""
+    largest = dict.fromkeys(KINDS, 0.0)
+    expected = {kind: compute() for kind, compute in found[0].computed().items()}
+    for variant in found[1:]:
+        for kind, compute in variant.computed().items():
+            a, b = compute()[: len(expected[kind])].float(), expected[kind].float()
+            off = float((a - b).abs().mean()) if kind == "evaluation" else float((a - b).abs().max() / b.abs().max())
+            largest[kind] = max(largest[kind], off)
+    return largest
+
+
+# --- speed ----------------------------------------------------------------------------------------------------------
+
+
+def speed(w: World, trials: int) -> None:
+    """Check, time and print."""
+    prompt = w.learner.initial(generator(0, "initial"))["p_G"]
+    found = list(variants(w, prompt))
+    largest = differences(found)
+    if max(largest.values()) > AGREEMENT:
+        sys.exit(f"the variants do not compute the same: {largest}")
+    spent = Spent()
+    with Rounds(w, trials) as rounds:
+        for _ in range(trials):
+            for variant in found:
+                for kind, compute in variant.computed().items():
+                    spent.time((variant.name, kind), compute)
+            for kind in PRIVACY:
+                spent.time(("round", kind), lambda kind=kind: rounds.next(kind))
+    text = Text(w.clip, w.learner.classes, len(prompt))
+    print(
+        f"PromptFL on {w.clip.name}: {len(w.training)} clients, |B| = {BATCH}, {len(w.learner.classes)} classes of {text.tokens} tokens with EOS, "
+        f"{len(prompt)} context vectors, {len(w.test)} test images; one thread, minimum of {trials} trials\n"
+        f"largest difference from the straightforward loop: gradients {largest['step']:.0e}, of records {largest['private step']:.0e} (relative), "
+        f"recognised test images {largest['evaluation']:.0%}\n"
+        f"extracting features, once: {w.extraction:.1f} s for {len(w.pixels)} images\n"
+    )
+    _show_parts(found, spent)
+    _show_rounds(found, spent, len(w.training))
+
+
+class Spent:
+    """The smallest seconds of each thing that was timed: of the processor, and of the clock."""
+
+    def __init__(self) -> None:
+        self.least: Seconds = {}
+
+    def time(self, name: Any, compute: Callable[[], Any]) -> None:
+        began = time.process_time(), time.perf_counter()
+        compute()
+        now = time.process_time() - began[0], time.perf_counter() - began[1]
+        before = self.least.get(name, now)
+        self.least[name] = min(now[0], before[0]), min(now[1], before[1])
+
+    def of(self, variant: Variant, kind: str, clock: int = 0) -> float:
+        """Seconds of one client."""
+        return variant.share(kind) * self.least[variant.name, kind][clock]
+
+
+class Rounds:
+    """Whole rounds of the project, evaluation and files included, a run for each kind of step. A context manager: it owns the runs' folder."""
+
+    def __init__(self, w: World, rounds: int) -> None:
+        self.w, self.schedule = w, w.schedule(rounds)
+        self.bench = Bench(w.learner, w.training, w.test)
+        self.exam = Recognition(_local(w.learner, w.training, w.test), w.learner.settings.crowd)
+        self.done = dict.fromkeys(PRIVACY, 0)
+
+    def __enter__(self) -> Rounds:
+        self.folder = tempfile.TemporaryDirectory()
+        for kind in PRIVACY:
+            self._train(kind)  # the evaluation of the start, which is no round's
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.folder.cleanup()
+
+    def next(self, kind: str) -> None:
+        self.done[kind] += 1
+        self._train(kind)
+
+    def _train(self, kind: str) -> None:
+        method, folder = self.w.method(PRIVACY[kind], self.schedule.rounds), claim(Path(self.folder.name) / kind)
+        with Executor(lambda: self.bench) as executor:
+            train(
+                method, self.schedule, self.exam, folder=folder, executor=executor, say=print, advance=lambda: None,
+                crowd=method.settings.crowd, until=self.done[kind],
+            )  # fmt: skip
+
+
+def _local(learner: Learner, training: Sequence[Sequence[str]], test: Sequence[str]) -> list[list[bool]]:
+    """Which test images [client][image] are of the client's own classes."""
+    own = [set(learner.labels(ids).tolist()) for ids in training]
+    labels = learner.labels(test).tolist()
+    return [[label in classes for label in labels] for classes in own]
+
+
+def _show_parts(found: Sequence[Variant], spent: Spent) -> None:
+    print(f"{'seconds per client':<42}" + "".join(f"{kind:<26}" for kind in KINDS))
+    print(" " * 42 + f"{'s':>6}{'part':>7}{'all':>7}{'':6}" * len(KINDS))
+    for before, variant in zip([found[0], *found], found, strict=False):
+        line = f"{variant.name:<42}"
+        for kind in KINDS:
+            now = spent.of(variant, kind)
+            line += f"{now:6.2f}{spent.of(before, kind) / now:7.1f}{spent.of(found[0], kind) / now:7.1f}{'':6}"
+        print(line)
+    print(
+        f"part: times faster by this part; all: than the first row. A loop over records is timed on {ALONE} of a batch's {BATCH}."
+    )
+
+
+def _show_rounds(found: Sequence[Variant], spent: Spent, clients: int) -> None:
+    """The straightforward round is what its clients take one after the other, without aggregation and files; the project's is a whole one."""
+    first = found[0]
+    print(
+        f"\n{'a round of ' + str(clients) + ' clients with its evaluation':<42}{'straightforward':>16}{'project':>9}{'times':>8}{'by the clock':>14}"
+    )
+    for kind, name in zip(PRIVACY, ("without privacy", "private"), strict=True):
+        slow = [clients * (spent.of(first, kind, clock) + spent.of(first, "evaluation", clock)) for clock in (0, 1)]
+        fast = spent.least["round", kind]
+        print(
+            f"{name:<42}{slow[0]:>14.1f} s{fast[0]:>7.2f} s{slow[0] / fast[0]:>8.1f}{slow[1] / fast[1]:>14.1f}"
+        )
+    print(f"straightforward: {clients} times the step and the evaluation of one client, as timed above")
+
+
+# --- scale ----------------------------------------------------------------------------------------------------------
+
+
+def scale(sizes: Sequence[int], trials: int) -> None:
+    """A row for each number of clients, and the largest number as one crowd."""
+    cases = [*((n, CROWD) for n in sizes), (sizes[-1], sizes[-1])]
+    runs: dict[tuple[int, int], list[dict[str, Any]]] = {case: [] for case in cases}
+    for _ in range(trials):
+        for case, found in runs.items():
+            found.append(_in_fresh_process(*case))
+    print(f"\nprivate DP-FPL on the embedded model: {len(drawings.CLASSES)} classes, Dirichlet 0.3, |B| = {BATCH}, {LENGTH} context vectors; one thread,")
+    print(f"the least of {trials} runs' rounds 2 to {ROUNDS}")
+    parts = (*JOBS.values(), "files and server")
+    print(f"{'':16}{'milliseconds per client and round':^56}{'memory, MB':>24}")
+    print(f"{'clients':>8}{'crowd':>8}" + "".join(f"{name:>18}" for name in (*parts, "all"))[:72] + f"{'before':>10}{'peak':>8}{'more':>8}")
+    for (clients, crowd), found in runs.items():
+        best = min(found, key=lambda one: sum(one["seconds"].values()))["seconds"]
+        each = [1000 * best[part] / clients for part in parts]
+        before, peak = (min(one[name] for one in found) / 1e6 for name in ("before", "peak"))
+        print(
+            f"{clients:>8}{crowd:>8}" + "".join(f"{ms:>18.1f}" for ms in (*each, sum(each))) + f"{before:>10.0f}{peak:>8.0f}{peak - before:>8.0f}"
+        )
+
+
+def _in_fresh_process(clients: int, crowd: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.prompts", "--measure", f"{clients},{crowd}"]
+    one = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=True, env=one, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(clients: int, crowd: int) -> dict[str, Any]:
+    """Seconds of the cheapest round after the first by what they were spent on, and highest resident bytes before and after the run."""
+    settings = Settings(prompt_length=LENGTH, batch=BATCH, crowd=crowd)
+    method = dpfpl.DPFPL(dpfpl.Params(), settings)
+    schedule = Schedule(ROUNDS, clients, clients)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = crowded(clients, settings, claim(Path(folder) / "cache"))
+        method = method.protected(PRIVACY["private step"], schedule, [len(ids) for ids in bench.training])
+        exam = Recognition(_local(bench.learner, bench.training, bench.test), crowd)
+        before, _ = memory()
+        rounds = []
+        for until in range(ROUNDS + 1):
+            with Timed(lambda: bench) as executor:
+                began = time.process_time()
+                train(
+                    method, schedule, exam, folder=claim(Path(folder) / "run"), executor=executor, say=print,
+                    advance=lambda: None, crowd=crowd, until=until,
+                )  # fmt: skip
+                rest = time.process_time() - began - sum(executor.spent.values())
+                rounds.append(executor.spent | {"files and server": rest})
+        best = min(rounds[2:], key=lambda seconds: sum(seconds.values()))  # nobody holds anything in the first round
+        return {"seconds": best, "before": before, "peak": memory()[0]}
+
+
+def crowded(clients: int, settings: Settings, cache: Folder, *, pictures: int = 16, records: int = 16) -> Bench:
+    """Each client draws its class proportions from Dirichlet(0.3) and by them `records` records out of a common stock: none stays empty."""
+    C, rng = len(drawings.CLASSES), np.random.default_rng(0)
+    labels = {f"{c}-{i}": c for c in range(C) for i in range(pictures)} | {f"test-{i}": i % C for i in range(5 * C)}
+    drawn = drawings.draw("print", list(labels.values()), rng)
+    names = drawings.CLASSES
+    all_records = [Record(i, names[c], x, IMAGE, names[c]) for (i, c), x in zip(labels.items(), drawn, strict=True)]
+    clip = load(resolve_clip("", ""))
+    learner = Learner(clip, clip.encode(all_records, cache, say=print), labels, names, settings)
+    training = [
+        [f"{c}-{rng.integers(pictures)}" for c in rng.choice(C, size=records, p=p)]
+        for p in dirichlet_proportions(clients, C, 0.3, rng)
+    ]
+    return Bench(learner, training, [i for i in labels if i.startswith("test")])
+
+
+class Timed(Executor[Bench]):
+    """Runs jobs in this process and adds up their seconds."""
+
+    def __init__(self, build: Callable[[], Bench]) -> None:
+        super().__init__(build)
+        self.spent = dict.fromkeys(JOBS.values(), 0.0)
+
+    def map(self, function: Callable[[Bench, Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+        began = time.process_time()
+        found = list(super().map(function, jobs))
+        if function.__name__ in JOBS:
+            self.spent[JOBS[function.__name__]] += time.process_time() - began
+        yield from found
+
+
+if __name__ == "__main__":
+    main()

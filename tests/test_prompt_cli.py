@@ -1,0 +1,148 @@
+"""The command line of the prompt methods: what may be combined, sweeps and twins, and one sentence for what is wrong."""
+
+import math
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.errors import InputError
+from tests.test_cli import refuse
+
+TINY = "--rounds 2 --clients 4 --train 12 --test 2 --threads 1".split()
+
+BAD = {
+    "epsilon 0": ("--epsilon 0", ["--epsilon", "positive", "not 0.0"]),
+    "epsilon negative": ("--epsilon=-0.1", ["--epsilon", "positive", "not -0.1"]),
+    "epsilon not a number": ("--epsilon much", ["--epsilon", "much", "numbers"]),
+    "one of several epsilons": ("--epsilon 0.1,0", ["--epsilon", "positive", "not 0.0"]),
+    "epsilon NaN": ("--epsilon nan", ["--epsilon", "positive", "nan"]),
+    "epsilon of a label": ("--method dpfpl:epsilon=0", ["epsilon", "positive", "not 0.0"]),
+    "delta 0": ("--delta 0", ["--delta", "between 0 and 1", "not 0.0"]),
+    "delta 1": ("--delta 1", ["--delta", "between 0 and 1", "not 1.0"]),
+    "rank above the prompt's length": ("--rank 17", ["--rank 17", "--prompt-length", "16"]),
+    "rank above a short prompt's length": ("--prompt-length 4 --rank 8", ["--rank 8", "--prompt-length", "4"]),
+    "rank negative": ("--rank=-1", ["--rank", "at least 1", "-1"]),
+    "more clients than classes": ("--clients 41", ["--clients 41", "40 classes"]),
+    "more clients than digits": ("--task digits --clients 11", ["--clients 11", "10 classes"]),
+    "an empty client": ("--partition dirichlet --dirichlet 0.01 --clients 300", ["--clients 300", "--dirichlet 0.01"]),
+    "clip unknown": ("--clip sample", ["--clip", "record or batch", "sample"]),
+    "clip norm 0": ("--clip-norm 0", ["--clip-norm", "positive"]),
+    "noise without clipping": ("--clip-norm inf", ["--clip-norm", "finite", "inf"]),
+    "sigma unknown": ("--sigma exact", ["--sigma", "nominal or calibrated", "exact"]),
+    "sampler unknown": ("--sampler random", ["--sampler", "epochs or poisson", "random"]),
+    "prompt of no vectors": ("--prompt-length 0", ["--prompt-length", "at least 1"]),
+    "batch 0": ("--batch 0", ["--batch", "at least 1"]),
+    "rate 0": ("--local-rate 0", ["--local-rate", "positive"]),
+    "crowd 0": ("--crowd 0", ["--crowd", "at least 1"]),
+    "more per round than clients": ("--per-round 11", ["--per-round 11", "10"]),
+    "match unknown": ("--method fedotp --match mean", ["--match", "sum or ot", "mean"]),
+    "mu negative": ("--method fedpgp --mu=-1", ["--mu", "negative", "-1"]),
+    "another method's option": ("--method promptfl --rank 4", ["--rank", "no such option"]),
+    "no noise to set": ("--method zeroshot:epsilon=1", ["zeroshot:epsilon=1", "parameters of zeroshot"]),
+    "adapters and prompts": ("--method dpfpl,fedavg", ["dpfpl,fedavg", "different things"]),
+    "task of the others": ("--task captions", ["--task captions", "digits, glyphs, images"]),
+    "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
+    "attack of the others": ("--attack maxrenyi", ["--attack maxrenyi", "prompts", "none"]),
+    "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
+    "exporting prompts": ("--no-twin --export-run {out}", ["--export-run", "prompts"]),
+    "domain unknown": ("--domain prin", ["--domain prin", "print"]),
+    "partition unknown": ("--partition iid", ["--partition", "pathological", "iid"]),
+    "architecture unknown": ("--backbone ViT-B-17", ["--backbone ViT-B-17", "'ViT-B-1"]),
+    "architecture without weights": ("--backbone RN50", ["--backbone RN50", "--weights", "openai"]),
+    "weights that are not here": ("--backbone RN50 --weights openai", ["--weights openai", "hf download"]),
+    "weights of an embedded model": ("--weights openai", ["--weights openai"]),
+    "no data": ("--task images", ["--data-root"]),
+    "data nowhere": ("--task images --data-root no/data", ["--data-root no/data"]),
+    "data set unknown": ("--task images --dataset caltech --data-root .", ["--dataset caltech", "caltech101"]),
+    "no pictures": ("--task images --dataset dtd --data-root {empty}", ["dtd"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, capsys, tmp_path):
+    words, wanted = BAD[case]
+    (tmp_path / "empty").mkdir()
+    words = words.format(out=tmp_path / "out", empty=tmp_path / "empty").split()
+    if "--method" not in words:
+        words += ["--method", "dpfpl"]
+    sentence = refuse(capsys, [*words, "--out", str(tmp_path / "out")])
+    assert all(word in sentence for word in wanted), sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_prompt_that_is_too_long_for_the_text_encoder(capsys, tmp_path):
+    sentence = refuse(capsys, [*TINY, "--method", "promptfl", "--prompt-length", "60", "--out", str(tmp_path)])
+    assert all(word in sentence for word in ("60", "32")), sentence
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def plan(words: str):
+    return cli.read_command(words.split()).plan
+
+
+def budgets(words: str) -> dict[str, float]:
+    return {label: variant.privacy.epsilon for label, variant in plan(words).methods.items()}
+
+
+class TestVariants:
+    def test_the_default_has_a_noise_free_twin(self):
+        assert budgets("--method dpfpl") == {"dpfpl:epsilon=none": math.inf, "dpfpl:epsilon=0.1": 0.1}
+        assert budgets("--method dpfpl --epsilon 0.2 --no-twin") == {"dpfpl": 0.2}
+        assert budgets("--method dpfpl --epsilon none") == {"dpfpl": math.inf}
+
+    def test_a_sweep_is_a_product(self):
+        found = plan("--method dpfpl,promptfl --rank 1,8 --epsilon none,0.4").methods
+        assert list(found) == [
+            "dpfpl:rank=1:epsilon=none", "dpfpl:rank=1:epsilon=0.4", "dpfpl:rank=8:epsilon=none",
+            "dpfpl:rank=8:epsilon=0.4", "promptfl:epsilon=none", "promptfl:epsilon=0.4",
+        ]  # fmt: skip
+        assert found["dpfpl:rank=1:epsilon=0.4"].params.rank == 1
+        assert found["dpfpl:rank=8:epsilon=none"].params.rank == 8
+
+    def test_a_label_wins_over_a_flag(self):
+        found = plan("--method dpfpl,dpfpl:residual=false:epsilon=0.4 --epsilon 0.1 --no-twin").methods
+        assert {label: (v.params.residual, v.privacy.epsilon) for label, v in found.items()} == {
+            "dpfpl": (True, 0.1),
+            "dpfpl:residual=false:epsilon=0.4": (False, 0.4),
+        }
+
+    def test_values_that_come_twice_count_once(self):
+        assert list(plan("--method dpfpl --epsilon 0.1,0.1,none").methods) == ["dpfpl:epsilon=0.1", "dpfpl:epsilon=none"]
+
+    def test_what_trains_nothing_is_not_swept(self):
+        assert budgets("--method zeroshot,local --epsilon 0.1,0.4") == {
+            "zeroshot": math.inf, "local:epsilon=none": math.inf, "local:epsilon=0.1": 0.1, "local:epsilon=0.4": 0.4,
+        }  # fmt: skip
+
+    def test_noise_free_twins_are_one_training_however_the_others_clip(self):
+        one, other = (plan(f"--method dpfpl --epsilon 0.1 {more}").cells for more in ("", "--clip batch --delta 1e-6"))
+        assert one[0].training_key == other[0].training_key
+        assert one[1].training_key != other[1].training_key
+
+    @pytest.mark.parametrize("more", ["--epsilon 0.2", "--delta 1e-6", "--clip batch", "--sigma calibrated", "--rank 4",
+                                      "--no-residual", "--batch 4", "--domain neon", "--backbone resnet", "--seed 1",
+                                      "--prompt-length 8", "--rounds 99", "--sampler poisson"])  # fmt: skip
+    def test_everything_that_changes_numbers_changes_the_key(self, more):
+        base = plan("--method dpfpl --no-twin").cells[0].training_key
+        assert plan(f"--method dpfpl --no-twin {more}").cells[0].training_key != base
+
+
+def test_defaults_are_those_of_the_embedded_preset():
+    found = plan("--task digits")
+    assert list(found.methods) == ["dpfpl:epsilon=none", "dpfpl:epsilon=0.1"]
+    assert (found.rounds, found.clients, found.per_round, found.attack) == (100, 10, 10, None)
+    assert (found.settings.batch, found.settings.prompt_length) == (8, 16)
+    assert plan("--method dpfpl").task == "glyphs"
+    assert plan("").learner == "lora"
+
+
+@pytest.mark.parametrize("preset", ["dpfpl-tables", "dpfpl-ablation"])
+def test_presets_of_the_papers_tables(preset):
+    found = plan(f"--preset {preset}")
+    wanted = {"dpfpl-tables": 4 * 6, "dpfpl-ablation": 2 * 5 * 6}[preset]
+    assert len(found.methods) == wanted
+
+
+def test_the_papers_settings_ask_for_the_weights_that_are_not_here():
+    with pytest.raises(InputError, match="--weights openai: .*hf download"):
+        plan("--preset dpfpl-paper --method dpfpl")
