@@ -19,7 +19,7 @@ LEARNER = "prompts"
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported
 ITERATIONS = 100
-THRESHOLD = 1e-3  # mean change of the scalings at which the iteration stops
+THRESHOLD = 1e-3  # mean change of the scalings at which a problem's iteration stops
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,14 @@ def transport_plan(cost: Tensor) -> Tensor:
     give, receive = -math.log(M), math.log(MASS / P)
     g = torch.zeros_like(cost[..., 0, :])
     f = torch.zeros_like(cost[..., :, 0])
+    done = torch.zeros(cost.shape[:-2], dtype=torch.bool, device=cost.device)
     for _ in range(ITERATIONS):
         new = (give - torch.logsumexp(kernel + g[..., None, :], -1)).clamp(max=0)
-        change = (new.exp() - f.exp()).abs().mean()
-        f = new
-        g = receive - torch.logsumexp(kernel + f[..., :, None], -2)
-        if change < THRESHOLD:
+        change = (new.exp() - f.exp()).abs().mean(-1)
+        f = torch.where(done[..., None], f, new)
+        g = torch.where(done[..., None], g, receive - torch.logsumexp(kernel + f[..., :, None], -2))
+        # each problem stops by itself: were it by their mean, one record's plan would depend on the others'
+        done = done | (change < THRESHOLD)
+        if done.all():
             break
     return (kernel + f[..., :, None] + g[..., None, :]).exp()

@@ -32,7 +32,7 @@ from trainers.protection import Protection
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
 INITIAL_STD = 0.02  # of the random start, per coordinate (CoOp)
-ROWS = 8  # clients times records of one backward pass, about; measured on two kinds of text encoder
+ROWS = 8  # clients times records of one backward pass are at least so many; measured on two kinds of text encoder
 EVALUATED = 256  # test images at once
 
 Scores = Callable[
@@ -104,21 +104,21 @@ class Cohort:
         Single records are needed only where each is clipped. The text encoder runs forward once; its features are the same for all records.
         """
         text, pull = torch.func.vjp(self.learner.text, prompt)  # type: ignore[misc]  # [N, .., C, E]
-        per_record = torch.func.vmap(torch.func.grad(self._loss), in_dims=(None, 0, 0))
-        above = per_record(text, self.batch.images, self.batch.labels)  # [R, N, .., C, E]
+        records, clients = self.batch.labels.shape
+        copies = text.expand(records, *text.shape).flatten(0, 1)
+        above = torch.func.grad(self._loss)(copies, self.batch.images.flatten(0, 1), self.batch.labels.flatten())
+        above = above.unflatten(0, (records, clients))  # [R, N, .., C, E]
         weights = self.batch.weights
         if not self._protection.per_record:
             share = weights / weights.sum(0).clamp(min=1)
             mean = torch.einsum("rn...,rn->n...", above, share)
             return pull(mean)[0][None]
-        if (
-            len(self.clients) >= ROWS
-        ):  # a backward pass of that many clients is large enough: several records at once only spill the cache
+        if clients >= ROWS:  # several records at once would only spill the cache
             return torch.stack([pull(one)[0] for one in above])
-        return torch.func.vmap(pull, chunk_size=ROWS // len(self.clients))(above)[0]
+        return torch.func.vmap(pull, chunk_size=ROWS // clients)(above)[0]
 
     def _loss(self, text: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        """Of one record per client, summed over clients: each client's text features move its own loss alone."""
+        """Summed over n records, each with its own copy of its client's text features [n, .., C, E]: no record moves another's gradient."""
         logits = self.learner.scale * self._scores(text, images[:, None])[:, 0]
         return F.cross_entropy(logits, labels, reduction="sum")
 

@@ -1,0 +1,6 @@
+"""Two processes share the tests (`-n 2` in pyproject.toml), so each computes with one thread."""
+
+import os
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
