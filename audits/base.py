@@ -63,7 +63,7 @@ class Accuracy:
     clients: int
     rounds: int  # last rounds that are averaged
     epsilon: float | str  # that set the noise; "inf" for none
-    noise_ratio: float | None  # largest noise over signal of any release; None without noise
+    noise_ratio: float | str | None  # largest noise over signal of any release; None without noise
     interval: str  # how the interval was made
 
 

@@ -55,7 +55,7 @@ def utility(
                 clients=len(clients),
                 rounds=len([r for r in rounds if r >= 0]),
                 epsilon=strict(epsilon),
-                noise_ratio=float(noise.ratio.max()) if len(noise) else None,
+                noise_ratio=strict(float(noise.ratio.max())) if len(noise) else None,
                 interval="Student's t over clients",
             )
         )
@@ -63,7 +63,7 @@ def utility(
 
 
 def mean_interval(values: Any, confidence: float) -> tuple[float | None, float | None]:
-    """Student's interval of the mean of independent values; None for a single one."""
+    """Student's interval of the mean of independent percentages, cut at 0 and 100; None for a single one."""
     from scipy.stats import t
 
     n = len(values)
@@ -71,7 +71,7 @@ def mean_interval(values: Any, confidence: float) -> tuple[float | None, float |
         return None, None
     half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
     middle = float(np.mean(values))
-    return middle - half, middle + half
+    return max(0.0, middle - half), min(100.0, middle + half)
 
 
 def accuracies(transcript: Transcript) -> pd.DataFrame:

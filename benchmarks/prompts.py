@@ -2,7 +2,7 @@
 
     python -m benchmarks.prompts [--part speed|scale] [--quick]
 
-speed: PromptFL on a ViT-B/16 with random weights. The straightforward loop takes one client after the other, encodes images at every step and at
+speed: DP-FPL on a ViT-B/16 with random weights. The straightforward loop takes one client after the other, encodes images at every step and at
 every evaluation, and encodes all prompts at the full 77 positions, both with open_clip's own modules; where gradients are private, every record
 has a forward and a backward pass of its own. Each row of the table adds one part; the last ones are the project's own code. All rows compute the
 same numbers, which is checked before anything is timed. Preparing pixels counts nowhere; extracting features, once, is reported apart.
@@ -41,7 +41,7 @@ from fedaudit.privacy.settings import Privacy
 from fedaudit.store import Folder, claim
 from fedaudit.tasks import drawings
 from fedaudit.tasks.base import IMAGE, Record, dirichlet_proportions
-from trainers import dpfpl, promptfl
+from trainers import dpfpl
 from trainers.base import Bench, Participation, Schedule, generator, train
 from trainers.exams import Recognition
 from trainers.prompts import Cohort, Learner, PromptMethod, Settings, epoch_batch
@@ -104,7 +104,7 @@ class World:
         return Schedule(rounds, len(self.training), len(self.training))
 
     def method(self, privacy: Privacy, rounds: int = 1) -> PromptMethod:
-        made = promptfl.PromptFL(promptfl.Params(), self.learner.settings)
+        made = dpfpl.DPFPL(dpfpl.Params(), self.learner.settings)  # every client's own prompt is evaluated
         return made.protected(privacy, self.schedule(rounds), [len(ids) for ids in self.training])
 
 
@@ -288,7 +288,7 @@ def speed(w: World, trials: int) -> None:
                 spent.time(("round", kind), lambda kind=kind: rounds.next(kind))
     text = Text(w.clip, w.learner.classes, len(prompt))
     print(
-        f"PromptFL on {w.clip.name}: {len(w.training)} clients, |B| = {BATCH}, {len(w.learner.classes)} classes of {text.tokens} tokens with EOS, "
+        f"DP-FPL on {w.clip.name}: {len(w.training)} clients, |B| = {BATCH}, {len(w.learner.classes)} classes of {text.tokens} tokens with EOS, "
         f"{len(prompt)} context vectors, {len(w.test)} test images; one thread, minimum of {trials} trials\n"
         f"largest difference from the straightforward loop: gradients {largest['step']:.0e}, of records {largest['private step']:.0e} (relative), "
         f"recognised test images {largest['evaluation']:.0%}\n"
@@ -423,6 +423,7 @@ def measure(clients: int, crowd: int) -> dict[str, Any]:
         bench = crowded(clients, settings, claim(Path(folder) / "cache"))
         method = method.protected(PRIVACY["private step"], schedule, [len(ids) for ids in bench.training])
         exam = Recognition(_local(bench.learner, bench.training, bench.test), crowd)
+        Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory so far is forgotten
         before, _ = memory()
         rounds = []
         for until in range(ROUNDS + 1):

@@ -1,8 +1,8 @@
 """Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports nothing heavy.
 
-A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records of the same clients,
-and at one number of each: the value, or the bound of its interval that is named. `.low` fails only on what is shown, `.high` also on what cannot be
-ruled out.
+A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records of the same clients, or at
+accuracies (percent, `accuracy/local.low < 50`), and at one number of each: the value, or the bound of its interval that is named. Of what leaks,
+`.low` fails only on what is shown, `.high` also on what cannot be ruled out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 from fedaudit.errors import InputError, nearest
 
-METRICS = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
+MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
+ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall")
+METRICS = MEMBERSHIP + ACCURACY
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -23,7 +25,7 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
 }
 _GATE = re.compile(
-    r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_@%0-9.]+?)(?:\.(?P<end>low|high|value))?\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
+    r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_/@%0-9.]+?)(?:\.(?P<end>low|high|value))?\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
 )
 
 
@@ -40,26 +42,27 @@ class Gate:
 
     def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
         """A sentence for each finding that crosses the limit. InputError: no finding can answer the gate."""
-        rows = [
-            f
-            for f in findings
-            if f["metric"] == self.metric
-            and f["headline"]
-            and f["nonmembers"] == "held-out"
-            and self.threat_model in (None, f["threat_model"])
-        ]
+        rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
         answers = [f for f in rows if f[self.end] is not None]
         if not answers:
-            why = rows[0]["status"] if rows else "there is no such row"
+            why = rows[0].get("status", "it has no interval") if rows else "there is no such row"
             raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
         compare = OPERATORS[self.operator]
         return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
 
+    def _looks_at(self, f: dict[str, Any]) -> bool:
+        if self.metric in ACCURACY:
+            return True
+        return f["headline"] and f["nonmembers"] == "held-out" and self.threat_model in (None, f["threat_model"])
+
     def _sentence(self, f: dict[str, Any]) -> str:
-        where = f"{f['method']} (seed {f['seed']}), {f['threat_model']}, {f['way']}, {f['population']}, {f['signal']}"
-        verdict = f", {f['verdict']}" if f["verdict"] else ""
-        bounds = "" if f["low"] is None else f" [{f['low']:.3f}, {f['high']:.3f}]"
-        return f"{self.text}: {where}: {f['metric']} {f['value']:.3f}{bounds}{verdict}"
+        digits = 1 if self.metric in ACCURACY else 3
+        where = f"{f['method']} (seed {f['seed']})"
+        if self.metric in MEMBERSHIP:
+            where += f", {f['threat_model']}, {f['way']}, {f['population']}, {f['signal']}"
+        verdict = f", {f['verdict']}" if f.get("verdict") else ""
+        bounds = "" if f["low"] is None else f" [{f['low']:.{digits}f}, {f['high']:.{digits}f}]"
+        return f"{self.text}: {where}: {f['metric']} {f['value']:.{digits}f}{bounds}{verdict}"
 
 
 def parse(text: str) -> Gate:
@@ -78,10 +81,13 @@ def parse(text: str) -> Gate:
         raise InputError(
             f"--fail-if {text!r}: no threat model {threat}{nearest(threat, threats)}; there are {', '.join(threats)}"
         )
+    if threat and metric in ACCURACY:
+        raise InputError(f"--fail-if {text!r}: {metric} is of no threat model; leave out {threat}")
     try:
         limit = float(found["limit"])
     except ValueError:
         raise InputError(f"--fail-if {text!r}: {found['limit']} is no number; {form}") from None
-    if not 0 <= limit <= 1:
-        raise InputError(f"--fail-if {text!r}: the limit {found['limit']} must lie between 0 and 1")
+    top = 100 if metric in ACCURACY else 1  # accuracies are percent
+    if not 0 <= limit <= top:
+        raise InputError(f"--fail-if {text!r}: the limit {found['limit']} must lie between 0 and {top}")
     return Gate(text.strip(), threat, metric, found["end"] or "value", found["op"], limit)

@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def report_folder(self) -> Path:
-        code = _code("reports", "*.py", "*.html")
+        code = _code("reports", "*.py", "*.html", "papers/*.csv")
         key = key_of(
             {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedaudit import __version__, plugins
 from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.clipsource import EMBEDDED_CLIP, ClipSource
 from fedaudit.bench import Workshop
 from fedaudit.plan import Cell, Plan
 from fedaudit.progress import Progress
@@ -32,6 +33,21 @@ def _notes(plan: Plan) -> list[str]:
         "This training was done elsewhere: that members and non-members are exchangeable is its authors' word, and the "
         "controls are the only check of it."
     )
+    if plan.learner == "prompts":
+        half = (
+            "Clients train on about half of their records, by a coin for each: the others are held out, so that membership can be attacked later. "
+            "Accuracies are therefore those of half the data."
+        )
+        return [
+            *(
+                [small]
+                if isinstance(plan.backbone, ClipSource) and plan.backbone.folder in EMBEDDED_CLIP.values()
+                else []
+            ),
+            half,
+            "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
+            "Nothing was attacked: what is claimed and proven stands without a measured lower bound.",
+        ]
     return [
         *([small] if plan.backbone == EMBEDDED else []),
         own if plan.own is not None else coin,

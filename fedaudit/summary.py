@@ -1,18 +1,100 @@
-"""The findings as a table in the terminal."""
+"""The findings as tables in the terminal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import mean, stdev
 from typing import Any
 
+from reports.words import short
 
-def show(findings: Sequence[dict[str, Any]], attack: str) -> None:
-    """Print the AUROC rows against held-out records, and the verdict of each threat model's headline."""
-    from rich import box
+Finding = dict[str, Any]
+SPLITS = ("local", "neighbour", "overall")
+
+
+def show(findings: Sequence[Finding], attack: str | None) -> None:
+    """Print utility and privacy of prompts where there are any, and what was found about membership where something was attacked."""
     from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:  # nobody can widen that window: never cut a number
+        console = Console(width=200)
+    if accuracies := [f for f in findings if f["metric"].startswith("accuracy/")]:
+        _show_prompts(console, accuracies, [f for f in findings if f["metric"] == "epsilon"])
+    if rows := [f for f in findings if f["metric"] == "auroc"]:
+        _show_membership(console, rows, attack)
+
+
+def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
+    """A row per method and epsilon: accuracies, the noise beside them, and claimed and provable epsilon for a client's own record."""
+    from rich import box
     from rich.table import Table
 
-    rows = [f for f in findings if f["metric"] == "auroc"]
+    first, seeds = accuracies[0], sorted({f["seed"] for f in accuracies})
+    spread = (
+        f"± sd over {len(seeds)} seeds"
+        if len(seeds) > 1
+        else f"[{100 * first['confidence']:g} %] over clients, seed {seeds[0]}"
+    )
+    splits = [split for split in SPLITS if any(f["metric"] == f"accuracy/{split}" for f in accuracies)]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        title=f"accuracy in percent, mean of the last {first['rounds']} rounds {spread}",
+    )
+    table.add_column("method", min_width=8, overflow="fold")
+    widths = {"ε": 4, **dict.fromkeys(splits, 6), "noise/ signal": 6, "claimed": 6, "proven": 6, "server": 6}
+    for name, least in widths.items():  # a narrow window breaks lines, it cuts no number
+        table.add_column(name, justify="right", overflow="fold", min_width=least)
+    for label in dict.fromkeys(f["method"] for f in accuracies):
+        mine = [f for f in accuracies if f["method"] == label]
+        ratios = [float(f["noise_ratio"]) for f in mine if f["noise_ratio"] is not None]
+        own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
+        user, server = ([f for f in own if f["threat_model"] == name] for name in ("prompt-user", "server"))
+        claims = _numbers(user)
+        against = "same" if _numbers(server) == claims else _numbers(server)[1]
+        name = ":".join(part for part in label.split(":") if not part.startswith("epsilon="))
+        noise = short(max(ratios)) if ratios else "none"
+        scores = [_score([f for f in mine if f["metric"] == f"accuracy/{split}"]) for split in splits]
+        table.add_row(name, _epsilon(mine[0]["epsilon"]), *scores, noise, claims[0], claims[1], against)
+    console.print(table)
+    console.print(
+        "noise/signal: longest noise over its signal in a step; proven: as it ran, for a client's own record, against a user of its prompt and "
+        "against the server; the report has the other readings"
+    )
+
+
+def _score(found: Sequence[Finding]) -> str:
+    """Of one method and split, with the spread over seeds or the interval over clients."""
+    if not found:
+        return "n/a"
+    values = [f["value"] for f in found]
+    if len(values) > 1:
+        return f"{mean(values):.1f} ± {stdev(values):.1f}"
+    low, high = found[0]["low"], found[0]["high"]
+    return f"{values[0]:.1f}" if low is None else f"{values[0]:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _numbers(found: Sequence[Finding]) -> tuple[str, str]:
+    """Claimed and provable; of several seeds the largest that is provable."""
+    if not found:
+        return "n/a", "n/a"
+    worst = max(found, key=lambda f: float(f["provable"]))
+    claimed = _epsilon(worst["claimed"])
+    return claimed, "∞" if math.isinf(float(worst["provable"])) else _epsilon(worst["provable"])
+
+
+def _epsilon(value: float | str) -> str:
+    return "none" if math.isinf(float(value)) else f"{float(value):.3g}"
+
+
+def _show_membership(console: Any, rows: Sequence[Finding], attack: str | None) -> None:
+    """The AUROC rows against held-out records, and the verdict of each threat model's headline."""
+    from rich import box
+    from rich.table import Table
+
     seeds = sorted({f["seed"] for f in rows})
     several = len({f["method"] for f in rows}) > 1
     table = Table(
@@ -29,17 +111,12 @@ def show(findings: Sequence[dict[str, Any]], attack: str) -> None:
         cells += [f["threat_model"], f["way"], f["population"], f["signal"], _interval(f["value"], f["low"], f["high"])]
         cells += [_number(f["base_value"]), _number(f["blind_value"]), f["verdict"]]
         table.add_row(*cells)
-    console = Console()
-    if not console.is_terminal:  # nobody can widen that window: never cut a number
-        console = Console(width=150)
     console.print(table)
     if len(seeds) > 1:
         _spread(console, rows, seeds)
 
 
-def _spread(console: Any, rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> None:
-    from statistics import mean, stdev
-
+def _spread(console: Any, rows: Sequence[Finding], seeds: Sequence[int]) -> None:
     for f in rows:
         if f["seed"] == seeds[0] and f["nonmembers"] == "held-out" and f["headline"]:
             same = [

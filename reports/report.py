@@ -1,126 +1,65 @@
 """One self-contained page per audit, with its findings, figures and data as files beside it.
 
 The same evidence gives the same bytes: no times, no paths, no random identifiers. Numbers are shown as they come; nothing is
-computed here but means over seeds and the choice of the rows that a card quotes.
+computed here but means over seeds, differences and the choice of the rows that a card quotes. A part of the page is there when the evidence has
+findings or tables for it: membership where something was attacked, utility and privacy where prompts were trained.
 """
 
 from __future__ import annotations
 
-import base64
-import itertools
 import json
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reports import figures
+from reports import figures, leakage, prompts
+from reports.drawing import Drawing
+from reports.evidence import TABLES, Evidence, Finding, about_membership, check, joined
+from reports.words import epsilon, number, percent, plain, short, signed, tau
 
-Finding = dict[str, Any]
-TABLES = {
-    "rounds": "round population signal auroc low high heldout_loss members",
-    "clients": "threat_model way client signal auroc members nonmembers",
-    "curves": "threat_model way population nonmembers signal fpr tpr low high floor",
-    "scores": "threat_model way client record kind",
-    "tokens": "panel record position token slice entropy base_entropy log_prob",
-    "exposed": "rank record client score gain percentile asked caption png",
-    "utility": "round model",
-    "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
-    "coverage": "way client reconstructable why stale_rounds stale_participations distance",
-    "cells": "threat_model way population nonmembers signal auroc low high p p_adjusted",
-}
-PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
-GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
-SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
-SEES = {
-    "released-model": "holds every model that the server broadcasts",
-    "server": "also receives every client's upload",
-    "owner": "holds the client's true state: the upper bound",
-}
-MODELS = {"global": "server", "novel": "server, out of distribution", "clients": "clients, mean"}  # as FedRand's tables
-METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
+__all__ = ["TABLES", "Evidence", "build"]
 
-
-@dataclass(frozen=True)
-class Evidence:
-    """The result of auditing one method with one training seed.
-
-    `findings` are plain dictionaries (see `audits.base.Finding`), `tables` the frames named in `TABLES` with at least their columns; a missing
-    table counts as empty. `setting` is the nested configuration, `notes` are limitations in plain sentences.
-    """
-
-    method: str
-    seed: int
-    attack: str
-    task: str
-    findings: list[Finding]
-    tables: dict[str, pd.DataFrame]
-    setting: dict[str, Any]
-    notes: list[str]
+MANY = 6  # runs that fit beside each other as columns
 
 
 def build(evidence: Sequence[Evidence], write: Callable[[str, bytes], None]) -> None:
     """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`.
 
-    The page `index.html` comes last, when all that it names is there. ValueError: nothing to report, a method and seed that come twice,
-    several tasks or attacks, evidence without findings, a number that is not finite, a table that lacks a column.
+    The page `index.html` comes last, when all that it names is there. ValueError as of `check`, before anything is written.
     """
-    _check(evidence)
-    methods = list(dict.fromkeys(e.method for e in evidence))
-    first = [next(e for e in evidence if e.method == method) for method in methods]  # what tables and figures show
+    check(evidence)
     findings = [finding for e in evidence for finding in e.findings]
     write("findings.json", (json.dumps(findings, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    write("findings.csv", _csv(pd.DataFrame(findings)))
-    write("cells.csv", _csv(_joined(evidence, "cells")))
-    tables = {name: _joined(first, name) for name in TABLES}
-    signals = list(dict.fromkeys(f["signal"] for f in findings if f["headline"]))
-    drawn = figures.draw(tables, methods, signals)
+    tables = {"findings": pd.DataFrame(findings)}
+    if about_membership(findings):
+        tables["cells"] = joined(evidence, "cells")
+    tables |= {n: t for n in ("accuracy", "privacy", "noise") if len(t := joined(evidence, n))}
+    for name, table in tables.items():
+        write(f"{name}.csv", _csv(table))
+    parts: dict[str, Any] = {"data": [f"{name}.csv" for name in tables], "membership": False, "prompts": None}
+    drawn: dict[str, Drawing | None] = {}
+    if about_membership(findings):
+        methods, first = list(dict.fromkeys(e.method for e in evidence)), _first(evidence)
+        shown = {name: joined(first, name) for name in TABLES}
+        drawn |= figures.draw(shown, methods, leakage.signals(findings))
+        write("figures/exposed.csv", _csv(shown["exposed"].drop(columns="png")))
+        parts |= {"membership": True, **leakage.context(evidence, first, shown)}
+    if page := prompts.page(evidence, tables):
+        drawn |= page.drawn
+        parts["prompts"] = page
     for drawing in filter(None, drawn.values()):
         for kind, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", _csv(drawing.data))):
             write(f"figures/{drawing.name}.{kind}", data)
-    write("figures/exposed.csv", _csv(tables["exposed"].drop(columns="png")))
-    write("index.html", _page(evidence, first, findings, tables, drawn).encode())
+    write("index.html", _page(evidence, findings, parts | {"drawn": drawn}).encode())
 
 
-def _check(evidence: Sequence[Evidence]) -> None:
-    if not evidence:
-        raise ValueError("evidence is empty; a report needs at least one audited method")
-    for name in ("task", "attack"):
-        if len(found := sorted({getattr(e, name) for e in evidence})) > 1:
-            raise ValueError(f"evidence mixes {name}s ({', '.join(found)}); a report compares methods under one {name}")
-    runs = [(e.method, e.seed) for e in evidence]
-    for method, seed in runs:
-        if runs.count((method, seed)) > 1:
-            raise ValueError(f"evidence holds {method} with seed {seed} more than once; give each method and seed once")
-    for e in evidence:
-        if not e.findings:
-            raise ValueError(f"{_run(e)} has no findings; a failed audit cannot be reported")
-        for f in e.findings:
-            if odd := [name for name, value in f.items() if isinstance(value, float) and not math.isfinite(value)]:
-                raise ValueError(f"a finding of {_run(e)} has {odd[0]} = {f[odd[0]]}; numbers are finite or None")
-        for name, columns in TABLES.items():
-            table = e.tables.get(name, ())
-            if len(table) and (missing := [column for column in columns.split() if column not in table]):
-                raise ValueError(f"table {name!r} of {_run(e)} lacks the column {missing[0]!r}; it needs: {columns}")
-
-
-def _run(e: Evidence) -> str:
-    return f"{e.method}, seed {e.seed}"
-
-
-def _joined(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
-    """A table of all evidence under each other, method and seed in front; with its columns even if there is no row."""
-    frames = [pd.DataFrame(columns=["method", "seed", *TABLES[name].split()])]
-    for e in evidence:
-        if len(table := e.tables.get(name, ())):
-            labelled = table.assign(method=e.method, seed=e.seed)
-            frames.append(labelled[["method", "seed", *(c for c in table if c not in ("method", "seed"))]])
-    return pd.concat(frames[1:] or frames, ignore_index=True)
+def _first(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """Of every method the first seed: what the tables and figures about membership show."""
+    methods = dict.fromkeys(e.method for e in evidence)
+    return [next(e for e in evidence if e.method == method) for method in methods]
 
 
 def _csv(table: pd.DataFrame) -> bytes:
@@ -128,260 +67,44 @@ def _csv(table: pd.DataFrame) -> bytes:
     return data.encode()
 
 
-def _page(
-    evidence: Sequence[Evidence],
-    first: Sequence[Evidence],
-    findings: Sequence[Finding],
-    tables: dict[str, pd.DataFrame],
-    drawn: dict[str, figures.Drawing | None],
-) -> str:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+def _page(evidence: Sequence[Evidence], findings: Sequence[Finding], parts: dict[str, Any]) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {"num": number, "signal": figures.signal_name, "percent": percent}
-    template = environment.from_string(Path(__file__).with_name("report.html").read_text("utf-8"))
-    return template.render(
-        task=first[0].task,
-        attack=first[0].attack,
+    environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau}
+    page = parts["prompts"]
+    return environment.get_template("report.html").render(
+        parts,
+        task=evidence[0].task,
+        attack=evidence[0].attack,
         seeds=sorted({e.seed for e in evidence}),
-        methods=[_method(i, e, findings) for i, e in enumerate(first)],
-        several=len(evidence) > len(first),
-        overview=_overview(first, tables) if len(first) > 1 else None,
-        drawn=drawn,
-        tokens=_tokens(tables["tokens"]),
-        exposed=_exposed(tables["exposed"]),
-        utility=_utility(tables["utility"]),
-        coverage=_coverage(tables["coverage"]),
-        complete=_complete(tables["cost"]),
-        cells=_cells(tables["cells"]),
+        names=page.methods if page else list(dict.fromkeys(e.method for e in evidence)),
         setting=_setting(evidence),
         intervals=_intervals(findings),
         notes=list(dict.fromkeys(note for e in evidence for note in e.notes)),
-        symbols=SYMBOLS,
-        sees=SEES,
-        metrics=METRICS,
     )
-
-
-def _overview(first: Sequence[Evidence], tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """A line per method: its last headline signal under each threat model, utility at the end, and bytes."""
-    signal = [f["signal"] for e in first for f in e.findings if f["headline"]][-1]
-    threats = figures.ordered([f["threat_model"] for e in first for f in e.findings], figures.THREATS)
-    utility, cost = tables["utility"], tables["cost"]
-    metric = next((m for m in ("exact_match", "cider") if m in utility), None)
-    rows = []
-    for e in first:
-        last = utility[(utility.method == e.method) & (utility.model == "global")].sort_values("round").tail(1)
-        part = cost[cost.method == e.method]
-        rows.append(
-            {
-                "found": [_representative(e.findings, threat, signal) for threat in threats],
-                "utility": float(last[metric].iloc[0]) if metric and len(last) else None,
-                "bytes": (part.bytes_down + part.bytes_up).sum() / part.fedavg_bytes.sum() if len(part) else None,
-            }
-        )
-    return {"signal": signal, "threats": threats, "metric": figures.METRICS.get(metric or "", metric), "rows": rows}
-
-
-def _representative(findings: Sequence[Finding], threat: str, signal: str) -> Finding | None:
-    """Of the AUROCs of a signal under a threat model, all or own members, the freshest way that reaches half of the clients."""
-    rows = [
-        f
-        for f in findings
-        if (f["threat_model"], f["signal"], f["metric"], f["nonmembers"]) == (threat, signal, "auroc", "held-out")
-        and f["population"] != "last-round members"
-    ]
-    wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
-    known = [f for f in wide if f["way"] in figures.WAYS] or wide
-    return min(
-        known, key=lambda f: figures.ordered([g["way"] for g in known], figures.WAYS).index(f["way"]), default=None
-    )
-
-
-def _method(i: int, e: Evidence, findings: Sequence[Finding]) -> dict[str, Any]:
-    """What the first screen says about one method."""
-    threats = figures.ordered([f["threat_model"] for f in findings], figures.THREATS)
-    others = [f for f in findings if f["method"] == e.method and f["seed"] != e.seed]
-    return {
-        "name": e.method,
-        "seed": e.seed,
-        "symbol": figures.SYMBOLS[i % len(figures.SYMBOLS)],
-        "colour": figures.COLOURS[i % len(figures.COLOURS)],
-        "cards": [{"threat": threat, **_card(e.findings, threat, others)} for threat in threats],
-        "blocks": _blocks([f for f in e.findings if f["headline"]], others),
-        "siblings": _blocks([f for f in e.findings if not f["headline"]], others),
-        "epsilon": _epsilon(e.findings, threats),
-    }
-
-
-def _card(findings: Sequence[Finding], threat: str, others: Sequence[Finding]) -> dict[str, Any]:
-    """The gravest of the headline rows against held-out records; of equals, the one furthest from 0.5."""
-    rows = [
-        f
-        for f in findings
-        if f["threat_model"] == threat and f["headline"] and f["nonmembers"] == "held-out" and f["verdict"] in GRAVITY
-    ]
-    if not rows:
-        return {"verdict": None, "rows": 0}
-    worst = min(rows, key=lambda f: (GRAVITY.index(f["verdict"]), -abs((f["value"] or 0.5) - 0.5)))
-    word, _, rest = (worst["sentence"] or "").partition(":")
-    if word.casefold() != worst["verdict"]:
-        word, rest = worst["verdict"].capitalize(), worst["sentence"] or ""
-    same = [f["verdict"] == worst["verdict"] for f in (worst, *(g for g in others if _key(g) == _key(worst)))]
-    counts = {verdict: sum(f["verdict"] == verdict for f in rows) for verdict in GRAVITY}
-    return {
-        "verdict": worst["verdict"],
-        "word": word,
-        "rest": rest.strip(),
-        "rows": len(rows),
-        "counts": ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n),
-        "seeds": f"{sum(same)} of {len(same)} seeds" if len(same) > 1 else None,
-    }
-
-
-def _key(finding: Finding) -> tuple[Any, ...]:
-    """What the findings of different seeds about the same thing have in common."""
-    return tuple(finding[name] for name in (*PLACE, "signal", "metric"))
-
-
-def _blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The leakage table: a block for each comparison, in it a row for each signal, in it a finding for each metric."""
-    blocks: dict[tuple[str, ...], dict[str, dict[str, Finding]]] = {}
-    for f in findings:
-        place = tuple(f[name] for name in PLACE)
-        blocks.setdefault(place, {}).setdefault(f["signal"], {})[f["metric"]] = f
-    return [
-        dict(zip(PLACE, place, strict=True))
-        | {"rows": [_named(s) | {"by": by, "seeds": _spread(by.get("auroc"), others)} for s, by in rows.items()]}
-        | {"any": next(iter(next(iter(rows.values())).values()))}
-        for place, rows in blocks.items()
-    ]
-
-
-def _named(signal: str) -> dict[str, str]:
-    """A signal in two lines: what it is, and of which tokens."""
-    name, _, detail = figures.signal_name(signal).partition(", ")
-    return {"name": name, "detail": detail}
-
-
-def _spread(finding: Finding | None, others: Sequence[Finding]) -> dict[str, Any] | None:
-    """Mean and standard deviation over the seeds that measured the same thing; None for a single seed."""
-    if finding is None:
-        return None
-    values = [f["value"] for f in (finding, *others) if _key(f) == _key(finding) and f["value"] is not None]
-    return {"mean": mean(values), "sd": stdev(values), "n": len(values)} if len(values) > 1 else None
-
-
-def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[dict[str, Any]]:
-    """Claimed, provable and measured: threat models with the same three are one line."""
-    lines: dict[tuple[str, ...], list[str]] = {}
-    for threat in threats:
-        for f in findings:
-            three = tuple(f[name] for name in ("claimed", "provable", "measured"))
-            if f["threat_model"] == threat and any(three) and threat not in lines.setdefault(three, []):
-                lines[three].append(threat)
-    return [{"threats": names, "three": [x or "n/a" for x in three]} for three, names in lines.items()]
-
-
-def _tokens(tokens: pd.DataFrame) -> dict[str, Any]:
-    """Per method and panel the runs of tokens of one slice, with colours; and the end of the common scale in nats."""
-    tokens = tokens.astype({"entropy": float, "base_entropy": float})
-    top = figures.scale(tokens)
-    panels = []
-    for (method, panel), part in tokens.groupby(["method", "panel"], sort=False):
-        cells = [
-            {"slice": t.slice, "word": t.token}
-            | {name: (x, *figures.shade(x, top)) for name, x in (("now", t.entropy), ("base", t.base_entropy))}
-            for t in part.sort_values("position").itertuples()
-        ]
-        runs = [(name, list(run)) for name, run in itertools.groupby(cells, key=lambda cell: cell["slice"])]
-        panels.append({"method": method, "panel": panel, "record": part.record.iloc[0], "runs": runs})
-    return {"top": top, "panels": panels, "ends": (figures.CONFIDENT, figures.UNCERTAIN)}
-
-
-def _exposed(exposed: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """The most exposed records by method, pictures as data."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in exposed.to_dict("records"):
-        found.setdefault(row["method"], []).append(row | {"png": base64.b64encode(row["png"]).decode()})
-    return found
-
-
-def _utility(utility: pd.DataFrame) -> dict[str, Any]:
-    """Utility before the first and after the last round, a row per method and model."""
-    metrics = [c for c in utility if c not in ("method", "seed", "round", "model") and utility[c].notna().any()]
-    rows = []
-    for method, part in utility.groupby("method", sort=False):
-        for model, name in MODELS.items():
-            mine = part[part.model == model].sort_values("round")
-            ends = [
-                ("before tuning", mine[mine["round"] < 0]),
-                ("after the last round", mine[mine["round"] >= 0].tail(1)),
-            ]
-            rows += [(method, name, when, [float(end[m].iloc[0]) for m in metrics]) for when, end in ends if len(end)]
-    return {"metrics": [figures.METRICS.get(m, m.upper().replace("BLEU", "BLEU-")) for m in metrics], "rows": rows}
-
-
-def _complete(cost: pd.DataFrame) -> list[tuple[str, int, int, list[int]]]:
-    """By method: how many messages held a client's whole model, of how many, and in which rounds (from 1)."""
-    return [
-        (method, int(part.complete.sum()), int(part.messages.sum()), (part["round"][part.complete > 0] + 1).tolist())
-        for method, part in cost.groupby("method", sort=False)
-    ]
-
-
-def _coverage(coverage: pd.DataFrame) -> list[dict[str, Any]]:
-    """By method: the ways, how many clients each rebuilds, and client by way what was rebuilt (None where the way does not apply)."""
-    found = []
-    for method, part in coverage.groupby("method", sort=False):
-        ways = list(dict.fromkeys(part.way))
-        rows = {(r["client"], r["way"]): r for r in part.to_dict("records")}
-        clients = sorted(set(part.client))
-        found.append(
-            {
-                "method": method,
-                "ways": [(way, int(part.reconstructable[part.way == way].astype(bool).sum())) for way in ways],
-                "total": len(clients),
-                "clients": [(client, [rows.get((client, way)) for way in ways]) for client in clients],
-            }
-        )
-    return found
-
-
-def _cells(cells: pd.DataFrame) -> list[dict[str, Any]]:
-    """By method and comparison: a heat table per slice (rows: kind and order, columns: K) and the signals without a K."""
-    found = []
-    for place, part in cells.groupby(["method", *PLACE], sort=False):
-        grids: dict[str, dict[str, dict[int, Any]]] = {}
-        single = []
-        for row in part.to_dict("records"):
-            cell = row | {"shade": _tint(row["auroc"])}
-            name, share, piece = figures.parts(row["signal"])
-            if share is None:
-                single.append(cell)
-            else:
-                grids.setdefault(piece, {}).setdefault(name, {})[share] = cell
-        tables = [(piece, sorted({k for row in rows.values() for k in row}), rows) for piece, rows in grids.items()]
-        found.append({"method": place[0], "place": place[1:], "n": len(part), "grids": tables, "single": single})
-    return found
-
-
-def _tint(auroc: float) -> str:
-    """Background of an AUROC: white at 0.5, orange above, blue below."""
-    if not math.isfinite(auroc):
-        return "#ffffff"
-    end, t = ((213, 94, 0) if auroc > 0.5 else (0, 114, 178)), 0.75 * min(1.0, 2 * abs(auroc - 0.5))
-    return "#" + "".join(f"{round(255 + (c - 255) * t):02x}" for c in end)
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
-    """The configuration flattened: a row per entry, one value where all runs share it."""
+    """The configuration flattened: one value where all runs share it, else a row per entry, or per run if those are many."""
     flat = [_flat(e.setting) for e in evidence]
     names = list(dict.fromkeys(name for one in flat for name in one))
     rows = [(name, [one.get(name, "n/a") for one in flat]) for name in names]
-    return {
-        "runs": [_run(e) for e in evidence],
-        "shared": [(name, values[0]) for name, values in rows if len(set(values)) == 1],
-        "differing": [(name, values) for name, values in rows if len(set(values)) > 1],
-    }
+    differing = [(name, values) for name, values in rows if len(set(values)) > 1]
+    runs, head, body = [e.run for e in evidence], ["Entry"], differing
+    if len(runs) > MANY:
+        head += [name for name, _ in differing]
+        body = [(run, [values[i] for _, values in differing]) for i, run in enumerate(runs)]
+        head[0] = "Run"
+    else:
+        head += runs
+    shared = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
+    return {"shared": shared, "head": head, "differing": body if differing else []}
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -394,24 +117,7 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
 def _intervals(findings: Sequence[Finding]) -> list[tuple[str, list[str]]]:
     """How the intervals of each metric were made."""
     made: dict[str, list[str]] = {}
-    for f in findings:
+    for f in (f for f in findings if "interval" in f):
         if f["interval"] not in made.setdefault(f["metric"], []):
             made[f["metric"]].append(f["interval"])
     return list(made.items())
-
-
-def plain(value: Any) -> str:
-    """A configuration value in words: no Python in the page."""
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(plain, value)) or "empty"
-    return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with fixed digits; "n/a" for what is missing or not a number."""
-    return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
-
-
-def percent(value: float | None) -> str:
-    """A rate in percent with one digit, without the sign."""
-    return number(None if value is None else 100 * value, 1)

@@ -14,7 +14,13 @@ from reports.report import TABLES, Evidence, build
 CLIENTS = [f"client-{k:02d}" for k in range(4)]
 ROUNDS, BATCH, DIMENSION, DELTA, CLIP = 6, 8, 1536, 1e-5, 10.0
 SPLITS = ("local", "neighbour", "overall")
-RELEASES = {"zeroshot": (), "promptfl": ("p_G",), "fedotp": ("p_G", "p_L"), "fedpgp": ("p_G", "u", "v"), "dpfpl": ("p_G", "u", "v")}
+RELEASES = {
+    "zeroshot": (),
+    "promptfl": ("p_G",),
+    "fedotp": ("p_G", "p_L"),
+    "fedpgp": ("p_G", "u", "v"),
+    "dpfpl": ("p_G", "u", "v"),
+}
 LEVEL = {"zeroshot": 46.5, "promptfl": 40.0, "fedotp": 44.0, "fedpgp": 36.0, "dpfpl": 42.0}
 BEFORE = 12.0
 
@@ -44,7 +50,23 @@ def noise_table(method: str, epsilon: float) -> pd.DataFrame:
         std = CLIP / BATCH * math.sqrt(ROUNDS * math.log(1 / DELTA)) / epsilon
         noise = std * math.sqrt(DIMENSION)
         party = "server" if release == "p_G" and method != "promptfl" else "client"
-        rows.append((release, party, std, DIMENSION, CLIP / BATCH, "record", CLIP, "epochs", BATCH, ROUNDS, noise, 0.5 + i, noise / (0.5 + i)))
+        rows.append(
+            (
+                release,
+                party,
+                std,
+                DIMENSION,
+                CLIP / BATCH,
+                "record",
+                CLIP,
+                "epochs",
+                BATCH,
+                ROUNDS,
+                noise,
+                0.5 + i,
+                noise / (0.5 + i),
+            )
+        )
     return pd.DataFrame(rows, columns=TABLES["noise"].split())
 
 
@@ -57,7 +79,9 @@ def privacy_table(method: str, epsilon: float) -> pd.DataFrame:
                 rows.append((threat, whose, 0.0, 0.0, 0.0, 0.0, DELTA, "nothing is trained"))
             elif math.isinf(epsilon) or (threat == "server" and method != "promptfl"):
                 claimed = math.inf if threat == "server" else epsilon
-                rows.append((threat, whose, claimed, math.inf, math.inf, math.inf, DELTA, "unbounded: p_G carries no noise"))
+                rows.append(
+                    (threat, whose, claimed, math.inf, math.inf, math.inf, DELTA, "unbounded: p_G carries no noise")
+                )
             else:
                 every = 0.9 * epsilon * math.sqrt(len(RELEASES[method]))
                 rows.append((threat, whose, epsilon, every / 3, every, 2 * every, DELTA, "in at most 2 of 6 steps"))
@@ -69,11 +93,23 @@ def strict(value: float) -> float | str:
 
 
 def prompt_evidence(
-    method: str, epsilon: float = math.inf, seed: int = 0, *, rank: int = 8, residual: bool = True, rounds: int = ROUNDS, **more: Any
+    method: str,
+    epsilon: float = math.inf,
+    seed: int = 0,
+    *,
+    rank: int = 8,
+    residual: bool = True,
+    rounds: int = ROUNDS,
+    **more: Any,
 ) -> Evidence:
     """One cell; `more` goes into the setting of the method."""
-    own = {"dpfpl": {"rank": rank, "residual": residual}, "fedpgp": {"rank": rank, "mu": 0.0}, "fedotp": {"match": "sum"}}.get(method, {}) | more
-    label = ":".join([method, *(f"{k}={v}" for k, v in own.items()), f"epsilon={strict(epsilon)}"])
+    own = {
+        "dpfpl": {"rank": rank, "residual": residual},
+        "fedpgp": {"rank": rank, "mu": 0.0},
+        "fedotp": {"match": "sum"},
+    }.get(method, {}) | more
+    level = "none" if math.isinf(epsilon) else f"{epsilon:g}"
+    label = ":".join([method, *(f"{k}={str(v).lower()}" for k, v in own.items()), f"epsilon={level}"])
     means = {split: accuracy_of(method, epsilon, split, seed, rank, residual) for split in SPLITS}
     tables = {
         "accuracy": accuracy_table(means, rounds),
@@ -96,14 +132,23 @@ def prompt_evidence(
     setting = {
         "task": {"name": "glyphs", "partition": "pathological"},
         "method": {"name": method} | own,
-        "privacy": {"epsilon": strict(epsilon), "delta": DELTA, "clip": "record", "clip_norm": CLIP, "sigma": "nominal", "sampler": "epochs"},
+        "privacy": {
+            "epsilon": strict(epsilon),
+            "delta": DELTA,
+            "clip": "record",
+            "clip_norm": CLIP,
+            "sigma": "nominal",
+            "sampler": "epochs",
+        },
         "backbone": {"name": "symbols-clip"},
         "training": {"batch": BATCH},
         "schedule": {"rounds": rounds, "clients": len(CLIENTS), "per_round": len(CLIENTS)},
         "seed": seed,
         "attack": None,
     }
-    return Evidence(label, seed, None, "glyphs", [asdict(f) for f in found], tables, setting, ["Intervals are over clients."])
+    return Evidence(
+        label, seed, None, "glyphs", [asdict(f) for f in found], tables, setting, ["Intervals are over clients."]
+    )
 
 
 def built(evidence: list[Evidence]) -> dict[str, bytes]:

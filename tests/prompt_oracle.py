@@ -59,7 +59,7 @@ def transport_similarity(text: Tensor, patches: Tensor) -> Tensor:
     found = []
     for c in range(text.shape[1]):
         total = torch.zeros((), dtype=text.dtype)
-        plan = slow_plan([[1 - float(patch @ text[p, c]) for p in range(2)] for patch in patches])
+        plan = slow_plan([[1 - float(patch @ text[p, c].detach()) for p in range(2)] for patch in patches])
         for m, patch in enumerate(patches):
             for p in range(2):
                 total = total + plan[m][p] * (patch @ text[p, c])

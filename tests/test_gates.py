@@ -60,6 +60,40 @@ def test_the_reason_names_gate_row_and_numbers():
     assert all(word in reason for word in wanted)
 
 
+def accuracy(split, value, half):
+    ends = {"low": None if half is None else value - half, "high": None if half is None else value + half}
+    return {"method": "dpfpl", "seed": 1, "metric": f"accuracy/{split}", "value": value} | ends
+
+
+ACCURACIES = [accuracy("local", 40.0, 6.25), accuracy("neighbour", 30.0, None)]
+
+
+@pytest.mark.parametrize(
+    ("gate", "crossed"),
+    [
+        ("accuracy/local < 50", 1),
+        ("accuracy/local.low < 33.7", 0),
+        ("accuracy/local.low < 33.8", 1),
+        ("accuracy/neighbour >= 30", 1),
+        ("auroc > 0.9", 0),
+    ],
+)
+def test_accuracies_need_no_headline(gate, crossed):
+    assert len(parse(gate).crossed([*FINDINGS, *ACCURACIES])) == crossed
+
+
+def test_the_reason_names_the_accuracy():
+    assert parse("accuracy/local < 50").crossed(ACCURACIES) == [
+        "accuracy/local < 50: dpfpl (seed 1): accuracy/local 40.0 [33.8, 46.2]"
+    ]
+
+
+@pytest.mark.parametrize("gate", ["accuracy/neighbour.low < 50", "accuracy/overall < 50"])
+def test_an_accuracy_that_is_not_there_is_an_error_and_no_pass(gate):
+    with pytest.raises(InputError, match="nothing in this run can answer it"):
+        parse(gate).crossed(ACCURACIES)
+
+
 @pytest.mark.parametrize("gate", ["tpr@0.1% > 0", "owner auroc > 0.5", "balanced_accuracy > 0.5"])
 def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
     with pytest.raises(InputError, match="nothing in this run can answer it"):
@@ -79,6 +113,9 @@ def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
         ("auc > 0.6", "no metric auc.*auroc"),
         ("auroc.mid > 0.6", "no metric auroc.mid.*auroc"),
         ("tpr@5% > 0.6", "no metric tpr@5%"),
+        ("accuracy/locall > 50", "no metric accuracy/locall.*accuracy/local"),
+        ("accuracy/local > 101", "between 0 and 100"),
+        ("server accuracy/local > 50", "accuracy/local is of no threat model"),
         ("sever auroc > 0.6", "no threat model sever.*'server'"),
     ],
 )

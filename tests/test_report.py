@@ -643,7 +643,7 @@ def test_shades_run_from_confident_to_uncertain() -> None:
 
 def test_small_words() -> None:
     assert [number(x) for x in (0.6125, 1.0, None, np.nan, np.inf)] == ["0.613", "1.000", "n/a", "n/a", "n/a"]
-    assert [plain(x) for x in (None, True, False, [1, None], [], 0.5, "x")] == [
+    assert [plain(x) for x in (None, True, False, [1, None], [], 0.5, "x", "inf")] == [
         "none",
         "yes",
         "no",
@@ -651,4 +651,5 @@ def test_small_words() -> None:
         "empty",
         "0.5",
         "x",
+        "∞",
     ]

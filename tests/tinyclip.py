@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedaudit import plugins
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clipsource import resolve_clip
 from fedaudit.executor import Executor
+from fedaudit.privacy.settings import Privacy
 from fedaudit.store import claim
 from tests import tiny_clip
-from trainers.base import Bench, Participation, Schedule, Transcript, train
+from trainers.base import Bench, Participation, Schedule, Transcript, Update, train
 from trainers.exams import Recognition
 from trainers.prompts import Learner, PromptMethod, Settings
+from trainers.protection import Protection
 
 NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
 SIZES = (10, 6, 3)  # records of the clients: two batches of four in an epoch, one, and fewer than a batch
 PATCHES = 5
-SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.5, local_rate=0.3)
+SCHEDULE = Schedule(rounds=5, clients=3, per_round=3, seed=1)
+NONE = Privacy(epsilon=math.inf)
+METHODS = {name: plugin for name, plugin in plugins.plugins("method").items() if plugin.learner == "prompts"}
+SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.1, local_rate=0.06)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,9 @@ class Federation:
         both = torch.cat([self.features[:, None], self.patches], dim=1)
         return Learner(self.clip, ImageFeatures(row, self.features, list(both)), self.labels, self.classes, settings)
 
-    def clients(self, learner: Learner, *, seed: int = 0, r: int = 0, earlier: Sequence[int] = ()) -> list[Participation]:
+    def clients(
+        self, learner: Learner, *, seed: int = 0, r: int = 0, earlier: Sequence[int] = ()
+    ) -> list[Participation]:
         """All clients in one round."""
         return [Participation(k, r, seed, ids, learner, earlier) for k, ids in enumerate(self.training)]
 
@@ -57,19 +66,22 @@ def clip() -> FrozenCLIP:
     text = {"context_length": 16, "width": 16, "heads": 2, "layers": 2}
     with tempfile.TemporaryDirectory() as folder:
         saved = tiny_clip.save(Path(folder) / "tiny", tiny_clip.config(embed_dim=12, text=text))
-        return load(resolve_clip(str(saved), ""))
+        loaded = load(resolve_clip(str(saved), ""))
+    loaded.model.positional_embedding.data *= 5  # a flat landscape, in which rounding does not grow from round to round
+    return loaded
 
 
 @functools.cache
 def federation(sizes: tuple[int, ...] = SIZES, *, test: int = 12) -> Federation:
-    """Clients with random pictures of all classes."""
+    """Clients with random pictures of all classes; the patches of a picture look like it."""
     training = tuple(tuple(f"{k}-{i}" for i in range(n)) for k, n in enumerate(sizes))
     tests = tuple(f"test-{i}" for i in range(test))
     ids = (*(record for own in training for record in own), *tests)
     g = torch.Generator().manual_seed(sum(sizes))
-    features = F.normalize(torch.randn(len(ids), 1 + PATCHES, clip().embed, generator=g), dim=-1)
+    features = F.normalize(torch.randn(len(ids), clip().embed, generator=g), dim=-1)
+    patches = F.normalize(features[:, None] + 0.3 * torch.randn(len(ids), PATCHES, clip().embed, generator=g), dim=-1)
     labels = dict(zip(ids, torch.randint(len(NAMES), (len(ids),), generator=g).tolist(), strict=True))
-    return Federation(clip(), ids, features[:, 0], features[:, 1:], labels, training, tests)
+    return Federation(clip(), ids, features, patches, labels, training, tests)
 
 
 @dataclass(frozen=True)
@@ -122,8 +134,27 @@ def run(
         )  # fmt: skip
 
 
-def noiseless(method: PromptMethod, privacy: Any, stds: dict[str, float]) -> PromptMethod:
-    """The method with the clipping of `privacy` and noise of the test's own size."""
-    from trainers.protection import Protection
+def made(name: str, params: dict[str, Any], privacy: Privacy = NONE, schedule: Schedule = SCHEDULE) -> PromptMethod:
+    """A method as a plan makes it, protected for a run of the federation of `SIZES`."""
+    plugin = METHODS[name]
+    method: PromptMethod = plugin.make(plugin.params(**params), settings=SETTINGS)
+    return method.protected(privacy, schedule, SIZES)
 
+
+def with_noise(method: PromptMethod, privacy: Privacy, stds: Mapping[str, float]) -> PromptMethod:
+    """The method with the clipping of `privacy` and noise of a test's own size."""
     return replace(method, protection=Protection(privacy, stds, method.settings.batch))
+
+
+def one_round(method: PromptMethod, world: Federation, state: dict[str, Tensor], *, r: int = 0) -> list[Update]:
+    """Updates of all clients from the same state."""
+    learner = world.learner(method.settings)
+    clients = world.clients(learner, r=r)
+    received = [method.download(state, client) for client in clients]
+    return learner.work(method, received, [state] * len(clients), clients)
+
+
+def close(found: Tensor, expected: Tensor, *, atol: float = 1e-5) -> None:
+    """Equal to `atol`, of the largest entry where that is above 1: gradients at a prompt near zero are."""
+    atol *= max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(found.double(), expected.double(), atol=atol, rtol=0)

@@ -111,7 +111,9 @@ class Symbol:
 
 SYMBOLS = (
     *(Symbol(name, "digit") for name in drawings.DIGITS),
-    *(Symbol(name, "capital") for name in "abcdefghjklmnpqrstuvwxyz"),  # i and o: nobody can tell them from one and zero
+    *(
+        Symbol(name, "capital") for name in "abcdefghjklmnpqrstuvwxyz"
+    ),  # i and o: nobody can tell them from one and zero
     *(Symbol(name, "lowercase") for name in "abdefghmnqrty"),  # the others look like their capitals
     *(Symbol(name, "greek") for name in drawings.GREEK),
     *(Symbol(name, "sign") for name in drawings.SIGNS),
@@ -123,7 +125,11 @@ STROKES: dict[str, tuple[str, ...]] = {
     "zero": ("~30 12 04 16 38 56 64 52 30", "~40 10 04 28 58 64 40 20"),
     "one": ("30 38", "12 30 38", "13 40 38", "12 30 38|18 58"),
     "two": ("~02 10 40 62 44 08|08 68", "~02 20 51 53 26 08 17 38 68", "~11 30 51 43 08|08 58"),
-    "three": ("~01 20 50 62 44 24|~24 54 66 48 18 07", "00 60 33|~33 55 66 48 17 07", "~01 30 51 43 24|~24 55 57 38 07"),
+    "three": (
+        "~01 20 50 62 44 24|~24 54 66 48 18 07",
+        "00 60 33|~33 55 66 48 17 07",
+        "~01 30 51 43 24|~24 55 57 38 07",
+    ),
     "four": ("40 05 65|40 48", "00 04 64|50 48", "10 05 55|43 48"),
     "five": ("60 00 04|~04 33 64 66 48 18 07", "50 10 03|~03 33 55 57 38 08"),
     "six": ("~50 21 04 06 28 48 66 45 25 06", "~40 12 05 17 38 57 55 34 15"),
@@ -227,7 +233,8 @@ def forms(seed: int) -> Forms:
         strokes = STROKES.get(symbol.name, ()) if symbol.kind != "lowercase" else ()
         written.append(
             tuple(
-                add(handwriting(strokes[k % len(strokes)], rng), "handwritten") for k in range(WRITTEN if strokes else 0)
+                add(handwriting(strokes[k % len(strokes)], rng), "handwritten")
+                for k in range(WRITTEN if strokes else 0)
             )
         )
     return Forms(torch.stack(fields), tuple(printed), tuple(written))
@@ -249,7 +256,14 @@ COLOURS = {
     "white": (0.97, 0.97, 0.97),
     "black": (0.03, 0.03, 0.03),
 }
-STYLES = {"solid": 0.0, "outlined": 0.14, "striped": 0.08, "soft": 0.12, "worn": 0.16, "shadowed": 0.1}  # the rest is solid
+STYLES = {
+    "solid": 0.0,
+    "outlined": 0.14,
+    "striped": 0.08,
+    "soft": 0.12,
+    "worn": 0.16,
+    "shadowed": 0.1,
+}  # the rest is solid
 GROUNDS = {"plain": 0.0, "gradient": 0.12, "striped": 0.06, "checkered": 0.06, "cloudy": 0.16}  # the rest is plain
 DAMAGES = {"clean": 0.0, "blurry": 0.25, "pixelated": 0.12, "noisy": 0.15}  # the rest is clean
 CONTOUR = (1.5, 3.0)  # half the width of an outline, in field samples
@@ -273,7 +287,11 @@ def ink(style: str, d: Tensor, rng: Rng) -> Tensor:
     if style == "outlined":
         return fill(uniform(rng, *CONTOUR, n) - d.abs())
     if style == "soft":
-        return fill(d, 0.0, 1.0) ** 2 * 0.5 + 0.5 * torch.exp(-d.abs() / uniform(rng, 1.5, 4, n)) * (d < 0) + 0.5 * (d >= 0)
+        return (
+            fill(d, 0.0, 1.0) ** 2 * 0.5
+            + 0.5 * torch.exp(-d.abs() / uniform(rng, 1.5, 4, n)) * (d < 0)
+            + 0.5 * (d >= 0)
+        )
     solid = fill(d)
     if style == "striped":
         return solid * (1 - uniform(rng, 0.4, 0.8, n) * stripes(rng, n))
@@ -307,7 +325,11 @@ def damage(kind: str, picture: Tensor, rng: Rng) -> Tensor:
         return F.interpolate(F.adaptive_avg_pool2d(picture, coarse), size, mode="bilinear", align_corners=False)
     if kind == "pixelated":
         return F.interpolate(F.adaptive_avg_pool2d(picture, int(rng.choice([12, 14, 16]))), size, mode="nearest")
-    noise = uniform(rng, 0.1, 0.22, len(picture), 1, 1, 1) if kind == "noisy" else uniform(rng, 0, 0.05, len(picture), 1, 1, 1)
+    noise = (
+        uniform(rng, 0.1, 0.22, len(picture), 1, 1, 1)
+        if kind == "noisy"
+        else uniform(rng, 0, 0.05, len(picture), 1, 1, 1)
+    )
     return picture + noise * torch.from_numpy(rng.standard_normal(tuple(picture.shape), dtype=np.float32))
 
 
@@ -340,7 +362,9 @@ def draw_chunk(n: int, severity: float, rng: Rng, seed: int) -> tuple[Tensor, li
     bank = forms(seed)
     kinds = rng.choice(list(KIND_SHARE), n, p=list(KIND_SHARE.values()))
     symbols = [_pick([i for i, s in enumerate(SYMBOLS) if s.kind == kind], rng) for kind in kinds]
-    chosen = [_pick(bank.written[s] if bank.written[s] and rng.random() < 0.4 else bank.printed[s], rng) for s in symbols]
+    chosen = [
+        _pick(bank.written[s] if bank.written[s] and rng.random() < 0.4 else bank.printed[s], rng) for s in symbols
+    ]
     placing = Placing(
         scale=(0.85 - 0.2 * severity, 1.1 + 0.2 * severity),
         rotation=0.06 + 0.12 * severity,
@@ -358,13 +382,20 @@ def draw_chunk(n: int, severity: float, rng: Rng, seed: int) -> tuple[Tensor, li
     for rows, kind in _groups(patterns):
         pattern[rows] = ground(kind, len(rows), rng)
     second = (0.6 * shades[:, 1] + 0.4 * uniform(rng, 0, 1, n, 3)).clamp(0, 1)
-    picture = mix(mix(shades[:, 1, :, None, None], second[:, :, None, None], pattern), shades[:, 0, :, None, None], inked)
+    picture = mix(
+        mix(shades[:, 1, :, None, None], second[:, :, None, None], pattern), shades[:, 0, :, None, None], inked
+    )
     small = F.avg_pool2d(picture, drawings.FINE // drawings.SIZE)
     for rows, kind in _groups(damages):
         small[rows] = damage(kind, small[rows], rng)
     drawn = []
     for i in range(n):
-        words = (*chosen[i][1].split(), styles[i], damages[i], "bold" if weight[i] > 1.3 else "thin" if weight[i] < -1.2 else "")
+        words = (
+            *chosen[i][1].split(),
+            styles[i],
+            damages[i],
+            "bold" if weight[i] > 1.3 else "thin" if weight[i] < -1.2 else "",
+        )
         plain = ("", "solid", "clean")
         drawn.append(Drawing(SYMBOLS[symbols[i]], tuple(w for w in words if w not in plain), *names[i], patterns[i]))
     return (small.clamp(0, 1) * 255).round().byte(), drawn
@@ -641,7 +672,9 @@ def evaluate(model: open_clip.CLIP) -> dict[str, dict[str, float]]:
     for task in ("digits", *drawings.DOMAINS):
         examples = digits(model) if task == "digits" else styled(model, task)
         found[task] = {
-            "zero_shot": accuracy(encode_text(model, tokenize(tokenizer, [PROMPT.format(n) for n in examples.names])), examples),
+            "zero_shot": accuracy(
+                encode_text(model, tokenize(tokenizer, [PROMPT.format(n) for n in examples.names])), examples
+            ),
             "tuned": accuracy(tuned_text(model, tokenizer, examples), examples),
             "linear_probe": linear_probe(examples),
         }
@@ -685,7 +718,13 @@ def accuracy(text: Tensor, examples: Examples) -> float:
 
 
 def tuned_text(
-    model: open_clip.CLIP, tokenizer: PreTrainedTokenizerFast, examples: Examples, *, steps: int = 400, batch: int = 64, rate: float = 0.01
+    model: open_clip.CLIP,
+    tokenizer: PreTrainedTokenizerFast,
+    examples: Examples,
+    *,
+    steps: int = 400,
+    batch: int = 64,
+    rate: float = 0.01,
 ) -> Tensor:
     """Class features [C, E] behind `CONTEXT_VECTORS` learned vectors that all classes share (CoOp, arXiv 2109.01134), by Adam."""
     generator = torch.Generator().manual_seed(0)
@@ -696,7 +735,10 @@ def tuned_text(
     length = ids.shape[1] + CONTEXT_VECTORS
 
     def text() -> Tensor:
-        x = torch.cat([words[:, :1], context.expand(len(ids), -1, -1), words[:, 1:]], 1) + model.positional_embedding[:length]
+        x = (
+            torch.cat([words[:, :1], context.expand(len(ids), -1, -1), words[:, 1:]], 1)
+            + model.positional_embedding[:length]
+        )
         x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
         return F.normalize(x[torch.arange(len(ids)), ends] @ model.text_projection, dim=-1)
 
@@ -722,7 +764,14 @@ def linear_probe(examples: Examples) -> float:
 # --- the folder ---
 
 
-def save(model: open_clip.CLIP, recipe: Recipe, first_losses: Sequence[float], last_losses: dict[str, float], out: Path, seconds: int) -> None:
+def save(
+    model: open_clip.CLIP,
+    recipe: Recipe,
+    first_losses: Sequence[float],
+    last_losses: dict[str, float],
+    out: Path,
+    seconds: int,
+) -> None:
     """Write weights in half precision, configuration, tokenizer and training record; the quality is that of the rounded weights."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {name: t.half().contiguous() if t.is_floating_point() else t for name, t in model.state_dict().items()}
@@ -775,14 +824,18 @@ def data_fingerprint(recipe: Recipe) -> dict[str, Any]:
 
 def table(found: dict[str, dict[str, float]]) -> str:
     rows = [f"{'task':10}{'zero-shot':>10}{'tuned':>8}{'probe':>8}"]
-    return "\n".join(rows + [f"{task:10}{a['zero_shot']:10}{a['tuned']:8}{a['linear_probe']:8}" for task, a in found.items()])
+    return "\n".join(
+        rows + [f"{task:10}{a['zero_shot']:10}{a['tuned']:8}{a['linear_probe']:8}" for task, a in found.items()]
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train an embedded CLIP model, or measure one.")
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--out", type=Path, help="folder for the model")
-    task.add_argument("--evaluate", type=Path, metavar="FOLDER", help="print the accuracies of the model in this folder")
+    task.add_argument(
+        "--evaluate", type=Path, metavar="FOLDER", help="print the accuracies of the model in this folder"
+    )
     parser.add_argument("--tower", choices=list(TOWERS), default="vit")
     parser.add_argument("--steps", type=int, help="optimiser steps, if not those of the shipped model")
     arguments = parser.parse_args()

@@ -1,0 +1,263 @@
+"""What the page says about membership: verdicts by adversary, the leakage tables, reconstruction, exposed records and all cells."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import math
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import Any
+
+import pandas as pd
+
+from reports import drawing, figures
+from reports.evidence import METRICS, Evidence, Finding, about_membership
+
+PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
+GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
+SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
+SEES = {
+    "released-model": "holds every model that the server broadcasts",
+    "server": "also receives every client's upload",
+    "owner": "holds the client's true state: the upper bound",
+}
+MODELS = {"global": "server", "novel": "server, out of distribution", "clients": "clients, mean"}  # as FedRand's tables
+
+
+def signals(findings: Sequence[Finding]) -> list[str]:
+    """The headline's signals, in reading order."""
+    return list(dict.fromkeys(f["signal"] for f in about_membership(findings) if f["headline"]))
+
+
+def context(evidence: Sequence[Evidence], first: Sequence[Evidence], tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """What the template needs; `first` holds every method's first seed, `tables` are theirs."""
+    findings = about_membership(f for e in evidence for f in e.findings)
+    return {
+        "methods": [_method(i, e, findings) for i, e in enumerate(first)],
+        "several": len(evidence) > len(first),
+        "overview": _overview(first, tables) if len(first) > 1 else None,
+        "tokens": _tokens(tables["tokens"]),
+        "exposed": _exposed(tables["exposed"]),
+        "utility": _utility(tables["utility"]),
+        "coverage": _coverage(tables["coverage"]),
+        "complete": _complete(tables["cost"]),
+        "cells": _cells(tables["cells"]),
+        "symbols": SYMBOLS,
+        "sees": SEES,
+        "metrics": METRICS,
+    }
+
+
+def _overview(first: Sequence[Evidence], tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """A line per method: its last headline signal under each threat model, utility at the end, and bytes."""
+    found = {e.method: about_membership(e.findings) for e in first}
+    everything = [f for rows in found.values() for f in rows]
+    signal = [f["signal"] for f in everything if f["headline"]][-1]
+    threats = figures.ordered([f["threat_model"] for f in everything], figures.THREATS)
+    utility, cost = tables["utility"], tables["cost"]
+    metric = next((m for m in ("exact_match", "cider") if m in utility), None)
+    rows = []
+    for e in first:
+        last = utility[(utility.method == e.method) & (utility.model == "global")].sort_values("round").tail(1)
+        part = cost[cost.method == e.method]
+        rows.append(
+            {
+                "found": [_representative(found[e.method], threat, signal) for threat in threats],
+                "utility": float(last[metric].iloc[0]) if metric and len(last) else None,
+                "bytes": (part.bytes_down + part.bytes_up).sum() / part.fedavg_bytes.sum() if len(part) else None,
+            }
+        )
+    return {"signal": signal, "threats": threats, "metric": figures.METRICS.get(metric or "", metric), "rows": rows}
+
+
+def _representative(findings: Sequence[Finding], threat: str, signal: str) -> Finding | None:
+    """Of the AUROCs of a signal under a threat model, all or own members, the freshest way that reaches half of the clients."""
+    rows = [
+        f
+        for f in findings
+        if (f["threat_model"], f["signal"], f["metric"], f["nonmembers"]) == (threat, signal, "auroc", "held-out")
+        and f["population"] != "last-round members"
+    ]
+    wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
+    known = [f for f in wide if f["way"] in figures.WAYS] or wide
+    return min(
+        known, key=lambda f: figures.ordered([g["way"] for g in known], figures.WAYS).index(f["way"]), default=None
+    )
+
+
+def _method(i: int, e: Evidence, findings: Sequence[Finding]) -> dict[str, Any]:
+    """What the first screen says about one method."""
+    threats = figures.ordered([f["threat_model"] for f in findings], figures.THREATS)
+    own = about_membership(e.findings)
+    others = [f for f in findings if f["method"] == e.method and f["seed"] != e.seed]
+    return {
+        "name": e.method,
+        "seed": e.seed,
+        "symbol": drawing.SYMBOLS[i % len(drawing.SYMBOLS)],
+        "colour": drawing.COLOURS[i % len(drawing.COLOURS)],
+        "cards": [{"threat": threat, **_card(own, threat, others)} for threat in threats],
+        "blocks": _blocks([f for f in own if f["headline"]], others),
+        "siblings": _blocks([f for f in own if not f["headline"]], others),
+        "epsilon": _epsilon(own, threats),
+    }
+
+
+def _card(findings: Sequence[Finding], threat: str, others: Sequence[Finding]) -> dict[str, Any]:
+    """The gravest of the headline rows against held-out records; of equals, the one furthest from 0.5."""
+    rows = [
+        f
+        for f in findings
+        if f["threat_model"] == threat and f["headline"] and f["nonmembers"] == "held-out" and f["verdict"] in GRAVITY
+    ]
+    if not rows:
+        return {"verdict": None, "rows": 0}
+    worst = min(rows, key=lambda f: (GRAVITY.index(f["verdict"]), -abs((f["value"] or 0.5) - 0.5)))
+    word, _, rest = (worst["sentence"] or "").partition(":")
+    if word.casefold() != worst["verdict"]:
+        word, rest = worst["verdict"].capitalize(), worst["sentence"] or ""
+    same = [f["verdict"] == worst["verdict"] for f in (worst, *(g for g in others if _key(g) == _key(worst)))]
+    counts = {verdict: sum(f["verdict"] == verdict for f in rows) for verdict in GRAVITY}
+    return {
+        "verdict": worst["verdict"],
+        "word": word,
+        "rest": rest.strip(),
+        "rows": len(rows),
+        "counts": ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n),
+        "seeds": f"{sum(same)} of {len(same)} seeds" if len(same) > 1 else None,
+    }
+
+
+def _key(finding: Finding) -> tuple[Any, ...]:
+    """What the findings of different seeds about the same thing have in common."""
+    return tuple(finding[name] for name in (*PLACE, "signal", "metric"))
+
+
+def _blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The leakage table: a block for each comparison, in it a row for each signal, in it a finding for each metric."""
+    blocks: dict[tuple[str, ...], dict[str, dict[str, Finding]]] = {}
+    for f in findings:
+        place = tuple(f[name] for name in PLACE)
+        blocks.setdefault(place, {}).setdefault(f["signal"], {})[f["metric"]] = f
+    return [
+        dict(zip(PLACE, place, strict=True))
+        | {"rows": [_named(s) | {"by": by, "seeds": _spread(by.get("auroc"), others)} for s, by in rows.items()]}
+        | {"any": next(iter(next(iter(rows.values())).values()))}
+        for place, rows in blocks.items()
+    ]
+
+
+def _named(signal: str) -> dict[str, str]:
+    """A signal in two lines: what it is, and of which tokens."""
+    name, _, detail = figures.signal_name(signal).partition(", ")
+    return {"name": name, "detail": detail}
+
+
+def _spread(finding: Finding | None, others: Sequence[Finding]) -> dict[str, Any] | None:
+    """Mean and standard deviation over the seeds that measured the same thing; None for a single seed."""
+    if finding is None:
+        return None
+    values = [f["value"] for f in (finding, *others) if _key(f) == _key(finding) and f["value"] is not None]
+    return {"mean": mean(values), "sd": stdev(values), "n": len(values)} if len(values) > 1 else None
+
+
+def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[dict[str, Any]]:
+    """Claimed, provable and measured: threat models with the same three are one line."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for threat in threats:
+        for f in findings:
+            three = tuple(f[name] for name in ("claimed", "provable", "measured"))
+            if f["threat_model"] == threat and any(three) and threat not in lines.setdefault(three, []):
+                lines[three].append(threat)
+    return [{"threats": names, "three": [x or "n/a" for x in three]} for three, names in lines.items()]
+
+
+def _tokens(tokens: pd.DataFrame) -> dict[str, Any]:
+    """Per method and panel the runs of tokens of one slice, with colours; and the end of the common scale in nats."""
+    tokens = tokens.astype({"entropy": float, "base_entropy": float})
+    top = figures.scale(tokens)
+    panels = []
+    for (method, panel), part in tokens.groupby(["method", "panel"], sort=False):
+        cells = [
+            {"slice": t.slice, "word": t.token}
+            | {name: (x, *figures.shade(x, top)) for name, x in (("now", t.entropy), ("base", t.base_entropy))}
+            for t in part.sort_values("position").itertuples()
+        ]
+        runs = [(name, list(run)) for name, run in itertools.groupby(cells, key=lambda cell: cell["slice"])]
+        panels.append({"method": method, "panel": panel, "record": part.record.iloc[0], "runs": runs})
+    return {"top": top, "panels": panels, "ends": (figures.CONFIDENT, figures.UNCERTAIN)}
+
+
+def _exposed(exposed: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """The most exposed records by method, pictures as data."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in exposed.to_dict("records"):
+        found.setdefault(row["method"], []).append(row | {"png": base64.b64encode(row["png"]).decode()})
+    return found
+
+
+def _utility(utility: pd.DataFrame) -> dict[str, Any]:
+    """Utility before the first and after the last round, a row per method and model."""
+    metrics = [c for c in utility if c not in ("method", "seed", "round", "model") and utility[c].notna().any()]
+    rows = []
+    for method, part in utility.groupby("method", sort=False):
+        for model, name in MODELS.items():
+            mine = part[part.model == model].sort_values("round")
+            ends = [
+                ("before tuning", mine[mine["round"] < 0]),
+                ("after the last round", mine[mine["round"] >= 0].tail(1)),
+            ]
+            rows += [(method, name, when, [float(end[m].iloc[0]) for m in metrics]) for when, end in ends if len(end)]
+    return {"metrics": [figures.METRICS.get(m, m.upper().replace("BLEU", "BLEU-")) for m in metrics], "rows": rows}
+
+
+def _complete(cost: pd.DataFrame) -> list[tuple[str, int, int, list[int]]]:
+    """By method: how many messages held a client's whole model, of how many, and in which rounds (from 1)."""
+    return [
+        (method, int(part.complete.sum()), int(part.messages.sum()), (part["round"][part.complete > 0] + 1).tolist())
+        for method, part in cost.groupby("method", sort=False)
+    ]
+
+
+def _coverage(coverage: pd.DataFrame) -> list[dict[str, Any]]:
+    """By method: the ways, how many clients each rebuilds, and client by way what was rebuilt (None where the way does not apply)."""
+    found = []
+    for method, part in coverage.groupby("method", sort=False):
+        ways = list(dict.fromkeys(part.way))
+        rows = {(r["client"], r["way"]): r for r in part.to_dict("records")}
+        clients = sorted(set(part.client))
+        found.append(
+            {
+                "method": method,
+                "ways": [(way, int(part.reconstructable[part.way == way].astype(bool).sum())) for way in ways],
+                "total": len(clients),
+                "clients": [(client, [rows.get((client, way)) for way in ways]) for client in clients],
+            }
+        )
+    return found
+
+
+def _cells(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """By method and comparison: a heat table per slice (rows: kind and order, columns: K) and the signals without a K."""
+    found = []
+    for place, part in cells.groupby(["method", *PLACE], sort=False):
+        grids: dict[str, dict[str, dict[int, Any]]] = {}
+        single = []
+        for row in part.to_dict("records"):
+            cell = row | {"shade": _tint(row["auroc"])}
+            name, share, piece = figures.parts(row["signal"])
+            if share is None:
+                single.append(cell)
+            else:
+                grids.setdefault(piece, {}).setdefault(name, {})[share] = cell
+        tables = [(piece, sorted({k for row in rows.values() for k in row}), rows) for piece, rows in grids.items()]
+        found.append({"method": place[0], "place": place[1:], "n": len(part), "grids": tables, "single": single})
+    return found
+
+
+def _tint(auroc: float) -> str:
+    """Background of an AUROC: white at 0.5, orange above, blue below."""
+    if not math.isfinite(auroc):
+        return "#ffffff"
+    end, t = ((213, 94, 0) if auroc > 0.5 else (0, 114, 178)), 0.75 * min(1.0, 2 * abs(auroc - 0.5))
+    return "#" + "".join(f"{round(255 + (c - 255) * t):02x}" for c in end)

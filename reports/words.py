@@ -1,0 +1,56 @@
+"""Numbers and configuration values as the page writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+
+def plain(value: Any) -> str:
+    """A configuration value in words: no Python in the page."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(plain, value)) or "empty"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return "∞" if value == "inf" else str(value)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with fixed digits; "n/a" for what is missing or not a number."""
+    return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A rate in percent with one digit, without the sign."""
+    return number(None if value is None else 100 * value, 1)
+
+
+def epsilon(value: float | str | None) -> str:
+    """An epsilon with three digits; the infinite one, also as the string "inf", is the sign."""
+    if value is None:
+        return "n/a"
+    value = float(value)
+    return "n/a" if math.isnan(value) else "∞" if math.isinf(value) else f"{value:.3g}"
+
+
+def short(value: float | None) -> str:
+    """Three digits, thousands with commas."""
+    if value is None or not math.isfinite(value):
+        return "n/a" if value is None or math.isnan(value) else "∞"
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def signed(value: float) -> str:
+    """A difference with one digit and its sign."""
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def tau(value: float) -> str:
+    """A rank correlation with two digits."""
+    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+
+
+def listed(words: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

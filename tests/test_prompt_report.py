@@ -1,0 +1,523 @@
+"""The pages about prompts on synthetic evidence: every number arrives beside its noise, claims beside proofs, and ours beside the paper's."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise, permutations
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from scipy.stats import kendalltau
+
+from fedaudit.gates import parse
+from fedaudit.summary import show
+from reports import beside
+from reports.prompts import sentence
+from reports.report import Evidence
+from reports.variants import Variant, as_printed, twin, variants
+from reports.words import epsilon, listed, short, signed, tau
+from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, prompt_evidence, sweep
+from tests.test_report import ONE, Reader
+
+INF = math.inf
+FEW = [
+    prompt_evidence("zeroshot"),
+    prompt_evidence("promptfl"),
+    prompt_evidence("promptfl", 0.1),
+    prompt_evidence("dpfpl"),
+    prompt_evidence("dpfpl", 0.1),
+]
+
+
+@pytest.fixture(scope="module")
+def few() -> dict[str, bytes]:
+    """One seed of two methods with and without noise, and zero-shot."""
+    return built(FEW)
+
+
+@pytest.fixture(scope="module")
+def seeds() -> dict[str, bytes]:
+    """Two seeds of the ranks and the residual of one method."""
+    return built(ablation(seeds=2))
+
+
+def only(found: list[Variant], method: str, level: float) -> Variant:
+    return next(v for v in found if (v.method, v.epsilon) == (method, level))
+
+
+def test_files_and_links(few: dict[str, bytes]) -> None:
+    names = list(few)
+    assert names[:5] == ["findings.json", "findings.csv", "accuracy.csv", "privacy.csv", "noise.csv"]
+    assert names[-1] == "index.html"
+    assert set(names[5:-1]) == {
+        f"figures/{name}.{kind}" for name in ("accuracy", "epsilon") for kind in ("svg", "pdf", "csv")
+    }
+    links = {
+        a["href"]
+        for tag, a in Reader(few["index.html"]).elements
+        if tag == "a" and not (a["href"] or "").startswith("#")
+    }
+    assert links == set(names) - {"index.html"}
+
+
+def test_anchors_lead_somewhere(few: dict[str, bytes]) -> None:
+    elements = Reader(few["index.html"]).elements
+    ids = [a["id"] for _, a in elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    assert {(a["href"] or "")[1:] for tag, a in elements if tag == "a" and (a["href"] or "").startswith("#")} <= set(
+        ids
+    )
+
+
+@pytest.mark.parametrize("which", ["few", "seeds"])
+def test_page_is_self_contained_and_shows_no_python(which: str, request: pytest.FixtureRequest) -> None:
+    page = request.getfixturevalue(which)["index.html"]
+    assert not re.search(r"\bnan\b|None|https?:|\{\{|\bTrue\b|\bFalse\b|\binf\b", page.decode())
+    assert all("" not in row for row in Reader(page).rows)
+
+
+def test_nothing_about_membership_is_said(few: dict[str, bytes]) -> None:
+    reader = Reader(few["index.html"])
+    headings = " ".join(re.findall(r"<h\d[^>]*>(.*?)</h\d>", few["index.html"].decode()))
+    assert "Utility and privacy of Zero-shot, PromptFL, DP-FPL" in headings
+    assert "embership" not in headings
+    assert not any(
+        word in reader.text for word in ("AUROC", "Exposed records", "attack maxrenyi", "No data for the figure")
+    )
+    assert "null" in few["findings.json"].decode()  # of what does not apply
+
+
+def test_data_files_hold_the_input(few: dict[str, bytes]) -> None:
+    assert json.loads(few["findings.json"]) == [f for e in FEW for f in e.findings]
+    accuracy = pd.read_csv(io.BytesIO(few["accuracy.csv"]))
+    assert len(accuracy) == sum(len(e.tables["accuracy"]) for e in FEW)
+    privacy = pd.read_csv(io.BytesIO(few["privacy.csv"]))
+    assert privacy.provable.tolist() == [x for e in FEW for x in e.tables["privacy"].provable]
+    noise = pd.read_csv(io.BytesIO(few["noise.csv"]))
+    assert set(noise.method) == {e.method for e in FEW if len(e.tables["noise"])}
+
+
+def test_a_run_without_noise_has_no_noise_anywhere() -> None:
+    files = built([prompt_evidence("promptfl"), prompt_evidence("dpfpl")])
+    assert "noise.csv" not in files
+    assert not any("epsilon" in name for name in files if name.startswith("figures/"))
+    text = Reader(files["index.html"]).text
+    assert "Noise as it ran" not in text
+    assert "repeatable" not in text
+    assert "repeatable" in Reader(built([prompt_evidence("promptfl", 0.1)])["index.html"]).text
+
+
+def test_same_bytes_in_another_process(few: dict[str, bytes]) -> None:
+    script = (
+        "import hashlib, json; from tests.test_prompt_report import FEW, built\n"
+        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in built(FEW).items()}))"
+    )
+    root = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONHASHSEED": "11", "TZ": "Asia/Tokyo", "PYTHONPATH": str(root)}
+    again = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, env=env, capture_output=True, text=True, check=True
+    )
+    assert json.loads(again.stdout) == {name: hashlib.sha256(data).hexdigest() for name, data in few.items()}
+
+
+def test_every_accuracy_stands_in_its_row_beside_its_noise(few: dict[str, bytes]) -> None:
+    rows = Reader(few["index.html"]).rows
+    for e in FEW:
+        scores = [f for f in e.findings if f["metric"].startswith("accuracy/")]
+        expected = [f"{f['value']:.1f} [{f['low']:.1f}, {f['high']:.1f}] from 12.0" for f in scores]
+        ratio = scores[0]["noise_ratio"]
+        assert [*expected, "none" if ratio is None else short(ratio)] in [row[2:6] for row in rows]
+    kinds = [row[-1] for row in rows if len(row) == 7 and row[-1] in ("noise-free", "private", "nothing is trained")]
+    assert kinds == ["nothing is trained", "noise-free", "private", "noise-free", "private"]
+
+
+def test_seeds_are_averaged(seeds: dict[str, bytes]) -> None:
+    rows = Reader(seeds["index.html"]).rows
+    values = [accuracy_of("dpfpl", 0.4, "local", seed, 4, False) for seed in (0, 1)]
+    low, high = values[0] - 6.25, values[0] + 6.25
+    expected = [
+        "ε 0.4",
+        "rank 4, without residual",
+        f"{mean(values):.1f} ± {stdev(values):.1f} [{low:.1f}, {high:.1f}] from 12.0",
+    ]
+    assert expected in [row[1:4] for row in rows]
+
+
+def test_settings_are_shown_only_where_they_differ(few: dict[str, bytes], seeds: dict[str, bytes]) -> None:
+    assert "rank 8" not in Reader(few["index.html"]).text
+    settings = [
+        row[2] for row in Reader(seeds["index.html"]).rows if len(row) == 8 and row[-1] in ("noise-free", "private")
+    ]
+    assert len(settings) == 24
+    assert settings[:2] == ["rank 1, with residual", "rank 1, without residual"]
+
+
+def test_sentences() -> None:
+    found = variants(FEW)
+    noisy = only(found, "dpfpl", 0.1)
+    local, other = (accuracy_of("dpfpl", 0.1, split, 0, 8, True) for split in ("local", "neighbour"))
+    lost = 20 - 4 * math.log10(10)
+    every = 0.09 * math.sqrt(3)
+    assert sentence(noisy, twin(noisy, found)) == (
+        f"{local:.1f} % [{local - 6.25:.1f}, {local + 6.25:.1f}] on local and {other:.1f} % [{other - 6.25:.1f}, {other + 6.25:.1f}] on neighbour "
+        f"classes (−{lost:.1f} and −{lost:.1f} points against no noise); noise is {short(noisy.ratio)} times the signal. Claimed ε 0.1; "
+        f"proven {every / 3:.3g} as it ran, {every:.3g} if a record is in every step: above the claim."
+    )
+    clean = only(found, "promptfl", INF)
+    assert twin(clean, found) is None
+    gained = [signed(clean.scores[split].value - 12) for split in ("local", "neighbour")]
+    assert (
+        f"({gained[0]} and {gained[1]} points against before training). Nothing is claimed; nothing is proven (∞)."
+        in sentence(clean, None)
+    )
+    assert "Nothing is trained: no record can leak." in sentence(only(found, "zeroshot", INF), None)
+    assert sentence(only(found, "promptfl", 0.1), None).endswith(
+        "0.09 if a record is in every step."
+    )  # within the claim
+
+
+def test_cards_say_what_differs_against_the_server(few: dict[str, bytes]) -> None:
+    text = Reader(few["index.html"]).text
+    assert (
+        text.count("Against the server, ε 0.1: nothing is proven (∞).") == 1
+    )  # DP-FPL's uploads are clear, PromptFL's noised
+
+
+def test_several_settings_share_a_sentence(seeds: dict[str, bytes]) -> None:
+    text = Reader(seeds["index.html"]).text
+    means = [
+        mean(accuracy_of("dpfpl", 0.4, "local", s, r, full) for s in (0, 1))
+        for r in (1, 2, 4, 8)
+        for full in (True, False)
+    ]
+    assert f"{min(means):.1f} to {max(means):.1f} % on local" in text
+    assert text.count("over 8 settings") == 3  # one for every epsilon
+
+
+def test_claims_merge_what_is_the_same(few: dict[str, bytes]) -> None:
+    rows = [row for row in Reader(few["index.html"]).rows if len(row) == 9]
+    within, above = (
+        "proven is within what is claimed in at most 2 of 6 steps",
+        "▲ above claimed if a record is in every step, 1.56 times",
+    )
+    clear = "unbounded: p_G carries no noise"
+    unmeasured = "not measured needs canaries"
+    assert ["ε 0.1", "everybody", "any client", "0.1", "0.03", "0.09", "0.18", unmeasured, within] in rows
+    every = 0.09 * math.sqrt(3)
+    numbers = ["0.1", f"{every / 3:.3g}", f"{every:.3g}", f"{2 * every:.3g}"]
+    assert [
+        "ε 0.1",
+        "everybody but the server",
+        "any client",
+        *numbers,
+        unmeasured,
+        f"{above} in at most 2 of 6 steps",
+    ] in rows
+    unbounded = ["none", "∞", "∞", "∞", unmeasured, f"nothing is claimed {clear}"]
+    assert [
+        "with and without noise",
+        "server",
+        "any client",
+        *unbounded,
+    ] not in rows  # DP-FPL without noise is unbounded for everybody
+    assert ["ε 0.1", "server", "any client", *unbounded] in rows
+    assert ["no noise", "everybody", "any client", *unbounded] in rows
+    assert [
+        "untrained",
+        "everybody",
+        "any client",
+        "0",
+        "0",
+        "0",
+        "0",
+        unmeasured,
+        "proven is within what is claimed nothing is trained",
+    ] in rows
+
+
+def changed(e: Evidence, threat: str, whose: str, **more: Any) -> Evidence:
+    """The evidence with other numbers for one adversary and record."""
+    findings = [f | more if (f.get("threat_model"), f.get("whose")) == (threat, whose) else f for f in e.findings]
+    return replace(e, findings=findings)
+
+
+def test_adversaries_that_differ_stand_apart() -> None:
+    other = changed(
+        prompt_evidence("promptfl", 0.1),
+        "owner",
+        "other",
+        provable=0.0,
+        every_step=0.0,
+        replace_one=0.0,
+        why="not reached",
+    )
+    worse = changed(other, "prompt-user", "own", provable=0.2, every_step=0.3, replace_one=None)
+    rows = [row for row in Reader(built([worse])["index.html"]).rows if len(row) == 9]
+    assert ["ε 0.1", "owner", "another client", "0.1", "0", "0", "0"] in [row[:7] for row in rows]
+    assert ["ε 0.1", "owner", "the client itself", "0.1", "0.03"] in [row[:5] for row in rows]
+    found = next(row for row in rows if row[1:3] == ["prompt-user", "the client itself"])
+    assert found[4:7] == ["0.2", "0.3", "n/a"]
+    assert found[8].startswith("▲ proven is above claimed")
+
+
+def test_of_several_seeds_the_worst_proof_counts() -> None:
+    worse = changed(prompt_evidence("promptfl", 0.1, 1), "server", "own", provable=0.07)
+    v = variants([prompt_evidence("promptfl", 0.1, 0), worse])[0]
+    assert {(c.threat_model, c.whose): round(c.provable, 6) for c in v.claims}["server", "own"] == 0.07
+
+
+def test_noise_over_no_signal_is_infinite() -> None:
+    e = prompt_evidence("promptfl", 0.1)
+    silent = replace(e, findings=[f | {"noise_ratio": "inf"} if "noise_ratio" in f else f for f in e.findings])
+    assert "noise is ∞ times the signal" in Reader(built([silent])["index.html"]).text
+
+
+def test_the_floor_of_the_noise_is_that_of_the_largest_epsilon(few: dict[str, bytes]) -> None:
+    bound = math.sqrt(1536) * math.sqrt(math.log(1e5)) / (8 * 0.1)
+    assert f"{bound:.0f} even at ε 0.1 (d = 1536, |B| = 8)" in Reader(few["index.html"]).text
+    ratios = [row["ratio"] for e in FEW for row in e.tables["noise"].to_dict("records") if row["party"] == "client"]
+    assert min(ratios) >= bound
+    calibrated = prompt_evidence("promptfl", 0.1)
+    calibrated = replace(
+        calibrated, setting=calibrated.setting | {"privacy": calibrated.setting["privacy"] | {"sigma": "calibrated"}}
+    )
+    assert "even at" not in Reader(built([calibrated])["index.html"]).text
+
+
+def test_noise_stands_as_it_ran(few: dict[str, bytes]) -> None:
+    rows = Reader(few["index.html"]).rows
+    std = 1.25 * math.sqrt(6 * math.log(1e5)) / 0.1
+    noise = std * math.sqrt(1536)
+    numbers = ["1.25", short(std), "1536", "epochs", "8", "6", short(noise), "1.5", short(noise / 1.5)]
+    assert ["u", "client", "each record to 10", *numbers] in rows
+    first = ["PromptFL, ε 0.1", "p_G", "client", "each record to 10", *numbers[:-2], "0.5", short(noise / 0.5)]
+    assert first in rows
+
+
+def test_variants_are_read_from_the_setting() -> None:
+    found = variants([prompt_evidence("dpfpl", e, rank=r) for r in (1, 8) for e in (0.1, INF, 0.4)])
+    assert [v.epsilon for v in found] == [INF, INF, 0.4, 0.4, 0.1, 0.1]
+    assert [v.setting for v in found[:2]] == ["rank 1", "rank 8"]
+    assert found[0].title == "DP-FPL, no noise, rank 1"
+    bare = replace(prompt_evidence("dpfpl", 0.1), setting={})
+    assert (variants([bare])[0].method, variants([bare])[0].private) == (bare.method, False)
+
+
+def test_privacy_settings_that_differ_are_settings() -> None:
+    record = prompt_evidence("promptfl", 0.1)
+    batch = replace(
+        record,
+        method="promptfl:clip=batch",
+        setting=record.setting | {"privacy": record.setting["privacy"] | {"clip": "batch"}},
+    )
+    found = variants([prompt_evidence("promptfl"), record, batch])
+    assert [v.setting for v in found] == ["", "clip record", "clip batch"]
+    assert all(twin(v, found) is found[0] for v in found[1:])
+    assert "same throughout" in Reader(built([prompt_evidence("promptfl"), record, batch])["index.html"]).text
+
+
+def test_figures_show_the_variant_of_the_papers_tables() -> None:
+    found = as_printed(variants(ablation()))
+    assert [(v.epsilon, v.setting) for v in found] == [(e, "rank 8, with residual") for e in (INF, 0.4, 0.1)]
+
+
+def figure(files: dict[str, bytes], name: str) -> pd.DataFrame:
+    ElementTree.fromstring(files[f"figures/{name}.svg"])
+    return pd.read_csv(io.BytesIO(files[f"figures/{name}.csv"]), keep_default_na=False)
+
+
+def test_figures_hold_their_rows(few: dict[str, bytes], seeds: dict[str, bytes]) -> None:
+    rounds = figure(few, "accuracy")
+    last = rounds[(rounds.rounds_completed == 6) & (rounds.split == "local")].set_index("method").accuracy
+    assert last[FEW[3].method] == pytest.approx(LEVEL["dpfpl"] + 2)
+    assert rounds.rounds_completed.min() == 0
+    by_epsilon = figure(few, "epsilon")
+    assert set(by_epsilon.epsilon) == {"none", "0.1"}
+    assert set(by_epsilon.up) == {6.25}
+    ranks = figure(seeds, "rank")
+    assert len(ranks) == 24 * 2
+    assert ranks.up.to_numpy() == pytest.approx(stdev([0, 1]))
+    residual = figure(seeds, "residual")
+    assert residual.difference.to_numpy() == pytest.approx(2)
+    assert residual.sd.to_numpy() == pytest.approx(0)
+    assert len(residual) == 4 * 3 * 2
+
+
+def test_figures_that_nothing_fills_are_left_out(few: dict[str, bytes]) -> None:
+    assert not any(name in file for file in few for name in ("rank", "residual"))
+
+
+def test_full_rank_stands_last() -> None:
+    files = built([prompt_evidence("dpfpl", rank=rank) for rank in (0, 1, 8)])
+    words = [e.text for e in ElementTree.fromstring(files["figures/rank.svg"]).iter() if e.tag.endswith("text")]
+    ticks = [word for word in words if word in ("1", "8", "full")]
+    assert ticks == ["1", "8", "full"] * 2
+
+
+def test_a_dirichlet_split_has_overall_accuracy_alone() -> None:
+    cells = []
+    for e in (prompt_evidence("promptfl"), prompt_evidence("promptfl", 0.4)):
+        table = e.tables["accuracy"]
+        kept = [f for f in e.findings if f["metric"] not in ("accuracy/local", "accuracy/neighbour")]
+        cells.append(replace(e, findings=kept, tables=e.tables | {"accuracy": table[table.split == "overall"]}))
+    files = built(cells)
+    assert "on all classes" in Reader(files["index.html"]).text
+    assert set(figure(files, "epsilon").split) == {"overall"}
+
+
+def test_a_large_sweep_stays_small() -> None:
+    cells = sweep(seeds=3)
+    files = built(cells)
+    reader = Reader(files["index.html"])
+    assert len(cells) == 72
+    assert len(files["index.html"]) < 400_000
+    assert len([row for row in reader.rows if row and row[-1] in ("private", "noise-free")]) == 24
+    assert "Of 24 rows those without noise or with ε 0.4 are shown" in reader.text
+    runs = [row for row in reader.rows if row and row[:2] == ["Run", "method.name"]]
+    assert len(runs) == 1  # what differs has a row per run, not a column
+
+
+def test_membership_stands_on_the_same_page() -> None:
+    """What an attack on prompts will leave: findings and tables of both kinds in one evidence."""
+    e = prompt_evidence("dpfpl", 0.1)
+    found = [f | {"method": e.method, "task": "glyphs", "seed": 0} for f in ONE.findings]
+    tables = e.tables | {name: ONE.tables[name] for name in ("cells", "cost")}
+    files = built([replace(e, attack="maxrenyi", findings=e.findings + found, tables=tables)])
+    text = Reader(files["index.html"]).text
+    assert "Membership leakage, utility and privacy of DP-FPL" in text
+    assert "Claimed beside provable" in text
+    assert "Gravest of" in text
+    assert {"cells.csv", "accuracy.csv", "figures/cost.svg", "figures/accuracy.svg"} <= set(files)
+
+
+def test_the_papers_tables() -> None:
+    assert [len(beside.table(n)) for n in range(2, 12)] == [96, 96, 48, 31, 64, 64, 64, 64, 64, 64]
+    local, other = beside.printed("local"), beside.printed("neighbour")
+    assert local["Caltech101"]["promptfl", INF] == 94.45
+    assert other["OxfordFlowers"]["dpfpl", 0.01] == 43.21
+    datasets = ("Caltech101", "OxfordPets", "OxfordFlowers", "Food101")
+    assert set(local) == {"mean", *datasets}
+    assert local["mean"]["fedotp", 0.1] == pytest.approx(mean(local[name]["fedotp", 0.1] for name in datasets))
+    with pytest.raises(ValueError, match="2 to 11"):
+        beside.table(1)
+
+
+def test_agreement_is_kendalls_tau_with_all_relabellings() -> None:
+    paper = beside.printed("local")["mean"]
+    cells = {key: value for key, value in paper.items() if key[1] in (INF, 0.1)}
+    same = beside.agreement(cells, cells)
+    assert (same.tau, same.p, same.n, same.methods) == (1.0, 1 / 24, 8, 4)
+    assert beside.agreement({key: -value for key, value in cells.items()}, cells).tau == -1
+    ours = {key: round(value, -1) for key, value in cells.items()}  # with ties
+    found = beside.agreement(ours, cells)
+    methods = ("promptfl", "fedotp", "fedpgp", "dpfpl")
+
+    def slow(names: tuple[str, ...]) -> float:
+        new = dict(zip(methods, names, strict=True))
+        mine = {(new[m], e): x for (m, e), x in ours.items()}
+        return float(kendalltau([mine[key] for key in cells], list(cells.values())).statistic)
+
+    taus = [slow(names) for names in permutations(methods)]
+    assert found.tau == pytest.approx(slow(methods))
+    assert found.p == sum(t >= slow(methods) - 1e-9 for t in taus) / 24
+
+
+def test_agreement_of_degenerate_cells() -> None:
+    flat = {("a", 0.1): 1.0, ("b", 0.1): 1.0}
+    steep = {("a", 0.1): 1.0, ("b", 0.1): 2.0}
+    assert beside.agreement(flat, steep).tau is None
+    assert beside.agreement(steep, steep).p == 0.5
+    missing = steep | {("a", 0.4): 3.0}
+    assert beside.agreement(missing, missing) == beside.Agreement(1.0, None, 3, 2)
+
+
+def test_ours_stand_beside_the_papers() -> None:
+    text, rows = (reader := Reader(built(sweep(seeds=2))["index.html"])).text, reader.rows
+    assert "On local classes, with no noise, the paper's order" in text
+    assert "On neighbour classes, over all cells, the paper's order" in text
+    ours = [accuracy_of("fedotp", 0.1, "local", s, 8, True) for s in (0, 1)]
+    theirs = f"{beside.printed('local')['mean']['fedotp', 0.1]:.1f}"
+    assert ["ε 0.1", "FedOTP", f"{mean(ours):.1f} ± {stdev(ours):.1f}", theirs] in [row[:4] for row in rows]
+    assert ["all cells", "24 4 methods"] in [row[:2] for row in rows]
+    paper = beside.printed("local")
+    cells = {(m, INF): accuracy_of(m, INF, "local", 0, 8, True) for m in ("promptfl", "fedotp", "fedpgp", "dpfpl")}
+    a = beside.agreement(cells, paper["Food101"])
+    assert a.tau is not None
+    assert a.p is not None
+    assert f"{tau(a.tau)} p {a.p:.2f}" in next(row for row in rows if row[:2] == ["no noise", "4 4 methods"])[6]
+
+
+def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None:
+    assert beside.beside(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
+    assert beside.beside(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
+    assert beside.beside(variants([prompt_evidence("zeroshot"), prompt_evidence("promptfl")])) is None
+    found = beside.beside(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl")]))
+    assert found is not None
+    assert any("too few orders" in sentence for sentence in found.sentences)
+
+
+def test_no_adjacent_rows_say_the_same(few: dict[str, bytes]) -> None:
+    rows = [row for row in Reader(few["index.html"]).rows if row]
+    assert all(a != b for a, b in pairwise(rows))
+
+
+def test_summary_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show([f for e in FEW for f in e.findings], None)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    ratio = FEW[4].findings[0]["noise_ratio"]
+    row = next(words for words in lines if words[:1] == ["dpfpl:rank=8:residual=true"] and words[1] == "0.1")
+    local = accuracy_of("dpfpl", 0.1, "local", 0, 8, True)
+    assert row[2:5] == [f"{local:.1f}", f"[{local - 6.25:.1f},", f"{local + 6.25:.1f}]"]
+    assert row[-4:] == [short(ratio), "0.1", f"{0.03 * math.sqrt(3):.3g}", "∞"]
+    assert next(words for words in lines if words[:2] == ["promptfl", "none"])[-4:] == ["none", "none", "∞", "same"]
+
+
+def test_summary_of_seeds_and_of_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    show([f for s in (0, 1) for f in prompt_evidence("promptfl", 0.1, s).findings] + ONE.findings, "maxrenyi")
+    out = capsys.readouterr().out
+    values = [accuracy_of("promptfl", 0.1, "local", s, 8, True) for s in (0, 1)]
+    assert f"{mean(values):.1f} ± {stdev(values):.1f}" in out
+    assert "maxrenyi: members against held-out records" in out
+
+
+def test_gates_on_accuracy() -> None:
+    findings = [f for e in FEW for f in e.findings]
+    value = accuracy_of("dpfpl", 0.1, "local", 0, 8, True)
+    (reason,) = parse(f"accuracy/local < {value + 0.1}").crossed([f for f in findings if f["method"] == FEW[4].method])
+    assert f"accuracy/local {value:.1f} [{value - 6.25:.1f}, {value + 6.25:.1f}]" in reason
+    assert len(parse("accuracy/neighbour.low < 100").crossed(findings)) == len(FEW)
+
+
+def test_small_words() -> None:
+    assert [epsilon(x) for x in (0.0334, 0.0, INF, "inf", "0.5", None, math.nan)] == [
+        "0.0334",
+        "0",
+        "∞",
+        "∞",
+        "0.5",
+        "n/a",
+        "n/a",
+    ]
+    assert [short(x) for x in (11567.0, 99.94, 0.12345, INF, None, math.nan)] == [
+        "11,600",
+        "99.9",
+        "0.123",
+        "∞",
+        "n/a",
+        "n/a",
+    ]
+    assert [signed(x) for x in (1.25, -0.31, 0.0)] == ["+1.2", "−0.3", "+0.0"]
+    assert [tau(x) for x in (-0.001, 0.333, -1.0)] == ["0.00", "0.33", "−1.00"]
+    assert [listed(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
