@@ -120,23 +120,47 @@ class TestHeldOutLooks:
 
 
 class TestCaptions:
-    def test_what_a_naming_caption_claims_is_true(self):
+    @pytest.mark.parametrize("language", [recipe_of.FIRST, recipe_of.SECOND], ids=["first", "second"])
+    def test_what_a_naming_caption_claims_is_true(self, language):
         rng = np.random.default_rng(1)
-        for symbol in recipe_of.SYMBOLS * 4:
+        symbols = [s for s in recipe_of.SYMBOLS + recipe_of.SENSES if s.kind in language.shares]
+        for symbol in symbols * 4:
             drawing = recipe_of.Drawing(symbol, ("bold",), "red", "black", "plain")
-            text, (name, kind) = recipe_of.naming_caption(drawing, rng)
-            said = recipe_of.drawings.character(name) if symbol.kind == "digit" else name
-            assert {name, said} & set(text.rstrip(".").split())
-            assert kind in ("", symbol.kind)
-            if kind == "":  # says no case, or it would exclude pictures that it is true of
-                assert not {"capital", "uppercase", "lowercase", "small"} & set(text.split())
+            text, (name, kinds) = recipe_of.naming_caption(drawing, rng, language)
+            words = set(text.rstrip(".").split())
+            assert {name, drawings.character(name)} & words
+            assert symbol.kind in kinds
+            for word, kind in (
+                ("georgian", "georgian"),
+                ("arabic", "arabic"),
+                ("uppercase", "capital"),
+                ("sign", "sign"),
+            ):
+                assert (kinds == {kind}) if word in words and kind in kinds else True
+            if "latin" in words:
+                assert not {"georgian", "arabic", "greek"} & kinds
+
+    def test_kinds_that_a_noun_can_mean(self):
+        assert recipe_of.FIRST.kinds("letter") == {"capital", "lowercase"}
+        assert recipe_of.SECOND.kinds("letter") == {"capital", "lowercase", "georgian"}
+        assert recipe_of.SECOND.kinds("latin") == {"digit", "capital", "lowercase"}
+        assert recipe_of.SECOND.kinds("") == set(recipe_of.SECOND.shares)
+        for language in (recipe_of.FIRST, recipe_of.SECOND):
+            assert sum(language.shares.values()) == pytest.approx(1)
+            assert list(language.shares) == list(language.nouns)
 
     def test_every_word_is_known(self):
         rng = np.random.default_rng(2)
-        words = set(recipe_of.vocabulary())
-        drawn = recipe_of.draw_chunk(300, 0.9, rng, 0)[1]
-        texts = [recipe_of.describing_caption(d, rng).split(" by ")[0] for d in drawn]
-        assert {word for text in texts for word in text.rstrip(".").split()} <= words
+        for stage, language in ((1, recipe_of.FIRST), (2, recipe_of.SECOND)):
+            words = set(recipe_of.vocabulary(stage))
+            drawn = recipe_of.draw_chunk(300, 0.9, rng, 0, language)[1]
+            texts = [recipe_of.describing_caption(d, rng, language).split(" by ")[0] for d in drawn]
+            assert {word for text in texts for word in text.rstrip(".").split()} <= words
+
+    def test_second_stage_keeps_the_ids_of_the_first(self):
+        first, second = recipe_of.vocabulary(1), recipe_of.vocabulary(2)
+        assert second[: len(first) - 1] == first[:-1]
+        assert first[-1] == second[-1] == "<end>"
 
     def test_naming_loss_by_hand(self):
         """Two pictures, B and b; the captions say "capital b" and "b": the second is true of both."""
@@ -148,7 +172,7 @@ class TestCaptions:
         rows = ((lse[0] - 1 + lse[0] - 0) / 2 + lse[1] - 3) / 2
         lse = [math.log(math.e + math.exp(2)), math.log(1 + math.exp(3))]
         columns = (lse[0] - 1 + (lse[1] - 0 + lse[1] - 3) / 2) / 2
-        found = recipe_of.naming_loss(logits, [capital, small], [("b", "capital"), ("b", "")])
+        found = recipe_of.naming_loss(logits, [capital, small], [("b", {"capital"}), ("b", {"capital", "lowercase"})])
         assert found.item() == pytest.approx((rows + columns) / 2)
 
     def test_describing_loss_without_repeats_is_clips_own(self):
@@ -252,6 +276,26 @@ class TestTraining:
         runs = [[loss for _, loss, _ in recipe_of.train(recipe, stop_after=12)] for _ in range(2)]
         assert runs[0] == runs[1]
         assert np.mean(runs[0][-3:]) < np.mean(runs[0][:3]) - 0.3
+
+    def test_second_stage_leaves_the_image_tower_alone(self):
+        recipe = recipe_of.Recipe(tower="resnet", pool=64, sense_pool=500, sense_batch=32, warm_up=2)
+        untrained = recipe_of.build_model(recipe, stage=1)
+        before = {n: t.clone() for n, t in untrained.state_dict().items()}
+        *_, (_, _, model) = recipe_of.teach_senses(recipe, untrained, stop_after=3)
+        after = model.state_dict()
+        assert all(torch.equal(after[n], t) for n, t in before.items() if n.startswith("visual."))
+        assert not torch.equal(after["text_projection"], before["text_projection"])
+
+    def test_grown_vocabulary_reads_old_prompts_as_before(self):
+        recipe = recipe_of.Recipe()
+        small = recipe_of.build_model(recipe, stage=1).eval()
+        large = recipe_of.grow_vocabulary(recipe, small).eval()
+        with torch.no_grad():
+            one, other = (
+                recipe_of.encode_text(m, recipe_of.tokenize(recipe_of.build_tokenizer(stage), ["a photo of a k."]))
+                for m, stage in ((small, 1), (large, 2))
+            )
+        assert torch.allclose(one, other, atol=1e-6)
 
     def test_seed_matters(self):
         recipe = recipe_of.Recipe(tower="resnet", pool=64, batch=16)

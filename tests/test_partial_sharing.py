@@ -143,7 +143,9 @@ class TestFedPara:
         server = model((0, 0))
         updates = [self.method.update(server, server, at(k, 0, step=s)) for k, s in ((0, 1), (1, 10))]
         assert all(u.upload.keys() == server.keys() for u in updates)
-        server = self.method.aggregate(server, [Upload(0, 1, updates[0].upload), Upload(1, 3, updates[1].upload)], Site(0, 0))
+        server = self.method.aggregate(
+            server, [Upload(0, 1, updates[0].upload), Upload(1, 3, updates[1].upload)], Site(0, 0)
+        )
         assert numbers(server) == {LAYERS[0]: (7.75, 15.5)}
         again = self.method.update(server, updates[0].private, at(0, 1, (0,)))
         assert numbers(again.upload) == {LAYERS[0]: (8.75, 17.5)}

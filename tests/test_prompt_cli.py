@@ -107,7 +107,10 @@ class TestVariants:
         }
 
     def test_values_that_come_twice_count_once(self):
-        assert list(plan("--method dpfpl --epsilon 0.1,0.1,none").methods) == ["dpfpl:epsilon=0.1", "dpfpl:epsilon=none"]
+        assert list(plan("--method dpfpl --epsilon 0.1,0.1,none").methods) == [
+            "dpfpl:epsilon=0.1",
+            "dpfpl:epsilon=none",
+        ]
 
     def test_what_trains_nothing_is_not_swept(self):
         assert budgets("--method zeroshot,local --epsilon 0.1,0.4") == {

@@ -211,7 +211,7 @@ class Transcript:
     folder: Folder
     schedule: Schedule
     model: Model = plain  # the method's: what adapter or prompt a state stands for
-    _rounds: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
+    _cohorts: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def broadcast(self, r: int) -> State:
         """The server state that round r started from; `broadcast(rounds)` is the final model."""
@@ -221,9 +221,8 @@ class Transcript:
 
     def round(self, r: int) -> dict[str, Any]:
         """Cohort, n_k, facts, bytes and utility of round r."""
-        if r not in self._rounds:  # a complete file never changes
-            self._rounds[r] = self.folder.read_json(f"round-{r:03d}.json")
-        return self._rounds[r]
+        found: dict[str, Any] = self.folder.read_json(f"round-{r:03d}.json")
+        return found
 
     @property
     def initial(self) -> dict[str, Any]:
@@ -232,7 +231,9 @@ class Transcript:
         return found
 
     def cohort(self, r: int) -> list[int]:
-        return list(self.round(r)["cohort"])
+        if r not in self._cohorts:  # a complete file never changes
+            self._cohorts[r] = list(self.round(r)["cohort"])
+        return self._cohorts[r]
 
     def before(self, r: int) -> dict[int, list[int]]:
         """Client to the rounds before r in which it took part, in order; only clients that did."""
@@ -255,8 +256,13 @@ class Transcript:
         return list(self.round(r)["uploads"][str(client)]["kept"])
 
     def own_model(self, r: int, client: int) -> State | None:
-        """The adapter of a client after round r, None if the run does not hold it. For the owner and for evaluation only."""
-        return self.model(self.private(r, client)) if self.round(r)["uploads"][str(client)]["owner"] else None
+        """The adapter or prompt of a client after round r, None if the run does not hold it. For the owner and for evaluation only.
+
+        What a client does not hold itself, such as a global prompt, is the server's after the round.
+        """
+        if not self.round(r)["uploads"][str(client)]["owner"]:
+            return None
+        return self.model(self.broadcast(r + 1) | self.private(r, client))
 
     def private(self, r: int, client: int) -> State:
         """Everything that a client holds after round r. For the owner and for evaluation only."""

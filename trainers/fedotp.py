@@ -5,7 +5,6 @@ with the image's patch features by unbalanced optimal transport. The transport p
 With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +18,6 @@ LEARNER = "prompts"
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported
 ITERATIONS = 100
-THRESHOLD = 1e-3  # mean change of the scalings at which a problem's iteration stops
 
 
 @dataclass(frozen=True)
@@ -73,24 +71,17 @@ def transport_scores(text: Tensor, images: Tensor) -> Tensor:
 
 
 def transport_plan(cost: Tensor) -> Tensor:
-    """Entropic plan [.., M, P] between M patches and P prompts for costs [.., M, P], in the log domain.
+    """Entropic plan [.., M, P] between M patches and P prompts for costs [.., M, P].
 
     Every patch gives at most 1 / M, every prompt receives exactly gamma / P (FedOTP's unbalanced problem, by Dykstra's scalings: the
-    constraint of the patches is an inequality).
+    constraint of the patches is an inequality). Always `ITERATIONS` of them: stopping early by the mean of many problems, one record's plan would
+    depend on the others'. A column of the kernel may be scaled freely, the prompt's scaling takes it up: no cost is too large for a float.
     """
     M, P = cost.shape[-2:]
-    kernel = -cost / REGULARISATION
-    give, receive = -math.log(M), math.log(MASS / P)
-    g = torch.zeros_like(cost[..., 0, :])
-    f = torch.zeros_like(cost[..., :, 0])
-    done = torch.zeros(cost.shape[:-2], dtype=torch.bool, device=cost.device)
+    least = cost.amin(-2, keepdim=True)
+    kernel = ((least - cost) / REGULARISATION).exp()
+    to_prompts = (-least / REGULARISATION).exp()[..., 0, :]  # 1 for the unscaled kernel
     for _ in range(ITERATIONS):
-        new = (give - torch.logsumexp(kernel + g[..., None, :], -1)).clamp(max=0)
-        change = (new.exp() - f.exp()).abs().mean(-1)
-        f = torch.where(done[..., None], f, new)
-        g = torch.where(done[..., None], g, receive - torch.logsumexp(kernel + f[..., :, None], -2))
-        # each problem stops by itself: were it by their mean, one record's plan would depend on the others'
-        done = done | (change < THRESHOLD)
-        if done.all():
-            break
-    return (kernel + f[..., :, None] + g[..., None, :]).exp()
+        of_patches = (1 / M / (kernel * to_prompts[..., None, :]).sum(-1)).clamp(max=1)
+        to_prompts = MASS / P / (kernel * of_patches[..., :, None]).sum(-2)
+    return kernel * of_patches[..., :, None] * to_prompts[..., None, :]

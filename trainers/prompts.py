@@ -269,7 +269,10 @@ class Learner:
     @torch.no_grad()
     def recognised(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.bool_]:
         """Which records [N, n] the prompts of N clients recognise."""
-        text = self.text(torch.stack([model["prompt"] for model in models]))
+        prompts = torch.stack([model["prompt"] for model in models])
+        if (prompts == prompts[:1]).all():  # a method without personal part
+            prompts = prompts[:1]
+        text = self.text(prompts).expand(len(models), *([-1] * (prompts.ndim - 1)))
         images = self.images(records, patches=method.patches)
         right = [
             method.scores(text, part[None]).argmax(-1) == self.labels(ids)

@@ -41,6 +41,7 @@ from fedaudit.tasks.drawings import Placing, Rng, fill, mix, smooth, uniform
 
 MEAN, STD = 0.5, 0.3  # of the pixel values in [0, 1]
 CONTEXT = 32  # tokens
+BLANK_STD = 0.02
 TOWERS: dict[str, dict[str, Any]] = {
     "vit": {"image_size": drawings.SIZE, "layers": 5, "width": 128, "head_width": 32, "patch_size": 8},
     "resnet": {"image_size": drawings.SIZE, "layers": [1, 1, 1, 1], "width": 16, "head_width": 32},
@@ -53,15 +54,21 @@ class Recipe:
 
     tower: str = "vit"
     seed: int = 0
-    steps: int = 7000
+    steps: int = 3600
     batch: int = 128
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 2e-3
     weight_decay: float = 0.05
     warm_up: int = 150  # steps until the learning rate is reached
-    pool: int = 100_000  # pictures, mild ones first
+    pool: int = 60_000  # pictures, mild ones first
     widen: int = 1500  # steps until all of the pool is in use
     naming_share: float = 0.65  # batches; all of the first 120
-    head_weight: float = 0.5  # of the loss of a linear head that names the symbol; it is not shipped
+    head_weight: float = 1.0  # of the loss of a linear head that names the symbol; it is not shipped
+    sense_steps: int = 1200  # second stage
+    sense_batch: int = 160
+    sense_rate: float = 1e-3
+    sense_pool: int = 24_000  # pictures
+    blank_share: float = 0.5  # batches of the second stage whose captions stand behind blank vectors
+    blanks: int = 18  # of these vectors, at most
     text_width: int = 96
     text_layers: int = 3
     text_heads: int = 3
@@ -72,7 +79,7 @@ class Recipe:
             raise ValueError(f"tower must be one of {', '.join(TOWERS)}, not {self.tower}")
 
 
-SHIPPED = {"vit": Recipe(), "resnet": Recipe(tower="resnet", steps=6000, learning_rate=2e-3)}
+SHIPPED = {"vit": Recipe(), "resnet": Recipe(tower="resnet", steps=2500, widen=1000)}
 
 # --- symbols and their names ---
 
@@ -92,15 +99,6 @@ FONTS = {
     "cmss10": "thin sans",
     "cmti10": "italic serif",
 }
-NOUNS = {
-    "digit": ("digit", "number", "numeral", "digit"),
-    "capital": ("capital letter", "uppercase letter", "capital", "letter"),
-    "lowercase": ("lowercase letter", "small letter", "lowercase", "letter"),
-    "greek": ("greek letter", "greek symbol"),
-    "sign": ("sign", "symbol"),
-    "shape": ("shape", "figure"),
-}
-KIND_SHARE = {"digit": 0.28, "capital": 0.36, "lowercase": 0.08, "greek": 0.1, "sign": 0.06, "shape": 0.12}
 
 
 @dataclass(frozen=True)
@@ -108,6 +106,70 @@ class Symbol:
     name: str
     kind: str
 
+
+@dataclass(frozen=True)
+class Language:
+    """How captions speak of symbols: how often each kind is drawn, what it is called, the share of names without a noun."""
+
+    shares: dict[str, float]
+    nouns: dict[str, tuple[str, ...]]
+    plain: float
+
+    def kinds(self, noun: str) -> frozenset[str]:
+        """The kinds that `noun` can stand for; all of them if nothing is said."""
+        return frozenset(kind for kind, nouns in self.nouns.items() if not noun or noun in nouns)
+
+
+FIRST = Language(
+    {"digit": 0.28, "capital": 0.36, "lowercase": 0.08, "greek": 0.1, "sign": 0.06, "shape": 0.12},
+    {
+        "digit": ("digit", "number", "numeral", "digit"),
+        "capital": ("capital letter", "uppercase letter", "capital", "letter"),
+        "lowercase": ("lowercase letter", "small letter", "lowercase", "letter"),
+        "greek": ("greek letter", "greek symbol"),
+        "sign": ("sign", "symbol"),
+        "shape": ("shape", "figure"),
+    },
+    plain=0.2,
+)
+SECOND = Language(
+    {
+        "digit": 0.22,
+        "arabic": 0.11,
+        "capital": 0.26,
+        "lowercase": 0.06,
+        "georgian": 0.13,
+        "greek": 0.06,
+        "small greek": 0.04,
+        "sign": 0.05,
+        "shape": 0.07,
+    },
+    {
+        "digit": ("digit", "number", "numeral", "latin", "latin digit", "latin number"),
+        "arabic": ("digit", "number", "numeral", "arabic", "arabic digit", "arabic number"),
+        "capital": (
+            "letter",
+            "latin",
+            "latin letter",
+            "latin capital letter",
+            "capital letter",
+            "uppercase letter",
+            "capital",
+        ),
+        "lowercase": ("letter", "latin", "latin letter", "lowercase letter", "small letter", "lowercase"),
+        "georgian": ("letter", "georgian", "georgian letter"),
+        "greek": ("greek letter", "greek symbol", "capital greek letter"),
+        "small greek": ("greek letter", "greek symbol", "small greek letter"),
+        "sign": ("sign", "symbol"),
+        "shape": ("shape", "figure"),
+    },
+    plain=0.3,
+)
+SECOND_WORDS = ("latin", "arabic", "georgian")
+GEORGIAN = dict(zip("abcdefghjklmnpqrstuvwxyz", "აბცდეფგჰჯკლმნპქრსტუვწხყზ", strict=True))  # as on a keyboard
+ARABIC = dict(zip(drawings.DIGITS, "٠١٢٣٤٥٦٧٨٩", strict=True))
+SMALL_GREEK = dict(zip(drawings.GREEK, "σωψΠφλγθ", strict=True))  # for pi the capital, as the usual one is small
+ARABIC_FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono", "DejaVuSansMono-Bold")
 
 SYMBOLS = (
     *(Symbol(name, "digit") for name in drawings.DIGITS),
@@ -118,6 +180,11 @@ SYMBOLS = (
     *(Symbol(name, "greek") for name in drawings.GREEK),
     *(Symbol(name, "sign") for name in drawings.SIGNS),
     *(Symbol(name, "shape") for name in drawings.SHAPES),
+)
+SENSES = (  # the same names in other scripts; second stage only
+    *(Symbol(name, "arabic") for name in ARABIC),
+    *(Symbol(name, "georgian") for name in GEORGIAN),
+    *(Symbol(name, "small greek") for name in SMALL_GREEK),
 )
 
 # Pen strokes on a grid of 7 columns (0-6) and 9 rows (0-8): "xy" corner by corner; a leading ~ rounds the corners.
@@ -202,6 +269,18 @@ def rounded(corners: NDArray[Any], between: int = 6) -> NDArray[Any]:
     return np.concatenate([curve.transpose(1, 0, 2).reshape(-1, 2), corners[-1:]])
 
 
+def characters(symbol: Symbol) -> tuple[str, list[str]]:
+    """The character of a symbol and the fonts that have it."""
+    if symbol.kind == "arabic":
+        return ARABIC[symbol.name], list(ARABIC_FONTS)
+    if symbol.kind == "georgian":
+        return GEORGIAN[symbol.name], [font for font in FONTS if font.startswith("DejaVu")]
+    if symbol.kind in ("greek", "small greek", "sign"):
+        char = SMALL_GREEK[symbol.name] if symbol.kind == "small greek" else drawings.character(symbol.name)
+        return char, [font for font in FONTS if font not in drawings.LATIN_FONTS]
+    return symbol.name if symbol.kind == "lowercase" else drawings.character(symbol.name), list(FONTS)
+
+
 @dataclass(frozen=True)
 class Forms:
     """Distance fields [k, FIELD, FIELD]; of every symbol the printed and the written ones as (index, adjectives)."""
@@ -221,16 +300,15 @@ def forms(seed: int) -> Forms:
         return len(fields) - 1, adjective
 
     printed, written = [], []
-    for symbol in SYMBOLS:
+    for symbol in SYMBOLS + SENSES:
         if symbol.kind == "shape":
             printed.append(
                 tuple(add(drawings.polygon(drawings.shape(symbol.name, rng)), "") for _ in range(PROPORTIONS))
             )
         else:
-            char = symbol.name if symbol.kind == "lowercase" else drawings.character(symbol.name)
-            fonts = [f for f in FONTS if symbol.kind not in ("greek", "sign") or f not in drawings.LATIN_FONTS]
+            char, fonts = characters(symbol)
             printed.append(tuple(add(drawings.glyph(char, font), FONTS[font]) for font in fonts))
-        strokes = STROKES.get(symbol.name, ()) if symbol.kind != "lowercase" else ()
+        strokes = STROKES.get(symbol.name, ()) if symbol in SYMBOLS and symbol.kind != "lowercase" else ()
         written.append(
             tuple(
                 add(handwriting(strokes[k % len(strokes)], rng), "handwritten")
@@ -357,11 +435,14 @@ def draw_pool(n: int, rng: Rng, seed: int) -> tuple[Tensor, list[Drawing]]:
     return torch.cat(pictures), drawn
 
 
-def draw_chunk(n: int, severity: float, rng: Rng, seed: int) -> tuple[Tensor, list[Drawing]]:
+def draw_chunk(
+    n: int, severity: float, rng: Rng, seed: int, language: Language = FIRST
+) -> tuple[Tensor, list[Drawing]]:
     """Pictures and what they show; styles, damages and distortions are as frequent as `severity` in [0, 1] says."""
     bank = forms(seed)
-    kinds = rng.choice(list(KIND_SHARE), n, p=list(KIND_SHARE.values()))
-    symbols = [_pick([i for i, s in enumerate(SYMBOLS) if s.kind == kind], rng) for kind in kinds]
+    known = SYMBOLS + SENSES
+    kinds = rng.choice(list(language.shares), n, p=list(language.shares.values()))
+    symbols = [_pick([i for i, s in enumerate(known) if s.kind == kind], rng) for kind in kinds]
     chosen = [
         _pick(bank.written[s] if bank.written[s] and rng.random() < 0.4 else bank.printed[s], rng) for s in symbols
     ]
@@ -397,7 +478,7 @@ def draw_chunk(n: int, severity: float, rng: Rng, seed: int) -> tuple[Tensor, li
             "bold" if weight[i] > 1.3 else "thin" if weight[i] < -1.2 else "",
         )
         plain = ("", "solid", "clean")
-        drawn.append(Drawing(SYMBOLS[symbols[i]], tuple(w for w in words if w not in plain), *names[i], patterns[i]))
+        drawn.append(Drawing(known[symbols[i]], tuple(w for w in words if w not in plain), *names[i], patterns[i]))
     return (small.clamp(0, 1) * 255).round().byte(), drawn
 
 
@@ -442,7 +523,6 @@ TEMPLATES = (
     "{}", "a {}", "the {}", "a drawing of the {}", "a drawing of a {}", "a picture of the {}", "an image of the {}", "this is the {}",
     "a sketch of the {}", "here is a {}", "a photo of a {}", "a photo of the {}", "a good photo of a {}", "one {} in the picture",
 )  # fmt: skip
-PLAIN_SHARE = 0.2  # captions that do not say the kind
 GENERAL_WORDS = (
     "a an the of on in with and . , photo picture image drawing sketch this is here one it shows good bad close up my single some "
     "small large tiny big style font type background color dark light bright by from domain handwritten symbol on paper screen wall sign "
@@ -450,19 +530,23 @@ GENERAL_WORDS = (
 ).split()
 
 
-def vocabulary() -> list[str]:
-    """Padding, start, unknown, every word, single characters that a word can go on with; the end token is last (the highest id)."""
+def vocabulary(stage: int = 2) -> list[str]:
+    """Padding, start, unknown, every word, single characters that a word can go on with; the end token is last (the highest id).
+
+    The second stage's words stand before the end token, so that the others keep their ids.
+    """
     words = [*GENERAL_WORDS, *COLOURS, *STYLES, *GROUNDS, *DAMAGES, *" ".join(FONTS.values()).split()]
-    words += " ".join(" ".join(nouns) for nouns in NOUNS.values()).split()
+    words += " ".join(" ".join(nouns) for nouns in FIRST.nouns.values()).split()
     words += [symbol.name for symbol in SYMBOLS]
     characters = "abcdefghijklmnopqrstuvwxyz0123456789"
     more = [*characters, *"-'?!:", *(f"##{c}" for c in characters)]
-    return list(dict.fromkeys(["<pad>", "<start>", "<unk>", *words, *more, "<end>"]))
+    new = SECOND_WORDS if stage == 2 else ()
+    return list(dict.fromkeys(["<pad>", "<start>", "<unk>", *words, *more, *new, "<end>"]))
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(stage: int = 2) -> PreTrainedTokenizerFast:
     """One token per known word, otherwise one per character; lower case; start and end tokens are added."""
-    words = vocabulary()
+    words = vocabulary(stage)
     ids = {word: i for i, word in enumerate(words)}
     # byte-pair encoding without pairs: a word is looked up whole, else spelt
     model = models.BPE(ids, [], unk_token="<unk>", continuing_subword_prefix="##", ignore_merges=True)
@@ -483,19 +567,22 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def naming_caption(drawing: Drawing, rng: Rng) -> tuple[str, tuple[str, str]]:
-    """A caption that names the symbol, and what it claims: name and kind ("" if it does not say the case of a letter)."""
-    named, kind = _named(drawing.symbol, rng)
+Claim = tuple[str, frozenset[str]]  # a symbol's name, and the kinds that a caption can mean by it
+
+
+def naming_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -> tuple[str, Claim]:
+    """A caption that names the symbol, and what it claims."""
+    named, kinds = _named(drawing.symbol, rng, language)
     if drawing.adjectives and rng.random() < 0.25:
         named = f"{_pick(drawing.adjectives, rng)} {named}"
-    return _sentence(named, rng), (drawing.symbol.name, kind)
+    return _sentence(named, rng), (drawing.symbol.name, kinds)
 
 
-def describing_caption(drawing: Drawing, rng: Rng) -> str:
+def describing_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -> str:
     adjectives = [word for word in dict.fromkeys(drawing.adjectives) if rng.random() < 0.8]
     if rng.random() < 0.6:
         adjectives.append(drawing.colour)
-    text = _sentence(" ".join([*adjectives, _named(drawing.symbol, rng)[0]]), rng).rstrip(" .")
+    text = _sentence(" ".join([*adjectives, _named(drawing.symbol, rng, language)[0]]), rng).rstrip(" .")
     if rng.random() < 0.5:
         pattern = drawing.pattern if drawing.pattern != "plain" else _pick(("", "plain"), rng)
         text += f" on a {drawing.ground} {pattern} background"
@@ -504,14 +591,12 @@ def describing_caption(drawing: Drawing, rng: Rng) -> str:
     return text
 
 
-def _named(symbol: Symbol, rng: Rng) -> tuple[str, str]:
+def _named(symbol: Symbol, rng: Rng, language: Language) -> tuple[str, frozenset[str]]:
     name = drawings.character(symbol.name) if symbol.kind == "digit" and rng.random() < 0.12 else symbol.name
-    letter = symbol.kind in ("capital", "lowercase")
-    if rng.random() < PLAIN_SHARE:
-        return name, "" if letter else symbol.kind
-    noun = _pick(NOUNS[symbol.kind], rng)
-    said = "" if noun == "letter" else symbol.kind
-    return (f"{name} {noun}" if symbol.kind in ("sign", "shape") else f"{noun} {name}"), said
+    if rng.random() < language.plain:
+        return name, language.kinds("")
+    noun = _pick(language.nouns[symbol.kind], rng)
+    return (f"{name} {noun}" if symbol.kind in ("sign", "shape") else f"{noun} {name}"), language.kinds(noun)
 
 
 def _sentence(named: str, rng: Rng) -> str:
@@ -521,14 +606,14 @@ def _sentence(named: str, rng: Rng) -> str:
 # --- model and training ---
 
 
-def model_config(recipe: Recipe) -> dict[str, Any]:
+def model_config(recipe: Recipe, stage: int = 2) -> dict[str, Any]:
     """What open_clip calls model_cfg."""
     return {
         "embed_dim": recipe.embed,
         "vision_cfg": TOWERS[recipe.tower],
         "text_cfg": {
             "context_length": CONTEXT,
-            "vocab_size": len(vocabulary()),
+            "vocab_size": len(vocabulary(stage)),
             "width": recipe.text_width,
             "heads": recipe.text_heads,
             "layers": recipe.text_layers,
@@ -536,11 +621,11 @@ def model_config(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def build_model(recipe: Recipe) -> open_clip.CLIP:
+def build_model(recipe: Recipe, stage: int = 2) -> open_clip.CLIP:
     """The untrained model; its initial weights are fixed by `recipe.seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return open_clip.CLIP(**model_config(recipe))
+        return open_clip.CLIP(**model_config(recipe, stage))
 
 
 def build_head(recipe: Recipe) -> nn.Linear:
@@ -554,17 +639,34 @@ def normalise(pictures: Tensor) -> Tensor:
     return (pictures.float() / 255 - MEAN) / STD
 
 
-def encode_text(model: open_clip.CLIP, ids: Tensor) -> Tensor:
-    """Unit features [n, E] of padded token ids [n, T <= CONTEXT]; cutting the padding is exact, the tower is causal."""
-    length = ids.shape[1]
-    x = model.token_embedding(ids) + model.positional_embedding[:length]
+def encode_text(model: open_clip.CLIP, ids: Tensor, blanks: Tensor | None = None) -> Tensor:
+    """Unit features [n, E] of padded token ids [n, T <= CONTEXT], with vectors `blanks` [n, k, d] between start and words if given.
+
+    Cutting the padding is exact, the tower is causal.
+    """
+    x, ends = model.token_embedding(ids), ids.argmax(1)
+    if blanks is not None:
+        x, ends = torch.cat([x[:, :1], blanks, x[:, 1:]], 1), ends + blanks.shape[1]
+    length = x.shape[1]
+    x = x + model.positional_embedding[:length]
     x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
-    return F.normalize(x[torch.arange(len(ids)), ids.argmax(1)] @ model.text_projection, dim=-1)
+    return F.normalize(x[torch.arange(len(ids)), ends] @ model.text_projection, dim=-1)
 
 
-def naming_loss(logits: Tensor, drawn: Sequence[Drawing], claims: Sequence[tuple[str, str]]) -> Tensor:
+def draw_blanks(rng: Rng, recipe: Recipe, n: int, room: int) -> Tensor | None:
+    """Meaningless vectors [n, k, d] for captions to stand behind, in some batches: words then keep their sense at later places.
+
+    A CLIP that saw captions of all lengths knows that. Prompt learning starts from such vectors, N(0, 0.02^2) (CoOp).
+    """
+    k = int(rng.integers(1, recipe.blanks + 1))
+    if rng.random() >= recipe.blank_share or room < 1:
+        return None
+    return torch.from_numpy(BLANK_STD * rng.standard_normal((n, min(k, room), recipe.text_width))).float()
+
+
+def naming_loss(logits: Tensor, drawn: Sequence[Drawing], claims: Sequence[Claim]) -> Tensor:
     """Cross-entropy both ways with every true (picture, caption) pair of logits [n, n] as a positive of equal weight."""
-    true = [[d.symbol.name == name and kind in ("", d.symbol.kind) for name, kind in claims] for d in drawn]
+    true = [[d.symbol.name == name and d.symbol.kind in kinds for name, kinds in claims] for d in drawn]
     return _two_way(logits, torch.tensor(true).float())
 
 
@@ -582,57 +684,50 @@ Step = tuple[str, float, open_clip.CLIP]
 
 
 def train(recipe: Recipe, *, stop_after: int | None = None) -> Iterator[Step]:
-    """Yields (kind of batch, loss, model) after every step; `stop_after` ends it early for tests."""
+    """The first stage, yielding (kind of batch, loss, model) after every step; `stop_after` ends it early for tests."""
     torch.set_num_threads(1)
-    model = build_model(recipe)
-    tokenizer = build_tokenizer()
+    model = build_model(recipe, stage=1)
+    tokenizer = build_tokenizer(stage=1)
     pictures, drawn = draw_pool(recipe.pool, np.random.default_rng((recipe.seed, 0)), recipe.seed)
     rng = np.random.default_rng((recipe.seed, 1))
     head = build_head(recipe)
-    matrices = [p for p in (*model.parameters(), head.weight) if p.ndim > 1]
-    vectors = [p for p in (*model.parameters(), head.bias) if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=recipe.learning_rate,
-        betas=(0.9, 0.98),
-    )
+    optimizer = _optimizer(recipe, [*model.parameters(), *head.parameters()])
     model.train()
     for step in range(min(recipe.steps, stop_after or recipe.steps)):
         reach = int(recipe.pool * min(1, 0.15 + 0.85 * step / recipe.widen))
         rows = rng.integers(max(reach, 1), size=recipe.batch)
         kind = "naming" if step < 120 or rng.random() < recipe.naming_share else "describing"
-        _schedule(optimizer, recipe, step)
-        loss = _loss(model, head, tokenizer, kind, pictures[rows], [drawn[i] for i in rows], rng, recipe.head_weight)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        with torch.no_grad():
-            model.logit_scale.clamp_(0, math.log(100))
+        _schedule(optimizer, recipe.learning_rate, step, recipe.steps, recipe.warm_up)
+        shown = [drawn[i] for i in rows]
+        down, right = (int(s) for s in rng.integers(-2, 3, 2))
+        features = model.visual(normalise(pictures[rows].roll((down, right), (2, 3))))
+        named = F.cross_entropy(head(features), torch.tensor([SYMBOLS.index(d.symbol) for d in shown]))
+        matched = _match(model, tokenizer, kind, F.normalize(features, dim=-1), shown, rng, FIRST)
+        loss = matched + recipe.head_weight * named
+        _step(optimizer, model, list(model.parameters()), loss)
         yield kind, loss.item(), model
 
 
-def _loss(
+def _match(
     model: open_clip.CLIP,
-    head: nn.Linear,
     tokenizer: PreTrainedTokenizerFast,
     kind: str,
-    pictures: Tensor,
+    features: Tensor,
     drawn: Sequence[Drawing],
     rng: Rng,
-    head_weight: float,
+    language: Language,
+    recipe: Recipe | None = None,
 ) -> Tensor:
-    down, right = (int(s) for s in rng.integers(-2, 3, 2))
-    features = model.visual(normalise(pictures.roll((down, right), (2, 3))))
-    aside = F.cross_entropy(head(features), torch.tensor([SYMBOLS.index(d.symbol) for d in drawn]))
+    """The loss between unit image features [n, E] and fresh captions of what they show; with a recipe some stand behind blanks."""
+    claims: tuple[Claim, ...] = ()
     if kind == "naming":
-        captions, claims = zip(*(naming_caption(d, rng) for d in drawn), strict=True)
+        captions, claims = zip(*(naming_caption(d, rng, language) for d in drawn), strict=True)
     else:
-        captions = tuple(describing_caption(d, rng) for d in drawn)
-    texts = encode_text(model, tokenize(tokenizer, captions))
-    logits = model.logit_scale.exp() * F.normalize(features, dim=-1) @ texts.T
-    matched = naming_loss(logits, drawn, claims) if kind == "naming" else describing_loss(logits, captions)
-    return matched + head_weight * aside
+        captions = tuple(describing_caption(d, rng, language) for d in drawn)
+    ids = tokenize(tokenizer, captions)
+    blanks = draw_blanks(rng, recipe, len(ids), CONTEXT - ids.shape[1]) if recipe else None
+    logits = model.logit_scale.exp() * features @ encode_text(model, ids, blanks).T
+    return naming_loss(logits, drawn, claims) if kind == "naming" else describing_loss(logits, captions)
 
 
 def tokenize(tokenizer: PreTrainedTokenizerFast, captions: Sequence[str]) -> Tensor:
@@ -640,11 +735,65 @@ def tokenize(tokenizer: PreTrainedTokenizerFast, captions: Sequence[str]) -> Ten
     return tokenizer(list(captions), padding=True, truncation=True, return_tensors="pt")["input_ids"]
 
 
-def _schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> None:
+def _optimizer(recipe: Recipe, parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
+    matrices = [p for p in parameters if p.ndim > 1]
+    vectors = [p for p in parameters if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98))
+
+
+def _schedule(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int, warm_up: int) -> None:
     """Linear warm-up, then half a cosine down to 2 %."""
-    cosine = 0.02 + 0.98 * (1 + math.cos(math.pi * step / recipe.steps)) / 2
+    cosine = 0.02 + 0.98 * (1 + math.cos(math.pi * step / steps)) / 2
     for group in optimizer.param_groups:
-        group["lr"] = recipe.learning_rate * min(1, (step + 1) / recipe.warm_up) * cosine
+        group["lr"] = peak * min(1, (step + 1) / warm_up) * cosine
+
+
+def grow_vocabulary(recipe: Recipe, model: open_clip.CLIP) -> open_clip.CLIP:
+    """The model with the second stage's words; they start near the mean of the others."""
+    grown = build_model(recipe)
+    state = model.state_dict()
+    old = state["token_embedding.weight"]
+    new = old.mean(0) + grown.token_embedding.weight.detach()[: len(SECOND_WORDS)]
+    state["token_embedding.weight"] = torch.cat([old[:-1], new, old[-1:]])
+    grown.load_state_dict(state)
+    return grown
+
+
+def teach_senses(recipe: Recipe, model: open_clip.CLIP, *, stop_after: int | None = None) -> Iterator[Step]:
+    """The second stage: the text tower alone learns that names have several senses, the image tower locked (LiT, arXiv 2111.07991)."""
+    torch.set_num_threads(1)
+    model = grow_vocabulary(recipe, model)
+    model.eval()
+    model.visual.requires_grad_(False)
+    tokenizer = build_tokenizer()
+    rng = np.random.default_rng((recipe.seed, 2))
+    features, drawn = [], []
+    for _ in range(0, recipe.sense_pool, CHUNK):
+        pictures, shown = draw_chunk(CHUNK, rng.random(), rng, recipe.seed, SECOND)
+        features.append(encode_pictures(model, pictures))
+        drawn += shown
+    pool = torch.cat(features)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = _optimizer(recipe, trained)
+    for step in range(min(recipe.sense_steps, stop_after or recipe.sense_steps)):
+        _schedule(optimizer, recipe.sense_rate, step, recipe.sense_steps, recipe.warm_up)
+        rows = rng.integers(len(pool), size=recipe.sense_batch)
+        kind = "naming" if rng.random() < 0.5 else "describing"
+        loss = _match(model, tokenizer, kind, pool[rows], [drawn[i] for i in rows], rng, SECOND, recipe)
+        _step(optimizer, model, trained, loss)
+        yield kind, loss.item(), model
+
+
+def _step(
+    optimizer: torch.optim.Optimizer, model: open_clip.CLIP, trained: Sequence[nn.Parameter], loss: Tensor
+) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(trained, 1.0)
+    optimizer.step()
+    with torch.no_grad():
+        model.logit_scale.clamp_(0, math.log(100))
 
 
 # --- quality ---

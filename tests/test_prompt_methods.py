@@ -1,0 +1,535 @@
+"""The prompt methods against slow oracles and by hand: training step for step, the round loop, and what is special about each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linprog
+from torch import Tensor
+
+from fedaudit.errors import InputError
+from fedaudit.privacy.settings import Privacy
+from tests import prompt_oracle, tinyclip
+from tests.tinyclip import (
+    METHODS,
+    NONE,
+    SCHEDULE,
+    SETTINGS,
+    close,
+    federation,
+    made,
+    on_a_line,
+    one_round,
+    run,
+    with_noise,
+)
+from trainers import dpfpl, fedpgp
+from trainers.base import Schedule, Site, Transcript, Upload, generator
+from trainers.dpfpl import DPFPL, full_gradient, power_iteration
+from trainers.fedotp import transport_plan, transport_scores
+from trainers.fedpgp import FedPGP
+from trainers.prompts import Settings
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "dpfpl": [{"rank": 0}, *({"rank": k, "residual": kept} for k in (1, 4) for kept in (True, False))],
+    "fedotp": [{"match": "sum"}, {"match": "ot"}],
+    "fedpgp": [{"rank": 2, "mu": mu} for mu in (0.0, 1.0)],
+}
+PRIVACY = {
+    "none": NONE,
+    "record": Privacy(epsilon=10, clip_norm=2),
+    "batch": Privacy(epsilon=10, clip_norm=2, clip="batch"),
+    "poisson": Privacy(epsilon=10, clip_norm=2, sampler="poisson"),
+}
+CASES = [(name, params) for name in METHODS for params in VARIANTS.get(name, [{}])]
+
+
+def named(case: Any) -> str:
+    return ":".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else str(case)
+
+
+@pytest.fixture(autouse=True)
+def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, dict[str, Any], str], Transcript]:
+    """Uninterrupted runs with all clients in one problem, each trained once; those with Poisson sampling have a cohort of two."""
+
+    @functools.cache
+    def trained(name: str, params: str, privacy: str) -> Transcript:
+        method = made(name, json.loads(params), PRIVACY[privacy], schedule_of(privacy))
+        return run(tmp_path_factory.mktemp("whole"), method, federation(), schedule_of(privacy))
+
+    return lambda name, params, privacy: trained(name, json.dumps(params), privacy)
+
+
+def schedule_of(privacy: str) -> Schedule:
+    return dataclasses.replace(SCHEDULE, per_round=2) if privacy == "poisson" else SCHEDULE
+
+
+# --- training equals the slow oracles -------------------------------------------------------------------------------
+
+
+def test_every_prompt_method_has_a_slow_oracle() -> None:
+    assert METHODS.keys() == prompt_oracle.ORACLES.keys()
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize(("name", "params"), CASES, ids=named)
+def test_training_equals_clients_and_records_one_by_one(
+    whole: Any, name: str, params: dict[str, Any], privacy: str
+) -> None:
+    """Uploads, own parts and aggregates of five rounds."""
+    fast, schedule = whole(name, params, privacy), schedule_of(privacy)
+    method = made(name, params, PRIVACY[privacy], schedule)
+    slow = prompt_oracle.ORACLES[name](federation(), method.params, SETTINGS, PRIVACY[privacy], schedule).run()
+    for r, (server, own, sent) in enumerate(slow):
+        assert fast.cohort(r) == sorted(sent)
+        after = fast.broadcast(r + 1)
+        assert after.keys() == server.keys()
+        for name_of in server:
+            close(after[name_of], server[name_of])
+        for k, message in sent.items():
+            upload, private = fast.upload(r, k), fast.private(r, k)
+            assert upload.keys() == message.keys()
+            assert private.keys() == {*message, *own[k]}
+            for name_of, expected in (message | own[k]).items():
+                close(private[name_of], expected)
+    if method.local or method.shared:  # what was compared is not a prompt that stood still
+        before, last = (
+            fast.broadcast(0),
+            fast.broadcast(schedule.rounds) | fast.private(schedule.rounds - 1, fast.cohort(4)[0]),
+        )
+        moved = [float((last[n] - t).abs().max()) for n, t in before.items() if n != "hard"]
+        assert min(moved) > 0.005
+
+
+@pytest.mark.parametrize("privacy", ["none", "record"])
+@pytest.mark.parametrize(("name", "params"), CASES, ids=named)
+def test_clients_in_one_problem_are_the_clients_one_by_one(
+    tmp_path: Path, whole: Any, name: str, params: dict[str, Any], privacy: str
+) -> None:
+    together = whole(name, params, privacy)
+    alone = run(tmp_path, made(name, params, PRIVACY[privacy]), federation(), SCHEDULE, crowd=1)
+    for r in range(SCHEDULE.rounds):
+        for k in range(3):
+            for found, expected in zip(together.private(r, k).items(), alone.private(r, k).items(), strict=True):
+                assert found[0] == expected[0]
+                close(found[1], expected[1])
+        one, other = (dict(run.round(r)) for run in (together, alone))
+        signals = [about["noise"].pop("signals") for about in (one, other) if "noise" in about]
+        if signals:
+            assert signals[0] == pytest.approx(signals[1], rel=1e-4)
+        assert one == other  # cohort, bytes, utilities, mechanisms and turns
+
+
+# --- DP-FPL: factorisation and eq. 4 --------------------------------------------------------------------------------
+
+
+def gaussian(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def carriers(b: int, d: int, k: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    return torch.linalg.qr(gaussian(b, k, seed=seed)).Q, torch.linalg.qr(gaussian(d, k, seed=seed + 1)).Q.T
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_eq_4_is_the_projection_on_the_tangent_space(k: int) -> None:
+    """P_u G + G P_v - P_u G P_v, which leaves every direction u a + b v alone and is a projection."""
+    u, v = carriers(5, 9, k)
+    G = gaussian(5, 9, seed=7)
+    P_u, P_v = u @ u.T, v.T @ v
+    found = full_gradient(u, v, G @ v.T, u.T @ G)
+    close(found, P_u @ G + G @ P_v - P_u @ G @ P_v, atol=1e-12)
+    tangent = u @ gaussian(k, 9, seed=8) + gaussian(5, k, seed=9) @ v
+    close(full_gradient(u, v, tangent @ v.T, u.T @ tangent), tangent, atol=1e-12)
+    assert float(((G - found) * tangent).sum()) == pytest.approx(0, abs=1e-10)
+
+
+def test_eq_4_of_carriers_that_are_not_orthonormal_by_hand() -> None:
+    """u = (2, 0)', v = (1, 0), G = [[1, 2], [3, 4]]: d_u = G v' = (1, 3)', d_v = u' G = (2, 4).
+
+    d_u v = [[1, 0], [3, 0]], u d_v = [[4, 8], [0, 0]], u u' d_u v = [[4, 0], [0, 0]]: eq. 4 gives [[1, 8], [3, 0]]. The projection, with
+    P_u = P_v = diag(1, 0), is [[1, 2], [3, 0]].
+    """
+    u, v = torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0, 0.0]])
+    G = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert full_gradient(u, v, G @ v.T, u.T @ G).tolist() == [[1, 8], [3, 0]]
+    assert full_gradient(u / 2, v, G @ v.T, u.T @ G / 2).tolist() == [[1, 2], [3, 0]]
+
+
+def test_eq_4_of_noise_alone_by_hand() -> None:
+    """u = (1, 0)', v = (0, 1), d_u = (5, 6)', d_v = (7, 8): d_u v = [[0, 5], [0, 6]], u d_v = [[7, 8], [0, 0]], minus [[0, 5], [0, 0]]."""
+    u, v = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0, 1.0]])
+    found = full_gradient(u, v, torch.tensor([[5.0], [6.0]]), torch.tensor([[7.0, 8.0]]))
+    assert found.tolist() == [[7, 8], [0, 6]]
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_carriers_are_orthonormal_for_every_client(k: int) -> None:
+    u, v = power_iteration(gaussian(4, 6, 11), gaussian(4, 11, k, seed=1))
+    assert u.shape == (4, 6, k)
+    assert v.shape == (4, k, 11)
+    close(u.mT @ u, torch.eye(k).expand(4, k, k), atol=1e-12)
+    close(v @ v.mT, torch.eye(k).expand(4, k, k), atol=1e-12)
+
+
+def test_carriers_span_the_top_directions_of_a_decaying_spectrum() -> None:
+    """Singular values 1, 1/2, then 1e-4: one iteration finds both leading pairs to about 1e-4 (left) and 1e-8 (right)."""
+    left, right = carriers(8, 12, 8, seed=3)
+    values = torch.tensor([1, 0.5, *[1e-4] * 6], dtype=torch.float64)
+    u, v = power_iteration(left @ torch.diag(values) @ right, gaussian(12, 2, seed=4))
+    close(u @ u.T, left[:, :2] @ left[:, :2].T, atol=3e-3)
+    close(v.T @ v, right[:2].T @ right[:2], atol=1e-6)
+
+
+def test_all_directions_give_the_whole_gradient() -> None:
+    """k = b: P_u is the identity, so that eq. 4 is G itself."""
+    u, v = power_iteration(gaussian(4, 9), gaussian(9, 4, seed=1))
+    G = gaussian(4, 9, seed=2)
+    close(full_gradient(u, v, G @ v.T, u.T @ G), G, atol=1e-12)
+
+
+def test_a_prompt_of_zeros_has_carriers() -> None:
+    u, v = power_iteration(torch.zeros(1, 4, 9), gaussian(1, 9, 2).float())
+    close(u.mT @ u, torch.eye(2)[None])
+    close(v @ v.mT, torch.eye(2)[None])
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_without_residual_the_best_rank_k_part_is_released(k: int) -> None:
+    p_G, p_L = gaussian(2, 4, 9), gaussian(2, 4, 9, seed=1)
+    state = {"p_G": p_G, "p_L": p_L}
+    method = DPFPL(dpfpl.Params(rank=k, residual=False), SETTINGS)
+    released = method.prompt(state) - p_G
+    for part, whole in zip(released, p_L, strict=True):
+        values = np.linalg.svd(part.numpy(), compute_uv=False)
+        wanted = np.linalg.svd(whole.numpy(), compute_uv=False)
+        assert values == pytest.approx([*wanted[:k], *[0] * (4 - k)], abs=1e-10)
+        assert float((whole - part).norm()) == pytest.approx(math.hypot(*wanted[k:]), abs=1e-10)  # Eckart and Young
+    close(DPFPL(dpfpl.Params(rank=k), SETTINGS).prompt(state), p_G + p_L, atol=0)
+
+
+@pytest.mark.parametrize(("name", "rank"), [("dpfpl", 5), ("fedpgp", 5), ("fedpgp", 17)])
+def test_a_rank_above_the_prompt_is_refused(name: str, rank: int) -> None:
+    with pytest.raises(InputError, match=rf"--rank {rank}: a prompt of 4 vectors"):
+        made(name, {"rank": rank})
+
+
+# --- FedOTP: transport ----------------------------------------------------------------------------------------------
+# These, and training with `match: ot`, fail as long as an iteration stops when no patch's scaling changed: the first ones are all cut to 1, as
+# they start, so that it stops before any patch's limit has been looked at.
+
+COSTS = [(5, 2, 0), (5, 2, 1), (3, 4, 2), (49, 2, 3), (1, 2, 4), (6, 1, 5), (1, 1, 6)]
+
+
+def costs(M: int, P: int, seed: int) -> Tensor:
+    """1 minus cosines between random directions in 12 dimensions: 0.2 to 1.8."""
+    a, b = (F.normalize(gaussian(n, 12, seed=seed + s), dim=-1) for n, s in ((M, 0), (P, 100)))
+    return 1 - a @ b.T
+
+
+@pytest.mark.parametrize(("M", "P", "seed"), COSTS)
+def test_a_plan_has_its_marginals(M: int, P: int, seed: int) -> None:
+    """A prompt receives 0.8 / P exactly, a patch gives at most 1 / M (to 1 % after 100 iterations)."""
+    plan = transport_plan(costs(M, P, seed))
+    assert plan.shape == (M, P)
+    assert float(plan.min()) >= 0
+    assert plan.sum(0).tolist() == pytest.approx([0.8 / P] * P, abs=1e-12)
+    assert float(plan.sum(1).max()) <= 1.01 / M
+
+
+@pytest.mark.parametrize(("M", "P", "seed"), COSTS)
+def test_a_plan_is_that_of_the_slow_iteration(M: int, P: int, seed: int) -> None:
+    cost = costs(M, P, seed)
+    close(transport_plan(cost), torch.tensor(prompt_oracle.slow_plan(cost.tolist()), dtype=torch.float64), atol=1e-12)
+
+
+@pytest.mark.parametrize(("M", "P", "seed"), COSTS)
+def test_a_plan_is_the_optimum_of_its_problem(M: int, P: int, seed: int) -> None:
+    """Conditions of the entropic problem: log plan + cost / eps = f_m + g_p, f <= 0, and f < 0 only where a patch gives all it has.
+
+    The slow iteration, run to its end, fulfils them to rounding; the plan after 100 iterations is within 1 % of a patch's mass of it.
+    """
+    cost = costs(M, P, seed)
+    plan = torch.tensor(prompt_oracle.slow_plan(cost.tolist(), rounds=3000), dtype=torch.float64)
+    sums = plan.log() + cost / 0.1
+    g = sums.amax(0)  # of a patch that does not give all it has, f = 0
+    f = (sums - g)[:, 0]
+    close(sums, f[:, None] + g[None, :], atol=1e-9)
+    assert float(f.max()) <= 1e-9
+    spare = 1 / M - plan.sum(1)
+    assert float(spare.min()) >= -1e-9
+    assert float((spare * f).abs().max()) < 1e-8
+    close(transport_plan(cost), plan, atol=0.01 / M)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sharp_costs_give_the_plan_of_linear_programming(seed: int) -> None:
+    """Costs a hundred times as large are an entropic term of a hundredth: the plan's cost comes near the cheapest there is."""
+    M, P = 4, 2
+    cost = costs(M, P, seed)
+    give, receive = np.kron(np.eye(M), np.ones(P)), np.kron(np.ones(M), np.eye(P))
+    found = linprog(cost.numpy().ravel(), A_ub=give, b_ub=[1 / M] * M, A_eq=receive, b_eq=[0.8 / P] * P)
+    slow = torch.tensor(prompt_oracle.slow_plan(cost.tolist(), regularisation=0.004, rounds=20_000))
+    assert float((slow * cost).sum()) == pytest.approx(found.fun, abs=0.004)
+    assert float((transport_plan(cost) * cost).sum()) == pytest.approx(found.fun, abs=0.1)  # eps = 0.1
+
+
+def test_one_prompt_and_cheap_patches_by_hand() -> None:
+    """Two patches of equal cost and one prompt: 0.4 of 0.8 each. With costs 0 and 1: e^-10 of the mass would go the dear way, were the
+    cheap patch not limited to 1/2: it gives 1/2 and the other one 0.3."""
+    close(transport_plan(torch.tensor([[0.3], [0.3]])), torch.tensor([[0.4], [0.4]]))
+    close(transport_plan(torch.tensor([[0.0], [1.0]])), torch.tensor([[0.5], [0.3]]))
+    close(transport_plan(torch.tensor([[1.7]])), torch.tensor([[0.8]]))
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1e-6, torch.float32), (1e3, torch.float32), (1e9, torch.float64)])
+def test_extreme_costs_do_not_overflow(size: float, dtype: torch.dtype) -> None:
+    """e^(-cost / eps) itself would be 1 or 0 everywhere."""
+    plan = transport_plan(size * costs(7, 2, 0).to(dtype))
+    assert torch.isfinite(plan).all()
+    close(plan.sum(0), torch.full((2,), 0.4), atol=1e-3)
+
+
+def test_a_plan_does_not_depend_on_what_is_computed_beside_it() -> None:
+    several = torch.stack([costs(5, 2, seed) for seed in range(20)])
+    for plan, cost in zip(transport_plan(several), several, strict=True):
+        close(plan, transport_plan(cost), atol=1e-12)
+
+
+def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
+    text = F.normalize(gaussian(2, 2, 3, 6), dim=-1).requires_grad_()  # [N, P, C, E]
+    patches = F.normalize(gaussian(1, 4, 5, 6, seed=1), dim=-1)  # [1, B, M, E]
+    found = transport_scores(text, patches)
+    slow = torch.stack(
+        [torch.stack([prompt_oracle.transport_similarity(t, image) for image in patches[0]]) for t in text]
+    )
+    assert found.shape == (2, 4, 3)
+    close(found.detach(), slow.detach(), atol=1e-12)
+    weight = gaussian(2, 4, 3, seed=2)
+    (fast,) = torch.autograd.grad((found * weight).sum(), text)
+    (expected,) = torch.autograd.grad((slow * weight).sum(), text)
+    close(fast, expected, atol=1e-12)
+
+
+# --- FedPGP: the contrastive term -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("privacy", ["none", "record", "batch"])
+def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) -> None:
+    """What mu changes in a round is mu times the gradient of the term, whole, though the clip norm is a hundredth of it and less."""
+    settings = PRIVACY[privacy] if privacy == "none" else Privacy(epsilon=20, clip_norm=1e-4, clip=privacy)
+    world, start = federation(), None
+    found = {}
+    for mu in (0.0, 100.0):
+        method = made("fedpgp", {"rank": 2, "mu": mu, "temperature": 0.2}, settings)
+        start = method.start(world.learner().initial(generator(0, "initial")))
+        found[mu] = one_round(method, world, start)
+    assert start is not None
+    leaves = {name: start[name].double().requires_grad_() for name in ("p_G", "u", "v")}
+    t_0, t_G, t_i = (
+        prompt_oracle.text_features(world.clip, p, world.classes)
+        for p in (start["hard"].double(), leaves["p_G"], leaves["p_G"] + leaves["u"] @ leaves["v"])
+    )
+    toward, away = ((t_0 * t_G).sum(1) / 0.2).exp(), ((t_G * t_i).sum(1) / 0.2).exp()
+    expected = dict(
+        zip(
+            leaves,
+            torch.autograd.grad(-100 * (toward / (toward + away)).log().mean(), list(leaves.values())),
+            strict=True,
+        )
+    )
+    for without, with_term in zip(found[0.0], found[100.0], strict=True):
+        close(with_term.upload["gradient"] - without.upload["gradient"], expected["p_G"])
+        for name in ("u", "v"):
+            close(without.private[name] - with_term.private[name], SETTINGS.local_rate * expected[name], atol=2e-6)
+    assert min(float(g.norm()) for g in expected.values()) > 0.03  # 300 times the clip norm
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_the_factors_start_as_the_best_part_of_p_L(rank: int) -> None:
+    initial = {"p_G": gaussian(4, 9), "p_L": gaussian(4, 9, seed=1), "hard": gaussian(4, 9, seed=2)}
+    state = FedPGP(fedpgp.Params(rank=rank), SETTINGS).start(initial)
+    assert state["u"].shape == (4, rank)
+    assert state["v"].shape == (rank, 9)
+    close(state["u"].T @ state["u"], torch.eye(rank), atol=1e-12)
+    values = np.linalg.svd(initial["p_L"].numpy(), compute_uv=False)
+    missing = float((initial["p_L"] - state["u"] @ state["v"]).norm())
+    assert missing == pytest.approx(math.hypot(*values[rank:]), abs=1e-10)
+    if rank == 4:
+        close(FedPGP(fedpgp.Params(rank=4), SETTINGS).prompt(state), initial["p_G"] + initial["p_L"], atol=1e-12)
+
+
+# --- by hand --------------------------------------------------------------------------------------------------------
+
+LINE = Settings(prompt_length=1, batch=2, global_rate=0.1, local_rate=0.5)
+A_AND_B = [[(2.0, 0), (4.0, 1)], [(6.0, 0), (6.0, 0), (6.0, 0)]]
+
+
+def by_hand(
+    name: str, params: dict[str, Any], state: dict[str, float], *, clip_norm: float | None = None
+) -> tuple[Any, list[Any]]:
+    """One round of clients A and B (numbers x with labels): the server's next state and their updates.
+
+    Similarities of x are (p x, 0), so that with p = 0 both classes have probability 1/2 and the gradient of a record in p is -x / 2 for
+    class 0, x / 2 for class 1: A -1 and 2, B -3 thrice, of which a batch of two takes two.
+    """
+    method = METHODS[name].load()(METHODS[name].own(METHODS[name].params(**params)), settings=LINE)
+    if clip_norm is not None:
+        method = with_noise(
+            method, Privacy(epsilon=1, clip_norm=clip_norm), dict.fromkeys((*method.local, *method.shared), 0.0)
+        )
+    start = {n: torch.tensor([[value]]) for n, value in state.items()}
+    world = on_a_line(A_AND_B)
+    updates = one_round(method, world, start)
+    uploads = [Upload(k, len(world.training[k]), update.upload) for k, update in enumerate(updates)]
+    return method.aggregate(start, uploads, Site(0, 0)), updates
+
+
+def test_promptfl_by_hand() -> None:
+    """Mean gradients 0.5 and -3, uploads -0.05 and 0.3, n = 2 and 3: p_G = 2/5 * -0.05 + 3/5 * 0.3 = 0.16."""
+    server, updates = by_hand("promptfl", {}, {"p_G": 0.0})
+    assert [float(update.upload["p_G"]) for update in updates] == pytest.approx([-0.05, 0.3])
+    assert float(server["p_G"]) == pytest.approx(0.16)
+
+
+def test_private_promptfl_by_hand() -> None:
+    """Clipped to 1.5: A (-1 + 1.5) / 2 = 0.25, B (-1.5 - 1.5) / 2 = -1.5; uploads -0.025 and 0.15, averaged alike: 0.0625."""
+    server, updates = by_hand("promptfl", {}, {"p_G": 0.0}, clip_norm=1.5)
+    assert [float(update.upload["p_G"]) for update in updates] == pytest.approx([-0.025, 0.15])
+    assert float(server["p_G"]) == pytest.approx(0.0625)
+
+
+def test_local_by_hand() -> None:
+    """Each by its own mean gradient: 0 - 0.5 * 0.5 = -0.25 and 0 + 0.5 * 3 = 1.5; nothing is sent."""
+    _, updates = by_hand("local", {}, {"p_L": 0.0})
+    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-0.25, 1.5])
+    assert [update.upload for update in updates] == [{}, {}]
+
+
+@pytest.mark.parametrize("params", [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}], ids=named)
+def test_dpfpl_by_hand(params: dict[str, Any]) -> None:
+    """p_G = 1 and p_L = -1 add up to 0. In one dimension u and v are 1 or -1, and eq. 4 is G + G - G.
+
+    p_L: -1 - 0.5 * 0.5 = -1.25 and -1 + 0.5 * 3 = 0.5. p_G: 1 - 0.1 * (0.5 - 3) / 2 = 1.125: clients count alike, whatever their n.
+    """
+    server, updates = by_hand("dpfpl", params, {"p_G": 1.0, "p_L": -1.0})
+    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-1.25, 0.5])
+    assert [float(update.upload["gradient"]) for update in updates] == pytest.approx([0.5, -3])
+    assert float(server["p_G"]) == pytest.approx(1.125)
+
+
+@pytest.mark.parametrize("params", [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}], ids=named)
+def test_clipped_dpfpl_by_hand(params: dict[str, Any]) -> None:
+    """Clipped to 1.5: A (-1 + 1.5) / 2 = 0.25 and B -1.5. p_L: -1.125 and -0.25; p_G: 1 - 0.1 * (0.25 - 1.5) / 2 = 1.0625."""
+    server, updates = by_hand("dpfpl", params, {"p_G": 1.0, "p_L": -1.0}, clip_norm=1.5)
+    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-1.125, -0.25])
+    assert float(server["p_G"]) == pytest.approx(1.0625)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------------
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.glob("[!.]*")}
+
+
+@pytest.mark.parametrize(("name", "params"), CASES, ids=named)
+def test_interrupted_and_resumed_equals_uninterrupted(
+    tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
+) -> None:
+    """Killed after three of five rounds; every file is the same, bit for bit."""
+    method, schedule = made(name, params, PRIVACY["poisson"], schedule_of("poisson")), schedule_of("poisson")
+    rounds = itertools.count(1)
+
+    def advance() -> None:
+        if next(rounds) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, method, federation(), schedule, advance=advance)
+    assert not (tmp_path / "round-003.json").exists()
+    run(tmp_path, method, federation(), schedule)
+    assert files(tmp_path) == files(whole(name, params, "poisson").folder.path)
+
+
+def test_blocks_of_rounds_equal_one_go(tmp_path: Path, whole: Any) -> None:
+    method = made("dpfpl", {"rank": 1}, PRIVACY["record"])
+    for until in (2, 4, 5):
+        run(tmp_path, method, federation(), SCHEDULE, until=until)
+        assert sorted(tmp_path.glob("round-*.json"))[-1].name == f"round-{until - 1:03d}.json"
+    assert files(tmp_path) == files(whole("dpfpl", {"rank": 1}, "record").folder.path)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("dpfpl", {"p_L"}), ("fedotp", {"p_L"}), ("fedpgp", {"u", "v"}), ("local", {"p_L"})]
+)
+def test_a_client_that_is_away_keeps_what_it_holds(tmp_path: Path, name: str, own: set[str]) -> None:
+    """It goes on from its own part of its last participation, with the server's part of now; at first from the public start."""
+    schedule = Schedule(rounds=8, clients=3, per_round=1, seed=1)
+    method = made(name, VARIANTS.get(name, [{}])[0], schedule=schedule)
+    transcript, world = run(tmp_path, method, federation(), schedule), federation()
+    learner = world.learner()
+    gaps = 0
+    for r in range(schedule.rounds):
+        (k,) = transcript.cohort(r)
+        earlier = transcript.participations(k, before=r)
+        held = transcript.private(earlier[-1], k) if earlier else transcript.broadcast(0)
+        gaps += bool(earlier) and earlier[-1] < r - 1
+        client = world.clients(learner, seed=1, r=r, earlier=earlier)[k]
+        (again,) = learner.work(method, [method.download(transcript.broadcast(r), client)], [held], [client])
+        private = transcript.private(r, k)
+        assert private.keys() == {*own, *again.upload}
+        for name_of, tensor in (again.upload | again.private).items():
+            assert torch.equal(private[name_of], tensor)
+    assert gaps >= 2
+    assert {transcript.cohort(r)[0] for r in range(8)} == {0, 1, 2}
+
+
+def test_what_prompt_users_owner_and_server_get(tmp_path: Path) -> None:
+    """A user has p_G of after the round with the client's own p_L; the server has gradients; what the client keeps is in no message."""
+    transcript = run(tmp_path, made("dpfpl", {"rank": 2}, PRIVACY["record"]), federation(), SCHEDULE)
+    for r in range(SCHEDULE.rounds):
+        for k in transcript.cohort(r):
+            kept = transcript.private(r, k)["p_L"]
+            assert torch.equal(transcript.personal(r, k)["prompt"], transcript.broadcast(r + 1)["p_G"] + kept)
+            assert transcript.upload(r, k).keys() == {"gradient"}
+            assert transcript.kept(r, k) == ["p_L"]
+        assert transcript.broadcast(r + 1).keys() == {"p_G"}
+        assert transcript.round(r)["bytes_down"] == transcript.round(r)["bytes_up"] == 3 * 4 * 16 * 4
+    kept = [transcript.private(4, k)["p_L"] for k in range(3)]
+    assert not torch.equal(kept[0], kept[1])
+
+
+def test_zero_shot_is_the_hard_prompt_and_stays_it(tmp_path: Path) -> None:
+    """Accuracy of open_clip's own class features on the same images."""
+    world = federation(test=60)
+    transcript = run(tmp_path, made("zeroshot", {}), world, SCHEDULE)
+    ids = [tinyclip.tiny_clip.tokenizer().encode(f"a photo of a {name} .").ids for name in world.classes]
+    padded = torch.tensor([row + [0] * (16 - len(row)) for row in ids])
+    with torch.no_grad():
+        text = world.clip.model.encode_text(padded, normalize=True)
+    images = torch.stack([world.features[world.ids.index(record)] for record in world.test])
+    right = (images @ text.T).argmax(1) == torch.tensor([world.labels[record] for record in world.test])
+    rows = [transcript.initial["utility"], *(transcript.round(r)["utility"] for r in range(5))]
+    assert [row["clients"]["overall"] for row in rows] == [pytest.approx(100 * float(right.float().mean()))] * 6
+    assert 0 < int(right.sum()) < 60
+    assert torch.equal(transcript.broadcast(0)["hard"], transcript.broadcast(5)["hard"])
+    assert "noise" not in transcript.round(0)
+    assert transcript.round(0)["bytes_up"] == transcript.round(0)["bytes_down"] == 0

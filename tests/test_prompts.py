@@ -1,0 +1,514 @@
+"""What the prompt methods share: gradients of records, batches, clipping and noise as they run, the ledger of a run, the exam."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.executor import Executor
+from fedaudit.privacy.accountant import provable
+from fedaudit.privacy.ledger import Ledger, RoundNoise
+from fedaudit.privacy.settings import Privacy
+from tests import prompt_oracle, tinyclip
+from tests.prompt_oracle import transport_similarity
+from tests.tinyclip import (
+    NONE,
+    SCHEDULE,
+    SETTINGS,
+    Federation,
+    close,
+    federation,
+    made,
+    on_a_line,
+    one_round,
+    run,
+    with_noise,
+)
+from trainers.base import Bench, Participation, Schedule, Site, Upload, generator
+from trainers.exams import Recognition
+from trainers.prompts import Cohort, PromptMethod, Settings, epoch_batch, poisson_batch, stacked
+
+RECORD = Privacy(epsilon=10, clip_norm=2)
+BATCH = Privacy(epsilon=10, clip_norm=2, clip="batch")
+
+
+@pytest.fixture(autouse=True)
+def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def cohort(method: PromptMethod, world: Federation, *, r: int = 0, only: slice = slice(None)) -> Cohort:
+    learner = world.learner(method.settings)
+    return Cohort(learner, world.clients(learner, r=r)[only], method)
+
+
+def prompts(n: int, *, seed: int = 0) -> Tensor:
+    return 0.1 * torch.randn(n, 4, tinyclip.clip().width, generator=torch.Generator().manual_seed(seed))
+
+
+# --- gradients of records -------------------------------------------------------------------------------------------
+
+
+def slow_gradient(world: Federation, prompt: Tensor, record: str) -> Tensor:
+    leaf = prompt.double().requires_grad_()
+    similarities = (
+        prompt_oracle.text_features(world.clip, leaf, world.classes) @ world.features[world.ids.index(record)].double()
+    )
+    loss = prompt_oracle.cross_entropy(similarities, world.labels[record], world.clip.scale)
+    return torch.autograd.grad(loss, leaf)[0]
+
+
+@pytest.mark.parametrize("sizes", [(10, 6, 3), (5, 4, 9, 1, 2, 7, 4, 5, 6, 3, 8)])
+def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, ...]) -> None:
+    """[R, N, b, d] of a few clients and of more than one backward pass takes at once; with a mean of them where nothing is clipped."""
+    world, own = federation(sizes), prompts(len(sizes))
+    ours = cohort(made("local", {}, RECORD), world)
+    found = ours.gradient(own)
+    mean = cohort(made("local", {}), world).gradient(own)
+    assert found.shape == (4, *own.shape)
+    assert mean.shape == (1, *own.shape)
+    for k, client in enumerate(ours.clients):
+        records = [client.records[i] for i in epoch_batch(client, 4)]
+        assert ours.batch.weights[:, k].tolist() == [1] * len(records) + [0] * (4 - len(records))
+        slow = torch.stack([slow_gradient(world, own[k], record) for record in records])
+        close(found[: len(records), k], slow)
+        close(mean[0, k], slow.mean(0))
+        assert float(slow.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("privacy", [NONE, RECORD, BATCH], ids=["none", "record", "batch"])
+def test_padding_never_matters(privacy: Privacy) -> None:
+    """A client with three records beside clients with four: what fills its batch up changes nothing."""
+    world, own = federation(), prompts(3)
+    method = made("local", {}, privacy)
+    ours, other = cohort(method, world), cohort(method, world)
+    padded = other.batch.weights == 0
+    assert padded.sum() == 1
+    images, labels = other.batch.images.clone(), other.batch.labels.clone()
+    images[padded] = -images[padded] + 3
+    labels[padded] = (labels[padded] + 1) % 5
+    other.batch = dataclasses.replace(other.batch, images=images, labels=labels)
+    found, changed = (one.clip(one.gradient(own)) for one in (ours, other))
+    assert torch.equal(found, changed)
+    alone = cohort(method, world, only=slice(2, 3))
+    assert alone.batch.weights.shape == (3, 1)
+    close(alone.clip(alone.gradient(own[2:]))[0], found[2], atol=1e-6)
+
+
+def test_states_of_clients_are_stacked_in_order() -> None:
+    found = stacked([{"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"a": torch.tensor([3.0])}])
+    assert {name: t.tolist() for name, t in found.items()} == {"a": [[1], [3]]}
+
+
+# --- clipping and noise as they run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", ["record", "batch"])
+@pytest.mark.parametrize("name", ["local", "promptfl", "dpfpl", "fedpgp", "fedotp"])
+def test_without_noise_and_clipping_nothing_differs_from_no_privacy(name: str, clip: str) -> None:
+    """All batches full: the fixed |B| is their size."""
+    world = federation((8, 4, 9))
+    params = {"rank": 2} if name in ("dpfpl", "fedpgp") else {}
+    free = made(name, params)
+    far = with_noise(
+        free, Privacy(epsilon=1, clip_norm=1e9, clip=clip), dict.fromkeys((*free.local, *free.shared), 0.0)
+    )
+    start = free.start(world.learner().initial(generator(0, "initial")))
+    for one, other in zip(one_round(free, world, start), one_round(far, world, start), strict=True):
+        found, expected = one.upload | one.private, other.upload | other.private
+        assert found.keys() == expected.keys()
+        for tensor in found:
+            close(found[tensor], expected[tensor], atol=1e-6)
+
+
+def test_a_short_batch_is_divided_by_the_public_size() -> None:
+    """Three records and |B| = 4: three quarters of their mean, or the sensitivity would be C / 3."""
+    world, own = federation(), prompts(3)
+    clipped = cohort(with_noise(made("local", {}), Privacy(epsilon=1, clip_norm=1e9), {"p_L": 0.0}), world)
+    mean = cohort(made("local", {}), world).gradient(own)[0]
+    found = clipped.clip(clipped.gradient(own))
+    for k, share in enumerate([1, 1, 3 / 4]):
+        close(found[k], share * mean[k], atol=1e-6)
+
+
+def test_one_record_moves_the_clipped_mean_by_at_most_its_sensitivity() -> None:
+    """Every record's label is changed in turn: the mean moves by at most 2 C / |B|, and somewhere by more than half of that."""
+    world, own = federation(), prompts(3)
+    C, moved = 0.5, []
+    method = with_noise(made("local", {}), Privacy(epsilon=1, clip_norm=C), {"p_L": 0.0})
+    before = cohort(method, world)
+    base = before.clip(before.gradient(own))
+    for record in world.training[0]:
+        changed = dataclasses.replace(world, labels=world.labels | {record: (world.labels[record] + 1) % 5})
+        after = cohort(method, changed)
+        moved.append(float((after.clip(after.gradient(own)) - base)[0].norm()))
+    assert max(moved) <= 2 * C / 4 * (1 + 1e-5)
+    assert max(moved) > C / 4
+    assert moved.count(0.0) == 10 - 4
+
+
+LINE = Settings(prompt_length=6, batch=2)
+STDS = {"p_G": 0.7, "p_L": 0.3, "u": 0.3, "v": 0.5}
+
+
+def silent(n: int) -> Federation:
+    """Clients whose records have no gradient: what moves is noise."""
+    world = on_a_line([[(0.0, 0), (0.0, 1)]] * n)
+    return dataclasses.replace(world, clip=tinyclip.LinearCLIP(torch.zeros(2, 6, 1)))
+
+
+def noisy(name: str, params: dict[str, Any]) -> PromptMethod:
+    method = dataclasses.replace(made(name, params), settings=LINE)
+    return with_noise(method, Privacy(epsilon=1, clip_norm=1), {n: STDS[n] for n in (*method.local, *method.shared)})
+
+
+def drawn(
+    name: str, params: dict[str, Any], world: Federation, *, r: int, seed: int = 0, only: list[int] | None = None
+) -> tuple[Any, ...]:
+    """The noise of a round, per client and the server's: what the states moved by, over the learning rate."""
+    method = noisy(name, params)
+    learner = world.learner(LINE)
+    clients = [c for c in world.clients(learner, seed=seed, r=r) if only is None or c.client in only]
+    start = {n: torch.zeros(6, 1) for n in ("p_G", "p_L")}
+    updates = learner.work(method, [start] * len(clients), [start] * len(clients), clients)
+    server = method.aggregate(
+        start, [Upload(c.client, 2, u.upload) for c, u in zip(clients, updates, strict=True)], Site(seed, r)
+    )
+    own = {
+        c.client: {n: -t / LINE.local_rate for n, t in u.private.items()} for c, u in zip(clients, updates, strict=True)
+    }
+    return own, -server["p_G"] / LINE.global_rate if "p_G" in server else None, updates
+
+
+def test_noise_has_its_size_and_is_drawn_for_each_release_client_and_round_apart() -> None:
+    """4 clients, 200 rounds, 6 entries: standard deviations within 5 %, every correlation below 5 / sqrt(n)."""
+    world = silent(4)
+    rounds = [drawn("fedotp", {}, world, r=r) for r in range(200)]
+    local = torch.stack(
+        [torch.stack([own[k]["p_L"].flatten() for k in range(4)]) for own, _, _ in rounds]
+    )  # [200, 4, 6]
+    server = torch.stack([noise.flatten() for _, noise, _ in rounds])  # [200, 6]
+    assert float(local.std()) == pytest.approx(0.3, rel=0.05)
+    assert float(server.std()) == pytest.approx(0.7, rel=0.07)
+    assert abs(float(local.mean())) < 5 * 0.3 / math.sqrt(4800)
+    series = torch.cat([local.flatten(1), server], dim=1)  # [200, 30]
+    series = torch.cat([series[1:], series[:-1]], dim=1)  # with the round before
+    correlations = torch.corrcoef(series.T) - torch.eye(60)
+    assert float(correlations.abs().max()) < 5 / math.sqrt(199)
+
+
+def test_the_server_noises_the_average_once() -> None:
+    """Messages are bare, whoever and however many they are; the noise of the average is the same for one client and for five."""
+    for name, params in (("fedotp", {}), ("dpfpl", {"rank": 1}), ("fedpgp", {"rank": 1})):
+        method = noisy(name, params)
+        start = {"p_G": torch.zeros(6, 1), "hard": torch.zeros(6, 1)}
+        found = []
+        for n in (1, 5):
+            site = Site(0, 3)
+            uploads = [Upload(k, 2, {"gradient": torch.zeros(6, 1)}) for k in range(n)]
+            found.append(method.aggregate(start, uploads, site)["p_G"])
+            (mechanism,) = site.noised.mechanisms
+            assert (mechanism.release, mechanism.party, mechanism.std) == ("p_G", "server", 0.7)
+            assert mechanism.sensitivity == pytest.approx(1 / (2 * n))
+        assert torch.equal(*found)
+        assert float(found[0].abs().max()) > 0
+    _, _, updates = drawn("dpfpl", {"rank": 1}, silent(3), r=0)
+    assert all(not update.upload["gradient"].any() for update in updates)
+
+
+def test_noise_of_a_release_is_the_documented_draw() -> None:
+    """u and v have generators of their own: (seed, client, number, round, "noise on u")."""
+    world = silent(2)
+    method = noisy("fedpgp", {"rank": 1, "mu": 0.0})
+    learner = world.learner(LINE)
+    start = {"p_G": torch.zeros(6, 1), "u": torch.zeros(6, 1), "v": torch.zeros(1, 1), "hard": torch.zeros(6, 1)}
+    updates = learner.work(method, [start] * 2, [start] * 2, world.clients(learner, seed=8, r=4))
+    for k, update in enumerate(updates):
+        for name in ("u", "v"):
+            noise = STDS[name] * torch.randn(
+                start[name].shape, generator=generator(8, "client", k, 4, f"noise on {name}")
+            )
+            close(-update.private[name] / LINE.local_rate, noise, atol=1e-6)
+
+
+def test_other_clients_and_their_order_change_nobodys_noise() -> None:
+    world = silent(5)
+    alone, _, _ = drawn("local", {}, world, r=2, only=[3])
+    several, _, _ = drawn("local", {}, world, r=2)
+    assert torch.equal(alone[3]["p_L"], several[3]["p_L"])
+    method = noisy("local", {})
+    learner = world.learner(LINE)
+    backwards = world.clients(learner, r=2)[::-1]
+    start = {"p_L": torch.zeros(6, 1)}
+    for client, update in zip(backwards, learner.work(method, [{}] * 5, [start] * 5, backwards), strict=True):
+        assert torch.equal(-update.private["p_L"] / LINE.local_rate, several[client.client]["p_L"])
+
+
+def test_a_wider_federation_leaves_each_client_as_it_was() -> None:
+    """One more client beside the others, in the same round: uploads and own parts stay."""
+    wide = federation((10, 6, 3, 7))
+    three = dataclasses.replace(wide, training=wide.training[:3])
+    method = made("dpfpl", {"rank": 2}, RECORD)
+    start = method.start(wide.learner().initial(generator(0, "initial")))
+    for few, many in zip(one_round(method, three, start), one_round(method, wide, start)[:3], strict=True):
+        for name, tensor in (few.upload | few.private).items():
+            close((many.upload | many.private)[name], tensor, atol=2e-6)
+
+
+# --- the noise that is asked for ------------------------------------------------------------------------------------
+
+CASES = [
+    ("local", {}),
+    ("promptfl", {}),
+    ("fedotp", {}),
+    ("fedpgp", {"rank": 2}),
+    ("dpfpl", {"rank": 2}),
+    ("dpfpl", {"rank": 0}),
+]
+RELEASES = {
+    "local": {"p_L"},
+    "promptfl": {"p_G"},
+    "fedotp": {"p_L", "p_G"},
+    "fedpgp": {"u", "v", "p_G"},
+    "dpfpl": {"u", "v", "p_G"},
+}
+
+
+@pytest.mark.parametrize("clip", ["record", "batch"])
+@pytest.mark.parametrize("epsilon", [0.1, 3.0])
+@pytest.mark.parametrize(("name", "params"), CASES)
+def test_nominal_noise_is_that_of_the_theorem(name: str, params: dict[str, Any], epsilon: float, clip: str) -> None:
+    """S sqrt(T ln(1 / delta)) / epsilon, S_L = C / |B| and S_G = C / (N |B|), however the gradients are clipped (DP-FPL, theorem 3.3)."""
+    schedule = Schedule(rounds=100, clients=12, per_round=5)
+    method = made(name, params, Privacy(epsilon=epsilon, delta=1e-6, clip=clip, clip_norm=7), schedule)
+    root = math.sqrt(100 * math.log(1e6)) / epsilon
+    assert set(method.protection.stds) == ({"p_L", "p_G"} if params == {"rank": 0} else RELEASES[name])
+    for release, std in method.protection.stds.items():
+        N = 5 if release == "p_G" and name != "promptfl" else 1  # PromptFL's clients noise p_G themselves
+        assert std == pytest.approx(7 / (N * SETTINGS.batch) * root)
+
+
+def ledger_of(transcript: Any, method: PromptMethod) -> Ledger:
+    rounds = [RoundNoise.from_json(transcript.round(r)["noise"]) for r in range(transcript.schedule.rounds)]
+    return Ledger.of(rounds, shared=method.shared, local=method.local)
+
+
+CALIBRATED = [(*method, "epochs", clip) for method in CASES for clip in ("record", "batch")]
+POISSON_TOO = pytest.param("promptfl", {}, "poisson", "record", marks=pytest.mark.slow)  # privacy loss distributions
+
+
+@pytest.mark.parametrize(("name", "params", "sampler", "clip"), [*CALIBRATED, POISSON_TOO])
+def test_calibrated_noise_proves_the_promise_for_the_run_that_ran(
+    tmp_path: Path, name: str, params: dict[str, Any], sampler: str, clip: str
+) -> None:
+    """All clients in every round; with 1 % less noise more than epsilon is proven at best."""
+    world = federation((16, 10, 25))
+    privacy = Privacy(epsilon=2, clip_norm=2, sigma="calibrated", sampler=sampler, clip=clip)
+    method = made(name, params).protected(privacy, SCHEDULE, [16, 10, 25])
+    ledger = ledger_of(run(tmp_path, method, world, SCHEDULE), method)
+    assert provable(ledger, threat_model="prompt-user", delta=1e-5).epsilon <= 2
+    less = [tuple(dataclasses.replace(m, std=0.99 * m.std) for m in step) for step in ledger.steps]
+    assert provable(dataclasses.replace(ledger, steps=tuple(less)), threat_model="prompt-user", delta=1e-5).epsilon > 2
+
+
+def test_batch_clipping_keeps_the_noise_of_the_paper_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    """Same standard deviations, but a record moves the mean by up to 2 C, and S_G by 2 C / N: |B| times twice as far."""
+    ledgers = {}
+    for clip in ("record", "batch"):
+        method = made("dpfpl", {"rank": 2}, Privacy(epsilon=3, clip_norm=2, clip=clip))
+        ledgers[clip] = ledger_of(run(tmp_path / clip, method, federation(), SCHEDULE), method)
+    for one, other in zip(ledgers["record"].steps[0], ledgers["batch"].steps[0], strict=True):
+        assert one.std == other.std
+        N = 3 if one.release == "p_G" else 1
+        assert one.sensitivity == pytest.approx(2 / (4 * N))
+        assert other.sensitivity == pytest.approx(2 * 2 / N)
+    proven = [provable(ledgers[clip], threat_model="prompt-user", delta=1e-5).epsilon for clip in ("record", "batch")]
+    assert proven[1] > 10 * proven[0]
+
+
+@pytest.mark.parametrize("sampler", ["epochs", "poisson"])
+def test_the_ledger_counts_what_ran(tmp_path: Path, sampler: str) -> None:
+    """Eleven rounds with two of three clients: steps are participations, no record was in more batches than the ledger's bound."""
+    schedule = Schedule(rounds=11, clients=3, per_round=2, seed=5)
+    world = federation()
+    method = made("dpfpl", {"rank": 2}, Privacy(epsilon=3, clip_norm=2, sampler=sampler), schedule)
+    transcript = run(tmp_path, method, world, schedule)
+    ledger = ledger_of(transcript, method)
+    (step,) = ledger.steps
+    assert [(m.release, m.party, m.dimension, m.sampler, m.batch) for m in step] == [
+        ("p_G", "server", 4 * 16, sampler, 4), ("u", "client", 4 * 2, sampler, 4), ("v", "client", 2 * 16, sampler, 4),
+    ]  # fmt: skip
+    assert {m.release: m.std for m in step} == method.protection.stds
+    learner, bound = world.learner(), {}
+    for exposure in ledger.exposures:
+        k = exposure.client
+        rounds = transcript.participations(k)
+        assert exposure.records == len(world.training[k])
+        assert exposure.steps == (len(rounds),)
+        used: Counter[int] = Counter()
+        for place, r in enumerate(rounds):
+            client = world.clients(learner, seed=5, r=r, earlier=rounds[:place])[k]
+            used.update((epoch_batch if sampler == "epochs" else poisson_batch)(client, 4))
+        assert max(used.values()) <= exposure.times
+        bound[k] = (len(rounds), exposure.times)
+    epoch = {0: 2, 1: 1, 2: 1}  # steps of an epoch: 10 // 4, 6 // 4, and a batch of all three
+    assert {k: times for k, (_, times) in bound.items()} == {
+        k: math.ceil(n / epoch[k]) if sampler == "epochs" else n for k, (n, _) in bound.items()
+    }
+    assert sum(n for n, _ in bound.values()) == 22
+
+
+def test_signals_are_the_lengths_of_what_the_noise_covers(tmp_path: Path) -> None:
+    """Mean over clients of the L2 norm before the noise; of p_G the norm of the average."""
+    schedule = dataclasses.replace(SCHEDULE, rounds=1)
+    method = made("promptfl", {}, RECORD, schedule)
+    transcript = run(tmp_path, method, federation(), schedule, crowd=2)
+    start = {"p_G": transcript.broadcast(0)["p_G"]}
+    bare = with_noise(made("promptfl", {}), RECORD, {"p_G": 0.0})
+    world, learner = federation(), federation().learner()
+    updates = learner.work(bare, [start] * 3, [start] * 3, world.clients(learner, seed=SCHEDULE.seed))
+    norms = [float((start["p_G"] - update.upload["p_G"]).norm()) / SETTINGS.global_rate for update in updates]
+    assert transcript.round(0)["noise"]["signals"] == {"p_G": pytest.approx(np.mean(norms), rel=1e-4)}
+
+
+# --- samplers -------------------------------------------------------------------------------------------------------
+
+
+def client(n: int, *, earlier: tuple[int, ...] = (), r: int | None = None, k: int = 0, seed: int = 0) -> Participation:
+    now = (max(earlier, default=-1) + 1) if r is None else r
+    return Participation(k, now, seed, [str(i) for i in range(n)], None, earlier)
+
+
+@pytest.mark.parametrize(("n", "size"), [(10, 4), (12, 4), (4, 4), (5, 4), (100, 7), (9, 1)])
+def test_epochs_deal_every_record_at_most_once(n: int, size: int) -> None:
+    length = n // size
+    orders = []
+    for epoch in range(6):
+        dealt = [epoch_batch(client(n, earlier=tuple(range(epoch * length + i))), size) for i in range(length)]
+        assert [len(batch) for batch in dealt] == [size] * length
+        flat = [record for batch in dealt for record in batch]
+        assert len(set(flat)) == len(flat)
+        assert set(flat) <= set(range(n))
+        orders.append(flat)
+    assert len({tuple(order) for order in orders}) == 6
+
+
+def test_every_record_is_dealt_as_often_as_any() -> None:
+    """600 epochs of two batches of four out of ten records: each is in 480 of them, within 4 standard deviations (9.8)."""
+    used = Counter(i for p in range(1200) for i in epoch_batch(client(10, earlier=tuple(range(p))), 4))
+    assert all(abs(used[i] - 480) < 4 * 9.8 for i in range(10))
+
+
+def test_an_epoch_goes_on_over_rounds_in_which_a_client_is_away() -> None:
+    """Only how often it took part matters, not when."""
+    for earlier, later in [((0, 1, 2), (4, 17, 90)), ((0,), (5,))]:
+        assert epoch_batch(client(10, earlier=earlier), 4) == epoch_batch(client(10, earlier=later, r=200), 4)
+    assert epoch_batch(client(10, k=1), 4) != epoch_batch(client(10, k=2), 4)
+    assert epoch_batch(client(10, seed=1), 4) != epoch_batch(client(10, seed=2), 4)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_client_with_fewer_records_uses_all_of_them_in_every_step(n: int) -> None:
+    for p in range(5):
+        assert sorted(epoch_batch(client(n, earlier=tuple(range(p))), 4)) == list(range(n))
+        assert sorted(poisson_batch(client(n, r=p), 4)) == list(range(n))
+
+
+def test_poisson_sampling_takes_each_record_by_a_coin_of_its_own() -> None:
+    """2,000 rounds of 10 records at 4 / 10: rates within 4 standard deviations, coins of records and of rounds uncorrelated."""
+    coins = np.zeros((2000, 10))
+    for r in range(2000):
+        coins[r, poisson_batch(client(10, r=r), 4)] = 1
+    assert np.abs(coins.mean(0) - 0.4).max() < 4 * math.sqrt(0.24 / 2000)
+    sizes = coins.sum(1)
+    assert sizes.var() == pytest.approx(10 * 0.24, rel=0.15)  # binomial: not a fixed size
+    series = np.concatenate([coins[1:], coins[:-1]], axis=1)
+    assert np.abs(np.corrcoef(series.T) - np.eye(20)).max() < 5 / math.sqrt(1999)
+    assert poisson_batch(client(10, r=3, k=1), 4) != poisson_batch(client(10, r=3, k=2), 4)
+
+
+@pytest.mark.parametrize("privacy", [NONE, RECORD, BATCH], ids=["none", "record", "batch"])
+@pytest.mark.parametrize("everybody", [True, False])
+def test_an_empty_poisson_batch_is_a_zero_gradient(privacy: Privacy, everybody: bool) -> None:
+    """Batches of one out of three, in a round in which the last client, or nobody, gets one."""
+    world = federation((3, 3))
+    settings = dataclasses.replace(SETTINGS, batch=1)
+    method = dataclasses.replace(made("local", {}), settings=settings)
+    method = with_noise(method, dataclasses.replace(privacy, sampler="poisson"), {"p_L": 0.0})
+    learner = world.learner(settings)
+
+    def empty(r: int) -> list[bool]:
+        return [not poisson_batch(c, 1) for c in world.clients(learner, r=r)]
+
+    r = next(r for r in range(100) if empty(r) == [everybody, True])
+    start = {"p_L": prompts(1)[0]}
+    updates = learner.work(method, [{}] * 2, [start] * 2, world.clients(learner, r=r))
+    assert [torch.equal(update.private["p_L"], start["p_L"]) for update in updates] == [everybody, True]
+    assert all(torch.isfinite(update.private["p_L"]).all() for update in updates)
+
+
+# --- the exam -------------------------------------------------------------------------------------------------------
+
+
+class Fixed:
+    """A learner whose prompts recognise what their number says: test record i, if bit i of it is set."""
+
+    def recognised(self, models: list[dict[str, Tensor]], records: list[str], method: Any) -> Any:
+        return np.array([[int(model["prompt"]) >> i & 1 for i in range(len(records))] for model in models], dtype=bool)
+
+
+@pytest.mark.parametrize("crowd", [1, 2, 50])
+def test_accuracies_by_hand(crowd: int) -> None:
+    """Five test images. Client 0 owns the first two and recognises 0, 2, 3: local 1 of 2, neighbour 2 of 3, overall 3 of 5. Client 1
+    owns all and recognises 4: local and overall 1 of 5, no neighbour. Client 2 owns none, recognises all: neighbour and overall 100."""
+    own = [[True, True, False, False, False], [True] * 5, [False] * 5]
+    exam = Recognition(own, crowd)
+    states = {k: {"p_L": torch.tensor(float(bits))} for k, bits in enumerate([0b01101, 0b10000, 0b11111])}
+    server = {"p_G": torch.tensor(0.0)}
+    method = made("dpfpl", {"rank": 0})
+    with Executor(lambda: Bench(Fixed(), [["a"]] * 3, ["t"] * 5)) as executor:
+        found = exam.after(executor, method, server, states, last=True)
+        some = exam.after(executor, method, server, {2: states[2]}, last=True)
+        before = exam.before(executor, method, {"p_G": torch.tensor(0.0), "p_L": torch.tensor(3.0)})
+    assert found == {
+        "clients": {
+            "local": (50 + 20) / 2,
+            "neighbour": pytest.approx((200 / 3 + 100) / 2),
+            "overall": (60 + 20 + 100) / 3,
+        },
+        "client-00": {"local": 50, "neighbour": pytest.approx(200 / 3), "overall": 60},
+        "client-01": {"local": 20, "overall": 20},
+        "client-02": {"neighbour": 100, "overall": 100},
+    }
+    assert some == {"clients": {"neighbour": 100, "overall": 100}, "client-02": {"neighbour": 100, "overall": 100}}
+    assert [before[f"client-0{k}"]["overall"] for k in range(3)] == [40, 40, 40]
+
+
+@pytest.mark.parametrize("match", ["sum", "ot"])
+def test_recognition_equals_images_one_by_one(match: str) -> None:
+    """300 images, more than are looked at at once."""
+    world = federation(test=300)
+    method = made("fedotp", {"match": match})
+    states = [{"p_G": p, "p_L": q} for p, q in zip(prompts(2), prompts(2, seed=1), strict=True)]
+    found = world.learner().recognised([method.model(state) for state in states], world.test, method)
+    assert found.shape == (2, 300)
+    assert 0.05 < found.mean() < 0.95
+    for state, row in zip(states, found, strict=True):
+        both = [state["p_G"] + state["p_L"]] if match == "sum" else [state["p_G"], state["p_L"]]
+        text = torch.stack([prompt_oracle.text_features(world.clip, p.double(), world.classes) for p in both])
+        for record, right in list(zip(world.test, row, strict=True))[::7]:
+            i = world.ids.index(record)
+            whole = text[0] @ world.features[i].double()
+            scores = whole if match == "sum" else transport_similarity(text, world.patches[i].double())
+            top = scores.topk(2).values
+            if top[0] - top[1] > 1e-5:
+                assert bool(right) == (int(scores.argmax()) == world.labels[record])
