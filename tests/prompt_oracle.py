@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedaudit.privacy.settings import Privacy
 from tests import tiny_clip
-from tests.tinyclip import Federation
+from tests.prompt_toy import Federation
 from trainers.base import Schedule, generator
 from trainers.prompts import Settings
 

@@ -123,7 +123,7 @@ class TestVariants:
         assert one[1].training_key != other[1].training_key
 
     @pytest.mark.parametrize("more", ["--epsilon 0.2", "--delta 1e-6", "--clip batch", "--sigma calibrated", "--rank 4",
-                                      "--no-residual", "--batch 4", "--domain neon", "--backbone resnet", "--seed 1",
+                                      "--no-residual", "--batch 4", "--domain print", "--backbone resnet", "--seed 1",
                                       "--prompt-length 8", "--rounds 99", "--sampler poisson"])  # fmt: skip
     def test_everything_that_changes_numbers_changes_the_key(self, more):
         base = plan("--method dpfpl --no-twin").cells[0].training_key
@@ -147,5 +147,5 @@ def test_presets_of_the_papers_tables(preset):
 
 
 def test_the_papers_settings_ask_for_the_weights_that_are_not_here():
-    with pytest.raises(InputError, match="--weights openai: .*hf download"):
+    with pytest.raises(InputError, match=r"--weights openai: .*hf download"):
         plan("--preset dpfpl-paper --method dpfpl")

@@ -17,9 +17,9 @@ from fedaudit.executor import Executor
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise
 from fedaudit.privacy.settings import Privacy
-from tests import prompt_oracle, tinyclip
+from tests import prompt_oracle, prompt_toy
 from tests.prompt_oracle import transport_similarity
-from tests.tinyclip import (
+from tests.prompt_toy import (
     NONE,
     SCHEDULE,
     SETTINGS,
@@ -52,7 +52,7 @@ def cohort(method: PromptMethod, world: Federation, *, r: int = 0, only: slice =
 
 
 def prompts(n: int, *, seed: int = 0) -> Tensor:
-    return 0.1 * torch.randn(n, 4, tinyclip.clip().width, generator=torch.Generator().manual_seed(seed))
+    return 0.1 * torch.randn(n, 4, prompt_toy.clip().width, generator=torch.Generator().manual_seed(seed))
 
 
 # --- gradients of records -------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ STDS = {"p_G": 0.7, "p_L": 0.3, "u": 0.3, "v": 0.5}
 def silent(n: int) -> Federation:
     """Clients whose records have no gradient: what moves is noise."""
     world = on_a_line([[(0.0, 0), (0.0, 1)]] * n)
-    return dataclasses.replace(world, clip=tinyclip.LinearCLIP(torch.zeros(2, 6, 1)))
+    return dataclasses.replace(world, clip=prompt_toy.LinearCLIP(torch.zeros(2, 6, 1)))
 
 
 def noisy(name: str, params: dict[str, Any]) -> PromptMethod:

@@ -75,7 +75,8 @@ def transport_plan(cost: Tensor) -> Tensor:
 
     Every patch gives at most 1 / M, every prompt receives exactly gamma / P (FedOTP's unbalanced problem, by Dykstra's scalings: the
     constraint of the patches is an inequality). Always `ITERATIONS` of them: stopping early by the mean of many problems, one record's plan would
-    depend on the others'. A column of the kernel may be scaled freely, the prompt's scaling takes it up: no cost is too large for a float.
+    depend on the others'. Costs of cosines differ by 2 at most, so that floats suffice
+    once each column of the kernel is scaled to 1, which the prompt's scaling takes up.
     """
     M, P = cost.shape[-2:]
     least = cost.amin(-2, keepdim=True)

@@ -2,7 +2,7 @@
 
 A *form* is a symbol's outline, kept as a signed distance field; *placing* it (position, size, rotation, slant, a rubber-sheet warp) is the same
 in pre-training and in the tasks. What differs is the look. The styles here use fonts of `TASK_FONTS`, and ways of drawing
-(dots, glow, chalk, relief, a thin double contour, print on paper) that `fedaudit/backbones/pretrain_clip.py` never shows:
+(dots, glow, chalk, relief, a thin double contour, print on paper) that `fedaudit/backbones/symbolworld.py` never shows:
 zero-shot accuracy on them is that of a model that has not seen the style. Forms without a font (`SHAPES`) share their family with pre-training.
 """
 
@@ -42,7 +42,7 @@ DOMAINS: dict[str, str] = {
     "dots": "a matrix of dots, as on a display",
     "neon": "a glowing tube on a dark wall",
     "chalk": "broken strokes of chalk on a board",
-    "relief": "pressed into the ground, seen by its light and shade alone",
+    "relief": "pressed into a coloured ground, seen by light and shade",
 }
 TASK_FONTS = (
     "cmtt10",
@@ -228,13 +228,14 @@ def _chalk(d: Tensor, rng: Rng) -> Tensor:
 
 def _relief(d: Tensor, rng: Rng) -> Tensor:
     n = len(d)
-    height = fill(d, 0.0, 0.7)[:, None]
+    height = fill(d, uniform(rng, -0.5, 0.5, n), 0.7)[:, None]
     slope_x = F.pad(height[..., 2:] - height[..., :-2], (1, 1, 0, 0), mode="replicate")
     slope_y = F.pad(height[..., 2:, :] - height[..., :-2, :], (0, 0, 1, 1), mode="replicate")
-    light = uniform(rng, 0, 2 * np.pi, n, 1, 1, 1)
+    light = uniform(rng, 0.15 * np.pi, 0.85 * np.pi, n, 1, 1, 1)  # from above
     shade = torch.cos(light) * slope_x + torch.sin(light) * slope_y
     ground = uniform(rng, 0.3, 0.7, n, 3, 1, 1) + 0.04 * smooth(rng.normal(size=(n, 1, 12, 12)))
-    return ground + uniform(rng, 0.5, 0.9, n, 1, 1, 1) * shade
+    hollow = uniform(rng, 0.05, 0.2, n, 1, 1, 1) * height  # less light reaches it
+    return ground + uniform(rng, 0.7, 1.2, n, 1, 1, 1) * shade - hollow
 
 
 def _colours(rng: Rng, n: int, apart: float) -> tuple[Tensor, Tensor]:

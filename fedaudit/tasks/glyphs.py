@@ -19,7 +19,7 @@ LEARNER = "prompts"
 @dataclass(frozen=True)
 class Params:
     domain: str = field(
-        default="print", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or two as print+neon"}
+        default="neon", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or two as print+neon"}
     )
     train: int = field(default=48, metadata={"help": "training pictures of each class, held-out ones included"})
     test: int = field(default=20, metadata={"help": "test pictures of each class"})
