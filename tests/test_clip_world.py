@@ -1,6 +1,5 @@
 """The world of symbols, the pictures of the classification tasks, and the two embedded CLIP models."""
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from transformers import AutoTokenizer
 
 from fedaudit.backbones import pretrain_clip as recipe_of
-from fedaudit.backbones import symbolworld
+from fedaudit.backbones import pretrain_symbols
 from fedaudit.tasks import drawings
 
 torch.set_num_threads(1)
@@ -102,32 +101,32 @@ class TestHeldOutLooks:
     """Zero-shot accuracy is honest only if pre-training has not shown the tasks' looks."""
 
     def test_fonts(self):
-        assert not set(drawings.TASK_FONTS) & set(symbolworld.FONTS)
+        assert not set(drawings.TASK_FONTS) & set(pretrain_symbols.FONTS)
 
     def test_styles(self):
-        shown = {*symbolworld.STYLES, *symbolworld.GROUNDS, *symbolworld.DAMAGES}
+        shown = {*pretrain_symbols.STYLES, *pretrain_symbols.GROUNDS, *pretrain_symbols.DAMAGES}
         assert not set(drawings.DOMAINS) & shown
         assert set(drawings.DOMAINS) == set(drawings.LOOKS)
 
     def test_outlines(self):
-        assert drawings.CONTOUR[1] < symbolworld.CONTOUR[0]
+        assert drawings.CONTOUR[1] < pretrain_symbols.CONTOUR[0]
 
     def test_captions_never_name_a_task_style(self):
         rng = np.random.default_rng(0)
-        drawn = symbolworld.draw_chunk(100, 1.0, rng, 0)[1]
-        words = " ".join(symbolworld.describing_caption(d, rng) for d in drawn * 5).split()
+        drawn = pretrain_symbols.draw_chunk(100, 1.0, rng, 0)[1]
+        words = " ".join(pretrain_symbols.describing_caption(d, rng) for d in drawn * 5).split()
         assert not set(words) & set(drawings.DOMAINS)
         assert "worn" in words  # they do name those of pre-training
 
 
 class TestCaptions:
-    @pytest.mark.parametrize("language", [symbolworld.FIRST, symbolworld.SECOND], ids=["first", "second"])
+    @pytest.mark.parametrize("language", [pretrain_symbols.FIRST, pretrain_symbols.SECOND], ids=["first", "second"])
     def test_what_a_naming_caption_claims_is_true(self, language):
         rng = np.random.default_rng(1)
-        symbols = [s for s in symbolworld.SYMBOLS + symbolworld.SENSES if s.kind in language.shares]
+        symbols = [s for s in pretrain_symbols.SYMBOLS + pretrain_symbols.SENSES if s.kind in language.shares]
         for symbol in symbols * 4:
-            drawing = symbolworld.Drawing(symbol, ("bold",), "red", "black", "plain")
-            text, (name, kinds) = symbolworld.naming_caption(drawing, rng, language)
+            drawing = pretrain_symbols.Drawing(symbol, ("bold",), "red", "black", "plain")
+            text, (name, kinds) = pretrain_symbols.naming_caption(drawing, rng, language)
             words = set(text.rstrip(".").split())
             assert {name, drawings.character(name)} & words
             assert symbol.kind in kinds
@@ -142,31 +141,32 @@ class TestCaptions:
                 assert not {"georgian", "arabic", "greek"} & kinds
 
     def test_kinds_that_a_noun_can_mean(self):
-        assert symbolworld.FIRST.kinds("letter") == {"capital", "lowercase"}
-        assert symbolworld.SECOND.kinds("letter") == {"capital", "lowercase", "georgian"}
-        assert symbolworld.SECOND.kinds("latin") == {"digit", "capital", "lowercase"}
-        assert symbolworld.SECOND.kinds("") == set(symbolworld.SECOND.shares)
-        for language in (symbolworld.FIRST, symbolworld.SECOND):
+        assert pretrain_symbols.FIRST.kinds("letter") == {"capital", "lowercase"}
+        assert pretrain_symbols.SECOND.kinds("letter") == {"capital", "lowercase", "georgian"}
+        assert pretrain_symbols.SECOND.kinds("latin") == {"digit", "capital", "lowercase"}
+        assert pretrain_symbols.SECOND.kinds("") == set(pretrain_symbols.SECOND.shares)
+        for language in (pretrain_symbols.FIRST, pretrain_symbols.SECOND):
             assert sum(language.shares.values()) == pytest.approx(1)
             assert list(language.shares) == list(language.nouns)
 
     def test_every_word_is_known(self):
         rng = np.random.default_rng(2)
-        for stage, language in ((1, symbolworld.FIRST), (2, symbolworld.SECOND)):
-            words = set(symbolworld.vocabulary(stage))
-            drawn = symbolworld.draw_chunk(300, 0.9, rng, 0, language)[1]
-            texts = [symbolworld.describing_caption(d, rng, language).split(" by ")[0] for d in drawn]
+        for stage, language in ((1, pretrain_symbols.FIRST), (2, pretrain_symbols.SECOND)):
+            words = set(pretrain_symbols.vocabulary(stage))
+            drawn = pretrain_symbols.draw_chunk(300, 0.9, rng, 0, language)[1]
+            texts = [pretrain_symbols.describing_caption(d, rng, language).split(" by ")[0] for d in drawn]
             assert {word for text in texts for word in text.rstrip(".").split()} <= words
 
     def test_second_stage_keeps_the_ids_of_the_first(self):
-        first, second = symbolworld.vocabulary(1), symbolworld.vocabulary(2)
+        first, second = pretrain_symbols.vocabulary(1), pretrain_symbols.vocabulary(2)
         assert second[: len(first) - 1] == first[:-1]
         assert first[-1] == second[-1] == "<end>"
 
     def test_naming_loss_by_hand(self):
         """Two pictures, B and b; the captions say "capital b" and "b": the second is true of both."""
         capital, small = (
-            symbolworld.Drawing(symbolworld.Symbol("b", kind), (), "", "", "") for kind in ("capital", "lowercase")
+            pretrain_symbols.Drawing(pretrain_symbols.Symbol("b", kind), (), "", "", "")
+            for kind in ("capital", "lowercase")
         )
         logits = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
         lse = [math.log(math.e + 1), math.log(math.exp(2) + math.exp(3))]
@@ -186,7 +186,7 @@ class TestCaptions:
 
     def test_rounded_strokes_pass_through_their_corners(self):
         corners = np.array([(0.0, 0.0), (3.0, 1.0), (2.0, 5.0)])
-        path = symbolworld.rounded(corners, between=4)
+        path = pretrain_symbols.rounded(corners, between=4)
         assert len(path) == 2 * 4 + 1
         assert np.allclose(path[::4], corners)
 
@@ -234,15 +234,15 @@ class TestShipped:
     def test_tokenizer_is_the_recipes(self, tower):
         stored = AutoTokenizer.from_pretrained(FOLDERS[tower])
         texts = ["A photo of a Zebra.", "the digit 7", "neon psi"]
-        assert stored(texts)["input_ids"] == symbolworld.build_tokenizer()(texts)["input_ids"]
+        assert stored(texts)["input_ids"] == pretrain_symbols.build_tokenizer()(texts)["input_ids"]
         ids = stored("a zebra")["input_ids"]
         assert ids[-1] == max(stored.get_vocab().values()) == stored.eos_token_id
         assert stored.convert_ids_to_tokens(ids)[1:-1] == ["a", "z", "##e", "##b", "##r", "##a"]
         assert stored.pad_token_id == 0
 
     def test_short_text_pass_equals_open_clips(self, model):
-        ids = recipe_of.tokenize(symbolworld.build_tokenizer(), ["a photo of a k.", "psi"])
-        full = F.pad(ids, (0, symbolworld.CONTEXT - ids.shape[1]))
+        ids = recipe_of.tokenize(pretrain_symbols.build_tokenizer(), ["a photo of a k.", "psi"])
+        full = F.pad(ids, (0, pretrain_symbols.CONTEXT - ids.shape[1]))
         with torch.no_grad():
             ours, theirs = recipe_of.encode_text(model, ids), model.encode_text(full, normalize=True)
         assert torch.allclose(ours, theirs, atol=1e-5)
@@ -267,7 +267,7 @@ class TestShipped:
 def zero_shot(model, examples):
     prompts = [recipe_of.PROMPT.format(name) for name in examples.names]
     with torch.no_grad():
-        text = recipe_of.encode_text(model, recipe_of.tokenize(symbolworld.build_tokenizer(), prompts))
+        text = recipe_of.encode_text(model, recipe_of.tokenize(pretrain_symbols.build_tokenizer(), prompts))
     return recipe_of.accuracy(text, examples)
 
 
@@ -293,16 +293,16 @@ class TestTraining:
         large = recipe_of.grow_vocabulary(recipe, small).eval()
         with torch.no_grad():
             one, other = (
-                recipe_of.encode_text(m, recipe_of.tokenize(symbolworld.build_tokenizer(stage), ["a photo of a k."]))
+                recipe_of.encode_text(
+                    m, recipe_of.tokenize(pretrain_symbols.build_tokenizer(stage), ["a photo of a k."])
+                )
                 for m, stage in ((small, 1), (large, 2))
             )
         assert torch.allclose(one, other, atol=1e-6)
 
     def test_seed_matters(self):
-        recipe = recipe_of.Recipe(tower="resnet", pool=64, batch=16)
-        other = dataclasses.replace(recipe, seed=1)
-        first = [next(loss for _, loss, _ in recipe_of.train(r, stop_after=1)) for r in (recipe, other)]
-        assert first[0] != first[1]
+        one, other = (recipe_of.build_model(recipe_of.Recipe(seed=seed)).text_projection for seed in (0, 1))
+        assert not torch.equal(one, other)
 
     def test_unknown_tower(self):
         with pytest.raises(ValueError, match="tower must be one of vit, resnet, not mlp"):

@@ -6,7 +6,7 @@
 The first runs for 10 to 30 minutes on one core and writes a folder that open_clip reads (`open_clip.create_model("local-dir:FOLDER")`), with
 `training.json` beside it: the recipe, a fingerprint of the data, losses and the quality of the weights as shipped. The second prints that quality.
 
-Two stages on the world of `fedaudit.backbones.symbolworld`. First both towers are trained on batches of two kinds. In *naming* batches a
+Two stages on the world of `fedaudit.backbones.pretrain_symbols`. First both towers are trained on batches of two kinds. In *naming* batches a
 caption says which symbol it is and little else, and every picture that the caption is true of is a positive. In *describing* batches captions name
 font, size, style, colours and ground, with CLIP's own loss. Without the first, colours are learned at once and symbols never; without the
 second, captions know no style. Looks start mild and widen; a linear head that names symbols helps the image tower and is thrown away.
@@ -36,7 +36,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from fedaudit.backbones.symbolworld import (
+from fedaudit.backbones.pretrain_symbols import (
     CHUNK,
     CONTEXT,
     FIRST,

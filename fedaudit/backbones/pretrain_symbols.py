@@ -194,7 +194,7 @@ def handwriting(text: str, rng: Rng) -> Tensor:
     pen = ImageDraw.Draw(mask)
     width, slant, narrow = int(rng.integers(8, 30)), rng.uniform(-0.3, 0.3), rng.uniform(0.6, 1.1)
     for stroke in text.split("|"):
-        corners = np.array([(int(x), int(y)) for x, y in stroke.lstrip("~").split()], float)
+        corners = np.array([(int(corner[0]), int(corner[1])) for corner in stroke.lstrip("~").split()], np.float64)
         path = corners + rng.normal(0, 0.25, corners.shape)
         if stroke.startswith("~"):
             path = rounded(path)
@@ -456,7 +456,7 @@ def _colours(n: int, severity: float, rng: Rng) -> tuple[Tensor, list[tuple[str,
         else:
             a = int(rng.integers(len(names)))
             far = np.flatnonzero(np.abs(values - values[a]).sum(1) > 0.9)
-            pairs.append((names[a], names[_pick(far, rng)]))
+            pairs.append((names[a], names[_pick(far.tolist(), rng)]))
     shades = np.array([[COLOURS[a], COLOURS[b]] for a, b in pairs]) + rng.normal(0, 0.05, (n, 2, 3))
     middle = shades.mean(1, keepdims=True)
     contrast = rng.uniform(1 - 0.5 * severity, 1, (n, 1, 1))
