@@ -1,0 +1,60 @@
+"""A real round of DP-FPL on the full-size architectures of the paper, randomly initialised, through the project's own loop."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedaudit.backbones.clip import load
+from fedaudit.backbones.clipsource import resolve_clip
+from fedaudit.executor import Executor
+from fedaudit.privacy.settings import Privacy
+from fedaudit.store import claim
+from fedaudit.tasks import drawings
+from fedaudit.tasks.labelled import Labelled, federate
+from trainers.base import Bench, Schedule, train
+from trainers.dpfpl import DPFPL, Params
+from trainers.exams import Recognition
+from trainers.prompts import Learner, Settings
+
+CLASSES, TRAIN, TEST = 4, 8, 2
+
+
+@pytest.fixture(scope="module")
+def federation():
+    rng = np.random.default_rng(0)
+    labels, tests = (np.repeat(np.arange(CLASSES), n) for n in (TRAIN, TEST))
+    drawn = [drawings.draw("neon", part.tolist(), rng) for part in (labels, tests)]
+    data = Labelled("neon", drawings.CLASSES[:CLASSES], drawn[0], labels, drawn[1], tests)
+    params = SimpleNamespace(partition="pathological", dirichlet=0.3, shots=0, reference_share=0.25)
+    return federate([data], params=params, clients=2, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("architecture", "width"), [("ViT-B-16", 512), ("RN50", 512)])
+@pytest.mark.parametrize("epsilon", [float("inf"), 0.4])
+def test_a_round_moves_the_prompts_and_leaves_the_model_alone(architecture, width, epsilon, federation, tmp_path):
+    clip = load(resolve_clip(architecture, "random"))
+    before = {name: t.clone() for name, t in clip.model.state_dict().items()}
+    settings = Settings(batch=4)
+    records = list(federation.records.values())
+    number = {name: i for i, name in enumerate(federation.classes)}
+    features = clip.encode(records, claim(tmp_path / "cache"), say=print)
+    learner = Learner(clip, features, {r.id: number[r.group] for r in records}, federation.classes, settings)
+    training = [[r.id for r in client.training_records] for client in federation.clients]
+    bench = Bench(learner, training, [r.id for r in federation.test])
+    schedule = Schedule(rounds=1, clients=2, per_round=2, seed=0)
+    method = DPFPL(Params(rank=4), settings).protected(Privacy(epsilon=epsilon), schedule, [len(t) for t in training])
+    local = [[r.group in client.classes for r in federation.test] for client in federation.clients]
+    with Executor(lambda: bench) as executor:
+        run = train(method, schedule, Recognition(local, 50), folder=claim(tmp_path / "run"), executor=executor,
+                    say=print, advance=lambda: None, crowd=50)  # fmt: skip
+    for k in range(2):
+        prompt, start = run.personal(0, k)["prompt"], method.prompt(run.broadcast(0))
+        assert prompt.shape == (16, width)
+        assert torch.isfinite(prompt).all()
+        assert not torch.equal(prompt, start)
+    assert ("noise" in run.round(0)) == np.isfinite(epsilon)
+    assert set(run.round(0)["utility"]["clients"]) == {"local", "neighbour", "overall"}
+    assert all(torch.equal(t, before[name]) for name, t in clip.model.state_dict().items())
