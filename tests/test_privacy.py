@@ -118,7 +118,7 @@ def test_a_wrong_setting_is_named_with_its_value(name, value):
 
 
 def test_without_clipping_there_is_no_finite_epsilon():
-    assert Privacy(clip_norm=math.inf).epsilon == math.inf
+    assert Privacy(epsilon=math.inf, clip_norm=math.inf).epsilon == math.inf
     with pytest.raises(ValueError, match="clip_norm must be finite"):
         Privacy(epsilon=1.0, clip_norm=math.inf)
 
@@ -553,7 +553,10 @@ def test_noise_that_the_settings_ask_for():
     nominal = noise_stds(Privacy(epsilon=0.5), far, steps=T, batch=B, records=[40])
     assert nominal == {name: nominal_std(sensitivity=s, steps=T, epsilon=0.5, delta=DELTA) for name, s in far.items()}
     for sigma in ("nominal", "calibrated"):
-        assert noise_stds(Privacy(sigma=sigma), far, steps=T, batch=B, records=[40]) == {"u": 0, "p_G": 0}
+        assert noise_stds(Privacy(epsilon=math.inf, sigma=sigma), far, steps=T, batch=B, records=[40]) == {
+            "u": 0,
+            "p_G": 0,
+        }
 
 
 # ---- who sees what
