@@ -107,14 +107,19 @@ def find(kind: str, name: str, *, flag: str) -> Plugin:
 
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[Any]:
-    """The dataclass `name` of a source file, executed without the rest of the file."""
-    node = next(n for n in _parse(path).body if isinstance(n, ast.ClassDef) and n.name == name)
+    """The dataclass `name` of a source file, executed without the rest of the file; a base class is imported, from a light module."""
+    body = _parse(path).body
+    node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == name)
+    bases = {ast.unparse(base) for base in node.bases}
     namespace: dict[str, Any] = {
         **vars(typing),
         **vars(dataclasses),
         "math": math,
         "__name__": f"params of {path.stem}",
     }
+    for statement in (n for n in body if isinstance(n, ast.ImportFrom)):
+        for base in bases & {alias.name for alias in statement.names}:
+            namespace[base] = getattr(importlib.import_module(str(statement.module)), base)
     exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
     return typing.cast(type[Any], namespace[name])
 

@@ -12,39 +12,24 @@ import numpy as np
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.drawings import CLASSES, DOMAINS, draw
 from fedaudit.tasks.labelled import Labelled, chosen, federate
+from fedaudit.tasks.partitioned import Partitioned
 
 LEARNER = "prompts"
 
 
 @dataclass(frozen=True)
-class Params:
+class Params(Partitioned):
     domain: str = field(
         default="neon", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or two as print+neon"}
     )
     train: int = field(default=48, metadata={"help": "training pictures of each class, held-out ones included"})
     test: int = field(default=20, metadata={"help": "test pictures of each class"})
-    partition: str = field(
-        default="pathological", metadata={"help": "of the classes over clients: pathological, dirichlet or dominant"}
-    )
-    dirichlet: float = field(default=0.3, metadata={"help": "concentration of the dirichlet partition"})
-    shots: int = field(
-        default=0,
-        metadata={"help": "records per class and client, held-out ones included; 0: all (16 of the dominant class)"},
-    )
-    reference_share: float = field(default=0.25, metadata={"help": "part of a client's records kept for thresholds"})
 
     def __post_init__(self) -> None:
         for name in ("train", "test"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.partition not in ("pathological", "dirichlet", "dominant"):
-            raise ValueError(f"partition must be pathological, dirichlet or dominant, not {self.partition}")
-        if not 1e-3 <= self.dirichlet <= 1e6:
-            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
-        if self.shots < 0 or (self.shots and self.partition == "dirichlet"):
-            raise ValueError(f"shots must be at least 0, and 0 with a dirichlet partition, not {self.shots}")
-        if not 0.05 <= self.reference_share <= 0.9:
-            raise ValueError(f"reference_share must lie between 0.05 and 0.9, not {self.reference_share}")
+        super().__post_init__()
 
 
 def glyphs(params: Params, *, clients: int, seed: int) -> Federation:
