@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.plan import Cell, Plan
-from fedaudit.progress import Progress
+from fedaudit.progress import Progress, nothing
+from fedaudit.training import COMPLETE
 
 TRIAL_RECORDS = 32
 TRIAL_STEPS = 8
@@ -26,8 +27,8 @@ def estimate(plan: Plan, progress: Progress) -> str:
 
 def _estimate_prompts(plan: Plan, progress: Progress) -> str:
     """By a few rounds of every kind of training, in folders that are thrown away."""
-    missing = [cell for cell in plan.cells if not (cell.analysis_folder / "complete.json").exists()]
-    untrained = {c.training_key: c for c in missing if not (c.training_folder / "complete.json").exists()}
+    missing = [cell for cell in plan.cells if not (cell.analysis_folder / COMPLETE).exists()]
+    untrained = {c.training_key: c for c in missing if not (c.training_folder / COMPLETE).exists()}
     kinds: dict[Any, list[Cell]] = {}
     for cell in untrained.values():
         kinds.setdefault(_kind(cell), []).append(cell)
@@ -69,7 +70,7 @@ def _trials(cells: Sequence[Cell], plan: Plan, progress: Progress) -> list[tuple
             with tempfile.TemporaryDirectory() as folder:
                 rounds = functools.partial(
                     train, method_of(cell, sizes), schedule_of(cell), exam, folder=claim(Path(folder)), executor=executor,
-                    say=progress.say, advance=_nothing, crowd=plan.settings.crowd,
+                    say=progress.say, advance=nothing, crowd=plan.settings.crowd,
                 )  # fmt: skip
                 rounds(until=1)
                 started = time.perf_counter()
@@ -80,9 +81,6 @@ def _trials(cells: Sequence[Cell], plan: Plan, progress: Progress) -> list[tuple
                 found.append(((time.perf_counter() - started) / timed, size))
             advance()
     return found
-
-
-def _nothing() -> None: ...
 
 
 def _head(plan: Plan, missing: int, untrained: int) -> list[str]:
@@ -101,8 +99,8 @@ def _estimate_adapters(plan: Plan, progress: Progress) -> str:
     from fedaudit.bench import federation_of, make_bench
     from trainers.base import generator, size
 
-    missing = [cell for cell in plan.cells if not (cell.analysis_folder / "complete.json").exists()]
-    untrained = [cell for cell in missing if cell.variant and not (cell.training_folder / "complete.json").exists()]
+    missing = [cell for cell in plan.cells if not (cell.analysis_folder / COMPLETE).exists()]
+    untrained = [cell for cell in missing if cell.variant and not (cell.training_folder / COMPLETE).exists()]
     bench = make_bench(plan, federation_of(plan), quiet=progress.quiet)
     with progress.stage("timing a step on this machine", 1) as advance:
         learner, state = bench.learner, bench.learner.initial(generator(0, "estimate"))

@@ -34,17 +34,14 @@ def _notes(plan: Plan) -> list[str]:
         "controls are the only check of it."
     )
     if plan.learner == "prompts":
-        half = (
-            "Clients train on about half of their records, by a coin for each: the others are held out, so that membership can be attacked later. "
-            "Accuracies are therefore those of half the data."
+        part = (
+            "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin for each of the others "
+            "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
         )
+        embedded = isinstance(plan.backbone, ClipSource) and plan.backbone.folder in EMBEDDED_CLIP.values()
         return [
-            *(
-                [small]
-                if isinstance(plan.backbone, ClipSource) and plan.backbone.folder in EMBEDDED_CLIP.values()
-                else []
-            ),
-            half,
+            *([small] if embedded else []),
+            part,
             "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
             "Nothing was attacked: what is claimed and proven stands without a measured lower bound.",
         ]

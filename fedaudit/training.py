@@ -7,7 +7,7 @@ from typing import Any
 
 from fedaudit.bench import Workshop
 from fedaudit.plan import Cell
-from fedaudit.progress import Progress
+from fedaudit.progress import Progress, nothing
 from fedaudit.store import Folder, claim
 
 COMPLETE = "complete.json"
@@ -129,11 +129,8 @@ def _train_block(bench: Any, job: tuple[Any, ...]) -> None:
             return
         folder.write_json("run.json", description)
         train(
-            method, schedule, exam, folder=folder, executor=executor, say=say, advance=_nothing,
+            method, schedule, exam, folder=folder, executor=executor, say=say, advance=nothing,
             crowd=method.settings.crowd, until=until,
         )  # fmt: skip
         if until == schedule.rounds:
             finish(folder)
-
-
-def _nothing() -> None: ...

@@ -98,9 +98,8 @@ def _variant(plugin: Plugin, values: Mapping[str, Any]) -> Variant:
         private = Privacy(epsilon=math.inf) if plugin.learner == "prompts" else None
         return Variant(plugin.name, parts[0], private)
     params, privacy = parts
-    if math.isinf(
-        privacy.epsilon
-    ):  # without noise nothing is clipped: one training, whatever the noisy ones beside it do
+    if math.isinf(privacy.epsilon):
+        # without noise nothing is clipped: one training, whatever the noisy ones beside it do
         privacy = Privacy(epsilon=math.inf, sampler=privacy.sampler)
     return Variant(plugin.name, params, privacy)
 

@@ -13,7 +13,7 @@ import torch
 from fedaudit import plugins
 from fedaudit.privacy import accountant, ledger
 from fedaudit.privacy.accountant import calibrated_stds, noise_stds, nominal_std, provable
-from fedaudit.privacy.clipping import add_noise, clipped_mean, fraction_clipped
+from fedaudit.privacy.clipping import add_noise, clipped_mean
 from fedaudit.privacy.ledger import Ledger, Mechanism, RoundNoise, Turn
 from fedaudit.privacy.settings import Privacy
 
@@ -183,13 +183,6 @@ def test_zero_gradients_empty_batches_and_broken_gradients():
 def test_misuse_of_clipping_is_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
         clipped_mean(torch.ones(2, 3, 4), **wrong, norm=1.0, batch=2)
-
-
-def test_fraction_clipped_counts_records_that_are_longer():
-    gradients = torch.tensor([[[3.0], [1.0], [9.0]], [[0.5], [1.5], [9.0]], [[2.0], [0.0], [9.0]]])
-    weights = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    assert fraction_clipped(gradients, weights, norm=1.0).tolist() == [0.5, pytest.approx(1 / 3), 0.0]
-    assert fraction_clipped(gradients, norm=1.0).tolist() == [pytest.approx(2 / 3), pytest.approx(1 / 3), 1.0]
 
 
 def test_record_clipping_keeps_its_sensitivity_over_random_neighbours():

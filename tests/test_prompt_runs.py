@@ -1,38 +1,22 @@
 """The command on prompt methods as a user runs it, on a tiny setting: same numbers again, after kills and after damage."""
 
 import json
-import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.test_end_to_end import ROOT, contents, report
+from tests.whole_runs import Job, contents, report
 
-TINY = "--method dpfpl,promptfl --rounds 22 --clients 4 --train 12 --test 2 --threads 2".split()
+JOB = Job("--method dpfpl,promptfl --rounds 22 --clients 4 --train 12 --test 2 --threads 2".split())
 pytestmark = pytest.mark.slow
-
-
-def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, str(ROOT / "audit.py"), *TINY, *more, "--out", str(out)]
-
-
-def audit(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(out, *more), capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
-    done = audit(out)
+    done = JOB.audit(out)
     return out, done, report(done)
 
 
@@ -58,18 +42,13 @@ def test_leaves_a_report_with_utility_and_privacy(whole):
 
 def test_the_same_command_again_reuses_everything(whole):
     out, _, folder = whole
-    before = contents(out)
-    again = audit(out)
-    assert "reused: report" in again.stderr
-    assert "training" not in again.stderr
-    assert report(again) == folder
-    assert contents(out) == before
+    JOB.check_reuse(out, folder)
 
 
 def test_a_larger_sweep_trains_only_what_is_new(whole, tmp_path):
     out, _, folder = whole
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
-    done = audit(tmp_path, "--method", "dpfpl", "--epsilon", "0.1,0.4")
+    done = JOB.audit(tmp_path, "--method", "dpfpl", "--epsilon", "0.1,0.4")
     assert "reused: analysis of dpfpl:epsilon=0.1, seed 0" in done.stderr
     assert "training 1 of 1 runs" in done.stderr
     before = json.loads((folder / "findings.json").read_text())
@@ -80,7 +59,7 @@ def test_a_larger_sweep_trains_only_what_is_new(whole, tmp_path):
 
 def test_findings_do_not_depend_on_workers_or_place(whole, tmp_path):
     _, _, folder = whole
-    alone = report(audit(tmp_path / "elsewhere", "--threads", "1"))
+    alone = report(JOB.audit(tmp_path / "elsewhere", "--threads", "1"))
     assert contents(alone) == contents(folder)
 
 
@@ -96,49 +75,20 @@ STAGES = {
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_and_repeated_ends_with_the_same_bytes(stage, whole, tmp_path):
-    _, _, folder = whole
-    running = subprocess.Popen(command(tmp_path), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT)
-    while not list(tmp_path.glob(STAGES[stage])):
-        assert running.poll() is None, "ended before the stage was seen"
-        time.sleep(0.01)
-    os.kill(running.pid, signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL
-    again = report(audit(tmp_path))
-    assert contents(again) == contents(folder)
+    JOB.check_kill(STAGES[stage], whole[2], tmp_path)
 
 
 def test_a_flipped_byte_in_a_checkpoint_is_named_and_repaired(whole, tmp_path):
     out, _, folder = whole
-    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
-    victim = next(tmp_path.glob("runs/dpfpl-epsilon-0.1*/round-011.safetensors"))
-    intact = victim.read_bytes()
-    victim.write_bytes(intact[:-5] + bytes([intact[-5] ^ 4]) + intact[-4:])
-    for done in [*tmp_path.glob("analyses/*/complete.json"), *tmp_path.glob("reports/*/complete.json")]:
-        done.unlink()
-    again = audit(tmp_path)
-    assert f"{victim} is damaged; computing it again" in again.stderr
-    assert victim.read_bytes() == intact
-    assert contents(report(again)) == contents(folder)
+    JOB.check_repair("runs/dpfpl-epsilon-0.1*/round-011.safetensors", out, folder, tmp_path)
 
 
 def test_two_processes_with_the_same_command_share_the_work(whole, tmp_path):
-    _, _, folder = whole
-    both = [
-        subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        for _ in range(2)
-    ]
-    said = [p.communicate()[1] for p in both]
-    assert [p.returncode for p in both] == [0, 0], said
-    assert any("another process works on" in text for text in said)
-    assert contents(next((tmp_path / "reports").iterdir())) == contents(folder)
+    JOB.check_two_processes(whole[2], tmp_path)
 
 
 def test_dry_run_says_what_would_happen_and_trains_nothing(tmp_path):
-    done = audit(tmp_path, "--dry-run")
-    assert "0 on disk; 4 trainings to run: 22 rounds, 4 of 4 clients a round" in done.stdout
-    assert re.search(r"about \d+ minutes? with 2 workers", done.stdout)
-    assert not (tmp_path / "runs").exists()
-    assert not (tmp_path / "reports").exists()
+    JOB.check_dry_run(tmp_path, "4 trainings to run: 22 rounds, 4 of 4 clients a round", "2 workers")
 
 
 @pytest.mark.parametrize("words", ["--method fedotp --match ot --rounds 2", "--method zeroshot,local,fedpgp --rounds 3",
@@ -149,7 +99,5 @@ def test_dry_run_says_what_would_happen_and_trains_nothing(tmp_path):
                                    "--task digits --method dpfpl --partition dirichlet --rounds 2"])  # fmt: skip
 def test_every_way_of_training_ends_with_a_report(words, tmp_path):
     small = "--clients 4 --threads 2" + ("" if "digits" in words else " --train 12 --test 2")
-    command = [sys.executable, str(ROOT / "audit.py"), *small.split(), *words.split(), "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    done = Job([*small.split(), *words.split()]).audit(tmp_path)
     assert (report(done) / "index.html").exists()

@@ -48,11 +48,9 @@ class Update:
     """What one client makes of a broadcast: what it sends, and what it keeps to itself."""
 
     upload: State
-    private: (
-        State  # what it holds after the round (its whole model, or its part of it); for the owner and for evaluation
-    )
+    private: State  # what it holds after the round, its whole model or its part of it; for the owner and for evaluation
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the server learns beside the tensors
-    noised: Noised = field(default_factory=lambda: Noised())
+    noised: Noised = field(default_factory=Noised)
 
 
 @dataclass(frozen=True)
@@ -71,15 +69,6 @@ Model = Callable[[State], State]
 def plain(state: State) -> State:
     """The model of methods whose states are adapters as they are."""
     return state
-
-
-class Learner(Protocol):
-    """What is trained: see `trainers.lora.Learner` and `trainers.prompts.Learner`."""
-
-    def initial(self, generator: torch.Generator) -> State: ...
-    def work(
-        self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
-    ) -> list[Update]: ...
 
 
 @dataclass(frozen=True)
@@ -176,7 +165,11 @@ class Exam(Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """What every worker holds: a learner with its data, and who trains on which records (ids)."""
+    """What every worker holds: a learner with its data, and who trains on which records (ids).
+
+    A learner has `initial(generator)`, which methods start from, `work(method, received, own, clients)`, the updates of some clients,
+    and what its exam asks of it: see `trainers.lora.Learner` and `trainers.prompts.Learner`.
+    """
 
     learner: Any
     training: Sequence[Sequence[str]]

@@ -35,9 +35,8 @@ INITIAL_STD = 0.02  # of the random start, per coordinate (CoOp)
 ROWS = 8  # clients times records of one backward pass are at least so many; measured on two kinds of text encoder
 EVALUATED = 256  # test images at once
 
-Scores = Callable[
-    [Tensor, Tensor], Tensor
-]  # text features [N, .., C, E], images [N or 1, B, ..] to similarities [N, B, C]
+# text features [N, .., C, E] and images [N or 1, B, ..] to similarities [N, B, C]
+Scores = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,8 @@ class Cohort:
         sample = poisson_batch if self._protection.privacy.sampler == "poisson" else epoch_batch
         chosen = [[c.records[i] for i in sample(c, self._protection.batch)] for c in self.clients]
         longest = max(1, *map(len, chosen))
-        padded = [
-            (records or [c.records[0]])[:1] * (longest - len(records))
-            for records, c in zip(chosen, self.clients, strict=True)
-        ]
-        ids = [r for records, more in zip(chosen, padded, strict=True) for r in (*records, *more)]
+        padding = [[c.records[0]] * (longest - len(records)) for records, c in zip(chosen, self.clients, strict=True)]
+        ids = [r for records, more in zip(chosen, padding, strict=True) for r in (*records, *more)]
         images = self.learner.images(ids, patches=self._patches)
         shape = len(self.clients), longest
         return Batch(

@@ -27,14 +27,6 @@ def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, 
     return total / batch if how == "record" else total
 
 
-def fraction_clipped(gradients: Tensor, weights: Tensor | None = None, *, norm: float) -> Tensor:
-    """Share [N] of each client's gradients [R, N, ...], those of weight 1, that are longer than `norm`; 0 without any."""
-    long = (_norms(gradients) > norm).to(gradients.dtype)
-    if weights is None:
-        weights = torch.ones_like(long)
-    return (long * weights).sum(0) / weights.sum(0).clamp(min=1)
-
-
 def add_noise(mean: Tensor, std: float, generators: Sequence[torch.Generator]) -> Tensor:
     """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; that of row i is drawn from generators[i], whoever else takes part."""
     if not 0 <= std < math.inf:

@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,10 +163,3 @@ def dirichlet_proportions(
 ) -> NDArray[np.float64]:
     """Class proportions [clients, classes] of each client, Dirichlet(concentration) (FedRand, section 4.1)."""
     return rng.dirichlet(np.full(classes, concentration), size=clients)
-
-
-def check_positive(params: Any, names: Sequence[str]) -> None:
-    """Raise ValueError for the first field in `names` that is not positive."""
-    for name in names:
-        if not getattr(params, name) > 0:
-            raise ValueError(f"{name} must be positive, not {getattr(params, name)}")

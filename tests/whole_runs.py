@@ -1,0 +1,93 @@
+"""The command as a user runs it, and what every job of it promises: the same bytes after kills, damage and a second process."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """One tiny setting of the command."""
+
+    words: Sequence[str]
+
+    def command(self, out: Path, *more: str) -> list[str]:
+        return [sys.executable, str(ROOT / "audit.py"), *self.words, *more, "--out", str(out)]
+
+    def audit(self, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(self.command(out, *more), capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def check_reuse(self, out: Path, folder: Path) -> None:
+        """The same command again only shows its report, `folder`."""
+        before = contents(out)
+        again = self.audit(out)
+        assert "reused: report" in again.stderr
+        assert "training" not in again.stderr
+        assert report(again) == folder
+        assert contents(out) == before
+
+    def check_kill(self, seen: str, folder: Path, out: Path) -> None:
+        """Killed when the file `seen` (a pattern) is there and repeated, it ends with the bytes of the report `folder`."""
+        running = subprocess.Popen(self.command(out), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT)
+        while not list(out.glob(seen)):
+            assert running.poll() is None, "ended before the stage was seen"
+            time.sleep(0.01)
+        os.kill(running.pid, signal.SIGKILL)
+        assert running.wait() == -signal.SIGKILL
+        again = report(self.audit(out))
+        assert contents(again) == contents(folder)
+
+    def check_repair(self, checkpoint: str, whole: Path, folder: Path, out: Path) -> None:
+        """A flipped byte in a checkpoint (a pattern) of a copy of the finished run `whole` is named and repaired."""
+        shutil.copytree(whole, out, dirs_exist_ok=True)
+        victim = next(out.glob(checkpoint))
+        intact = victim.read_bytes()
+        victim.write_bytes(intact[:-5] + bytes([intact[-5] ^ 4]) + intact[-4:])
+        for done in [*out.glob("analyses/*/complete.json"), *out.glob("reports/*/complete.json")]:
+            done.unlink()
+        again = self.audit(out)
+        assert f"{victim} is damaged; computing it again" in again.stderr
+        assert victim.read_bytes() == intact
+        assert contents(report(again)) == contents(folder)
+
+    def check_two_processes(self, folder: Path, out: Path) -> list[str]:
+        """Two processes at once end with the bytes of the report `folder`; returns what each said."""
+        both = [
+            subprocess.Popen(self.command(out), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+            for _ in range(2)
+        ]
+        said = [p.communicate()[1] for p in both]
+        assert [p.returncode for p in both] == [0, 0], said
+        assert any("another process works on" in text for text in said)
+        assert contents(next((out / "reports").iterdir())) == contents(folder)
+        return said
+
+    def check_dry_run(self, out: Path, to_run: str, workers: str) -> None:
+        done = self.audit(out, "--dry-run")
+        assert f"0 on disk; {to_run}" in done.stdout
+        assert re.search(rf"about \d+ minutes? with {workers}", done.stdout)
+        assert not (out / "runs").exists()
+        assert not (out / "reports").exists()
+
+
+def report(done: subprocess.CompletedProcess[str]) -> Path:
+    """The folder of the report that a command named."""
+    found = re.search(r"^report: (.*)$", done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    return Path(found[1]).parent
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
