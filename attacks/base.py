@@ -8,21 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attacks.threats import THREAT_MODELS, LacksCapability, require
 from trainers.base import State, Transcript
 
-THREAT_MODELS: dict[str, frozenset[str]] = {
-    "released-model": frozenset({"broadcasts"}),
-    "server": frozenset({"broadcasts", "uploads"}),
-    "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with
-}
-
-
-class LacksCapability(PermissionError):
-    """An attack asked its view for something that the threat model does not give."""
-
-    def __init__(self, threat_model: str, capability: str) -> None:
-        able = ", ".join(name for name, given in THREAT_MODELS.items() if capability in given)
-        super().__init__(f"the threat model {threat_model} does not see {capability} (these do: {able})")
+__all__ = ["THREAT_MODELS", "Candidates", "LacksCapability", "View"]
 
 
 @dataclass(frozen=True)
@@ -46,9 +35,17 @@ class View:
         self.rounds = transcript.schedule.rounds
         self.clients = range(transcript.schedule.clients)
 
+    @property
+    def public(self) -> State:
+        """The start of training, which everybody knows."""
+        return self._transcript.broadcast(0)
+
+    def gives(self, capability: str) -> bool:
+        """Whether the threat model has a capability."""
+        return capability in THREAT_MODELS[self.threat_model]
+
     def _require(self, capability: str) -> None:
-        if capability not in THREAT_MODELS[self.threat_model]:
-            raise LacksCapability(self.threat_model, capability)
+        require(self.threat_model, capability)
 
     def broadcast(self, r: int) -> State:
         """The global state at the start of round r, as sent; `broadcast(rounds)` is the released model, `broadcast(0)` public."""
@@ -69,6 +66,11 @@ class View:
         """Names of the tensors that a client's message of round r did not hold; the method, and so this, is public."""
         self._require("uploads")
         return self._transcript.kept(r, client)
+
+    def personal(self, client: int) -> State:
+        """The personalised prompt that a client releases: the sum, not its parts."""
+        self._require("personal prompts")
+        return self._transcript.released(client)
 
     def private(self, client: int) -> State | None:
         """A client's own model after its last participation; None if it never took part, or if the run does not hold it."""

@@ -14,9 +14,9 @@ class Finding:
     task: str
     seed: int
     threat_model: str
-    way: str  # which model the adversary holds: final, exact, literal, newest, server-fill, true state
+    way: str  # which model the adversary holds: prompt, final, rebuilt, exact, literal, newest, server-fill, true state
     population: str  # whose records count as members
-    nonmembers: str  # "held-out" (same distribution) or "novel objects" (the papers' own split)
+    nonmembers: str  # "held-out" (same distribution), "novel objects" (the papers' own split), "other clients", "left-out canaries"
     signal: str
     headline: bool  # fixed before looking
     metric: str  # auroc, balanced_accuracy, tpr@10%, tpr@1%, tpr@0.1%
@@ -45,6 +45,7 @@ class Finding:
     claimed: str | None = None
     provable: str | None = None
     measured: str | None = None
+    best_of: int | None = None  # the best of so many attacks: its interval and verdict are corrected for picking it
 
 
 @dataclass(frozen=True, kw_only=True)

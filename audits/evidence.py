@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,15 +9,11 @@ import pandas as pd
 
 from attacks.base import View
 from attacks.rebuild import rebuild_all
-from audits import ranking
 from audits.comparisons import Attacked, Comparison, by_round, comparisons
+from audits.figures import EXPOSED, clients_table, curve, picture
 from audits.membership import LOSS, STRONGEST, headline_signals, measure
 from fedaudit.tasks.base import IMAGE, Federation, client_name
 from trainers.base import State, Transcript, size
-
-CURVE_POINTS = 40
-EXPOSED = 8  # records shown as pictures
-SHOWN = 256  # pixels a side, at most
 
 
 def evidence(
@@ -30,10 +25,8 @@ def evidence(
     rows = comparisons(run)
     return {
         "rounds": _rounds(run, transcript, signals, confidence),
-        "clients": _clients(rows, signals),
-        "curves": pd.concat(
-            [_curve(c, s, confidence) for c in rows if c.nonmembers == "held-out" for s in signals[:2]]
-        ),
+        "clients": clients_table(rows, signals),
+        "curves": pd.concat([curve(c, s, confidence) for c in rows if c.nonmembers == "held-out" for s in signals[:2]]),
         "scores": _scores(run, rows, signals),
         "tokens": _tokens(run, words),
         "exposed": _exposed(run, federation),
@@ -63,7 +56,7 @@ def _strongest(run: Attacked) -> Comparison:
 def _ranked(run: Attacked) -> pd.DataFrame:
     """Candidates by falling score of the strongest signal under the strongest row."""
     row = _strongest(run)
-    scored = row.scores.assign(client=row.client, member=row.member, record=row.base.record)
+    scored = row.scores.assign(client=row.client, member=row.member, record=row.record)
     return scored.sort_values([STRONGEST, "record"], ascending=[False, True])
 
 
@@ -88,52 +81,19 @@ def _rounds(run: Attacked, transcript: Transcript, signals: Sequence[str], confi
     return pd.DataFrame(rows)
 
 
-def _clients(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
-    found = []
-    for c in rows:
-        if c.nonmembers == "held-out" and c.population != "last-round members":
-            for signal in signals:
-                values = ranking.client_auroc(c.scores[signal], c.member, c.client)[1]
-                for client, auroc in values.items():
-                    own = c.client == client
-                    members = int(c.member[own].sum())
-                    found.append((c.threat_model, c.way, str(client), signal, auroc, members, int(own.sum()) - members))
-    names = ["threat_model", "way", "client", "signal", "auroc", "members", "nonmembers"]
-    return pd.DataFrame(found, columns=names)
-
-
-def _curve(c: Comparison, signal: str, confidence: float) -> pd.DataFrame:
-    """ROC with band: of one model a bootstrap over clients and records; of one model per client the mean of the clients' curves."""
-    values = c.scores[signal].to_numpy()
-    sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
-    floor = 1 / (min(sizes) if c.per_client else sum(sizes))
-    grid = np.geomspace(floor, 1, CURVE_POINTS)
-    if c.per_client:
-        single = [ranking.roc_band(values[own], c.member[own], c.client[own], fpr_grid=grid, resamples=2)[0]
-                  for name in np.unique(c.client) for own in [c.client == name]]  # fmt: skip
-        from scipy.stats import t
-
-        tpr = np.mean(single, axis=0)
-        half = 0 * tpr + np.nan
-        if len(single) > 1:
-            half = t.ppf((1 + confidence) / 2, len(single) - 1) * np.std(single, axis=0, ddof=1) / len(single) ** 0.5
-        low, high = np.clip(tpr - half, 0, 1), np.clip(tpr + half, 0, 1)
-    else:
-        tpr, low, high = ranking.roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
-    where = {name: getattr(c, name) for name in ("threat_model", "way", "population", "nonmembers")}
-    return pd.DataFrame({**where, "signal": signal, "fpr": grid, "tpr": tpr, "low": low, "high": high, "floor": floor})
-
-
 def _scores(run: Attacked, rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
     """Scores of candidates, with the truth: for histograms and for the reader's own analysis."""
     frames = []
+    kinds = {
+        "held-out": ("member", "held-out"), "novel objects": ("member", "novel"), "left-out canaries": ("canary", "left-out canary"),
+    }  # fmt: skip
     for c in rows:
         if c.population == "last-round members":
             continue
         keep = ~c.member if c.nonmembers == "novel objects" else np.full(len(c.member), True)
-        kind = np.where(c.member, "member", "held-out" if c.nonmembers == "held-out" else "novel")
+        kind = np.where(c.member, *kinds[c.nonmembers])
         shown = c.scores[list(signals)].assign(
-            threat_model=c.threat_model, way=c.way, client=c.client, record=c.base.record, kind=kind
+            threat_model=c.threat_model, way=c.way, client=c.client, record=c.record, kind=kind
         )
         frames.append(shown[keep])
     return pd.concat(frames, ignore_index=True)
@@ -143,7 +103,7 @@ def _tokens(run: Attacked, words: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     row = _strongest(run)
     frames = []
     for panel, record in panels(run):
-        at = int(np.flatnonzero(row.base.record == record)[0])
+        at = int(np.flatnonzero(row.record == record)[0])
         now, before = row.scores.iloc[at], row.base.iloc[at]
         frames.append(
             pd.DataFrame(
@@ -163,23 +123,17 @@ def _tokens(run: Attacked, words: Mapping[str, Sequence[str]]) -> pd.DataFrame:
 
 
 def _exposed(run: Attacked, federation: Federation) -> pd.DataFrame:
-    from PIL import Image
-
     ranked = _ranked(run)
     others = ranked[~ranked.member][STRONGEST].to_numpy()
     records = federation.records
     several = len({r.prompt for r in records.values()}) > 1  # else the instruction says nothing about a record
     rows = []
     for rank, (_, row) in enumerate(ranked[ranked.member].head(EXPOSED).iterrows(), 1):
-        png = io.BytesIO()
-        picture = Image.fromarray(records[row.record].image)
-        picture.thumbnail((SHOWN, SHOWN))
-        picture.save(png, "PNG")
         score = float(row[STRONGEST])
         percentile = 100 * float(np.mean(others < score))
         record = records[row.record]
         asked = record.prompt.partition(IMAGE)[2].strip() if several else ""
-        rows.append((rank, record.id, row.client, score, score, percentile, asked, record.text, png.getvalue()))
+        rows.append((rank, record.id, row.client, score, score, percentile, asked, record.text, picture(record)))
     names = ["rank", "record", "client", "score", "gain", "percentile", "asked", "caption", "png"]
     return pd.DataFrame(rows, columns=names)
 

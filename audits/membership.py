@@ -7,22 +7,29 @@ interval is clear of 0.5, and the attack beats both controls on the same records
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from audits import ranking
+from audits import ranking, stratified
 from audits.base import Finding
-from audits.comparisons import Attacked, Comparison, comparisons
+from audits.comparisons import COIN, Attacked, Comparison, comparisons
 from audits.ranking import Interval
+from audits.targets import AttackedPrompts, target_comparisons
+from audits.thresholds import numbers, thresholded
+from audits.verdicts import off_half, sentence, verdict_of
 
-FPRS = (0.1, 0.01, 0.001)
 CONTROL_CONFIDENCE = 0.99  # a control is called off 0.5 at this level: two controls stand beside every row
 LOSS = "loss/caption"
 STRONGEST = "loss-base/caption"
+UNMEASURED = "not measured: needs canaries"
+
+Words = (
+    Mapping[str, str] | Callable[[str], Mapping[str, str]]
+)  # claimed, provable (and measured), of every threat model or by it
 
 
 @dataclass(frozen=True)
@@ -35,204 +42,194 @@ class Params:
 
 
 def headline_signals(attack_signal: str) -> tuple[str, str]:
-    """The two scores that were fixed before looking: the attack's own and the strongest sibling."""
+    """The two scores of LoRA that were fixed before looking: the attack's own and the strongest sibling."""
     return attack_signal, STRONGEST
 
 
 def membership(
-    run: Attacked, params: Params, *, attack_signal: str, names: dict[str, Any], epsilon: Mapping[str, str]
+    run: Attacked, params: Params, *, attack_signal: str, names: dict[str, Any], epsilon: Words
 ) -> list[Finding]:
     """All findings of an attacked run; `names` holds method, attack, task and seed, `epsilon` what is claimed and provable in words."""
     found = []
+    headline = headline_signals(attack_signal)
     for comparison in comparisons(run):
-        for signal in dict.fromkeys((*headline_signals(attack_signal), LOSS)):
-            shared = names | {
-                "threat_model": comparison.threat_model,
-                "way": comparison.way,
-                "population": comparison.population,
-                "nonmembers": comparison.nonmembers,
-                "signal": signal,
-                "headline": signal in headline_signals(attack_signal),
-                "confidence": params.confidence,
-            }
+        for signal in dict.fromkeys((*headline, LOSS)):
+            shared = names | {"headline": signal in headline}
             found += _rows(comparison, signal, shared, params.confidence, epsilon)
+    return found
+
+
+def prompt_membership(run: AttackedPrompts, params: Params, *, names: dict[str, Any], epsilon: Words) -> list[Finding]:
+    """All findings about prompts: every attack's headline score and, corrected for picking it, the best of them; `names` holds method, task, seed."""
+    found = []
+    for comparison in target_comparisons(run):
+        rows: list[Finding] = []
+        for attack, signal in run.headline.items():
+            if signal in comparison.scores:
+                shared = names | {"attack": attack, "headline": True}
+                rows += _rows(comparison, signal, shared, params.confidence, epsilon)
+        found += rows + _best(comparison, rows, names, params.confidence, epsilon)
     return found
 
 
 def measure(comparison: Comparison, values: Any, confidence: float) -> Interval:
     """AUROC of `values` on a comparison's records: pooled for one model, the mean over clients for one model each."""
-    if comparison.per_client:
-        return ranking.client_auroc(values, comparison.member, comparison.client, confidence=confidence)[0]
-    return ranking.auroc(values, comparison.member, comparison.client, confidence=confidence)
+    c = comparison
+    if c.unit == "records":
+        return stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
+    if c.per_client:
+        return ranking.client_auroc(values, c.member, c.client, confidence=confidence)[0]
+    return ranking.auroc(values, c.member, c.client, confidence=confidence)
 
 
 def _beats(comparison: Comparison, values: Any, control: Any, confidence: float) -> Interval:
-    compare = ranking.client_auroc_difference if comparison.per_client else ranking.auroc_difference
-    return compare(values, control, comparison.member, comparison.client, confidence=confidence)
+    c = comparison
+    if c.unit == "records":
+        return stratified.stratified_auroc_difference(
+            values, control, c.member, c.client, within=c.within, confidence=confidence
+        )
+    compare = ranking.client_auroc_difference if c.per_client else ranking.auroc_difference
+    return compare(values, control, c.member, c.client, confidence=confidence)
+
+
+def simultaneous(confidence: float, comparisons: int) -> float:
+    """Confidence of each of several intervals that hold all at once (Bonferroni): whichever is picked, it is covered."""
+    return 1 - (1 - confidence) / comparisons
 
 
 def _rows(
-    comparison: Comparison, signal: str, shared: dict[str, Any], confidence: float, epsilon: Mapping[str, str]
+    comparison: Comparison, signal: str, shared: dict[str, Any], confidence: float, epsilon: Words
 ) -> list[Finding]:
-    values, base_values = comparison.scores[signal], comparison.base[signal]
-    auroc = measure(comparison, values, confidence)
-    constant = base_values.nunique() == 1
-    controls = {"blind": comparison.blind} | ({} if constant else {"base": base_values})
-    shown = {name: measure(comparison, control, confidence) for name, control in controls.items()}
-    off = [name for name, c in controls.items() if _off_half(measure(comparison, c, CONTROL_CONFIDENCE))]
-    differences = [_beats(comparison, values, control, confidence) for control in controls.values()]
-    verdict = _verdict(auroc, off, differences, exchangeable=comparison.nonmembers == "held-out")
-    counts: dict[str, Any] = {
-        "members": auroc.members,
-        "nonmembers_n": auroc.nonmembers,
-        "clients": _clients(comparison),
-    }
-    rows = [
-        Finding(
-            **shared,
-            **counts,
-            **_numbers(auroc),
-            metric="auroc",
-            interval=auroc.how,
-            **{f"{name}_{end}": getattr(i, end) for name, i in shown.items() for end in ("value", "low", "high")},
-            base_note="n/a: constant on the base" if constant else None,
-            detectable=ranking.detectable(auroc.members, auroc.nonmembers, counts["clients"], confidence=confidence),
-            verdict=verdict,
-            sentence=_sentence(comparison, signal, auroc, verdict, off),
-            claimed=epsilon["claimed"],
-            provable=epsilon["provable"],
-            measured="not measured: needs canaries",
-        )
-    ]
-    if comparison.nonmembers == "held-out":
-        rows += _thresholded(comparison, signal, shared, counts, confidence)
-    return rows
+    """The AUROC, and where a coin made the non-members what thresholds give, of the records that have a score."""
+    c = comparison.having(comparison.scores[signal])
+    if not c.measurable:
+        return [_not_measurable(c, shared | {"signal": signal, "confidence": confidence}, epsilon)]
+    auroc = measure(c, c.scores[signal], confidence)
+    about = _about(c, signal, shared, auroc, confidence)
+    rows = [_auroc(c, about, auroc, epsilon)]
+    return rows + thresholded(c, about) if c.nonmembers in COIN else rows
 
 
-def _thresholded(
-    comparison: Comparison, signal: str, shared: dict[str, Any], counts: dict[str, Any], confidence: float
+def _best(
+    comparison: Comparison, rows: Sequence[Finding], shared: dict[str, Any], confidence: float, epsilon: Words
 ) -> list[Finding]:
-    """Balanced accuracy, and TPR at fixed FPRs with thresholds from further held-out records."""
-    values, member, client = comparison.scores[signal], comparison.member, comparison.client
-    accuracy = ranking.balanced_accuracy(
-        values, member, client, confidence=confidence, per_client=comparison.per_client
+    """Of several attacks on a comparison the one with the highest AUROC, by an interval that holds for all of them at once."""
+    if not rows:
+        return []
+    values = [-1.0 if f.metric != "auroc" or f.value is None else f.value for f in rows]
+    top, of = rows[int(np.argmax(values))], sum(value >= 0 for value in values)
+    if of < 2:
+        return []
+    c = comparison.having(comparison.scores[top.signal])
+    auroc = measure(c, c.scores[top.signal], simultaneous(confidence, of))
+    about = _about(c, top.signal, shared | {"attack": top.attack, "headline": False}, auroc, confidence)
+    return [_auroc(c, about, auroc, epsilon, best_of=of)]
+
+
+def _about(c: Comparison, signal: str, shared: dict[str, Any], auroc: Interval, confidence: float) -> dict[str, Any]:
+    """What all findings about a score on a comparison have in common."""
+    clients = auroc.clients if c.unit == "records" else len(set(c.client[c.member]))
+    sizes = {"members": auroc.members, "nonmembers_n": auroc.nonmembers, "clients": clients}
+    return shared | _place(c) | {"signal": signal, "confidence": confidence} | sizes
+
+
+def _not_measurable(c: Comparison, shared: dict[str, Any], epsilon: Words) -> Finding:
+    """Too few records of a kind have the score."""
+    members, others = int(c.member.sum()), int((~c.member).sum())
+    return Finding(
+        **shared,
+        **_place(c),
+        **_claims(epsilon, c.threat_model),
+        metric="auroc",
+        value=None,
+        low=None,
+        high=None,
+        members=members,
+        nonmembers_n=others,
+        clients=len(set(c.client[c.member])),
+        interval="none",
+        status=f"not measurable ({min(members, others)})",
     )
-    rows = [Finding(**shared, **counts, **_numbers(accuracy), metric="balanced_accuracy", interval=accuracy.how)]
-    reference = {name: frame[signal].to_numpy() for name, frame in comparison.reference.items()}
-    if not any(map(len, reference.values())):
-        return rows  # a run without further held-out records has no thresholds
-    for fpr in FPRS:
-        found = ranking.tpr_at_fpr(
-            values,
-            member,
-            client,
-            fpr,
-            reference=reference if comparison.per_client else reference[""],
-            confidence=confidence,
-        )
-        rows.append(
-            Finding(
-                **shared,
-                **counts,
-                **_numbers(found),
-                metric=f"tpr@{100 * fpr:g}%",
-                interval="over clients; threshold from reference records",
-                status=found.status,
-                realised_fpr=_number(found.realised_fpr),
-                realised_low=_number(found.realised_low),
-                realised_high=_number(found.realised_high),
-            )
-        )
-    return rows
 
 
-def _verdict(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> str:
-    """One of the three verdicts; where members and non-members are of two distributions, nothing can show a leak."""
-    if off:
-        return "confounded"
-    if _covers_half(auroc):
-        return "no leak found"
-    above = auroc.low > 0.5
-    clear = all(d.low > 0 if above else d.high < 0 for d in differences)
-    return "leak" if clear and exchangeable else "confounded"
-
-
-def _off_half(control: Interval) -> bool:
-    """A control's interval excludes 0.5, or it separates perfectly (with few clients the exact bound is wide)."""
-    return not _covers_half(control) or control.value in (0.0, 1.0)
-
-
-def _covers_half(interval: Interval) -> bool:
-    return interval.low <= 0.5 <= interval.high
-
-
-WHO = {
-    ("released-model", "final"): "whoever holds the released model",
-    ("server", "exact"): "the server, from messages that held a whole model,",
-    ("server", "literal"): "the server, rebuilding clients as the paper does,",
-    ("server", "newest"): "the server, rebuilding clients from their newest messages,",
-    ("server", "server-fill"): "the server, filling what it did not receive with its aggregate,",
-    ("owner", "true state"): "the owner of a client's true model (the upper bound)",
-}
-CONTROL = {"base": "the untrained base model", "blind": "a classifier that never sees a model"}
-
-
-def _sentence(comparison: Comparison, signal: str, auroc: Interval, verdict: str, off: Sequence[str]) -> str:
-    """The verdict in plain language, with its number."""
-    who = WHO[comparison.threat_model, comparison.way]
-    number = f"AUROC {auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}] by {in_words(signal)}"
-    against = (
-        "held-out records of the same clients" if comparison.nonmembers == "held-out" else "records with novel objects"
+def _auroc(
+    c: Comparison, about: dict[str, Any], auroc: Interval, epsilon: Words, best_of: int | None = None
+) -> Finding:
+    """An AUROC with its controls and verdict."""
+    signal, confidence, clients = about["signal"], about["confidence"], about["clients"]
+    controls = _controls(c, signal)
+    shown = {name: measure(on, control, confidence) for name, (on, control) in controls.items()}
+    off = [name for name, (on, control) in controls.items() if off_half(measure(on, control, CONTROL_CONFIDENCE))]
+    differences = [_beats(on, on.scores[signal], control, auroc.confidence) for on, control in controls.values()]
+    verdict = verdict_of(auroc, off, differences, exchangeable=c.exchangeable)
+    strata = 1 if c.unit == "records" else clients
+    return Finding(
+        **about,
+        **numbers(auroc),
+        **_claims(epsilon, c.threat_model),
+        metric="auroc",
+        interval=auroc.how + (f", simultaneous over {best_of} attacks (Bonferroni)" if best_of else ""),
+        **{f"{name}_{end}": getattr(i, end) for name, i in shown.items() for end in ("value", "low", "high")},
+        base_note=None if "base" in controls else _why_no_base(c.base[signal]),
+        detectable=ranking.detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
+        verdict=verdict,
+        sentence=sentence(c, signal, auroc, verdict, off, best_of),
+        best_of=best_of,
     )
-    pair = f"{comparison.population} from {against}"
-    if verdict == "leak":
-        reverse = "" if auroc.value > 0.5 else ", in the reverse direction"
-        return f"Leak: {who} can tell {pair}{reverse}: {number}."
-    if verdict == "no leak found":
-        return f"No leak found: {who} could not be shown to tell {pair}: {number}, which covers 0.5."
-    if off:
-        return f"Confounded: {' and '.join(CONTROL[name] for name in off)} already tells {pair} apart; {number} is no evidence of a leak."
-    return f"Confounded: {who} scores {number} on {pair}, which cannot be told from a control on the same records."
 
 
-def in_words(signal: str) -> str:
-    """A signal's name for readers."""
-    kind, *rest = signal.split("/")
-    if kind == "renyi":
-        order, k, part = rest
-        return f"MaxRényi-{k}% of order {order} on the {part}"
-    names = {"loss": "caption loss", "loss-base": "caption loss calibrated by the base model"}
-    return names.get(kind, signal)
+def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, Any]]:
+    """By name the records on which a control can be measured beside the attack, and its scores of them."""
+    found: dict[str, tuple[Comparison, Any]] = {}
+    if (on := c.having(c.blind)).measurable:
+        found["blind"] = on, on.blind
+    if c.base[signal].nunique() > 1 and (on := c.having(c.base[signal])).measurable:
+        found["base"] = on, on.base[signal]
+    return found
 
 
-def _clients(comparison: Comparison) -> int:
-    return len(set(comparison.client[comparison.member]))
+def _why_no_base(base: pd.Series) -> str:
+    return "n/a: constant on the base" if base.nunique() == 1 else "n/a: not measurable on the base"
 
 
-def _number(x: float) -> float | None:
-    return None if math.isnan(x) else x
-
-
-def _numbers(x: Interval | ranking.TprAtFpr) -> dict[str, Any]:
-    return {name: _number(getattr(x, name)) for name in ("value", "low", "high")}
+def _claims(epsilon: Words, threat_model: str) -> dict[str, Any]:
+    said = epsilon(threat_model) if callable(epsilon) else epsilon
+    return {"measured": UNMEASURED, **said}
 
 
 def cells(run: Attacked, confidence: float) -> pd.DataFrame:
     """AUROC of every signal in every held-out row, with p-values corrected for the number of cells in the row (Holm)."""
-    rows = []
-    for comparison in comparisons(run):
-        if comparison.nonmembers != "held-out":
-            continue
-        where = {name: getattr(comparison, name) for name in ("threat_model", "way", "population", "nonmembers")}
-        found = {
-            signal: measure(comparison, comparison.scores[signal], confidence)
-            for signal in comparison.scores
-            if "/" in signal
-        }
-        p = [ranking.auroc_p_value(interval) for interval in found.values()]
-        for (signal, i), raw, adjusted in zip(found.items(), p, ranking.holm(p), strict=True):
-            rows.append(
-                where
-                | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high, "p": raw, "p_adjusted": adjusted}
-            )
-    return pd.DataFrame(rows)
+    rows = [c for c in comparisons(run) if c.nonmembers == "held-out"]
+    return pd.DataFrame([cell for c in rows for cell in _cells(c, [s for s in c.scores if "/" in s], confidence)])
+
+
+def prompt_cells(run: AttackedPrompts, confidence: float) -> pd.DataFrame:
+    """The same of every row about prompts and all its signals, with intervals that hold for all of a row at once; NaN: not measurable."""
+    found = []
+    for c in target_comparisons(run):
+        signals = [s for s in run.signals if s in c.scores]
+        row = _cells(c, signals, confidence)
+        level = simultaneous(confidence, max(1, len(row)))
+        for cell in row:
+            scored = c.having(c.scores[cell["signal"]])
+            i = measure(scored, scored.scores[cell["signal"]], level)
+            cell |= {"simultaneous_low": i.low, "simultaneous_high": i.high}
+        found += row + [_place(c) | {"signal": s} for s in signals if s not in {cell["signal"] for cell in row}]
+    names = (
+        "threat_model way population nonmembers signal auroc low high p p_adjusted simultaneous_low simultaneous_high"
+    )
+    return pd.DataFrame(found, columns=names.split())
+
+
+def _cells(c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
+    scored = {signal: c.having(c.scores[signal]) for signal in signals}
+    found = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
+    p = [ranking.auroc_p_value(interval) for interval in found.values()]
+    return [
+        _place(c) | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high, "p": raw, "p_adjusted": adjusted}
+        for (signal, i), raw, adjusted in zip(found.items(), p, ranking.holm(p), strict=True)
+    ]
+
+
+def _place(c: Comparison) -> dict[str, Any]:
+    return {name: getattr(c, name) for name in ("threat_model", "way", "population", "nonmembers")}

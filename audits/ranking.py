@@ -2,7 +2,8 @@
 
 One sign rule: a higher score means more likely a member. Records of one client are correlated, so the unit of every
 standard error here is the client; records are the units only of a kind (members, non-members) that a single client, or
-one common pool, has alone. `how` in each result names the method that gave it.
+one common pool, has alone, and on request (`independent`, see `audits.stratified`). `how` in each result names the
+method that gave it.
 
 The arguments that all functions share: `scores` [n] numbers (infinite ones are allowed, NaN is not), `member` [n] bool,
 `client` [n] labels (any hashable). Whatever lacks members or non-members, or differs in length, is a ValueError.
@@ -41,11 +42,14 @@ class Interval:
     how: str
     se: float
     dof: int | None
+    pairs: int | None = None  # as many records can be paired up, where not all are compared with all
 
     @property
     def units(self) -> int:
         """Independent comparisons of a member with a non-member: one per client, or one per pair of records."""
-        return min(self.members, self.nonmembers) if self.dof is None else self.dof + 1
+        if self.dof is not None:
+            return self.dof + 1
+        return min(self.members, self.nonmembers) if self.pairs is None else self.pairs
 
 
 class _About(TypedDict):
@@ -173,6 +177,7 @@ def tpr_at_fpr(
     *,
     reference: npt.ArrayLike | Mapping[Any, npt.ArrayLike] | None = None,
     confidence: float = 0.95,
+    independent: bool = False,
 ) -> TprAtFpr:
     """TPR at a threshold set by *other* non-members: the smallest that at most floor(fpr · n) of their n scores exceed.
 
@@ -181,7 +186,8 @@ def tpr_at_fpr(
     client to such scores when every client has its own model and threshold; without it, the other half of the
     non-members, members being held against both halves' thresholds. With k = floor(fpr · n) the expected realised FPR
     is (k + 1) / (n + 1). n below 1/fpr: not measurable, all values nan; below 10/fpr: coarse; with several thresholds
-    the smallest n counts. Both rates have Korn and Graubard's interval (see `_proportion`), given the threshold.
+    the smallest n counts. Both rates have Korn and Graubard's interval (see `_proportion`), given the threshold;
+    `independent` records, not clients, are its units: Clopper and Pearson's.
     """
     s, m, codes, labels = _checked(scores, member, client, confidence)
     if not 0.0 < fpr < 1.0:
@@ -193,17 +199,25 @@ def tpr_at_fpr(
         return TprAtFpr(fpr, *nothing, *nothing, f"not measurable ({n})")
     thresholds = np.array([_threshold(one, fpr) for one in sets])
     called = ((s[:, None] > thresholds) * use).sum(axis=1)
-    rate, realised = (_proportion(called[kind], codes[kind], confidence) for kind in (m, ~m))
+    units = np.zeros_like(codes) if independent else codes
+    rate, realised = (_proportion(called[kind], units[kind], confidence) for kind in (m, ~m))
     return TprAtFpr(fpr, *rate, *realised, "coarse" if n * fpr < 10 - _SLACK else "ok")
 
 
 def balanced_accuracy(
-    scores: npt.ArrayLike, member: npt.ArrayLike, client: Labels, *, confidence: float = 0.95, per_client: bool = False
+    scores: npt.ArrayLike,
+    member: npt.ArrayLike,
+    client: Labels,
+    *,
+    confidence: float = 0.95,
+    per_client: bool = False,
+    independent: bool = False,
 ) -> Interval:
     """(TPR + TNR) / 2 at the threshold that is best on the other half of the records (two folds).
 
     `per_client` fits thresholds within each client (scores of different models) and leaves out clients with fewer than
-    two members or two non-members. Interval: cluster-robust t over clients, exact binomial where there is no variance.
+    two members or two non-members. Interval: cluster-robust t over clients, exact binomial where there is no variance;
+    `independent` records, not clients, are the units of its standard error.
     """
     s, m, codes, _ = _checked(scores, member, client, confidence)
     if s.min() == s.max():
@@ -216,9 +230,19 @@ def balanced_accuracy(
     for one in own:
         right[model == one] = _crossfit(s[model == one], m[model == one], codes[model == one])
     x, y = right[m] / 2, right[~m] / 2
-    se, dof = _standard_error(x, y, codes[m], codes[~m])
+    units = np.zeros_like(codes) if independent else codes
+    se, dof = _standard_error(x, y, units[m], units[~m])
     how = "cross-fitted" if dof is None else "cross-fitted, clustered"
     return _interval(float(x.mean() + y.mean()), se, dof, _about(m, codes, confidence), how)
+
+
+def best_threshold(scores: npt.ArrayLike, member: npt.ArrayLike) -> float:
+    """The best cut for balanced accuracy: a midpoint of neighbouring scores or an end; of several the middle one.
+
+    It is for other records than these: what is above it is called a member.
+    """
+    s, m, *_ = _checked(scores, member, [0] * len(np.asarray(member)), 0.95)
+    return _best_threshold(s, m)
 
 
 def roc_band(
@@ -287,9 +311,7 @@ def _checked(
         raise ValueError(f"member must hold members and non-members, got {m.sum()} members of {len(m)} records.")
     if any(label != label for label in of):
         raise ValueError("client must name the client of every record, got NaN.")
-    index: dict[Hashable, int] = {}
-    codes = np.array([index.setdefault(label, len(index)) for label in of], dtype=np.intp)
-    return s, m, codes, list(index)
+    return s, m, _codes(of), list(dict.fromkeys(of))
 
 
 def _check_confidence(confidence: float) -> None:
@@ -319,6 +341,13 @@ def _with_both(m: Bools, codes: Ints, *, at_least: int) -> list[int]:
         need = f"at least {at_least} members and {at_least} non-members"
         raise ValueError(f"member must hold {need} of one client (of all together, where clients are pooled).")
     return own
+
+
+def _codes(labels: Labels) -> Ints:
+    """0..c-1 in the order of first appearance."""
+    index: dict[Hashable, int] = {}
+    listed = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    return np.array([index.setdefault(label, len(index)) for label in listed], dtype=np.intp)
 
 
 def _placements(s: Floats, m: Bools) -> tuple[Floats, Floats]:
@@ -369,7 +398,16 @@ def _quantile(dof: int | None, confidence: float) -> float:
     return float(special.ndtri(p) if dof is None else special.stdtrit(dof, p))
 
 
-def _interval(value: float, se: float, dof: int | None, about: _About, how: str, *, lowest: float = 0.0) -> Interval:
+def _interval(
+    value: float,
+    se: float,
+    dof: int | None,
+    about: _About,
+    how: str,
+    *,
+    lowest: float = 0.0,
+    pairs: int | None = None,
+) -> Interval:
     """The Wald interval clipped to [lowest, 1], or the exact binomial one where the standard error is zero."""
     reach = _quantile(dof, about["confidence"]) * se
     law = "normal" if dof is None else f"t({dof})"
@@ -380,6 +418,7 @@ def _interval(value: float, se: float, dof: int | None, about: _About, how: str,
         how=f"{how}, {law}",
         se=se,
         dof=dof,
+        pairs=pairs,
         **about,
     )
     if se > 0.0:

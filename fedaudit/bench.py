@@ -18,7 +18,10 @@ def federation_of(plan: Plan) -> Any:
     """Clients and records of a plan."""
     if plan.own is not None:
         return plan.own.federation
-    return plugins.plugins("task")[plan.task].make(plan.task_params, clients=plan.clients, seed=plan.seed)
+    from fedaudit.tasks.canaries import insert
+
+    dealt = plugins.plugins("task")[plan.task].make(plan.task_params, clients=plan.clients, seed=plan.seed)
+    return insert(dealt, plan.canaries, plan.seed)
 
 
 def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
@@ -33,6 +36,7 @@ def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
         training=[[record.id for record in client.training_records] for client in federation.clients],
         test=[record.id for record in federation.test],
         novel_test=[record.id for record in federation.novel_test],
+        candidates=[[record.id for record in (*c.records, *c.canaries)] for c in federation.clients],
     )
 
 
@@ -68,7 +72,7 @@ def make_exam(plan: Plan, federation: Any) -> Any:
 
     if plan.learner == "prompts":
         # with two domains a class of the other style is a neighbour's
-        own = [{(r.domain, r.group) for r in (*c.records, *c.reference)} for c in federation.clients]
+        own = [{(r.domain, name) for r in c.reference for name in c.classes} for c in federation.clients]
         return Recognition(
             [[(r.domain, r.group) in mine for r in federation.test] for mine in own], plan.settings.crowd
         )

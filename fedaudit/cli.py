@@ -6,6 +6,7 @@ Imports nothing heavy: `--help` and `--list` answer at once, a wrong word is ref
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedaudit import gates, ownrun, plugins, variants
+from attacks.settings import Adversary
+from attacks.threats import THREAT_MODELS, refusal
+from fedaudit import gates, ownrun, papers, plugins, variants
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clipsource import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
@@ -42,7 +45,11 @@ examples:
   audit.py --method fedper,fedper:shared_layers=4    variants of a method in one report
   audit.py --method fedrand --no-past --rho 0.3      an ablation of FedRand's Table 3
   audit.py --method dpfpl --epsilon 0.1              private prompts on a frozen CLIP: utility, and what the noise proves
+  audit.py --method dpfpl --attack shadow            50 shadow models per target client, with and without noise
+  audit.py --method fedotp --attack all --targets 4  every attack on prompts, under every threat model
+  audit.py --method dpfpl --attack lira,shadow --canaries 100
   audit.py --method promptfl,fedotp,fedpgp,dpfpl --epsilon none,0.4,0.1 --seeds 3
+  audit.py --paper dpfpl:figure3                     a paper's figure: three tasks, six budgets, 50 shadow models per client
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
@@ -77,7 +84,10 @@ def _main(words: list[str]) -> int:
     if command.dry_run:
         from fedaudit.estimate import estimate
 
-        print(estimate(command.plan, progress))
+        print("\n\n".join(estimate(plan, progress) for plan in (command.paper or {"": command.plan}).values()))
+        return 0
+    if command.paper:
+        print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
         return 0
     from fedaudit.run import export, run
 
@@ -105,13 +115,17 @@ class Command:
     gates: Sequence[gates.Gate]
     export_run: Path | None
     export_adapters: Path | None
+    figure: str = ""
+    paper: Mapping[str, Plan] | None = None  # the plans of a paper's figure by task; `plan` is the first
 
 
 def read_command(words: Sequence[str]) -> Command:
     """The command that the words give. InputError for what is wrong."""
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
-    chosen, _ = first.parse_known_args(words)
+    chosen, others = first.parse_known_args(words)
+    if chosen.paper:
+        return _paper(chosen, others)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
     before = preset_words(chosen.preset) + from_file
@@ -128,23 +142,22 @@ def read_command(words: Sequence[str]) -> Command:
         if chosen.method or chosen.task:
             flag = "--method" if chosen.method else "--task"
             raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
-        attack = _attack(chosen.attack, "lora")
-        assert attack is not None
+        attacks = _attacks(chosen.attack, "lora")
         add_backbone(parser)
         add_general_options(parser)
-        groups = {f"attack {attack.name}": attack.params, **_audits(attack, "lora")}
+        groups = {**_attack_groups(attacks), **_audits(attacks, "lora")}
         options, made = _parse(parser, groups, before, words, chosen.config)
-        plan = _own_plan(options, made, attack)
+        plan = _own_plan(options, made)
     else:
         methods, task, learner = _choice(chosen)
-        attack = _attack(chosen.attack, learner)
+        attacks = _attacks(chosen.attack, learner)
         trained = {f"method {p.name}": cls for p, _ in methods.values() for cls in variants.classes(p)[:1]}
         if learner == "prompts":
             trained["privacy"] = Privacy
         settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
-        groups = {"local training": settings, f"task {task.name}": task.params}
-        groups |= {f"attack {attack.name}": attack.params} if attack else {}
-        groups |= _audits(attack, learner)
+        groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
+        groups |= {"the adversary": Adversary} if attacks and learner == "prompts" else {}
+        groups |= _attack_groups(attacks) | _audits(attacks, learner)
         add_schedule(parser, learner)
         add_backbone(parser, learner)
         add_general_options(parser)
@@ -153,17 +166,32 @@ def read_command(words: Sequence[str]) -> Command:
                 "--no-twin", action="store_true", help="without the noise-free twin beside what is noised"
             )
         options, made = _parse(parser, groups, before, words, chosen.config, swept=trained)
-        plan = _plan(options, made, methods, task, attack)
+        plan = _plan(options, made, methods, task)
     if len(plan.cells) > 1 and (options.export_run or options.export_adapters):
         flag = "--export-run" if options.export_run else "--export-adapters"
         raise InputError(f"{flag}: exports one training, and this command asks for {len(plan.cells)}")
     if plan.learner == "prompts" and (options.export_run or options.export_adapters):
         flag = "--export-run" if options.export_run else "--export-adapters"
         raise InputError(f"{flag}: exports LoRA trainings, and {next(iter(plan.methods))} trains prompts")
+    if options.export_run and plan.canaries.canaries:
+        raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")
     return Command(
         plan, options.dry_run, options.quiet, [gates.parse(text) for text in options.fail_if or ()],
         _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
     )  # fmt: skip
+
+
+def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
+    """The commands of a figure as one: its preset and tasks, with the words that choose nothing."""
+    for name in ("method", "task", "run", "config"):
+        if getattr(chosen, name):
+            raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")
+    figure = papers.find(chosen.paper)
+    attack = [f"--attack={chosen.attack}"] if chosen.attack else []
+    shared = [f"--preset={figure.preset}", *attack, *others]
+    found = {task: read_command([*shared, *own]) for task, own in figure.tasks.items()}
+    plans = {task: command.plan for task, command in found.items()}
+    return dataclasses.replace(next(iter(found.values())), figure=chosen.paper, paper=plans)
 
 
 def _choice(chosen: argparse.Namespace) -> tuple[variants.Named, Plugin, str]:
@@ -189,23 +217,38 @@ DEFAULTS = {
 }
 
 
-def _attack(name: str | None, learner: str) -> Plugin | None:
-    """The attack, or None where nothing is to be attacked. InputError if it cannot work on what is trained."""
-    name = name or DEFAULTS[learner]["attack"]
-    fitting = [p.name for p in plugins.plugins("attack").values() if p.learner == learner]
-    fitting += ["none"] if learner == "prompts" else []
-    if name == "none" and "none" in fitting:
-        return None
-    attack = plugins.find("attack", name, flag="--attack")
-    if attack.name not in fitting:
-        what = {"lora": "language models with adapters", "prompts": "prompts"}[learner]
-        raise InputError(f"--attack {name}: does not work on {what}; valid there: {', '.join(fitting)}")
-    return attack
+def _attacks(text: str | None, learner: str) -> list[Plugin]:
+    """The attacks; none where nothing is to be attacked. InputError if one cannot work on what is trained."""
+    fitting = {name: p for name, p in plugins.plugins("attack").items() if p.learner == learner}
+    words = [word.strip() for word in (text or DEFAULTS[learner]["attack"]).split(",")]
+    if words == ["all"]:
+        return list(fitting.values())
+    if words == ["none"] and learner == "prompts":
+        return []
+    known = [*fitting, "all", *(["none"] if learner == "prompts" else [])]
+    for word in words:
+        if word in known and word not in fitting:
+            raise InputError(f"--attack {text}: {word} stands alone")
+        attack = plugins.find("attack", word, flag="--attack")
+        if attack.name not in fitting:
+            what = {"lora": "language models with adapters", "prompts": "prompts"}[learner]
+            raise InputError(f"--attack {word}: does not work on {what}; valid there: {', '.join(known)}")
+    if len(set(words)) < len(words):
+        raise InputError(f"--attack {text}: name each attack once")
+    return [fitting[word] for word in words]
 
 
-def _audits(attack: Plugin | None, learner: str) -> dict[str, type[Any]]:
+def _attack_groups(attacks: Sequence[Plugin]) -> dict[str, type[Any]]:
+    return {f"attack {attack.name}": attack.params for attack in attacks}
+
+
+def _canaries() -> type[Any]:
+    return plugins.dataclass_of(plugins.package_folder("fedaudit.tasks") / "canaries.py", "Canaries")
+
+
+def _audits(attacks: Sequence[Plugin], learner: str) -> dict[str, type[Any]]:
     """The parameters of the audits that apply: of membership under an attack, of utility and epsilon where prompts are trained."""
-    names = [*(["membership"] if attack else []), *(["utility", "epsilon"] if learner == "prompts" else [])]
+    names = [*(["membership"] if attacks else []), *(["utility", "epsilon"] if learner == "prompts" else [])]
     return {f"audit {name}": plugins.plugins("audit")[name].params for name in names}
 
 
@@ -224,10 +267,7 @@ def _parse(
     return options, {title: make(params, options) for title, params in groups.items()}
 
 
-def _plan(
-    options: argparse.Namespace, made: Mapping[str, Any], methods: variants.Named,
-    task: Plugin, attack: Plugin | None,
-) -> Plan:  # fmt: skip
+def _plan(options: argparse.Namespace, made: Mapping[str, Any], methods: variants.Named, task: Plugin) -> Plan:
     prompts = task.learner == "prompts"
     clients = _at_least(options, "clients", 1)
     plan = Plan(
@@ -240,7 +280,9 @@ def _plan(
         per_round=clients if options.per_round is None else _at_least(options, "per_round", 1),
         seed=_at_least(options, "seed", 0),
         seeds=_at_least(options, "seeds", 1),
-        **_shared(options, made, attack),
+        **_shared(options, made),
+        adversary=made.get("the adversary", Adversary()),
+        canaries=made["canaries"],
         backbone=_backbone(options, prompts=prompts),
     )
     if plan.per_round > plan.clients:
@@ -254,7 +296,7 @@ def _backbone(options: argparse.Namespace, *, prompts: bool) -> Path | ClipSourc
     return resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code)
 
 
-def _own_plan(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin) -> Plan:
+def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
     """The plan to audit somebody's own run."""
     own = ownrun.read(Path(options.run))
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / "lora.py", "Settings")
@@ -269,20 +311,23 @@ def _own_plan(options: argparse.Namespace, made: Mapping[str, Any], attack: Plug
         per_round=max(map(len, own.cohorts)),
         seed=own.seed,
         seeds=1,
-        **_shared(options, made, attack),
+        **_shared(options, made),
+        adversary=Adversary(),
+        canaries=_canaries()(),
         backbone=resolve(named, processor=not options.backbone_code),
         own=own,
     )
 
 
-def _shared(options: argparse.Namespace, made: Mapping[str, Any], attack: Plugin | None) -> dict[str, Any]:
+def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, Any]:
     code = getattr(options, "backbone_code", None)
     if code and not Path(code).is_file():
         raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
     return {
-        "attack": attack.name if attack else None,
-        "attack_params": made[f"attack {attack.name}"] if attack else None,
-        "audits": {name.removeprefix("audit "): params for name, params in made.items() if name.startswith("audit ")},
+        **{
+            f"{kind}s": {name.removeprefix(f"{kind} "): p for name, p in made.items() if name.startswith(f"{kind} ")}
+            for kind in ("attack", "audit")
+        },
         "backbone_code": code or "",
         "dtype": getattr(options, "dtype", "float32"),
         "device": _device(options.device),
@@ -328,4 +373,17 @@ def _listing() -> str:
     for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
         lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
         lines += [f"  {plugin.name:<14}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_matrix()])
+
+
+def _matrix() -> list[str]:
+    """Which attack runs under which threat model, and why not where it does not."""
+    attacks = plugins.plugins("attack").values()
+    lines = ["attacks under threat models (yes, or the number of the reason):"]
+    lines.append(f"  {'':<14}" + "".join(f"{name:<16}" for name in THREAT_MODELS))
+    reasons: dict[str, int] = {}
+    for attack in attacks:
+        found = [refusal(attack, threat_model) for threat_model in THREAT_MODELS]
+        cells = ["yes" if why is None else str(reasons.setdefault(why, len(reasons) + 1)) for why in found]
+        lines.append(f"  {attack.name:<14}" + "".join(f"{cell:<16}" for cell in cells))
+    return [*lines, *(f"  {number}: {why}" for why, number in reasons.items())]

@@ -33,7 +33,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--method", help="one or several, separated by commas, each as NAME or NAME:PARAMETER=VALUE (default: fedrand)"
     )
-    group.add_argument("--attack", help="how to attack, or none (default: maxrenyi for LoRA methods, none for prompts)")
+    text = "one or several, separated by commas, all, or none (default: maxrenyi for LoRA methods, none for prompts)"
+    group.add_argument("--attack", help=text)
     group.add_argument(
         "--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)"
     )
@@ -42,6 +43,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--preset", default="embedded", help=f"settings to start from: {', '.join(presets())} (default: embedded)"
+    )
+    group.add_argument(
+        "--paper", metavar="NAME:FIGURE", help="run and draw a paper's figure, as dpfpl:figure3, instead of one audit"
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 

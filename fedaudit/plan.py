@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedaudit import plugins
 from fedaudit.backbones.clipsource import ClipSource
@@ -22,6 +22,10 @@ from fedaudit.backbones.resolve import display_name, weights_hash
 from fedaudit.ownrun import OwnRun
 from fedaudit.plugins import Plugin
 from fedaudit.store import fingerprint, key_of
+
+if TYPE_CHECKING:
+    from attacks.settings import Adversary
+    from fedaudit.tasks.canaries import Canaries
 
 NUMERIC_LIBRARIES = (
     "dp-accounting", "matplotlib", "numpy", "open_clip_torch", "peft", "pillow", "safetensors", "scikit-learn", "scipy",
@@ -51,8 +55,9 @@ class Plan:
     settings: Any  # the learner's Settings
     task: str
     task_params: Any
-    attack: str | None  # None: nothing is attacked, utility and privacy are reported
-    attack_params: Any
+    attacks: Mapping[str, Any]  # the parameters of every attack, by its name; empty: utility and privacy are reported
+    adversary: Adversary  # whom attacks on prompts attack, and with what
+    canaries: Canaries
     audits: Mapping[str, Any]  # the parameters of every audit that applies, by its name
     rounds: int
     clients: int
@@ -68,6 +73,11 @@ class Plan:
     own: OwnRun | None = None  # audited instead of a training of ours
 
     @property
+    def attack(self) -> str | None:
+        """The attacks as one word."""
+        return ",".join(self.attacks) or None
+
+    @property
     def cells(self) -> list[Cell]:
         """Every method with every seed, independent of each other."""
         return [Cell(self, method, self.seed + i) for method in self.methods for i in range(self.seeds)]
@@ -78,7 +88,11 @@ class Plan:
         key = key_of(
             {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
         )
-        return self.out / "reports" / f"{_slug('-'.join(self._short_names))[:80]}-{self.attack or self.task}-{key[:8]}"
+        return (
+            self.out
+            / "reports"
+            / f"{_slug('-'.join(self._short_names))[:80]}-{_shown(self.attacks) or self.task}-{key[:8]}"
+        )
 
     @property
     def _short_names(self) -> list[str]:
@@ -125,6 +139,7 @@ class Cell:
             "data_seed": p.seed,
             "method": {"name": variant.method, **_fields(variant.params)},
             **({"privacy": _fields(variant.privacy)} if variant.privacy else {}),
+            **({"canaries": _fields(p.canaries)} if p.canaries.canaries else {}),
         } | shared
 
     @functools.cached_property
@@ -146,7 +161,8 @@ class Cell:
     def analysis_description(self) -> dict[str, Any]:
         return {
             "training": self.training_key,
-            "attack": {"name": self.plan.attack, **_fields(self.plan.attack_params)} if self.plan.attack else None,
+            "attack": {name: _fields(params) for name, params in self.plan.attacks.items()},
+            **({"adversary": _fields(self.plan.adversary)} if self.plan.learner == "prompts" else {}),
             "audit": {name: _fields(params) for name, params in self.plan.audits.items()},
             "code": [_code("attacks", "*.py"), _code("audits", "*.py")],
         }
@@ -155,13 +171,34 @@ class Cell:
     def analysis_key(self) -> str:
         return key_of(self.analysis_description)
 
+    @functools.cached_property
+    def bank_description(self) -> dict[str, Any]:
+        """What shadow models depend on: the recipe of the training, not its seed; that is the adversary's own."""
+        own = self.training_description
+        whose = {"training": self.training_key} if self.plan.adversary.trajectory == "observed" else {}
+        return (
+            own
+            | whose
+            | {
+                "setting": {name: value for name, value in self.setting.items() if name != "seed"},
+                "shadows": {
+                    n: v for n, v in _fields(self.plan.adversary).items() if n.startswith("shadow") or n == "trajectory"
+                },
+                "code": [*own["code"], _code("attacks", "bank.py")],
+            }
+        )
+
+    @property
+    def bank_folder(self) -> Path:
+        return self.plan.out / "shadows" / f"{_slug(self.method)}-{key_of(self.bank_description)}"
+
     @property
     def training_folder(self) -> Path:
         return self.plan.out / "runs" / f"{_slug(self.method)}-seed{self.seed}-{self.training_key}"
 
     @property
     def analysis_folder(self) -> Path:
-        name = f"{_slug(self.method)}-seed{self.seed}-{self.plan.attack or 'utility'}-{self.analysis_key}"
+        name = f"{_slug(self.method)}-seed{self.seed}-{_shown(self.plan.attacks) or 'utility'}-{self.analysis_key}"
         return self.plan.out / "analyses" / name
 
     @property
@@ -184,6 +221,12 @@ _LISTS = (
     "train",
     "test",
 )  # what lists records, not pictures
+
+
+def _shown(attacks: Iterable[str]) -> str:
+    """Attacks as part of a folder's name."""
+    names = list(attacks)
+    return "-".join(names) if len(names) <= 3 else f"{len(names)}-attacks"
 
 
 def _slug(text: str) -> str:

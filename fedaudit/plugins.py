@@ -55,6 +55,21 @@ class Plugin:
         """For a method, whether it trains anything at all (the literal `TRAINS`)."""
         return bool(self._literal("TRAINS", True))
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """For an attack, what it needs to see beyond a model and public things (the literal `NEEDS`)."""
+        return tuple(self._literal("NEEDS", ()))
+
+    @property
+    def shadows(self) -> bool:
+        """For an attack, whether it needs shadow models (the literal `SHADOWS`)."""
+        return bool(self._literal("SHADOWS", False))
+
+    @property
+    def gradients(self) -> bool:
+        """For an attack, whether it needs gradients of single records (the literal `GRADIENTS`)."""
+        return bool(self._literal("GRADIENTS", False))
+
     def _literal(self, name: str, default: Any) -> Any:
         for node in _parse(self.path).body:
             if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:

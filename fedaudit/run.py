@@ -43,7 +43,7 @@ def _notes(plan: Plan) -> list[str]:
             *([small] if embedded else []),
             part,
             "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
-            "Nothing was attacked: what is claimed and proven stands without a measured lower bound.",
+            *(_attack_notes(plan) if plan.attacks else [UNATTACKED]),
         ]
     return [
         *([small] if plan.backbone == EMBEDDED else []),
@@ -55,6 +55,22 @@ def _notes(plan: Plan) -> list[str]:
             else ["Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity."]
         ),
     ]
+
+
+UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a measured lower bound."
+
+
+def _attack_notes(plan: Plan) -> list[str]:
+    """What attacks on prompts assume."""
+    known = (
+        "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not who was in training. Shadow "
+        "models are trained on random halves of the same candidates, the strongest case for the attacker."
+    )
+    few = (
+        "The intervals of membership are over the records of the clients that were attacked (--targets): given their prompts, a coin per "
+        "record is all that is random if nothing leaks. Other clients and other trainings are --targets and --seeds."
+    )
+    return [known, few]
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,10 @@ def run(plan: Plan, progress: Progress) -> Outcome:
             evidence = []
             if plan.learner == "prompts":
                 reused += _train_all(plan, workshop, progress)
+                if plan.attacks:
+                    from fedaudit.banks import train_banks
+
+                    train_banks([c for c in plan.cells if not _finished(c, progress)], workshop, progress)
             for cell in plan.cells:
                 found, how = _audit(cell, workshop, progress)
                 evidence.append(found)
@@ -97,35 +117,40 @@ def run(plan: Plan, progress: Progress) -> Outcome:
 
 def _train_all(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     """Train what is needed side by side; returns what was on disk."""
-    done = {
-        c.analysis_key
-        for c in plan.cells
-        if c.analysis_folder.is_dir() and complete(claim(c.analysis_folder), progress.say)
-    }
-    todo = [c for c in plan.cells if c.analysis_key not in done]
+    todo = [c for c in plan.cells if not _finished(c, progress)]
     before = train_together(todo, workshop, progress)
     return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in before]
 
 
+def _finished(cell: Cell, progress: Progress) -> bool:
+    return cell.analysis_folder.is_dir() and complete(claim(cell.analysis_folder), progress.say)
+
+
 def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, list[str]]:
     """The evidence of one cell, computed or read back, and what of it was reused."""
-    from reports.report import Evidence
-
     folder = claim(cell.analysis_folder)
     reused = []
     with folder.lock(progress.say):
         if complete(folder, progress.say):
             reused.append(f"analysis of {cell.method}, seed {cell.seed}")
         else:
-            analyse = _analyse if cell.plan.attack else _examine
+            analyse = _examine if cell.plan.learner == "prompts" else _analyse
             try:
                 reused += analyse(cell, folder, workshop, progress)
             except Damaged as damage:  # found on the way: what it belongs to is checked and computed again, once
                 progress.say(f"{damage}; computing it again")
                 reused += analyse(cell, folder, workshop, progress)
-        names = [n for n in folder.names() if n.endswith(".parquet") and not n.startswith("scores-")]
-        tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in names}
-        stored = folder.read_json("findings.json")
+        return read_evidence(cell), reused
+
+
+def read_evidence(cell: Cell) -> Any:
+    """What the analysis of a cell left on disk, as reports take it."""
+    from reports.report import Evidence
+
+    folder = claim(cell.analysis_folder)
+    names = [n for n in folder.names() if n.endswith(".parquet") and not n.startswith("scores-")]
+    tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in names}
+    stored = folder.read_json("findings.json")
     setting = cell.setting | {
         "attack": cell.analysis_description["attack"],
         "audit": cell.analysis_description["audit"],
@@ -133,19 +158,19 @@ def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, lis
         "versions": cell.training_description["versions"],
         "fedaudit": __version__,
     }
-    notes = _notes(cell.plan)
-    evidence = Evidence(cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, notes)
-    return evidence, reused
+    return Evidence(
+        cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, _notes(cell.plan)
+    )
 
 
 def _examine(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> list[str]:
-    """Utility and privacy of a training, without an attack; trains it again if it has been damaged since."""
+    """Utility and privacy of a training of prompts, and its attacks; trains it again if it has been damaged since."""
     import dataclasses
 
     from audits.epsilon import epsilon, ledger_of, noise_table, privacy_table
     from audits.utility import accuracies, utility
 
-    train_together([cell], workshop, progress)
+    train_together([cell], workshop, progress)  # nothing to do, unless it was damaged since
     transcript, method, plan = transcript_of(cell), method_of(cell), cell.plan
     assert cell.variant is not None
     names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
@@ -162,6 +187,11 @@ def _examine(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
         ),
         *epsilon(tables["privacy"], params["epsilon"], names=names),
     ]
+    if plan.attacks:
+        from fedaudit.leakage import leakage
+
+        leaks, more = leakage(cell, tables["privacy"], folder, workshop, progress)
+        found, tables = [*leaks, *found], tables | more
     for name, table in tables.items():
         folder.write_table(f"{name}.parquet", table)
     folder.write_json("ledger.json", ledger.to_json())
@@ -174,20 +204,22 @@ def _analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
     """Train where needed, attack, audit; write findings and tables. Returns what was reused."""
     import dataclasses
 
-    from attacks.base import THREAT_MODELS, Candidates, View
+    from attacks.base import Candidates, View
+    from attacks.threats import OF_LEARNER
     from audits.evidence import evidence, panels
     from audits.membership import cells, membership
+    from audits.onerun import canary_table
 
     transcript, trained_before = train_one(cell, workshop, progress)
     federation, executor = workshop.federation, workshop.executor
     candidates = Candidates(
-        {k: [r.id for r in client.records] for k, client in enumerate(federation.clients)},
+        {k: [r.id for r in (*client.records, *client.canaries)] for k, client in enumerate(federation.clients)},
         {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
         [r.id for r in federation.novel],
     )
-    views = {name: View(transcript, name, candidates) for name in THREAT_MODELS}
-    assert cell.plan.attack is not None
-    attack = plugins.plugins("attack")[cell.plan.attack].make(cell.plan.attack_params)
+    views = {name: View(transcript, name, candidates) for name in OF_LEARNER["lora"]}
+    made = {name: plugins.plugins("attack")[name].make(params) for name, params in cell.plan.attacks.items()}
+    attack = made.get("maxrenyi") or next(iter(made.values()))  # its one pass over every model gives all scores
     audit = cell.plan.audits["membership"]
     scores = _score_models(attack, views, folder, executor, progress)
     attacked = _attacked(attack, scores, views, transcript, federation)
@@ -204,6 +236,9 @@ def _analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
                           attack_signal=attack.signal, confidence=confidence)  # fmt: skip
         advance()
         tables["cells"] = cells(attacked, confidence)
+        if cell.plan.canaries.canaries:
+            coins = [used for client in federation.clients for used in client.canary_included]
+            tables["canaries"] = canary_table(cell.plan.canaries.canary_kind, coins, delta=0.0)
         advance()
     for name, table in tables.items():
         folder.write_table(f"{name}.parquet", table)
@@ -276,9 +311,14 @@ def _attacked(
         against = [(name, record) for name, record in owners if truth[record.id]]
         against += [("novel", record) for record in federation.novel]
         blind["novel objects"] = _blind(blind_scores, against, [name != "novel" for name, _ in against])
+    canaries = [(client.name, record) for client in federation.clients for record in client.canaries]
+    if canaries:
+        blind["left-out canaries"] = _blind(blind_scores, canaries, [truth[r.id] for _, r in canaries])
     return Attacked(
-        scored, attack.calibrate(base, base), blind, asked.clients, asked.reference,
+        scored, attack.calibrate(base, base), blind,
+        {k: [r.id for r in client.records] for k, client in enumerate(federation.clients)}, asked.reference,
         asked.novel, truth, [transcript.cohort(r) for r in range(transcript.schedule.rounds)],
+        {k: [r.id for r in client.canaries] for k, client in enumerate(federation.clients) if client.canaries},
     )  # fmt: skip
 
 

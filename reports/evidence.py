@@ -24,7 +24,15 @@ TABLES = {
     "accuracy": "round client split accuracy",
     "privacy": "threat_model whose claimed provable every_step replace_one delta why",
     "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio",
+    "records": "threat_model way client record label kind member rank percentile",  # and a column for every score
+    "classes": "threat_model way client label signal success low high members nonmembers",  # label "mean": over a client's classes
+    "agreement": "threat_model way signal_a signal_b spearman overlap chance",
+    "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
+    "attribution": "client kind accuracy low high n chance",
+    "refused": "attack threat_model why",
+    "canaries": "kind inserted left_out number ceiling delta needed",
 }
+OF_PROMPTS = {"exposed": "rank record client score percentile label reason png"}  # where prompts were trained
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
 SPLITS = ("local", "neighbour", "overall")
 
@@ -50,6 +58,11 @@ class Evidence:
     @property
     def run(self) -> str:
         return f"{self.method}, seed {self.seed}"
+
+    @property
+    def prompts(self) -> bool:
+        """Whether prompts were trained, rather than adapters."""
+        return any(f["metric"].startswith("accuracy/") for f in self.findings)
 
 
 def about_membership(findings: Iterable[Finding]) -> list[Finding]:
@@ -79,7 +92,7 @@ def _check_one(e: Evidence) -> None:
     for f in e.findings:
         if odd := [name for name, value in f.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise ValueError(f"a finding of {e.run} has {odd[0]} = {f[odd[0]]}; numbers are finite or None")
-    for name, columns in TABLES.items():
+    for name, columns in (TABLES | (OF_PROMPTS if e.prompts else {})).items():
         table = e.tables.get(name, ())
         if len(table) and (missing := [column for column in columns.split() if column not in table]):
             raise ValueError(f"table {name!r} of {e.run} lacks the column {missing[0]!r}; it needs: {columns}")

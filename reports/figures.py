@@ -35,7 +35,7 @@ from reports.drawing import (
 
 CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to high
 WAYS = ("final", "exact", "newest", "server-fill", "true state", "literal")  # of several, a figure shows the first
-THREATS = ("released-model", "server", "owner")
+THREATS = ("prompt-user", "released-model", "server", "owner")
 NAMES = {
     "renyi": "MaxRényi",
     "mink": "Min-K",
@@ -44,6 +44,14 @@ NAMES = {
     "gap": "probability gap",
     "zlib": "zlib ratio",
     "loss-base": "base-calibrated loss",
+    "shadow": "shadow models",
+    "lira": "LiRA",
+    "rmia": "RMIA",
+    "gradnorm": "gradient norm",
+    "fedmia": "FedMIA",
+    "cosine": "update cosine",
+    "source": "source inference",
+    "slope": "loss slope",
 }
 METRICS = {
     "loss": "loss (nats per token)",
@@ -138,10 +146,13 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     threats, bottom = ordered(curves.threat_model, THREATS), float(curves.floor.min())
     lines = curves.groupby(["threat_model", "signal"], sort=False)
     most = max(len(part.groupby(["method", "way", "population"])) for _, part in lines)
-    below = 0.17 * most + 0.1 if most > INSIDE else 0.0
-    figure, axes = grid(len(signals), len(threats), height=2.9, margins=(0.62, 0.62, 0.45, 0.52 + below))
+    plain = all(part.method.nunique() == len(part.groupby(["method", "way", "population"])) for _, part in lines)
+    below = 0.17 * most + 0.1 if most > INSIDE and not plain else 0.0
+    margins = USUAL if plain else (0.62, 0.62, 0.45, 0.52 + below)
+    figure, axes = grid(len(signals), len(threats), height=2.9, margins=margins)
     for panel, signal, threat in panels(axes, signals, threats):
-        _roc_lines(panel, curves[(curves.signal == signal) & (curves.threat_model == threat)], methods, bottom)
+        part = curves[(curves.signal == signal) & (curves.threat_model == threat)]
+        _roc_lines(panel, part, methods, bottom, plain=plain)
         panel.plot([bottom, 1], [bottom, 1], color=GREY, linewidth=0.9, zorder=1)
         panel.set(xscale="log", yscale="log", xlim=(bottom, 1), ylim=(bottom, 1.08), xlabel="false positive rate")
         panel.set_title(f"{threat}\n{signal_name(signal)}")
@@ -150,21 +161,24 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
         panel.minorticks_off()
         if below:
             panel.legend(loc="upper left", bbox_to_anchor=(0, -0.45 / 2.9), borderaxespad=0)
-        else:
+        elif not plain:
             panel.legend(loc="lower right")
     name_rows(axes, "true positive rate")
+    if plain:
+        legend(figure)
     return figure, curves
 
 
-def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float) -> None:
-    """The lines of one method differ in line style; what lies below the lowest rate is drawn at the lower edge."""
+def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, plain: bool) -> None:
+    """The lines of one method differ in line style, unless each has one (`plain`); what lies below the lowest rate is drawn at the lower edge."""
     for method, own in curves.groupby("method", sort=False):
         for i, ((way, population), line) in enumerate(own.groupby(["way", "population"], sort=False)):
             look = look_of(methods, method, hollow=population == "last-round members") | {
                 "linestyle": LINES[i % len(LINES)]
             }
+            label = method if plain else f"{method}: {way}, {population}"
             tpr, low, high = (line[name].astype(float).clip(bottom, 1) for name in ("tpr", "low", "high"))
-            panel.plot(line.fpr, tpr, **look, markevery=8, label=f"{method}: {way}, {population}")
+            panel.plot(line.fpr, tpr, **look, markevery=8, label=label)
             panel.fill_between(line.fpr, low, high, color=look["color"], alpha=0.1, linewidth=0)
 
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import base64
 import itertools
-import math
 from collections.abc import Sequence
-from statistics import mean, stdev
 from typing import Any
 
 import pandas as pd
 
 from reports import drawing, figures
 from reports.evidence import METRICS, Evidence, Finding, about_membership
+from reports.verdicts import PLACE, SEES, SYMBOLS, blocks, card, tint
 
-PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
-GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
-SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
-SEES = {
-    "released-model": "holds every model that the server broadcasts",
-    "server": "also receives every client's upload",
-    "owner": "holds the client's true state: the upper bound",
-}
 MODELS = {"global": "server", "novel": "server, out of distribution", "clients": "clients, mean"}  # as FedRand's tables
 
 
@@ -97,68 +88,16 @@ def _method(i: int, e: Evidence, findings: Sequence[Finding]) -> dict[str, Any]:
         "symbol": drawing.SYMBOLS[i % len(drawing.SYMBOLS)],
         "colour": drawing.COLOURS[i % len(drawing.COLOURS)],
         "cards": [{"threat": threat, **_card(own, threat, others)} for threat in threats],
-        "blocks": _blocks([f for f in own if f["headline"]], others),
-        "siblings": _blocks([f for f in own if not f["headline"]], others),
+        "blocks": blocks([f for f in own if f["headline"]], others),
+        "siblings": blocks([f for f in own if not f["headline"]], others),
         "epsilon": _epsilon(own, threats),
     }
 
 
 def _card(findings: Sequence[Finding], threat: str, others: Sequence[Finding]) -> dict[str, Any]:
-    """The gravest of the headline rows against held-out records; of equals, the one furthest from 0.5."""
-    rows = [
-        f
-        for f in findings
-        if f["threat_model"] == threat and f["headline"] and f["nonmembers"] == "held-out" and f["verdict"] in GRAVITY
-    ]
-    if not rows:
-        return {"verdict": None, "rows": 0}
-    worst = min(rows, key=lambda f: (GRAVITY.index(f["verdict"]), -abs((f["value"] or 0.5) - 0.5)))
-    word, _, rest = (worst["sentence"] or "").partition(":")
-    if word.casefold() != worst["verdict"]:
-        word, rest = worst["verdict"].capitalize(), worst["sentence"] or ""
-    same = [f["verdict"] == worst["verdict"] for f in (worst, *(g for g in others if _key(g) == _key(worst)))]
-    counts = {verdict: sum(f["verdict"] == verdict for f in rows) for verdict in GRAVITY}
-    return {
-        "verdict": worst["verdict"],
-        "word": word,
-        "rest": rest.strip(),
-        "rows": len(rows),
-        "counts": ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n),
-        "seeds": f"{sum(same)} of {len(same)} seeds" if len(same) > 1 else None,
-    }
-
-
-def _key(finding: Finding) -> tuple[Any, ...]:
-    """What the findings of different seeds about the same thing have in common."""
-    return tuple(finding[name] for name in (*PLACE, "signal", "metric"))
-
-
-def _blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The leakage table: a block for each comparison, in it a row for each signal, in it a finding for each metric."""
-    blocks: dict[tuple[str, ...], dict[str, dict[str, Finding]]] = {}
-    for f in findings:
-        place = tuple(f[name] for name in PLACE)
-        blocks.setdefault(place, {}).setdefault(f["signal"], {})[f["metric"]] = f
-    return [
-        dict(zip(PLACE, place, strict=True))
-        | {"rows": [_named(s) | {"by": by, "seeds": _spread(by.get("auroc"), others)} for s, by in rows.items()]}
-        | {"any": next(iter(next(iter(rows.values())).values()))}
-        for place, rows in blocks.items()
-    ]
-
-
-def _named(signal: str) -> dict[str, str]:
-    """A signal in two lines: what it is, and of which tokens."""
-    name, _, detail = figures.signal_name(signal).partition(", ")
-    return {"name": name, "detail": detail}
-
-
-def _spread(finding: Finding | None, others: Sequence[Finding]) -> dict[str, Any] | None:
-    """Mean and standard deviation over the seeds that measured the same thing; None for a single seed."""
-    if finding is None:
-        return None
-    values = [f["value"] for f in (finding, *others) if _key(f) == _key(finding) and f["value"] is not None]
-    return {"mean": mean(values), "sd": stdev(values), "n": len(values)} if len(values) > 1 else None
+    """The gravest of the headline rows against held-out records."""
+    rows = [f for f in findings if f["threat_model"] == threat and f["headline"] and f["nonmembers"] == "held-out"]
+    return card(rows, others)
 
 
 def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[dict[str, Any]]:
@@ -244,7 +183,7 @@ def _cells(cells: pd.DataFrame) -> list[dict[str, Any]]:
         grids: dict[str, dict[str, dict[int, Any]]] = {}
         single = []
         for row in part.to_dict("records"):
-            cell = row | {"shade": _tint(row["auroc"])}
+            cell = row | {"shade": tint(row["auroc"])}
             name, share, piece = figures.parts(row["signal"])
             if share is None:
                 single.append(cell)
@@ -253,11 +192,3 @@ def _cells(cells: pd.DataFrame) -> list[dict[str, Any]]:
         tables = [(piece, sorted({k for row in rows.values() for k in row}), rows) for piece, rows in grids.items()]
         found.append({"method": place[0], "place": place[1:], "n": len(part), "grids": tables, "single": single})
     return found
-
-
-def _tint(auroc: float) -> str:
-    """Background of an AUROC: white at 0.5, orange above, blue below."""
-    if not math.isfinite(auroc):
-        return "#ffffff"
-    end, t = ((213, 94, 0) if auroc > 0.5 else (0, 114, 178)), 0.75 * min(1.0, 2 * abs(auroc - 0.5))
-    return "#" + "".join(f"{round(255 + (c - 255) * t):02x}" for c in end)

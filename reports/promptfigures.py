@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
+from reports.against import against_epsilon, rows
 from reports.drawing import (
     COLOURS,
     GREY,
@@ -45,7 +46,7 @@ Figure = tuple[Drawing, str]  # with its caption
 
 def draw(found: Sequence[Variant], accuracy: Table | None) -> dict[str, Figure]:
     """Figures with captions by name; those without a row are left out."""
-    shown, what = _few(found)
+    shown, what = few(found)
     given: list[tuple[str, str, str, Callable[[], Plot]]] = [
         ("accuracy", "Accuracy by round, on local and on neighbour classes",
          f"Mean over clients{' and seeds' if _several(found) else ''}; 0 rounds is before training. Hollow markers: with noise. {what}",
@@ -80,17 +81,15 @@ def _panels(found: Sequence[Variant]) -> list[str]:
     return [split for split in present if split != "overall"] or present
 
 
-def _few(found: Sequence[Variant]) -> tuple[list[Variant], str]:
-    """The variants that the figure by round can show, and in words which were left out."""
+def few(found: Sequence[Variant]) -> tuple[list[Variant], str]:
+    """The variants that one figure can show, and in words which were left out."""
     if len(found) <= LINES_SHOWN:
         return list(found), ""
     least = max((v.epsilon for v in found if v.private), default=math.inf)
     kept = [v for v in as_printed(found) if not v.private or v.epsilon == least]
     noised = f" or with ε {least:g}" if math.isfinite(least) else ""
-    return (
-        kept,
-        f"Of {len(found)} rows those without noise{noised} are shown; all stand in the data. {_settings(found)}".strip(),
-    )
+    what = f"Of {len(found)} rows those without noise{noised} are shown; all stand in the data. {_settings(found)}"
+    return kept, what.strip()
 
 
 def _settings(found: Sequence[Variant]) -> str:
@@ -125,51 +124,18 @@ def _by_round(shown: Sequence[Variant], accuracy: Table | None, methods: Sequenc
 
 
 def _rows(found: Sequence[Variant], splits: Sequence[str]) -> Table:
-    """What a figure shows of variants: accuracy with its bar by split."""
-    rows = []
-    for v in found:
-        for split in (s for s in splits if s in v.scores):
-            score = v.scores[split]
-            epsilon = f"{v.epsilon:g}" if v.private else "none"
-            own = (v.parameters.get("rank"), v.parameters.get("residual"))
-            rows.append((v.label, epsilon, *own, split, score.value, *score.reach, len(v.evidence)))
-    return Table(rows, columns=["method", "epsilon", "rank", "residual", "split", "accuracy", "down", "up", "seeds"])
+    """What a figure of accuracies shows: each with its bar by split."""
+    return _of_accuracy(rows(found, splits))
+
+
+def _of_accuracy(table: Table) -> Table:
+    return table.rename(columns={"quantity": "split", "value": "accuracy"})
 
 
 def _by_epsilon(shown: Sequence[Variant], methods: Sequence[str]) -> Plot:
-    levels = sorted({v.epsilon for v in shown if v.private})
-    if not levels or len({v.epsilon for v in shown}) < 2:
-        return None
-    at = {level: math.log10(level) for level in levels}
-    at[math.inf] = max(at.values()) + max(0.3, 0.18 * (max(at.values()) - min(at.values())))
-    splits, lines = _panels(shown), [m for m in methods if any(v.method == m and v.private for v in shown)]
-    figure, axes = grid(1, len(splits), height=3.0, margins=LOW, sharey=True)
-    for panel, split in zip(axes[0], splits, strict=True):
-        for i, method in enumerate(lines):
-            mine = sorted((v for v in shown if v.method == method), key=lambda v: v.epsilon)
-            shift = 0.012 * (at[math.inf] - at[levels[0]]) * (i - (len(lines) - 1) / 2)
-            _line(panel, mine, split, [at[v.epsilon] + shift for v in mine], look_of(methods, method))
-        for v in (v for v in shown if v.method not in lines and split in v.scores):
-            colour = look_of(methods, v.method)["color"]
-            panel.axhline(v.scores[split].value, color=colour, linestyle="--", linewidth=1.1, label=v.title, zorder=1)
-        panel.axvline((at[max(levels)] + at[math.inf]) / 2, color=GREY, linewidth=0.8, linestyle=":")
-        panel.set_xticks(list(at.values()), [f"{level:g}" if math.isfinite(level) else "none" for level in at])
-        panel.set(title=TITLES[split], xlabel="ε claimed per record")
-        panel.set_ylim(bottom=0)
-        panel.tick_params(labelleft=True)
-    name_rows(axes, "accuracy (%)")
-    legend(figure)
-    return figure, _rows(shown, splits)
-
-
-def _line(panel: Any, mine: Sequence[Variant], split: str, at: Sequence[float], look: dict[str, Any]) -> None:
-    """The noised points joined; a dotted step leads on to the one without noise."""
-    values = [v.scores[split].value for v in mine]
-    bars = np.array([v.scores[split].reach for v in mine]).T
-    panel.errorbar(at, values, bars, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2)
-    n = sum(v.private for v in mine)
-    panel.plot(at[:n], values[:n], **look, label=mine[0].name)
-    panel.plot(at[n - 1 :], values[n - 1 :], **look | {"linestyle": ":"}, linewidth=1)
+    splits = _panels(shown)
+    plot = against_epsilon(shown, methods, splits, [TITLES[split] for split in splits])
+    return plot and (plot[0], _of_accuracy(plot[1]))
 
 
 def _by_rank(found: Sequence[Variant]) -> Plot:
@@ -248,7 +214,7 @@ def _by_residual(found: Sequence[Variant]) -> Plot:
 
 def _differences(found: Sequence[Variant]) -> Table:
     """With less without residual, of variants that differ in nothing else, over the seeds that both have."""
-    rows = []
+    lines = []
     for v in (v for v in found if v.parameters.get("residual") is True):
         own = {**v.parameters, "residual": False}
         for other in (w for w in found if (w.method, w.epsilon) == (v.method, v.epsilon) and w.parameters == own):
@@ -259,5 +225,5 @@ def _differences(found: Sequence[Variant]) -> Table:
                 epsilon = f"{v.epsilon:g}" if v.private else "none"
                 spread = stdev(values) if len(values) > 1 else math.nan
                 if values:
-                    rows.append((v.method, setting, epsilon, split, mean(values), spread, len(values)))
-    return Table(rows, columns=["method", "setting", "epsilon", "split", "difference", "sd", "seeds"])
+                    lines.append((v.method, setting, epsilon, split, mean(values), spread, len(values)))
+    return Table(lines, columns=["method", "setting", "epsilon", "split", "difference", "sd", "seeds"])

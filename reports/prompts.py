@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,13 +41,15 @@ class Page:
     few: int = 12  # rows of noise that are shown unfolded
 
 
-def page(evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame]) -> Page | None:
-    """The parts that the evidence fills; None where no prompts were trained."""
+def page(evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame], drawn: Collection[str] = ()) -> Page | None:
+    """The parts that the evidence fills; None where no prompts were trained. Accuracy against epsilon is not drawn again where `drawn` has it."""
     found = variants(evidence)
     if not found:
         return None
     accuracies = [f for v in found for e in v.evidence for f in e.findings if f["metric"].startswith("accuracy/")]
     figures = promptfigures.draw(found, tables.get("accuracy"))
+    if "leakage-epsilon" in drawn:
+        figures.pop("epsilon", None)
     return Page(
         methods=[mark["name"] for mark in marks(found).values()],
         seeds=sorted({e.seed for v in found for e in v.evidence}),

@@ -8,24 +8,23 @@ findings or tables for it: membership where something was attacked, utility and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reports import figures, leakage, prompts
+from reports import figures, inference, inferencetables, leakage, prompts
 from reports.drawing import Drawing
 from reports.evidence import TABLES, Evidence, Finding, about_membership, check, joined
-from reports.words import epsilon, number, percent, plain, short, signed, tau
+from reports.pages import Write, csv, render, write_drawings
+from reports.words import plain
 
 __all__ = ["TABLES", "Evidence", "build"]
 
 MANY = 6  # runs that fit beside each other as columns
 
 
-def build(evidence: Sequence[Evidence], write: Callable[[str, bytes], None]) -> None:
+def build(evidence: Sequence[Evidence], write: Write) -> None:
     """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`.
 
     The page `index.html` comes last, when all that it names is there. ValueError as of `check`, before anything is written.
@@ -33,27 +32,36 @@ def build(evidence: Sequence[Evidence], write: Callable[[str, bytes], None]) -> 
     check(evidence)
     findings = [finding for e in evidence for finding in e.findings]
     write("findings.json", (json.dumps(findings, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    tables = {"findings": pd.DataFrame(findings)}
-    if about_membership(findings):
-        tables["cells"] = joined(evidence, "cells")
-    tables |= {n: t for n in ("accuracy", "privacy", "noise") if len(t := joined(evidence, n))}
+    attacked = inference.page(evidence)
+    tables = {"findings": pd.DataFrame(findings)} | _tables(evidence, findings, prompts=attacked is not None)
     for name, table in tables.items():
-        write(f"{name}.csv", _csv(table))
-    parts: dict[str, Any] = {"data": [f"{name}.csv" for name in tables], "membership": False, "prompts": None}
+        write(f"{name}.csv", csv(table))
+    parts: dict[str, Any] = {"data": [f"{name}.csv" for name in tables], "membership": bool(about_membership(findings))}
     drawn: dict[str, Drawing | None] = {}
-    if about_membership(findings):
+    if attacked:
+        drawn |= attacked.drawn
+        if len(exposed := joined(evidence, "exposed")):
+            write("figures/exposed.csv", csv(exposed.drop(columns="png")))
+    elif parts["membership"]:
         methods, first = list(dict.fromkeys(e.method for e in evidence)), _first(evidence)
         shown = {name: joined(first, name) for name in TABLES}
         drawn |= figures.draw(shown, methods, leakage.signals(findings))
-        write("figures/exposed.csv", _csv(shown["exposed"].drop(columns="png")))
-        parts |= {"membership": True, **leakage.context(evidence, first, shown)}
-    if page := prompts.page(evidence, tables):
-        drawn |= page.drawn
-        parts["prompts"] = page
-    for drawing in filter(None, drawn.values()):
-        for kind, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", _csv(drawing.data))):
-            write(f"figures/{drawing.name}.{kind}", data)
-    write("index.html", _page(evidence, findings, parts | {"drawn": drawn}).encode())
+        write("figures/exposed.csv", csv(shown["exposed"].drop(columns="png")))
+        parts |= leakage.context(evidence, first, shown)
+    page = prompts.page(evidence, tables, drawn)
+    drawn |= page.drawn if page else {}
+    write_drawings(drawn.values(), write)
+    write("index.html", _page(evidence, findings, parts | {"drawn": drawn, "prompts": page, "inference": attacked}))
+
+
+def _tables(evidence: Sequence[Evidence], findings: Sequence[Finding], *, prompts: bool) -> dict[str, pd.DataFrame]:
+    """What stands beside the findings as CSV."""
+    tables = {}
+    if prompts:
+        tables = inferencetables.data(evidence)
+    elif about_membership(findings):
+        tables = {"cells": joined(evidence, "cells")}
+    return tables | {n: t for n in ("accuracy", "privacy", "noise") if len(t := joined(evidence, n))}
 
 
 def _first(evidence: Sequence[Evidence]) -> list[Evidence]:
@@ -62,32 +70,20 @@ def _first(evidence: Sequence[Evidence]) -> list[Evidence]:
     return [next(e for e in evidence if e.method == method) for method in methods]
 
 
-def _csv(table: pd.DataFrame) -> bytes:
-    data: str = table.to_csv(index=False, lineterminator="\n")
-    return data.encode()
-
-
-def _page(evidence: Sequence[Evidence], findings: Sequence[Finding], parts: dict[str, Any]) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"num": number, "signal": figures.signal_name, "percent": percent}
-    environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau}
+def _page(evidence: Sequence[Evidence], findings: Sequence[Finding], parts: dict[str, Any]) -> bytes:
     page = parts["prompts"]
-    return environment.get_template("report.html").render(
-        parts,
-        task=evidence[0].task,
-        attack=evidence[0].attack,
-        seeds=sorted({e.seed for e in evidence}),
-        names=page.methods if page else list(dict.fromkeys(e.method for e in evidence)),
-        setting=_setting(evidence),
-        intervals=_intervals(findings),
-        notes=list(dict.fromkeys(note for e in evidence for note in e.notes)),
-    )
+    about = {
+        "task": evidence[0].task,
+        "attack": evidence[0].attack,
+        "seeds": sorted({e.seed for e in evidence}),
+        "names": page.methods if page else list(dict.fromkeys(e.method for e in evidence)),
+        "setting": _setting(evidence),
+        "intervals": _intervals(findings),
+        "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
+    }
+    if parts["inference"]:
+        about |= {name: getattr(parts["inference"], name) for name in ("symbols", "several", "metrics")}
+    return render("report.html", parts | about)
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -24,7 +24,7 @@ AS_PRINTED = {"rank": 8, "residual": True, "mu": 0.0, "match": "sum"}  # of DP-F
 
 @dataclass(frozen=True)
 class Score:
-    """An accuracy in percent: the mean over seeds, its spread, and the first seed's interval over clients."""
+    """A number such as an accuracy in percent: the mean over seeds, its spread, and the first seed's interval over clients."""
 
     value: float
     sd: float | None  # None for a single seed
@@ -130,7 +130,7 @@ def _option(name: str, value: Any) -> str:
 
 def variants(evidence: Sequence[Evidence]) -> list[Variant]:
     """The variants of every method that has accuracies, a method's together: first without noise, then from the largest epsilon down."""
-    measured = [e for e in evidence if any(f["metric"].startswith("accuracy/") for f in e.findings)]
+    measured = [e for e in evidence if e.prompts]
     methods = list(dict.fromkeys(_method(e) for e in measured))
     found = []
     for label in dict.fromkeys(e.method for e in measured):
@@ -184,17 +184,16 @@ def _scores(seeds: Sequence[Evidence]) -> dict[str, Score]:
     for split in SPLITS:
         rows = [(e.seed, f) for e in seeds for f in e.findings if f["metric"] == f"accuracy/{split}"]
         if rows:
-            values, before = [f["value"] for _, f in rows], [f["before"] for _, f in rows if f["before"] is not None]
-            first = rows[0][1]
-            found[split] = Score(
-                value=mean(values),
-                sd=stdev(values) if len(values) > 1 else None,
-                low=first["low"],
-                high=first["high"],
-                before=mean(before) if before else None,
-                seeds={seed: f["value"] for seed, f in rows},
-            )
+            before, first = [f["before"] for _, f in rows if f["before"] is not None], rows[0][1]
+            score = pooled({seed: f["value"] for seed, f in rows}, first["low"], first["high"])
+            found[split] = replace(score, before=mean(before) if before else None)
     return found
+
+
+def pooled(seeds: Mapping[int, float], low: float | None, high: float | None) -> Score:
+    """What several seeds measured: their mean and spread, with the interval of the first."""
+    values = list(seeds.values())
+    return Score(mean(values), stdev(values) if len(values) > 1 else None, low, high, None, seeds)
 
 
 def _claims(seeds: Sequence[Evidence]) -> tuple[Claim, ...]:

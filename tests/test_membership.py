@@ -161,6 +161,59 @@ def test_only_participants_are_members():
     assert set(last.client) == {f"client-{k:02d}" for k in range(1, CLIENTS, 2)}
 
 
+def with_canaries(run, rng, leak):
+    """Six canaries of each client, half of them inserted, in every model's table but the rounds'."""
+    canaries = {k: [f"x{k}-{i}" for i in range(6)] for k in range(CLIENTS)}
+    every = [r for k in canaries for r in canaries[k]]
+    truth = run.truth | {r: i % 2 == 0 for k in canaries for i, r in enumerate(canaries[k])}
+
+    def more(table, move, of=every):
+        return pd.concat([table, frame(of, rng, {r: move * truth[r] for r in of})])
+
+    models = [m if m.way == "round" else ScoredModel(m.threat_model, m.way, m.client, m.round,
+              more(m.scores, leak, every if m.client is None else canaries[m.client])) for m in run.models]  # fmt: skip
+    blind = run.blind | {"left-out canaries": {r: float(rng.normal()) for r in every}}
+    base = more(run.base, 0.0).assign(**{"loss-base/caption": 0.0})
+    return Attacked(
+        **{**vars(run), "models": models, "base": base, "truth": truth, "blind": blind, "canaries": canaries}
+    )
+
+
+def test_canaries_have_rows_of_their_own_and_change_no_other():
+    plain = made_up(12, leak=1.0)
+    run = with_canaries(plain, np.random.default_rng(0), 6.0)
+    rows = [c for c in comparisons(run) if c.nonmembers == "left-out canaries"]
+    assert [(c.threat_model, c.population, c.member.sum(), len(c.member)) for c in rows] == [
+        ("released-model", "canaries", 24, 48), ("server", "canaries", 24, 48), ("owner", "canaries", 24, 48),
+    ]  # fmt: skip
+    assert all(r.startswith("x") for c in rows for r in c.record)
+    found = membership(run, Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
+    ours = [f for f in found if f.nonmembers == "left-out canaries"]
+    assert {f.metric for f in ours} == {"auroc", "balanced_accuracy"}  # reference records are of another distribution
+    assert all(f.verdict == "leak" and f.population == "canaries" for f in ours if f.metric == "auroc")
+    before = membership(plain, Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
+    assert [f for f in found if f.nonmembers != "left-out canaries"] == before
+    assert cells(run, 0.95).equals(cells(plain, 0.95))
+
+
+def test_claims_may_depend_on_the_threat_model():
+    found = membership(made_up(0), Params(), attack_signal=SIGNAL, names=NAMES,
+                       epsilon=lambda threat: {"claimed": "c", "provable": threat})  # fmt: skip
+    assert {f.provable for f in found if f.metric == "auroc"} == {"released-model", "server", "owner"}
+    assert all(f.measured == "not measured: needs canaries" for f in found if f.metric == "auroc")
+
+
+def test_a_row_with_one_member_is_not_measurable():
+    run = made_up(13)
+    one = next(r for k in run.records for r in run.records[k] if run.truth[r])
+    found = aurocs(
+        Attacked(**{**vars(run), "truth": {r: r == one for r in run.truth}}),
+        threat_model="server",
+        nonmembers="held-out",
+    )
+    assert {(f.value, f.status, f.members) for f in found} == {(None, "not measurable (1)", 1)}
+
+
 def test_cells_are_corrected_for_their_number():
     table = cells(made_up(9), 0.95)
     assert (table.p_adjusted >= table.p).all()

@@ -389,19 +389,6 @@ def test_a_large_sweep_stays_small() -> None:
     assert len(runs) == 1  # what differs has a row per run, not a column
 
 
-def test_membership_stands_on_the_same_page() -> None:
-    """What an attack on prompts will leave: findings and tables of both kinds in one evidence."""
-    e = prompt_evidence("dpfpl", 0.1)
-    found = [f | {"method": e.method, "task": "glyphs", "seed": 0} for f in ONE.findings]
-    tables = e.tables | {name: ONE.tables[name] for name in ("cells", "cost")}
-    files = built([replace(e, attack="maxrenyi", findings=e.findings + found, tables=tables)])
-    text = Reader(files["index.html"]).text
-    assert "Membership leakage, utility and privacy of DP-FPL" in text
-    assert "Claimed beside provable" in text
-    assert "Gravest of" in text
-    assert {"cells.csv", "accuracy.csv", "figures/cost.svg", "figures/accuracy.svg"} <= set(files)
-
-
 def test_the_papers_tables() -> None:
     assert [len(beside.table(n)) for n in range(2, 12)] == [96, 96, 48, 31, 64, 64, 64, 64, 64, 64]
     local, other = beside.printed("local"), beside.printed("neighbour")

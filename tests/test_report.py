@@ -606,7 +606,8 @@ def test_bad_evidence_is_refused_before_anything_is_written(given: list[Evidence
         ("mink/20/caption", ("Min-K", 20, "caption"), "Min-K, K 20 %, caption"),
         ("modrenyi/2/caption", ("modified Rényi, order 2", None, "caption"), "modified Rényi, order 2, caption"),
         ("loss-base/caption", ("base-calibrated loss", None, "caption"), "base-calibrated loss, caption"),
-        ("lira", ("lira", None, ""), "lira"),
+        ("lira/online", ("LiRA", None, "online"), "LiRA, online"),
+        ("custom", ("custom", None, ""), "custom"),
     ],
 )
 def test_signal_names(signal: str, parts: tuple[str, int | None, str], name: str) -> None:

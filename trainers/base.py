@@ -175,6 +175,7 @@ class Bench:
     training: Sequence[Sequence[str]]
     test: Sequence[str]
     novel_test: Sequence[str] = ()
+    candidates: Sequence[Sequence[str]] = ()  # of each client, members or not: what a simulation draws its members from
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
@@ -244,6 +245,14 @@ class Transcript:
     def upload(self, r: int, client: int) -> State:
         return self._part(r, f"upload/{client}")
 
+    def uploads(self, r: int) -> dict[int, State]:
+        """All messages of a round by client, in one reading; a client whose message is empty is not there."""
+        found: dict[int, State] = {}
+        for name, tensor in self._part(r, "upload").items():
+            client, _, key = name.partition("/")
+            found.setdefault(int(client), {})[key] = tensor
+        return found
+
     def kept(self, r: int, client: int) -> list[str]:
         """Names of the tensors of a client's model that its message of round r did not hold."""
         return list(self.round(r)["uploads"][str(client)]["kept"])
@@ -264,6 +273,12 @@ class Transcript:
     def personal(self, r: int, client: int) -> State:
         """A client's personalised prompt after round r: the aggregate with the client's own part. It is what prompt users get."""
         return self.model(self.broadcast(r + 1) | self._part(r, f"private/{client}"))
+
+    def released(self, client: int) -> State:
+        """The personalised prompt that a client releases in the end: the last aggregate with its own part, the public one if it never took part."""
+        rounds = self.participations(client)
+        own = self._part(rounds[-1], f"private/{client}") if rounds else {}
+        return self.model(self.broadcast(0) | self.broadcast(self.schedule.rounds) | own)
 
     def holdings(self, clients: Mapping[int, int]) -> dict[int, State]:
         """What each client holds after its round r (client to r); every file is read once."""

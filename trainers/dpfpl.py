@@ -20,6 +20,7 @@ from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
+GUESSES = 16  # of a client's Q in a replay: after 100 rounds p_L is off by 0.43 of its length, with one guess by 0.59, with 64 by 0.42
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,15 @@ class DPFPL(PromptMethod):
             d_L = full_gradient(u, v, d_u, d_v)  # line 11
         p_L = p_L - self.settings.local_rate * d_L  # line 12
         return Update(upload={"gradient": client.clip(G)}, private={"p_L": p_L})  # line 13
+
+    def replay(self, server: State, own: State, upload: State, learner: object, generator: torch.Generator) -> State:
+        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken: exact at rank 0 only."""
+        p_L, G = own["p_L"], upload["gradient"]
+        if self.params.rank:
+            Q = torch.randn(GUESSES, 1, p_L.shape[-1], self.params.rank, generator=generator)
+            u, v = power_iteration(p_L, Q)  # [GUESSES, N, ..]
+            G = full_gradient(u, v, G @ v.mT, u.mT @ G).mean(0)
+        return {"p_L": p_L - self.settings.local_rate * G}
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         return {"p_G": self.global_step(server["p_G"], uploads, site)}

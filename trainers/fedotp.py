@@ -52,6 +52,12 @@ class FedOTP(PromptMethod):
         p_L = p_L - self.settings.local_rate * client.noise(client.clip(to_L), "p_L")
         return Update(upload={"gradient": client.clip(to_G)}, private={"p_L": p_L})
 
+    def replay(self, server: State, own: State, upload: State, learner: object, generator: object) -> State:
+        """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and p_L stays as it was."""
+        if self.params.match == "ot":
+            return own
+        return {"p_L": own["p_L"] - self.settings.local_rate * upload["gradient"]}
+
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         return {"p_G": self.global_step(server["p_G"], uploads, site)}
 

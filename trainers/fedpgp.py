@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
 from trainers.dpfpl import check_rank
-from trainers.prompts import Cohort, PromptMethod
+from trainers.prompts import Cohort, Learner, PromptMethod
 
 LEARNER = "prompts"
 
@@ -59,17 +59,25 @@ class FedPGP(PromptMethod):
         d_G, d_u, d_v = client.clip(G), client.clip(G @ v.mT), client.clip(u.mT @ G)
         d_u, d_v = client.noise(d_u, "u"), client.noise(d_v, "v")
         if self.params.mu:
-            to_G, to_i = self._contrast(server["hard"], p_G, p_G + u @ v, client)
+            to_G, to_i = self._contrast(server["hard"], p_G, p_G + u @ v, client.learner)
             d_G, d_u, d_v = d_G + to_G + to_i, d_u + to_i @ v.mT, d_v + u.mT @ to_i
         rate = self.settings.local_rate
         return Update(upload={"gradient": d_G}, private={"u": u - rate * d_u, "v": v - rate * d_v})
 
-    def _contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, client: Cohort) -> tuple[Tensor, Tensor]:
+    def replay(self, server: State, own: State, upload: State, learner: Learner, generator: object) -> State:
+        """Exact without noise and clipping: the contrastive term is public, and what it adds to p_G's gradient alone is taken off the upload."""
+        p_G, u, v, G = server["p_G"], own["u"], own["v"], upload["gradient"]
+        if self.params.mu:
+            G = G - self._contrast(server["hard"], p_G, p_G + u @ v, learner)[0]
+        rate = self.settings.local_rate
+        return {"u": u - rate * G @ v.mT, "v": v - rate * u.mT @ G}
+
+    def _contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, learner: Learner) -> tuple[Tensor, Tensor]:
         """Gradients of mu times the contrastive term, the mean over classes, in p_G alone and in p_i."""
-        t_0 = client.learner.text(hard)
+        t_0 = learner.text(hard)
 
         def term(p_G: Tensor, p_i: Tensor) -> Tensor:
-            t_G, t_i = client.learner.text(torch.stack([p_G, p_i]))
+            t_G, t_i = learner.text(torch.stack([p_G, p_i]))
             toward, away = (t_0 * t_G).sum(-1), (t_G * t_i).sum(-1)  # [N, C]
             loss = F.softplus((away - toward) / self.params.temperature)
             return self.params.mu * loss.mean(-1).sum()

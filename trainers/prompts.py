@@ -81,8 +81,7 @@ class Cohort:
 
     @functools.cached_property
     def batch(self) -> Batch:
-        sample = poisson_batch if self._protection.privacy.sampler == "poisson" else epoch_batch
-        chosen = [[c.records[i] for i in sample(c, self._protection.batch)] for c in self.clients]
+        chosen = [minibatch(client, self._protection) for client in self.clients]
         longest = max(1, *map(len, chosen))
         padding = [[c.records[0]] * (longest - len(records)) for records, c in zip(chosen, self.clients, strict=True)]
         ids = [r for records, more in zip(chosen, padding, strict=True) for r in (*records, *more)]
@@ -135,6 +134,20 @@ def _turn(client: Participation, protection: Protection) -> Turn:
     return Turn(client=client.client, records=n, steps=1, shuffles=int(shuffled))
 
 
+def minibatch(client: Participation, protection: Protection) -> list[str]:
+    """The records that a client takes its step on in a round."""
+    sample = poisson_batch if protection.privacy.sampler == "poisson" else epoch_batch
+    return [client.records[i] for i in sample(client, protection.batch)]
+
+
+def used(
+    method: PromptMethod, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]
+) -> set[str]:
+    """The records that were in a batch of a client that took part in `rounds`: few rounds leave some of its training records out."""
+    working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
+    return {record for one in working for record in minibatch(one, method.protection)}
+
+
 def epoch_batch(client: Participation, size: int) -> list[int]:
     """Fixed-size batches without replacement within an epoch; what does not fill a batch waits for the next shuffle."""
     size = min(size, len(client.records))
@@ -182,6 +195,13 @@ class PromptMethod(Method[Cohort]):
             noise_stds(privacy, far, steps=schedule.rounds, batch=self.settings.batch, records=sizes) if private else {}
         )
         return dataclasses.replace(self, protection=Protection(privacy, stds, self.settings.batch))
+
+    def replay(self, server: State, own: State, upload: State, learner: Learner, generator: torch.Generator) -> State:
+        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records, noise and the clients' chance.
+
+        States lead with the clients, as in `update`. By default a part that no upload tells anything about stays as it was.
+        """
+        return own
 
     @abstractmethod
     def prompt(self, state: State) -> Tensor:

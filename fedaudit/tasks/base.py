@@ -87,11 +87,18 @@ class Client:
     member: NDArray[np.bool_] = field(repr=False)  # [len(records)]; for training and for audits only
     background: tuple[Record, ...] = ()  # further training records, which nobody asks about
     classes: tuple[str, ...] = ()  # classification: the classes of its records, in label order
+    canaries: tuple[Record, ...] = ()  # no candidates of an attack on membership: they bound epsilon
+    canary_included: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool), repr=False)  # [len(canaries)]
 
     @property
     def training_records(self) -> tuple[Record, ...]:
-        members = tuple(record for record, used in zip(self.records, self.member, strict=True) if used)
-        return members + self.background
+        return tuple(record for record, used in self.drawn if used) + self.background
+
+    @property
+    def drawn(self) -> list[tuple[Record, bool]]:
+        """Candidates and canaries, each with whether it is trained on."""
+        used = np.concatenate([self.member, self.canary_included]).tolist()
+        return list(zip((*self.records, *self.canaries), used, strict=True))
 
 
 Score = Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]
@@ -115,17 +122,13 @@ class Federation:
         """Every record by id."""
         everything = [*self.novel, *self.test, *self.novel_test]
         for client in self.clients:
-            everything += [*client.records, *client.reference, *client.background]
+            everything += [*client.records, *client.canaries, *client.reference, *client.background]
         return {record.id: record for record in everything}
 
     @property
     def truth(self) -> dict[str, bool]:
-        """Record id to membership, for every candidate of every client. Reaches audits, never attacks."""
-        return {
-            record.id: bool(used)
-            for client in self.clients
-            for record, used in zip(client.records, client.member, strict=True)
-        }
+        """Record id to membership, for every candidate and canary of every client. Reaches audits, never attacks."""
+        return {record.id: used for client in self.clients for record, used in client.drawn}
 
 
 def client_name(k: int) -> str:

@@ -1,0 +1,38 @@
+"""Gradient alignment: a client's update points where the records that it trained on want to go.
+
+Per round, the cosine of the target client's update with the direction in which the record's loss falls fastest, at the prompt from which the client
+started (the cosine attack of Li et al., "Effective passive membership inference attacks in federated learning against overparameterized models",
+ICLR 2023). A record is in the batch of few rounds only.
+
+cosine/mean  over all observed rounds.
+cosine/max   of the best of them.
+
+Needs the server's view (uploads). Compare members with held-out records of the same client: all records of its classes align with its updates.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attacks.seen import Floats, Seen
+
+LEARNER = "prompts"
+NEEDS = ("uploads",)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The cosine attack has no parameters."""
+
+
+class Cosine:
+    signals = ("cosine/mean", "cosine/max")
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def score(self, seen: Seen) -> dict[str, Floats]:
+        if seen.rounds is None:
+            raise ValueError("the cosine attack needs what was seen of rounds")
+        cosine = np.ma.masked_invalid(seen.rounds.cosine[:, seen.rounds.client])  # [T, n]
+        return {"cosine/mean": cosine.mean(0).filled(np.nan), "cosine/max": cosine.max(0).filled(np.nan)}

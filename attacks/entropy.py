@@ -1,0 +1,36 @@
+"""Entropy: the model is surer of its members, whatever their label (Salem et al. 2019; Song & Mittal 2021).
+
+entropy               sum_c p_c log p_c, the negative of Shannon's entropy: needs no label.
+entropy/confidence    log max_c p_c, which ranks as the highest probability does: needs no label.
+entropy/modified      (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c): the negative of Song & Mittal (USENIX Security 2021), eq. 8,
+                      which is 0 for a record that is surely right and infinite for one that is surely wrong.
+
+Needs the attacked model only. A probability of 0 or 1 counts as its limit, 0 log 0 = 0; nothing is clamped, and 1 - p is not formed by subtraction.
+"""
+
+from dataclasses import dataclass
+
+from attacks.seen import Floats, Seen
+from attacks.signals import row_signals
+
+LEARNER = "prompts"
+
+
+@dataclass(frozen=True)
+class Params:
+    """The entropy attack has no parameters."""
+
+
+class Entropy:
+    signals: tuple[str, ...] = ("entropy", "entropy/confidence", "entropy/modified")
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def score(self, seen: Seen) -> dict[str, Floats]:
+        found = row_signals(seen.log_probs, seen.labels)
+        return {
+            "entropy": found.mean_log_prob,
+            "entropy/confidence": -found.renyi[float("inf")],
+            "entropy/modified": -found.modified[1],
+        }

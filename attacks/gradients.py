@@ -1,0 +1,41 @@
+"""Gradients of single records in a prompt: their directions are compared with clients' updates, their norms are an attack of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainers.prompts import ROWS, Learner, PromptMethod
+
+Text = Callable[[Tensor], Tensor]  # a prompt [.., b, d] to class features [.., C, E]
+
+
+def record_gradients(method: PromptMethod, learner: Learner, text: Text, at: Tensor, records: Sequence[str]) -> Tensor:
+    """Gradients [n, ..] of each record's cross-entropy in what `text` makes class features of, at one value `at` [..].
+
+    The text encoder runs forward once; only each record's gradient in the features is taken back through it.
+    """
+    features, pull = torch.func.vjp(text, at)  # type: ignore[misc]  # [.., C, E]
+    images, labels = learner.images(records, patches=method.patches), learner.labels(records)
+
+    def loss(copies: Tensor) -> Tensor:
+        """Summed over the records, each with its own copy of the features [n, .., C, E]."""
+        logits = learner.scale * method.scores(copies, images[:, None])[:, 0]
+        return F.cross_entropy(logits, labels, reduction="sum")
+
+    above = torch.func.grad(loss)(features.expand(len(records), *features.shape))
+    return torch.func.vmap(pull, chunk_size=ROWS)(above)[0]
+
+
+def gradient_norms(
+    method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]
+) -> NDArray[np.float64]:
+    """L2 norms [n] of each record's loss gradient in one client's prompt [.., b, d] (of all its parts together)."""
+    gradients = record_gradients(method, learner, learner.text, prompt, records)
+    norms: NDArray[np.float64] = gradients.flatten(1).double().norm(dim=1).numpy()
+    return norms

@@ -1,0 +1,32 @@
+"""Gradient norm: members pull less at the prompt, because training has already moved it their way (Nasr et al. 2019).
+
+The score is the negative of the L2 norm of the gradient of the record's loss in the attacked prompt: Nasr, Shokri & Houmansadr, Comprehensive
+Privacy Analysis of Deep Learning, S&P 2019 (white-box attack, where gradients tell more than outputs). The norm follows the loss but also knows how
+much the prompt could still change it: read it beside the loss.
+
+Needs a model through which the adversary can differentiate, the backbone included.
+"""
+
+from dataclasses import dataclass
+
+from attacks.seen import Floats, Seen
+
+LEARNER = "prompts"
+GRADIENTS = True
+
+
+@dataclass(frozen=True)
+class Params:
+    """The gradient norm attack has no parameters."""
+
+
+class GradNorm:
+    signals: tuple[str, ...] = ("gradnorm",)
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def score(self, seen: Seen) -> dict[str, Floats]:
+        if seen.gradient_norms is None:
+            raise ValueError("gradnorm needs the gradient norms of the attacked model, not None")
+        return {"gradnorm": -seen.gradient_norms}

@@ -1,0 +1,45 @@
+"""Quantile: where the record's confidence lies among models that were not trained on it (Ye et al. 2022; Watson et al. 2022).
+
+quantile               share of the shadow models without the record that are less confident, ties counted half: 1 minus the p-value of
+                       "not a member". A threshold on it is a quantile of the record's own losses (Ye et al., Enhanced Membership Inference
+                       Attacks, CCS 2022, attack R); no normal distribution is assumed. Bertran et al. (NeurIPS 2023) learn the same quantile
+                       by regression over records instead.
+quantile/difficulty    mean loss of those models - loss: the loss calibrated by how hard the record is (Watson et al., On the Importance of
+                       Difficulty Calibration in Membership Inference Attacks, ICLR 2022). A loss counts as at most 100 nats.
+
+Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels. `quantile/difficulty`
+does not, but takes a nat for a nat in records whose loss varies much and little from model to model.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attacks.seen import Floats, Seen, log_odds, own_class
+
+LEARNER = "prompts"
+SHADOWS = True
+LARGEST = 100.0  # loss, in nats
+
+
+@dataclass(frozen=True)
+class Params:
+    """The quantile attack has no parameters."""
+
+
+class Quantile:
+    signals: tuple[str, ...] = ("quantile", "quantile/difficulty")
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def score(self, seen: Seen) -> dict[str, Floats]:
+        assert seen.shadows is not None
+        out = ~seen.shadows.member
+        target, shadows = (log_odds(found, seen.labels) for found in (seen.log_probs, seen.shadows.log_probs))
+        below, equal = (out & (shadows < target)).sum(0), (out & (shadows == target)).sum(0)
+        losses = np.minimum(-own_class(seen.shadows.log_probs, seen.labels), LARGEST)
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            difficulty = np.where(out, losses, 0.0).sum(0) / out.sum(0)
+            rank = (below + equal / 2) / out.sum(0)
+        return {"quantile": rank, "quantile/difficulty": difficulty - np.minimum(seen.loss, LARGEST)}

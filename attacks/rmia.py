@@ -1,0 +1,89 @@
+"""RMIA: how many known non-members has training raised less than the record (Zarifzadeh et al. 2024).
+
+    LR(x, z) = (Pr(x | theta) / Pr(x)) / (Pr(z | theta) / Pr(z))       eq. 2
+    score(x) = share of the population z with LR(x, z) >= gamma        eq. 3
+(Low-Cost High-Power Membership Inference Attacks, ICML 2024), Pr(x | theta) = p_y. The population are the reference records: known non-members of the
+client's own distribution. Pr(x) is estimated from shadow models:
+    rmia/online     half the mean over shadows with x + half the mean over those without it: (Pr_in(x) + Pr_out(x)) / 2
+    rmia/offline    ((1 + a) Pr_out(x) + (1 - a)) / 2, which takes a Pr_out(x) + (1 - a) for Pr_in(x)       appendix B.2
+No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored like any other, itself among
+the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold.
+
+The paper takes gamma = 2 and, for image classifiers that learn their members by heart, a = 0.3. Where a model changes little by a record, as a prompt
+of few numbers does, no ratio reaches 2, and a = 0.3 ranks records by how hard they are. So by default gamma is 1 and a is fitted to the shadow
+models: the least squares of 1 - Pr_in = a (1 - Pr_out) over the records with both, near 1 where members are hardly likelier than other records.
+
+Needs shadow models and reference records. Records that no shadow was trained on are nan online, those that all were trained on are nan in both.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from attacks.seen import Floats, Seen, own_class
+
+LEARNER = "prompts"
+SHADOWS = True
+TIE = 1e-10  # log-ratios that differ by less are equal: the same probabilities, added up in another order
+
+
+@dataclass(frozen=True)
+class Params:
+    gamma: float = field(
+        default=1.0, metadata={"help": "ratio from which a record counts as raised more than another (paper: 2)"}
+    )
+    offline_a: float = field(
+        default=0.0, metadata={"help": "a of the offline form, 0 = fitted to the shadow models (paper: 0.3)"}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma < math.inf:
+            raise ValueError(f"gamma must be above 0 and finite, not {self.gamma}")
+        if not 0 <= self.offline_a <= 1:
+            raise ValueError(f"offline_a must lie between 0 and 1, not {self.offline_a}")
+
+
+class RMIA:
+    signals: tuple[str, ...] = ("rmia/online", "rmia/offline")
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def score(self, seen: Seen) -> dict[str, Floats]:
+        assert seen.shadows is not None
+        target, shadows = (own_class(found, seen.labels) for found in (seen.log_probs, seen.shadows.log_probs))
+        with np.errstate(invalid="ignore", divide="ignore"):  # log 0 for no model; inf - inf where all give 0
+            inside, outside = (log_mean(shadows, used) for used in (seen.shadows.member, ~seen.shadows.member))
+            a = self.params.offline_a or fitted(np.exp(inside), np.exp(outside))
+            online = target - (np.logaddexp(inside, outside) - math.log(2))
+            offline = target - (np.logaddexp(math.log1p(a) + outside, np.log1p(-a)) - math.log(2))
+            ratios = zip(self.signals, (online, offline), strict=True)
+            return {name: dominated(ratio, offline[seen.known], self.params.gamma) for name, ratio in ratios}
+
+
+def log_mean(log_p: Floats, used: NDArray[np.bool_]) -> Floats:
+    """log of the mean probability [n] over the used ones of S models, [S, n]; nan for records without any."""
+    mean: Floats = logsumexp(log_p, 0, b=used) - np.log(used.sum(0))
+    return mean
+
+
+def fitted(inside: Floats, outside: Floats) -> float:
+    """a in [0, 1] of the means Pr_in and Pr_out [n]; 1 if no record has both and is uncertain."""
+    both = ~np.isnan(inside + outside)
+    rest_in, rest_out = 1 - inside[both], 1 - outside[both]
+    squares = float(rest_out @ rest_out)
+    return min(1.0, float(rest_in @ rest_out) / squares) if squares else 1.0
+
+
+def dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
+    """Share of the m ratios of z that each of n ratios of x is at least gamma times of, by sorting: O((n + m) log m), and never n x m numbers.
+
+    Ratios are natural logarithms [n] and [m], and a tie counts: log_x - log gamma + TIE >= log_z. nan for an x that is nan or without any z; z that
+    are nan do not count.
+    """
+    ordered = np.sort(log_z[~np.isnan(log_z)])
+    found = np.searchsorted(ordered, log_x - math.log(gamma) + TIE, side="right")
+    return np.where(np.isnan(log_x) | (len(ordered) == 0), np.nan, found / max(len(ordered), 1))

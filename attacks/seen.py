@@ -1,0 +1,95 @@
+"""What an adversary has computed about the records that it asks about, before any attack: attacks on prompts are functions of this.
+
+All log-probabilities are natural logarithms in float64, over the C classes of the task. n records; S shadow models; T rounds; K clients.
+Nothing here says who was a member of what the adversary attacks: only of the shadows, which it trained itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Shadows:
+    """Models that the adversary trained itself, in the role of the one that it attacks."""
+
+    member: NDArray[np.bool_]  # [S, n], which of the records each was trained on
+    log_probs: Floats  # [S, n, C]
+    gradient_norms: Floats | None = None  # [S, n], nan for shadows that were not asked
+
+    def without(self, s: int) -> Shadows:
+        """All but shadow s."""
+        kept = np.arange(len(self.member)) != s
+        norms = None if self.gradient_norms is None else self.gradient_norms[kept]
+        return Shadows(self.member[kept], self.log_probs[kept], norms)
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What the server computed of the messages of some rounds. Entries of clients that sent nothing in a round are nan."""
+
+    client: int  # whose records these are, a place among the K clients
+    loss: Floats  # [T, K, n], cross-entropy under each client's model as the server rebuilds it after that round
+    cosine: Floats  # [T, K, n], of each client's update with the record's descent direction: 1 = the update lowers its loss the most
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One model under attack, and everything that its attacker knows of the records."""
+
+    records: tuple[str, ...]
+    labels: NDArray[np.int64]  # [n], places among the classes
+    known: NDArray[np.bool_]  # [n], non-members by construction (reference records of the same distribution)
+    log_probs: Floats  # [n, C], of the attacked model
+    base: Floats  # [n, C], of the public start of training
+    hard: Floats  # [n, C], of the public hard prompt
+    gradient_norms: Floats | None = None  # [n], L2 norm of the loss's gradient in the attacked prompt
+    base_gradient_norms: Floats | None = None
+    shadows: Shadows | None = None
+    history: Floats | None = None  # [T, n], loss under the broadcasts of some rounds, evenly spaced, in order
+    rounds: Rounds | None = None
+
+    @property
+    def loss(self) -> Floats:
+        """Cross-entropy [n] of the records under the attacked model, in nats."""
+        return -own_class(self.log_probs, self.labels)
+
+    def before_training(self) -> Seen:
+        """The same attack on the public start: a control, membership cannot be in it. What is seen of rounds has no such control."""
+        return dataclasses.replace(
+            self, log_probs=self.base, gradient_norms=self.base_gradient_norms, history=None, rounds=None
+        )
+
+    def leave_out(self, s: int) -> Seen:
+        """Shadow s as the attacked model, and the others as its shadows: its members are known."""
+        assert self.shadows is not None
+        norms = None if self.shadows.gradient_norms is None else self.shadows.gradient_norms[s]
+        return dataclasses.replace(
+            self, log_probs=self.shadows.log_probs[s], gradient_norms=norms, shadows=self.shadows.without(s),
+            history=None, rounds=None,
+        )  # fmt: skip
+
+
+def own_class(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
+    """log p of each record's own class: [.., n, C] and [n] to [.., n]."""
+    found: Floats = np.take_along_axis(log_probs, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -1)[..., 0]
+    return found
+
+
+def log_odds(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
+    """log (p / (1 - p)) of each record's own class, [.., n, C] to [.., n]: the logit-scaled confidence (LiRA, section IV-C), without cancellation."""
+    own = own_class(log_probs, labels)
+    others = log_probs.copy()
+    np.put_along_axis(others, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -np.inf, -1)
+    top = others.max(-1)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        rest = safe + np.log(np.exp(others - safe[..., None]).sum(-1))
+    found: Floats = own - rest
+    return found

@@ -1,0 +1,34 @@
+"""What the adversary of a run does: whom it attacks, and with how many models of its own. Imports nothing heavy."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Adversary:
+    targets: int = field(
+        default=0, metadata={"help": "clients that are attacked, 0 = two where shadow models are trained, else all"}
+    )
+    shadows: int = field(default=50, metadata={"help": "shadow models of each target client (DP-FPL: 50)"})
+    shadow_kind: str = field(
+        default="clients",
+        metadata={"help": "clients: shadow clients in one simulated federation; federations: as many whole ones"},
+    )
+    trajectory: str = field(
+        default="simulated",
+        metadata={"help": "messages of the other clients: simulated, or observed by the server, the only one who sees them"},
+    )
+    observed_rounds: int = field(
+        default=20, metadata={"help": "rounds, evenly spaced, whose messages are attacked"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.targets < 0:
+            raise ValueError(f"targets must be at least 1, or 0 for the usual number, not {self.targets}")
+        if self.shadows < 4:
+            raise ValueError(f"shadows must be at least 4, not {self.shadows}")
+        if self.shadow_kind not in ("clients", "federations"):
+            raise ValueError(f"shadow_kind must be clients or federations, not {self.shadow_kind!r}")
+        if self.trajectory not in ("simulated", "observed"):
+            raise ValueError(f"trajectory must be simulated or observed, not {self.trajectory!r}")
+        if self.observed_rounds < 2:
+            raise ValueError(f"observed_rounds must be at least 2, not {self.observed_rounds}")

@@ -1,0 +1,131 @@
+"""Shadow models: a network per class learns from them how a member's probabilities look (Shokri et al. 2017; DP-FPL, A.3).
+
+For every class an MLP [C -> 32 -> 2], ReLU between, is trained on the log-probabilities that the shadow models give the records of that class, to
+tell whether the record was in the shadow's training set. Shokri et al., Membership Inference Attacks Against Machine Learning Models, S&P 2017;
+DP-FPL, section A.3. The score is the logit of "member" minus the other: above 0 the attack itself says "member", no threshold is needed.
+
+Log-probabilities, not probabilities, which are nearly all close to 0 and 1; at least -25, standardised per class over the shadows. Every record
+weighs the same, and as much with the shadows that had it as with those that had not: who a record is then tells nothing of its membership, and 0
+is neutral.
+All classes are one batched problem: AdamW on all pairs at once, a fixed number of steps, a generator of its own.
+
+Needs shadow models. Records of classes in which no record was in some shadows and out of others are nan.
+"""
+
+import functools
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attacks.seen import Floats, Seen, Shadows
+
+LEARNER = "prompts"
+SHADOWS = True
+LOWEST = -25.0  # log-probability
+LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Params:
+    hidden: int = field(default=32, metadata={"help": "units of the attack network's hidden layer (DP-FPL: 32)"})
+    steps: int = field(default=100, metadata={"help": "training steps of the attack network"})
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise ValueError(f"hidden must be at least 1, not {self.hidden}")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, not {self.steps}")
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """Trained networks of K classes: h hidden units."""
+
+    place: NDArray[np.int64]  # [C], of a class among the K; -1 where nothing could be learnt
+    mean: Tensor  # [K, C], of the log-probabilities over the shadows
+    std: Tensor  # [K, C]
+    weights: list[Tensor]  # [K, C, h], [K, 1, h], [K, h, 2], [K, 1, 2]
+
+
+class Shadow:
+    signals: tuple[str, ...] = ("shadow",)
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def score(self, seen: Seen) -> dict[str, Floats]:
+        assert seen.shadows is not None
+        networks = fit(seen.shadows, tuple(seen.labels.tolist()), self.params)
+        place = networks.place[seen.labels]
+        score = np.full(len(place), np.nan)
+        for k in np.unique(place[place >= 0]):
+            mine = place == k
+            inputs = (_features(seen.log_probs[mine]) - networks.mean[k]) / networks.std[k]
+            logits = _forward(inputs[None], [weight[k : k + 1] for weight in networks.weights])[0]
+            score[mine] = (logits[:, 1] - logits[:, 0]).numpy()
+        return {"shadow": score}
+
+
+@functools.lru_cache(maxsize=2)  # the control before training scores with the same shadows
+def fit(shadows: Shadows, labels: tuple[int, ...], params: Params) -> Networks:
+    """Train the networks of all classes at once; `labels` [n] are the records' places among the classes."""
+    x, member, weight, taught = _pairs(shadows, np.array(labels))
+    mean = torch.einsum("kp,kpc->kc", weight, x)
+    std = torch.einsum("kp,kpc->kc", weight, (x - mean[:, None]) ** 2).sqrt()
+    std = torch.where(std > 1e-6, std, 1.0)  # a constant says nothing
+    place = np.full(x.shape[-1], -1)
+    place[taught] = np.arange(len(taught))
+    return Networks(place, mean, std, _train((x - mean[:, None]) / std[:, None], member, weight, params))
+
+
+def _pairs(shadows: Shadows, labels: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
+    """Of K classes the P pairs (shadow, record): log-probabilities [K, P, C], membership [K, P], weights [K, P] with sum 1; and the classes [K]."""
+    member = shadows.member
+    teaches = member.any(0) & ~member.all(0)  # others would teach who they are, not how a member looks
+    taught = np.unique(labels[teaches])
+    groups = [np.flatnonzero(teaches & (labels == c)) for c in taught]
+    width = max(map(len, groups), default=0)
+    # Classes with fewer records are filled up with copies that weigh nothing.
+    filled = np.array([np.resize(group, width) for group in groups], np.int64).reshape(-1, width or 1)
+    real = np.arange(filled.shape[1]) < np.array([len(group) for group in groups])[:, None]
+    half = np.where(member, 0.5 / np.maximum(member.sum(0), 1), 0.5 / np.maximum((~member).sum(0), 1))  # [S, n]
+    weight = half[:, filled] * (real / real.sum(1, keepdims=True))
+    log_probs = _features(shadows.log_probs[:, filled])
+    x, y, w = (
+        each.transpose(0, 1).flatten(1, 2)
+        for each in (log_probs, torch.from_numpy(member[:, filled]), torch.from_numpy(weight))
+    )
+    return x, y.long(), w.float(), taught
+
+
+def _features(log_probs: Floats) -> Tensor:
+    return torch.from_numpy(np.maximum(log_probs, LOWEST)).float()
+
+
+def _train(x: Tensor, member: Tensor, weight: Tensor, params: Params) -> list[Tensor]:
+    """Weights of K networks, each of which minimises its own weighted cross-entropy: their sum has no common term."""
+    K, _, C = x.shape
+    generator = torch.Generator().manual_seed(SEED)
+    weights: list[Tensor] = []
+    for a, b in ((C, params.hidden), (params.hidden, 2)):
+        start = torch.randn(a, b, generator=generator) / a**0.5
+        weights += [start.repeat(K, 1, 1).requires_grad_(), torch.zeros(K, 1, b, requires_grad=True)]
+    optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    with torch.enable_grad():
+        for _ in range(params.steps):
+            losses = F.cross_entropy(_forward(x, weights).flatten(0, 1), member.flatten(), reduction="none")
+            optimizer.zero_grad()
+            (losses * weight.flatten()).sum().backward()
+            optimizer.step()
+    return [each.detach() for each in weights]
+
+
+def _forward(x: Tensor, weights: list[Tensor]) -> Tensor:
+    """Logits [K, P, 2] of "not a member" and "member"."""
+    first, bias, second, bias_2 = weights
+    return torch.baddbmm(bias_2, torch.relu(torch.baddbmm(bias, x, first)), second)

@@ -1,0 +1,50 @@
+"""Threat models: what each adversary sees, and which attacks that is enough for. Imports nothing heavy.
+
+Every adversary knows the public things: the frozen backbone, the method with its parameters, the start, the classes, records of the clients'
+distributions. Shadow models need no more than that. What an attack needs beyond is in its file (the literal `NEEDS`).
+"""
+
+from __future__ import annotations
+
+from fedaudit.plugins import Plugin
+
+THREAT_MODELS: dict[str, frozenset[str]] = {
+    "prompt-user": frozenset(
+        {"personal prompts"}
+    ),  # prompt as a service: each client's released p_i, the sum of its parts
+    "released-model": frozenset({"broadcasts"}),
+    "server": frozenset({"broadcasts", "uploads"}),
+    "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with
+}
+OF_LEARNER = {
+    "lora": ("released-model", "server", "owner"),
+    "prompts": tuple(THREAT_MODELS),
+}  # LoRA releases no personal prompt
+
+
+class LacksCapability(PermissionError):
+    """An attack asked its view for something that the threat model does not give."""
+
+    def __init__(self, threat_model: str, capability: str) -> None:
+        able = ", ".join(name for name, given in THREAT_MODELS.items() if capability in given)
+        super().__init__(f"the threat model {threat_model} does not see {capability} (these do: {able})")
+
+
+def require(threat_model: str, capability: str) -> None:
+    """LacksCapability unless the threat model gives it. ValueError: no such threat model."""
+    if threat_model not in THREAT_MODELS:
+        raise ValueError(f"threat model must be one of {', '.join(THREAT_MODELS)}, not {threat_model}")
+    if capability not in THREAT_MODELS[threat_model]:
+        raise LacksCapability(threat_model, capability)
+
+
+def refusal(attack: Plugin, threat_model: str) -> str | None:
+    """Why an attack cannot run under a threat model; None if it can."""
+    if threat_model not in OF_LEARNER[attack.learner]:
+        return "LoRA methods release no personal prompt"
+    try:
+        for capability in attack.needs:
+            require(threat_model, capability)
+    except LacksCapability as lack:
+        return str(lack)
+    return None

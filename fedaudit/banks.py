@@ -1,0 +1,159 @@
+"""The shadow models of a plan: what is trained for which recipe and target, and where it lies. What is on disk is not trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attacks import bank
+from fedaudit import plugins
+from fedaudit.bench import Workshop
+from fedaudit.plan import Cell
+from fedaudit.progress import Progress
+from fedaudit.store import claim
+from fedaudit.training import complete, finish, method_of, schedule_of
+from trainers.base import Bench, Transcript
+
+TARGETS = 2  # clients that are attacked where each takes its own shadow models
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the shadows of a cell need."""
+
+    method: Any
+    schedule: Any
+    folder: Path
+    observed: Path | None  # the training whose messages stand for those of the other clients; None: they are simulated
+    whole: bool  # federations instead of clients
+    shadows: int
+    seed: int
+    description: dict[str, Any]
+
+    def federation(self, shadow: int) -> Path:
+        """Where a simulated federation lies."""
+        return self.folder / ("simulated" if shadow == bank.SIMULATED else f"federation-{shadow:03d}")
+
+    def client(self, client: int) -> Path:
+        """Where the shadows of a target lie."""
+        return self.folder / f"client-{client:03d}"
+
+    def simulated(self, shadow: int) -> Transcript:
+        """The reader of a simulated federation."""
+        own = bank.simulated_schedule(self.schedule, self.seed, shadow)
+        return Transcript(claim(self.federation(shadow)), own, self.method.model)
+
+    @property
+    def others(self) -> Transcript:
+        """The federation whose messages stand for those of the other clients."""
+        if self.observed:
+            return Transcript(claim(self.observed), self.schedule, self.method.model)
+        return self.simulated(bank.SIMULATED)
+
+    @property
+    def twin(self) -> int | None:
+        """The simulated federation that attacks on messages are compared with; None: none was simulated."""
+        return None if self.observed else 0 if self.whole else bank.SIMULATED
+
+
+def recipe_of(cell: Cell, federation: Any) -> Recipe | None:
+    """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its members anew."""
+    if not needs_bank(cell):
+        return None
+    plan, sizes = cell.plan, [len(client.training_records) for client in federation.clients]
+    return Recipe(
+        method_of(cell, sizes),
+        schedule_of(cell),
+        cell.bank_folder,
+        cell.training_folder if plan.adversary.trajectory == "observed" else None,
+        plan.adversary.shadow_kind == "federations",
+        plan.adversary.shadows,
+        plan.seed,
+        cell.bank_description,
+    )
+
+
+def needs_bank(cell: Cell) -> bool:
+    """Whether shadow models are trained."""
+    return any(plugins.plugins("attack")[name].shadows for name in cell.plan.attacks)
+
+
+def targets(cell: Cell) -> list[int]:
+    """The clients that are attacked: the first ones; the partition has given them their records at random."""
+    usual = TARGETS if needs_bank(cell) else cell.plan.clients
+    return list(range(min(cell.plan.adversary.targets or usual, cell.plan.clients)))
+
+
+def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> None:
+    """Train the shadow models of the cells' targets, as far as they are not on disk."""
+    todo = [cell for cell in {c.bank_folder: c for c in cells if needs_bank(c)}.values() if trains(method_of(cell))]
+    recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, workshop.federation))]
+    federations = [
+        (recipe, s)
+        for _, recipe in recipes
+        if recipe.observed is None
+        for s in (range(recipe.shadows) if recipe.whole else [bank.SIMULATED])
+        if not _done(recipe.federation(s), progress)
+    ]
+    clients = [
+        (recipe, k)
+        for cell, recipe in recipes
+        if not recipe.whole
+        for k in targets(cell)
+        if not _done(recipe.client(k), progress)
+    ]
+    if not federations and not clients:
+        return
+    rounds, executor = bank.checkpoints(recipes[0][1].schedule.rounds), workshop.executor
+    shadows = len(clients) * recipes[0][1].shadows or len(federations)
+    with progress.stage(f"{shadows} shadow models", len(rounds) * len([*federations, *clients])) as advance:
+        for function, jobs in ((_simulate, federations), (_train, clients)):
+            for until in rounds:
+                for _ in executor.map(function, [(*job, until, progress.quiet) for job in jobs]):
+                    advance()
+
+
+def trains(method: Any) -> bool:
+    """Whether any record leaves a trace: zero-shot has none."""
+    return bool(method.local or method.shared)
+
+
+def _done(path: Path, progress: Progress) -> bool:
+    return path.is_dir() and complete(claim(path), progress.say)
+
+
+def _simulate(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
+    recipe, shadow, until, quiet = job
+    say, folder = Progress(quiet=quiet).say, claim(recipe.federation(shadow))
+    with folder.lock(say):
+        folder.write_json("run.json", recipe.description)
+        bank.simulate(
+            bench, recipe.method, recipe.schedule, folder, seed=recipe.seed, shadow=shadow, say=say, until=until
+        )
+        if until == recipe.schedule.rounds:
+            finish(folder)
+
+
+def _train(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
+    recipe, client, until, quiet = job
+    say, folder = Progress(quiet=quiet).say, claim(recipe.client(client))
+    with folder.lock(say):
+        bank.train_shadows(
+            bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=recipe.shadows,
+            until=until, say=say,
+        )  # fmt: skip
+        if until == recipe.schedule.rounds:
+            finish(folder)
+
+
+def shadows_of(bench: Bench, recipe: Recipe, client: int) -> bank.Shadow:
+    """The finished shadows of a target."""
+    if recipe.whole:
+        runs = [recipe.simulated(s) for s in range(recipe.shadows)]
+        return bank.shadows_of_federations(bench, recipe.method, runs, client, seed=recipe.seed)
+    folder = claim(recipe.client(client))
+    return bank.shadows_of(
+        bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=recipe.shadows
+    )

@@ -1,0 +1,65 @@
+"""A paper's figure over several tasks from one command: `--paper dpfpl:figure3`. Imports nothing heavy.
+
+Each entry names the commands whose audits the figure is made of, and the module of reports/papers/ that draws it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedaudit.errors import InputError, nearest
+from fedaudit.plan import Plan, versions
+from fedaudit.progress import Progress
+from fedaudit.store import claim, key_of
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: what each of its panels' tasks is called, with the words that ask for it."""
+
+    module: str
+    preset: str
+    tasks: Mapping[str, Sequence[str]]
+
+
+FIGURES = {
+    "dpfpl:figure3": Figure(
+        "dpfpl_figure3",
+        "dpfpl-figure3",
+        {
+            "symbols in neon": ("--task=glyphs", "--domain=neon"),
+            "symbols in dots": ("--task=glyphs", "--domain=dots"),
+            "handwritten digits": ("--task=digits",),
+        },
+    )
+}
+
+
+def find(name: str) -> Figure:
+    """The figure of that name. InputError names those that there are."""
+    if name not in FIGURES:
+        raise InputError(f"--paper {name}: no such figure{nearest(name, FIGURES)}; there are {', '.join(FIGURES)}")
+    return FIGURES[name]
+
+
+def draw(name: str, plans: Mapping[str, Plan], progress: Progress) -> Path:
+    """Run the plans of a figure, one per task, and write its page; returns where that is."""
+    from fedaudit.run import read_evidence, run
+
+    reports = {}
+    for task, plan in plans.items():
+        progress.say(f"{name}, {task}")
+        reports[task] = run(plan, progress).report
+    evidence: dict[str, Any] = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in plans.items()}
+    key = key_of(
+        {"cells": [c.analysis_key for p in plans.values() for c in p.cells], "versions": versions(("matplotlib",))}
+    )
+    out = next(iter(plans.values())).out
+    folder = claim(out / "papers" / f"{name.replace(':', '-')}-{key[:8]}")
+    with folder.lock(progress.say):
+        importlib.import_module(f"reports.papers.{find(name).module}").build(evidence, folder.write)
+    return folder.path / "index.html"

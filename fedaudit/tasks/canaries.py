@@ -1,0 +1,158 @@
+"""Canaries: records that a coin of their own puts into training or leaves out, so that one run can bound epsilon from below.
+
+Some of each client's candidates leave these and become canaries, as they are or changed into something that a model can only know by heart:
+a mislabelled picture, or a picture of nothing. The coins are fair and independent of each other and of everything else; that is all that the
+one-run theorem asks for (`audits.onerun`). Source: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaudit.errors import InputError
+from fedaudit.tasks.base import Client, Federation, Record
+
+KEPT = 2  # members, and as many held-out records, that stay a client's candidates
+CELLS = 8  # of a pattern's side at most
+STREAM = 7  # of the generators (seed, STREAM, client, part): canaries change no other draw
+
+
+@dataclass(frozen=True)
+class Canaries:
+    canaries: int = field(
+        default=0, metadata={"help": "records inserted by a coin flip each, over all clients; 0 = none"}
+    )
+    canary_kind: str = field(
+        default="mislabelled",
+        metadata={"help": "mislabelled: another's label or text; ood: a picture of nothing; natural: as they are"},
+    )
+
+    def __post_init__(self) -> None:
+        if self.canaries < 0:
+            raise ValueError(f"canaries must be at least 0, not {self.canaries}")
+        if self.canary_kind not in ("mislabelled", "ood", "natural"):
+            raise ValueError(f"canary_kind must be mislabelled, ood or natural, not {self.canary_kind!r}")
+
+
+def insert(federation: Federation, params: Any, seed: int) -> Federation:
+    """The federation with `params.canaries` canaries (fields of `Canaries`), spread evenly over clients; itself if none are asked for."""
+    if not params.canaries:
+        return federation
+    chosen = _choose(federation, params.canaries, seed)
+    texts = _Texts(
+        federation, [c.records[i] for c, places in zip(federation.clients, chosen, strict=True) for i in places]
+    )
+    clients = []
+    for k, (client, places) in enumerate(zip(federation.clients, chosen, strict=True)):
+        coins, looks = (np.random.default_rng((seed, STREAM, k, part)) for part in (1, 2))
+        made = [_made(params.canary_kind, client.records[i], texts, looks) for i in places]
+        clients.append(_holding(client, places, made, coins.random(len(places)) < 0.5))
+    return dataclasses.replace(federation, clients=tuple(clients))
+
+
+def _choose(federation: Federation, n: int, seed: int) -> list[NDArray[np.int64]]:
+    """Which candidates of each client become canaries: places in its records, drawn at random. InputError: a client has too few."""
+    clients = federation.clients
+    shares = [n // len(clients) + (k < n % len(clients)) for k in range(len(clients))]
+    alone = _alone(federation)
+    generators = [np.random.default_rng((seed, STREAM, k, 0)) for k in range(len(clients))]
+    free = [_free(client, own, rng) for client, own, rng in zip(clients, alone, generators, strict=True)]
+    room = [len(places) for places in free]
+    for client, own, share, most in zip(clients, alone, shares, room, strict=True):
+        if share > most:
+            valid = min(room) * len(clients) + room.index(min(room))  # the clients before that one give one more
+            raise InputError(
+                f"--canaries {n}: {client.name} would give {share} of its {len(client.records)} candidates; {KEPT} members and {KEPT} "
+                f"held-out records stay, and {len(own)} show a picture that no other record shows; valid here are 0 to {valid}"
+            )
+    return [
+        rng.choice(places, share, replace=False) for rng, places, share in zip(generators, free, shares, strict=True)
+    ]
+
+
+def _alone(federation: Federation) -> list[NDArray[np.int64]]:
+    """Each client's candidates whose picture no other record shows: another could be trained on although the canary is left out."""
+    digests = {name: hashlib.sha256(record.content).digest() for name, record in federation.records.items()}
+    shown = Counter(digests.values())
+    return [np.flatnonzero([shown[digests[r.id]] == 1 for r in client.records]) for client in federation.clients]
+
+
+def _free(client: Client, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """The places without some members and held-out records, drawn at random, that stay; none if the client has not got them."""
+    roles = [rng.permutation(np.flatnonzero(role))[:KEPT] for role in (client.member, ~client.member)]
+    return np.setdiff1d(places, np.concatenate(roles)) if min(map(len, roles)) == KEPT else places[:0]
+
+
+def _holding(client: Client, places: NDArray[np.int64], made: list[Record], included: NDArray[np.bool_]) -> Client:
+    """The client with canaries in the place of some candidates."""
+    kept = np.delete(np.arange(len(client.records)), places)
+    return dataclasses.replace(
+        client,
+        records=tuple(client.records[i] for i in kept),
+        member=client.member[kept],
+        canaries=tuple(dataclasses.replace(r, id=f"{client.name}-canary-{i:04d}") for i, r in enumerate(made)),
+        canary_included=included,
+    )
+
+
+def _made(kind: str, record: Record, texts: _Texts, rng: np.random.Generator) -> Record:
+    """The canary of that kind that a candidate becomes; it still has the candidate's id."""
+    if kind == "mislabelled":
+        return texts.wrong(record, rng)
+    if kind == "ood":
+        height, width, _ = record.image.shape
+        return dataclasses.replace(texts.any_label(record, rng), picture=_pattern(height, width, rng))
+    return record
+
+
+class _Texts:
+    """What can be said of a picture: a task's classes, or the texts of its records."""
+
+    def __init__(self, federation: Federation, canaries: list[Record]) -> None:
+        self.classes, self.canaries = federation.classes, canaries
+        self.candidates = [record for client in federation.clients for record in client.records]
+        self.several = len({record.group for record in self.candidates}) > 1
+        self.used: Counter[str] = Counter()
+
+    def wrong(self, record: Record, rng: np.random.Generator) -> Record:
+        """The record with another class, or with a text of another group (of any other record where all are of one group).
+
+        Texts come from what becomes a canary, each as rarely as can be: what a canary says is then no candidate's, and few other canaries'.
+        """
+        if self.classes:
+            return _labelled(record, [name for name in self.classes if name != record.group], rng)
+        fitting = self._fitting(record, self.canaries) or self._fitting(record, self.candidates)
+        if not fitting:
+            raise InputError(
+                f"--canary-kind mislabelled: no other text is wrong for {record.id} ({record.text!r}); valid here are ood and natural"
+            )
+        other = min((fitting[i] for i in rng.permutation(len(fitting))), key=lambda r: self.used[r.text])
+        self.used[other.text] += 1
+        return dataclasses.replace(record, text=other.text, references=other.references, group=other.group)
+
+    def any_label(self, record: Record, rng: np.random.Generator) -> Record:
+        """The record with any class at random; in other tasks with its own text, which no other picture determines."""
+        return _labelled(record, self.classes, rng) if self.classes else record
+
+    def _fitting(self, record: Record, others: list[Record]) -> list[Record]:
+        right = {record.text, *record.references}
+        return [r for r in others if r.text not in right and (r.group != record.group or not self.several)]
+
+
+def _labelled(record: Record, names: tuple[str, ...] | list[str], rng: np.random.Generator) -> Record:
+    name = names[rng.integers(len(names))]
+    return dataclasses.replace(record, group=name, text=name, references=(name,))
+
+
+def _pattern(height: int, width: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A picture [height, width, 3] of nothing: blocks of random colours. Noise in every pixel would look all the same to a model."""
+    rows, columns = (np.arange(side) * rng.integers(2, CELLS + 1) // side for side in (height, width))
+    colours: NDArray[np.uint8] = rng.integers(0, 256, (CELLS, CELLS, 3), np.uint8)
+    return colours[rows][:, columns]

@@ -1,0 +1,118 @@
+"""DP-FPL's Figure 3 (Tran et al., ICLR 2025, section A.3): accuracy on local and on neighbour classes, and success of the shadow-model attack,
+against epsilon, for several tasks; the attack's AUROC beside them.
+
+The paper prints no numbers for this figure, only what section A.3 says of it; that stands beside ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from reports.against import against_epsilon
+from reports.drawing import printed, styled
+from reports.evidence import Evidence, check
+from reports.pages import Write, csv, render
+from reports.success import with_leakage
+from reports.variants import Score, Variant, as_printed, variants
+from reports.words import listed, signed
+
+QUANTITIES = ("local", "neighbour", "success", "auroc")
+ALT = "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, by task"
+SIGNAL = "shadow"
+GUESSING = 50.0  # percent
+
+
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+    """Write index.html, figure3.svg, figure3.pdf and figure3.csv through `write(name, bytes)`; the page comes last.
+
+    `evidence` holds, by what a task is called in the figure, the cells of DP-FPL: one per epsilon and seed, attacked by shadow models, with the table
+    "classes". Seeds are averaged; of several variants with one epsilon that of the paper (rank 8, with residual) is shown. ValueError: no task, or
+    one without two epsilons and a success rate.
+    """
+    if not evidence:
+        raise ValueError("evidence is empty; the figure needs at least one task")
+    lines = {task: _line(task, cells) for task, cells in evidence.items()}
+    shown = [v for line in lines.values() for v in line]
+    with styled():
+        drawing = printed("figure3", ALT, against_epsilon(shown, list(lines), QUANTITIES))
+    assert drawing is not None  # there are two epsilons
+    write("figure3.svg", drawing.svg)
+    write("figure3.pdf", drawing.pdf)
+    write("figure3.csv", csv(drawing.data.rename(columns={"method": "task"})))
+    rows = [{"task": task, "lines": [_row(v) for v in line], "reading": reading(line)} for task, line in lines.items()]
+    cells = [e for own in evidence.values() for e in own]
+    parts = {"drawing": drawing, "rows": rows, "scale": _scale(cells), "seeds": any(len(v.evidence) > 1 for v in shown)}
+    write("index.html", render("papers/dpfpl_figure3.html", parts))
+
+
+def _line(task: str, cells: Sequence[Evidence]) -> list[Variant]:
+    """The variants of one task, from no noise to the smallest epsilon, called by the task."""
+    check(cells)
+    found = [with_leakage(v, SIGNAL) for v in as_printed(variants(cells)) if v.method == "dpfpl"]
+    if len(found) < 2 or not any("success" in v.scores for v in found):
+        raise ValueError(f"task {task!r} must have DP-FPL at two epsilons, with success rates of {SIGNAL!r}")
+    return [replace(v, method=task, label=task, options={}) for v in found]
+
+
+def _row(v: Variant) -> dict[str, Any]:
+    score = v.scores.get("success")
+    return {"noise": v.noise, "scores": v.scores, "reading": "n/a" if score is None else _against_guessing(score)}
+
+
+def _against_guessing(score: Score) -> str:
+    """On which side of 50 %, by more than the interval of one seed and the spread over seeds."""
+    first = next(iter(score.seeds.values()))
+    down, up = (
+        score.sd or 0.0 if end is None else max(abs(first - end), score.sd or 0.0) for end in (score.low, score.high)
+    )
+    if score.value - down > GUESSING:
+        return "above guessing"
+    return "below guessing" if score.value + up < GUESSING else "guessing"
+
+
+def reading(line: Sequence[Variant]) -> str:
+    """What the curve of one task says, in words: where the attack beats guessing, and what epsilon 0.1 costs."""
+    rated = [v for v in line if "success" in v.scores]
+    above = [v for v in rated if _against_guessing(v.scores["success"]) == "above guessing"]
+    clear, noised = [v for v in above if not v.private], [v for v in above if v.private]
+    if noised:
+        text = f"The attack beats guessing with {listed([v.noise for v in noised])}{' and without noise' if clear else ''}."
+    elif clear:
+        text = "The attack beats guessing without noise, and with none of the epsilons."
+    elif any(not v.private for v in rated):
+        text = "The attack beats guessing nowhere, not even without noise: the curve cannot show what noise does."
+    else:
+        text = "The attack beats guessing nowhere."
+    return " ".join([text, *_cost(line)])
+
+
+def _cost(line: Sequence[Variant]) -> Iterator[str]:
+    """What epsilon 0.1 takes from the accuracies."""
+    clear, noised = (next((v for v in line if v.noise == noise), None) for noise in ("no noise", "ε 0.1"))
+    if clear and noised:
+        both = [split for split in ("local", "neighbour") if split in clear.scores and split in noised.scores]
+        lost = [f"{signed(noised.scores[s].value - clear.scores[s].value)} points on {s} classes" for s in both]
+        yield from [f"ε 0.1 changes accuracy by {listed(lost)}."] if lost else []
+
+
+def _scale(cells: Sequence[Evidence]) -> str:
+    """The size of what ran, from the configurations."""
+    names = {"backbone.name": "{}", "schedule.clients": "{} clients", "schedule.rounds": "{} rounds"}
+    names |= {"training.batch": "batches of {}", "shadows": "{} shadow models", "targets": "{} attacked clients"}
+    flat = [dict(_flat(e.setting)) for e in cells]
+    found = []
+    for name, text in names.items():
+        values = [v for one in flat for key, v in one.items() if key == name or key.endswith(f".{name}")]
+        found += [text.format(" or ".join(dict.fromkeys(values)))] if values else []
+    seeds = {e.seed for e in cells}
+    return listed([*found, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
+
+
+def _flat(setting: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in setting.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", str(value)

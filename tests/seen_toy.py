@@ -1,0 +1,85 @@
+"""A synthetic `Seen` with a planted leak of known strength: no network is trained, so attacks can be tested in milliseconds.
+
+Every model sees record i as logits that are common to all models (what is hard about it) plus the model's own noise; the models that trained on
+it add `leak` to the logit of its own class. With `leak=0` members and held-out records have the same distribution, so no attack may find anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.seen import Floats, Rounds, Seen, Shadows, own_class
+
+HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
+LEARNT = 1.0  # what training adds to the own class of every record of the distribution, member or not
+
+
+def toy_seen(
+    *,
+    leak: float,
+    records: int = 96,
+    known: int = 24,
+    classes: int = 5,
+    shadows: int = 12,
+    clients: int = 4,
+    rounds: int = 6,
+    seed: int = 0,
+) -> tuple[Seen, NDArray[np.bool_]]:
+    """An attacked model of client 1, with everything an attacker could know, and who its members are, [n]: apart, no `Seen` knows.
+
+    The last `known` of the records are known non-members, in no model; the others were drawn by a fair coin for each model alone.
+    In every round one client in four sends nothing (its entries are nan), but never client 1.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, records)
+    is_known = np.arange(records) >= records - known
+    common = HARD * rng.standard_normal((records, classes))
+    scale = np.exp(0.3 * rng.standard_normal(records))  # of a record's gradient, the same in every model
+
+    def train(member: NDArray[np.bool_], strength: float, learnt: float = LEARNT) -> Floats:
+        """log p [.., n, C] of models with these members [.., n]."""
+        noise = NOISE * rng.standard_normal((*member.shape, classes))
+        return _log_softmax(common + noise + (learnt + strength * member)[..., None] * np.eye(classes)[labels])
+
+    def norms(log_probs: Floats) -> Floats:
+        """As of a linear classifier: the norm of p - onehot, times the record's own scale."""
+        return scale * np.linalg.norm(np.exp(log_probs) - np.eye(classes)[labels], axis=-1)
+
+    member = _coins(rng, (records,), is_known)
+    in_shadow = _coins(rng, (shadows, records), is_known)
+    log_probs, base, shadow_probs = train(member, leak), train(member, 0.0, 0.0), train(in_shadow, leak)
+    progress = np.arange(1, rounds + 1) / rounds
+    history = np.stack([-own_class(train(member, leak * part, LEARNT * part), labels) for part in progress])
+    seen = Seen(
+        tuple(f"r{i}" for i in range(records)), labels, is_known, log_probs, base,
+        hard=train(member, 0.0, 0.5), gradient_norms=norms(log_probs), base_gradient_norms=norms(base),
+        shadows=Shadows(in_shadow, shadow_probs, norms(shadow_probs)), history=history,
+        rounds=_rounds(rng, member, leak * progress, clients, lambda m, s: -own_class(train(m, s), labels)),
+    )  # fmt: skip
+    return seen, member
+
+
+def _rounds(
+    rng: np.random.Generator, member: NDArray[np.bool_], strengths: Floats, clients: int,
+    loss: Callable[[NDArray[np.bool_], float], Floats],
+) -> Rounds:  # fmt: skip
+    """Only client 1 ever trained on the records; the cosine of a member's gradient with its update rises by a tenth of the leak."""
+    mine = (np.arange(clients) == 1)[:, None] & member
+    losses = np.stack([loss(mine, strength) for strength in strengths])
+    cosines = np.stack([0.1 * rng.standard_normal(mine.shape) + 0.1 * strength * mine for strength in strengths])
+    absent = rng.random((len(strengths), clients)) < 0.25
+    absent[:, 1] = False
+    losses[absent] = cosines[absent] = np.nan
+    return Rounds(1, losses, cosines)
+
+
+def _coins(rng: np.random.Generator, shape: tuple[int, ...], never: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return (rng.random(shape) < 0.5) & ~never
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    logits = logits - logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -1,0 +1,374 @@
+"""Canaries: who becomes one, what it looks like, and that its coin is fair and its own."""
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import binom, chisquare
+
+from fedaudit import plugins
+from fedaudit.errors import InputError
+from fedaudit.options import made
+from fedaudit.tasks import captions as captions_task
+from fedaudit.tasks import vqa as vqa_task
+from fedaudit.tasks.base import IMAGE, Client, Federation, Record
+from fedaudit.tasks.canaries import Canaries, insert
+from fedaudit.tasks.captions import captions
+from fedaudit.tasks.glyphs import Params as GlyphsParams
+from fedaudit.tasks.glyphs import glyphs
+from fedaudit.tasks.vqa import vqa
+
+KINDS = ("mislabelled", "ood", "natural")
+SMALL = {"records": 20, "reference": 5, "novel": 4, "test": 3}
+N, CLIENTS = 23, 5
+
+
+@pytest.fixture(scope="module")
+def federations():
+    return {
+        "captions": captions(captions_task.Params(**SMALL), clients=CLIENTS, seed=0),
+        "vqa": vqa(vqa_task.Params(**SMALL), clients=CLIENTS, seed=0),
+        "glyphs": glyphs(GlyphsParams(train=12, test=1), clients=CLIENTS, seed=0),
+    }
+
+
+@pytest.fixture(params=["captions", "vqa", "glyphs"])
+def federation(request, federations):
+    return federations[request.param]
+
+
+def _picture(number, size=(3, 4)):
+    return np.full((*size, 3), number, np.uint8)
+
+
+def _record(name, number, group="a", text=None, picture=None):
+    text = f"text {number}" if text is None else text
+    return Record(name, group, _picture(number) if picture is None else picture, IMAGE, text, (text,))
+
+
+def _client(name, records, member=None):
+    """A client of 12 candidates by default, every other one a member."""
+    member = np.arange(len(records)) % 2 == 0 if member is None else np.array(member, bool)
+    return Client(name, tuple(records), (), member)
+
+
+def _federation(clients=2, candidates=12, groups=("a", "b", "c")):
+    everyone = [
+        _client(
+            f"client-{k:02d}", [_record(f"{k}-{i}", 50 * k + i, groups[i % len(groups)]) for i in range(candidates)]
+        )
+        for k in range(clients)
+    ]
+    return Federation(tuple(everyone), (), ())
+
+
+def _shown(record):
+    return record.content, record.prompt, record.domain
+
+
+def test_without_canaries_it_is_the_same_object(federation):
+    assert insert(federation, Canaries(), 0) is federation
+    assert all(client.canaries == () and len(client.canary_included) == 0 for client in federation.clients)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"canaries": -1}, "--canaries: canaries must be at least 0, not -1"),
+        ({"canary_kind": "dog"}, "--canary-kind: .*, not 'dog'"),
+    ],
+)
+def test_wrong_values_are_refused_by_their_flag(wrong, words):
+    with pytest.raises(InputError, match=words):
+        made(Canaries, wrong)
+
+
+def test_the_flags_can_be_read_without_anything_heavy():
+    code = (
+        "import sys; from fedaudit import plugins; "
+        "cls = plugins.dataclass_of(plugins.package_folder('fedaudit.tasks') / 'canaries.py', 'Canaries'); "
+        "assert cls().canary_kind == 'mislabelled'; print({'numpy', 'torch', 'PIL'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_class_read_alone_works_too(federations):
+    alone = plugins.dataclass_of(plugins.package_folder("fedaudit.tasks") / "canaries.py", "Canaries")
+    found = insert(federations["captions"], alone(canaries=N), 0)
+    same = insert(federations["captions"], Canaries(canaries=N), 0)
+    assert [r.text for c in found.clients for r in c.canaries] == [r.text for c in same.clients for r in c.canaries]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_canaries_leave_the_candidates(federation, kind):
+    found = insert(federation, Canaries(canaries=N, canary_kind=kind), 0)
+    assert [len(c.canaries) for c in found.clients] == [5, 5, 5, 4, 4]
+    for before, after in zip(federation.clients, found.clients, strict=True):
+        role = dict(zip(before.records, before.member, strict=True))
+        assert len(after.records) == len(before.records) - len(after.canaries)
+        assert [role[r] for r in after.records] == after.member.tolist(), "whoever stays keeps its role"
+        assert [r for r in before.records if r in set(after.records)] == list(after.records), "and its place"
+        for name in ("name", "reference", "background", "classes"):
+            assert getattr(after, name) == getattr(before, name)
+        assert [r.id for r in after.canaries] == [f"{after.name}-canary-{i:04d}" for i in range(len(after.canaries))]
+    for name in ("novel", "test", "novel_test", "classes", "score"):
+        assert getattr(found, name) is getattr(federation, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_included_canaries_are_trained_on(federation, kind):
+    found = insert(federation, Canaries(canaries=N, canary_kind=kind), 0)
+    truth, records = found.truth, found.records
+    assert len(records) == len(federation.records)
+    for client in found.clients:
+        training = [r.id for r in client.training_records]
+        assert len(training) == len(set(training)) == client.member.sum() + client.canary_included.sum()
+        for record, used in [
+            *zip(client.canaries, client.canary_included, strict=True),
+            *zip(client.records, client.member, strict=True),
+        ]:
+            assert records[record.id] is record
+            assert (record.id in training) == used == truth[record.id]
+            assert isinstance(truth[record.id], bool)
+    included = [used for client in found.clients for used in client.canary_included]
+    assert 0 < sum(included) < N
+    assert set(truth) == {r.id for c in found.clients for r in (*c.records, *c.canaries)}
+
+
+def _left(before, after):
+    """The candidates of a client that became canaries."""
+    return [r for r in before.records if r not in set(after.records)]
+
+
+def test_natural_canaries_are_candidates_as_they_were(federation):
+    found = insert(federation, Canaries(canaries=N, canary_kind="natural"), 0)
+    for before, after in zip(federation.clients, found.clients, strict=True):
+        everything = [
+            {f.name: getattr(r, f.name) for f in dataclasses.fields(r) if f.name not in ("id", "picture")}
+            for r in _left(before, after)
+        ]
+        pictures = {r.content: i for i, r in enumerate(_left(before, after))}
+        for canary in after.canaries:
+            assert all(
+                getattr(canary, name) == value for name, value in everything[pictures.pop(canary.content)].items()
+            )
+        assert not pictures
+
+
+def test_mislabelled_pictures_say_another_class(federations):
+    federation = federations["glyphs"]
+    found = insert(federation, Canaries(canaries=200), 0)
+    shift = []
+    for before, after in zip(federation.clients, found.clients, strict=True):
+        was = {_shown(r): r.group for r in _left(before, after)}
+        assert {_shown(r) for r in after.canaries} == set(was)
+        for canary in after.canaries:
+            assert canary.text == canary.group
+            assert canary.references == (canary.group,)
+            shift.append((federation.classes.index(canary.group) - federation.classes.index(was[_shown(canary)])) % 40)
+    assert 0 not in shift
+    assert chisquare(np.bincount(np.array(shift) // 8, minlength=5), 200 * np.array([7, 8, 8, 8, 8]) / 39).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("task", ["captions", "vqa"])
+def test_mislabelled_pictures_say_a_text_of_another_group(federations, task):
+    federation = federations[task]
+    found = insert(federation, Canaries(canaries=60), 0)
+    was = {
+        _shown(r): r
+        for before, after in zip(federation.clients, found.clients, strict=True)
+        for r in _left(before, after)
+    }
+    canaries = [r for client in found.clients for r in client.canaries]
+    for canary in canaries:
+        own = was[_shown(canary)]
+        assert canary.text not in (own.text, *own.references)
+        assert canary.group != own.group
+        assert (canary.text, canary.references, canary.group) in [(r.text, r.references, r.group) for r in was.values()]
+    if task == "captions":
+        assert not {r.text for r in canaries} & {r.text for c in found.clients for r in (*c.records, *c.reference)}
+        assert len({r.text for r in canaries}) >= 55, "hardly a text is said by two canaries"
+
+
+def test_texts_of_candidates_serve_where_canaries_are_too_few():
+    (canary,) = insert(_federation(), Canaries(canaries=1), 0).clients[0].canaries
+    assert canary.picture[0, 0, 0] != int(canary.text.split()[1])
+
+
+def test_one_group_is_enough_where_texts_differ():
+    found = insert(_federation(groups=("all",)), Canaries(canaries=8), 0)
+    for canary in (r for client in found.clients for r in client.canaries):
+        assert canary.picture[0, 0, 0] != int(canary.text.split()[1])
+
+
+def test_a_single_text_cannot_be_wrong():
+    same = _client("client-00", [_record(f"{i}", i, text="yes") for i in range(12)])
+    with pytest.raises(InputError, match=r"--canary-kind mislabelled: .*'yes'.*ood and natural"):
+        insert(Federation((same,), (), ()), Canaries(canaries=2), 0)
+
+
+def test_a_right_answer_is_no_wrong_text():
+    """Every record of the other group says what is among the right answers of the first."""
+    either = [dataclasses.replace(_record(f"{i}", i, "a", text="red"), references=("red", "crimson")) for i in range(6)]
+    also = [_record(f"{i + 6}", i + 6, "b", text="crimson") for i in range(6)]
+    with pytest.raises(InputError, match="no other text is wrong"):
+        insert(Federation((_client("client-00", either + also),), (), ()), Canaries(canaries=7), 0)
+
+
+def test_ood_canaries_are_pictures_of_nothing(federation):
+    found = insert(federation, Canaries(canaries=N, canary_kind="ood"), 0)
+    known = {r.content for r in federation.records.values()}
+    seen = set()
+    for before, after in zip(federation.clients, found.clients, strict=True):
+        left = _left(before, after)
+        for canary in after.canaries:
+            assert canary.image.dtype == np.uint8
+            assert canary.image.shape == left[0].image.shape
+            assert len(np.unique(canary.image.reshape(-1, 3), axis=0)) >= 4
+            seen.add(canary.content)
+        if not federation.classes:
+            assert Counter(r.text for r in after.canaries) == Counter(r.text for r in left)
+    assert len(seen) == N
+    assert not seen & known
+
+
+def test_labels_of_ood_canaries_are_drawn_from_all_classes(federations):
+    found = insert(federations["glyphs"], Canaries(canaries=200, canary_kind="ood"), 0)
+    canaries = [(c, r) for c in found.clients for r in c.canaries]
+    assert all(r.text == r.group and r.references == (r.group,) for _, r in canaries)
+    place = [found.classes.index(r.group) for _, r in canaries]
+    assert chisquare(np.bincount(np.array(place) // 8, minlength=5)).pvalue > 1e-3
+    own = sum(r.group in c.classes for c, r in canaries)  # a client owns 8 of 40
+    assert binom.ppf(1e-3, 200, 0.2) <= own <= binom.ppf(1 - 1e-3, 200, 0.2)
+
+
+def _coins(seeds, n=4, kind="natural"):
+    """[seeds, n] coins of a federation of two clients, and the members among the candidates that became canaries."""
+    federation, coins, before = _federation(), [], []
+    role = {_shown(r): used for c in federation.clients for r, used in c.drawn}
+    for seed in range(seeds):
+        found = insert(federation, Canaries(canaries=n, canary_kind=kind), seed)
+        coins.append(np.concatenate([c.canary_included for c in found.clients]))
+        before.append([role[_shown(r)] for c in found.clients for r in c.canaries])
+    return np.array(coins), np.array(before)
+
+
+def test_coins_are_fair_and_independent():
+    """Of each other, of the role before, and without a flip taken back: all 16 patterns of four coins occur alike."""
+    coins, before = _coins(1600)
+    assert chisquare(np.bincount(coins @ [8, 4, 2, 1], minlength=16)).pvalue > 1e-3
+    for agree in ((coins == before).ravel(), (coins[1:] == coins[:-1]).ravel()):
+        assert binom.ppf(5e-4, agree.size, 0.5) <= agree.sum() <= binom.ppf(1 - 5e-4, agree.size, 0.5)
+
+
+def test_every_candidate_is_as_likely_to_become_a_canary():
+    federation = _federation(clients=1)
+    counts = Counter(
+        r.picture[0, 0, 0]
+        for seed in range(600)
+        for r in insert(federation, Canaries(canaries=3, canary_kind="natural"), seed).clients[0].canaries
+    )
+    assert chisquare([counts[i] for i in range(12)]).pvalue > 1e-3
+
+
+def test_kind_and_other_clients_change_neither_choice_nor_coins(federation):
+    found = {kind: insert(federation, Canaries(canaries=20, canary_kind=kind), 3) for kind in KINDS}
+    fewer = insert(
+        dataclasses.replace(federation, clients=federation.clients[:2]), Canaries(canaries=8, canary_kind="natural"), 3
+    )
+    for other in (found["ood"], found["mislabelled"], fewer):
+        for client, same in zip(found["natural"].clients, other.clients, strict=False):
+            assert client.records == same.records
+            assert np.array_equal(client.canary_included, same.canary_included)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_seed_decides_everything(federation, kind):
+    def content(seed):
+        found = insert(federation, Canaries(canaries=N, canary_kind=kind), seed)
+        return [(r.content, r.text, used) for c in found.clients for r, used in c.drawn]
+
+    assert content(1) == content(1) != content(2)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3])
+def test_as_many_as_the_message_says_are_accepted(clients):
+    """The last client has 9 candidates and can give 5; the others give one more."""
+    last = _client("client-99", [_record(f"z-{i}", 200 + i) for i in range(9)])
+    federation = Federation((*_federation(clients).clients[:-1], last), (), ())
+    limit = 5 * clients + clients - 1
+    words = f"--canaries {limit + 1}: client-99 would give 6 of its 9 .*valid here are 0 to {limit}"
+    for seed in range(20):
+        with pytest.raises(InputError, match=words):
+            insert(federation, Canaries(canaries=limit + 1, canary_kind="natural"), seed)
+        found = insert(federation, Canaries(canaries=limit, canary_kind="natural"), seed)
+        assert [int(c.member.sum()) for c in found.clients][-1] == 2 == len(found.clients[-1].records) - 2
+
+
+@pytest.mark.parametrize(("members", "most"), [(2, 8), (10, 8), (6, 8), (1, 0), (0, 0), (11, 0), (12, 0)])
+def test_a_client_keeps_two_members_and_two_held_out_records(members, most):
+    client = _client("client-00", [_record(f"{i}", i) for i in range(12)], np.arange(12) < members)
+    for seed in range(20):
+        if most:
+            (found,) = insert(
+                Federation((client,), (), ()), Canaries(canaries=most, canary_kind="natural"), seed
+            ).clients
+            assert (found.member.sum(), (~found.member).sum()) == (2, 2)
+        with pytest.raises(InputError, match=f"valid here are 0 to {most}"):
+            insert(Federation((client,), (), ()), Canaries(canaries=most + 1, canary_kind="natural"), seed)
+
+
+def test_roles_of_those_who_stay_say_nothing_about_their_place():
+    """Each of 12 candidates, of which any 6 are members, stays as often as a member as any other."""
+    stayed = np.zeros(12, int)
+    for seed in range(1500):
+        member = np.random.default_rng(seed).permutation(12) < 6
+        client = _client("client-00", [_record(f"{i}", i) for i in range(12)], member)
+        (found,) = insert(Federation((client,), (), ()), Canaries(canaries=6, canary_kind="natural"), seed).clients
+        stayed[[r.picture[0, 0, 0] for r, used in zip(found.records, found.member, strict=True) if used]] += 1
+    assert chisquare(stayed).pvalue > 1e-3
+
+
+def test_a_picture_that_another_record_shows_becomes_no_canary():
+    one, other = _federation(candidates=20).clients
+    shared = [dataclasses.replace(r, id=f"again-{i}") for i, r in enumerate(one.records[:7])]
+    reference = (dataclasses.replace(one.records[8], id="kept"),)
+    other = dataclasses.replace(other, records=(*shared, *other.records[7:]), reference=reference)
+    alone = {r.content for r in (*one.records[7:], *other.records[7:])} - {one.records[8].content}
+    for seed in range(30):
+        found = insert(Federation((one, other), (), ()), Canaries(canaries=10, canary_kind="natural"), seed)
+        assert {r.content for c in found.clients for r in c.canaries} <= alone
+    with pytest.raises(InputError, match=r"client-00 .* its 20 .*, and 12 show a picture that no other record shows"):
+        insert(Federation((one, other), (), ()), Canaries(canaries=25), 0)
+
+
+def test_the_dominant_partition_gives_only_pictures_of_one_client():
+    federation = glyphs(GlyphsParams(train=40, test=1, partition="dominant"), clients=3, seed=0)
+    shown = Counter(r.content for r in federation.records.values())
+    assert max(shown.values()) > 1, "some picture is shared"
+    found = insert(federation, Canaries(canaries=40, canary_kind="natural"), 0)
+    assert {shown[r.content] for c in found.clients for r in c.canaries} == {1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["path", "bytes"])
+def test_pictures_in_files(tmp_path, kind, form):
+    records = []
+    for i in range(12):
+        path = tmp_path / f"{i}.png"
+        Image.fromarray(_picture(i, (5, 7))).save(path)
+        records.append(_record(f"{i}", i, "ab"[i % 2], picture=path if form == "path" else path.read_bytes()))
+    found = insert(Federation((_client("client-00", records),), (), ()), Canaries(canaries=4, canary_kind=kind), 0)
+    for canary in found.clients[0].canaries:
+        assert canary.image.shape == (5, 7, 3)
+        assert isinstance(canary.picture, np.ndarray) == (kind == "ood")
+
+
+def test_one_pixel_is_enough_for_a_pattern():
+    records = [_record(f"{i}", i, picture=_picture(i, (1, 1))) for i in range(12)]
+    found = insert(Federation((_client("client-00", records),), (), ()), Canaries(canaries=4, canary_kind="ood"), 0)
+    assert {r.image.shape for r in found.clients[0].canaries} == {(1, 1, 3)}

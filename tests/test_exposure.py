@@ -1,0 +1,230 @@
+"""The tables about records, classes and agreement of attacks: hand calculations on a few records, and planted leaks."""
+
+import io
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from scipy.stats import spearmanr
+
+from audits.comparisons import ScoredModel
+from audits.exposure import CLASSES, exposure
+from audits.stratified import accuracy_at
+from audits.targets import HELD, AttackedPrompts, rows
+from fedaudit.tasks.base import Record
+from reports.evidence import OF_PROMPTS, TABLES
+from tests.prompt_scores import SIGNALS, changed, made_up, with_scores
+
+PLACE = {"threat_model": "prompt-user", "way": "prompt", "client": "client-00"}
+
+
+def pictures(run):
+    image = np.full((300, 400, 3), 7, np.uint8)
+    return {r: Record(r, run.group[r], image, "<image>", run.group[r]) for asked in rows(run).values() for r in asked}
+
+
+def tables(run):
+    return exposure(run, pictures(run), confidence=0.95)
+
+
+def by_hand(a, b, facts=None, held=HELD[0], names=("shadow", "loss")):
+    """One target: members m0 m1, held-out h0 h1, canary x0, left-out canary x1, reference r0, other client's o0; in that order."""
+    records = ["m0", "m1", "h0", "h1", "x0", "x1", "r0", "o0"]
+    group = dict(zip(records, ["cat", "dog", "cat", "dog", "cat", "dog", "cat", "cow"], strict=True))
+    scores = pd.DataFrame(dict(zip(names, (a, b), strict=True)), pd.Index(records, name="record"), dtype=float)
+    facts = None if facts is None else pd.DataFrame(facts, scores.index)
+    truth = {"m0": True, "m1": True, "h0": False, "h1": False, "x0": True, "x1": False}
+    run = AttackedPrompts(
+        [ScoredModel(*held, 0, 3, scores, facts=facts)], {name: name for name in names}, {}, {0: records[:4]}, {0: ["r0"]},
+        {0: ["o0"]}, truth, group, {0: ["x0", "x1"]},
+    )  # fmt: skip
+    return changed(run, blind={place: dict.fromkeys(asked, 0.0) for place, asked in rows(run).items()})
+
+
+SHADOW = [9, -1, -2, 3, 8, -5, 100, 100]
+LOSS = [5, 4, 1, 1, 6, math.nan, 100, 100]
+
+
+def test_records_by_hand():
+    found = tables(by_hand(SHADOW, LOSS))["records"]
+    assert found.columns.tolist() == [*TABLES["records"].split(), "shadow", "loss"]
+    assert found.kind.tolist() == [
+        "member", "member", "held-out", "held-out", "canary", "left-out canary", "reference", "other client",
+    ]  # fmt: skip
+    assert found.member.tolist() == [True, True, False, False, True, False, False, False]
+    assert found.label.tolist() == ["cat", "dog", "cat", "dog", "cat", "dog", "cat", "cow"]
+    # shares ranked no higher: shadow 6 3 2 4 5 1 of 6; loss 4 3 1.5 1.5 5 of 5; means .9, .55, .317, .483, .917, .167
+    assert found["rank"].tolist()[:6] == [2, 3, 5, 4, 1, 6]
+    assert found.percentile.tolist()[:6] == [100, 100, 0, 50, 100, 0]
+    assert found[["rank", "percentile"]].tail(2).isna().all(axis=None)
+    assert found.shadow.tolist() == SHADOW
+
+
+def test_ties_share_the_better_rank():
+    found = tables(by_hand([1, 1, 0, 0, 1, 0, 0, 0], [1, 1, 0, 0, 1, 0, 0, 0]))["records"]
+    assert found["rank"].tolist()[:6] == [1, 1, 4, 4, 1, 4]
+    assert found.percentile.tolist()[:6] == [100, 100, 0, 0, 100, 0]
+
+
+def test_only_an_attacks_first_score_ranks():
+    run = by_hand(SHADOW, [0, 1, 2, 3, 4, 5, 6, 7])
+    one = tables(changed(run, signals={"shadow": "shadow", "loss": "shadow"}))["records"]
+    assert one["rank"].tolist()[:6] == [1, 4, 5, 3, 2, 6]
+    assert one.loss.tolist() == list(range(8))
+
+
+def test_classes_by_hand():
+    found = tables(by_hand(SHADOW, LOSS))["classes"]
+    assert found.columns.tolist() == TABLES["classes"].split() == CLASSES
+    # cat: m0 at 9 is a member, h0 at -2 is none: both right; dog: m1 at -1 and h1 at 3: both wrong. Canaries do not count.
+    assert found[["label", "success", "members", "nonmembers"]].to_numpy().tolist() == [
+        ["cat", 1.0, 1, 1], ["dog", 0.0, 1, 1], ["mean", 0.5, 2, 2],
+    ]  # fmt: skip
+    assert (found[list(PLACE)] == list(PLACE.values())).all(axis=None)
+    assert (found.signal == "shadow").all()
+    zero = tables(by_hand([0, *SHADOW[1:]], LOSS))["classes"]
+    assert zero.success.tolist() == [0.5, 0.0, 0.25]  # 0 says: no member
+
+
+def test_success_weighs_members_and_held_out_records_alike_and_classes_too():
+    run = made_up(0, leak=2.0, targets=1, held=HELD[:1])
+    found = tables(run)["classes"].set_index("label")
+    scores = run.models[0].scores.shadow
+    rates = {}
+    for label in {run.group[r] for r in run.records[0]}:
+        own = [r for r in run.records[0] if run.group[r] == label]
+        hit = {used: np.mean([(scores[r] > 0) == used for r in own if run.truth[r] == used]) for used in (True, False)}
+        rates[label] = (hit[True] + hit[False]) / 2
+    assert found.success.drop("mean").to_dict() == pytest.approx(rates)
+    assert found.success["mean"] == pytest.approx(np.mean(list(rates.values())))
+    own = run.records[0]
+    expected = accuracy_at(
+        scores[own], [run.truth[r] for r in own], [run.group[r] for r in own], dict.fromkeys(rates, 0.0)
+    )
+    assert (found.low["mean"], found.high["mean"]) == pytest.approx((expected.low, expected.high))
+
+
+def test_classes_without_both_kinds_or_without_the_attack():
+    run = by_hand(SHADOW, LOSS)
+    cat = tables(changed(run, group=run.group | {"h1": "cow"}))["classes"]
+    assert cat.label.tolist() == ["cat", "mean"]
+    none = tables(by_hand([math.nan] * 8, LOSS))["classes"]
+    assert none.empty
+    assert tables(by_hand(SHADOW, LOSS, names=("lira", "loss")))["classes"].columns.tolist() == CLASSES
+
+
+def test_agreement_by_hand():
+    found = tables(by_hand(SHADOW, LOSS))["agreement"]
+    assert found.columns.tolist() == TABLES["agreement"].split()
+    (row,) = found.to_dict("records")
+    assert (row["signal_a"], row["signal_b"]) == ("shadow", "loss")
+    # five records have both scores; the top tenth is one of them, m0 for the one and x0 for the other
+    assert row["spearman"] == pytest.approx(spearmanr(SHADOW[:5], LOSS[:5]).statistic)
+    assert (row["overlap"], row["chance"]) == (0.0, 0.2)
+    (same,) = tables(by_hand(SHADOW, [x * 3 for x in SHADOW]))["agreement"].to_dict("records")
+    assert (same["spearman"], same["overlap"]) == (pytest.approx(1.0), 1.0)
+    (flat,) = tables(by_hand(SHADOW, [1] * 8))["agreement"].to_dict("records")
+    assert math.isnan(flat["spearman"])
+
+
+def test_agreement_is_the_mean_of_the_targets():
+    run = made_up(1, classes=0.0, others=0, held=HELD[:2])
+    found = tables(run)["agreement"]
+    assert len(found) == 2 * 3  # pairs of three attacks' first scores
+    assert (found.signal_a + found.signal_b).nunique() == 3
+    one = found.set_index(["threat_model", "signal_a", "signal_b"]).loc[("prompt-user", "shadow", "loss")]
+    each = [m.scores.loc[run.records[m.client]] for m in run.models if m.threat_model == "prompt-user"]
+    assert one.spearman == pytest.approx(np.mean([spearmanr(t.shadow, t.loss).statistic for t in each]))
+    top = [[set(t[s].nlargest(14).index) for s in ("shadow", "loss")] for t in each]
+    assert one.overlap == pytest.approx(np.mean([len(a & b) / 14 for a, b in top]))
+    assert one.chance == pytest.approx(14 / 144)
+
+
+FACTS = {
+    "loss": [0.1, 0.5, 2, 2, 0.1, 2, 2, 2], "base_loss": [3.0] * 8, "loss_in": [0.15, 0.6, 1, 1, 1, 1, math.nan, math.nan],
+    "loss_out": [1.3, 0.9, 2, 2, 2, 2, 2, 2], "hard_right": [False, True] * 4,
+}  # fmt: skip
+
+
+def test_exposed_members_and_the_reason():
+    found = tables(by_hand(SHADOW, LOSS, FACTS))["exposed"]
+    assert found.columns.tolist() == OF_PROMPTS["exposed"].split()
+    assert found[["rank", "record", "client", "label"]].to_numpy().tolist() == [
+        [1, "m0", "client-00", "cat"], [2, "m1", "client-00", "dog"],
+    ]  # fmt: skip
+    assert found.score.tolist() == pytest.approx([(6 / 6 + 4 / 5) / 2, (3 / 6 + 3 / 5) / 2])
+    assert found.percentile.tolist() == [100, 100]
+    assert found.reason.tolist() == [
+        "In the top tenth of 1 of 2 attacks; loss 0.10, where models trained with it have 0.15 and models trained without it 1.30; "
+        "the hard prompt gets it wrong.",
+        "In the top tenth of 0 of 2 attacks; loss 0.50, where models trained with it have 0.60 and models trained without it 0.90.",
+    ]
+    assert Image.open(io.BytesIO(found.png[0])).size == (256, 192)
+
+
+def test_reasons_without_shadows_or_facts():
+    bare = {name: FACTS[name] for name in ("loss", "base_loss")}
+    assert tables(by_hand(SHADOW, LOSS, bare))["exposed"].reason[0].endswith("loss 0.10, 3.00 before training.")
+    assert tables(by_hand(SHADOW, LOSS))["exposed"].reason[0] == "In the top tenth of 1 of 2 attacks."
+
+
+def test_the_strongest_adversary_is_fixed_beforehand():
+    """The server's records are shown wherever there is a server, however well others do; the owner's only where nobody else is."""
+    for held, first in ((HELD, "server"), (HELD[:2], "prompt-user"), (HELD[3:], "owner")):
+        run = made_up(2, leak=4.0, held=held)
+        found = tables(run)
+        shown = found["exposed"]
+        assert len(shown) == 8
+        assert all(run.truth[r] for r in shown.record)
+        mine = found["records"][found["records"].threat_model == first].set_index(["client", "record"])
+        mine = mine.loc[list(zip(shown.client, shown.record, strict=True))]
+        assert (mine.percentile.to_numpy() == shown.percentile.to_numpy()).all()
+        assert (mine["rank"] <= 12).all()
+
+
+def test_figures_hold_the_first_score_of_every_attack():
+    run = made_up(3, leak=4.0, canaries=10)
+    found = tables(run)
+    headline = set(run.headline.values())
+    assert headline == {"shadow", "lira/online", "loss"}
+    for name in ("curves", "clients"):
+        assert set(found[name].columns) >= set(TABLES[name].split())
+        assert set(zip(found[name].threat_model, found[name].way, strict=True)) == set(HELD)
+        assert set(found[name].signal) == headline
+    assert set(found["scores"].columns) == {*TABLES["scores"].split(), *headline}
+    assert set(found["scores"].kind) == {"member", "held-out", "canary", "left-out canary", "other client"}
+    assert (found["curves"].nonmembers == "held-out").all()
+    assert (found["curves"].low <= found["curves"].tpr + 0.1).all()
+    assert set(SIGNALS) <= set(found["records"].columns)
+    one = found["clients"].query("threat_model == 'server' and signal == 'loss' and client == 'client-01'")
+    scores = next(m for m in run.models if (m.threat_model, m.client) == ("server", 1)).scores.loss
+    pairs = itertools.product(
+        [r for r in run.records[1] if run.truth[r]], [r for r in run.records[1] if not run.truth[r]]
+    )
+    assert one.auroc.item() == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
+
+
+def test_a_score_that_says_nothing_is_in_no_figure():
+    run = with_scores(made_up(4, held=HELD[:1]), lambda t: t.assign(loss=np.nan))
+    found = tables(run)
+    assert set(found["curves"].signal) == {"shadow", "lira/online"}
+    assert set(found["agreement"].signal_a) | set(found["agreement"].signal_b) == {"shadow", "lira/online"}
+    assert found["records"]["rank"].notna().any()
+
+
+def test_changing_the_truth_changes_no_rank():
+    run = made_up(5, leak=4.0)
+    swapped = changed(run, truth={r: not used for r, used in run.truth.items()})
+    assert tables(run)["records"]["rank"].equals(tables(swapped)["records"]["rank"])
+
+
+def test_tables_survive_the_disk(tmp_path):
+    from fedaudit.store import claim
+
+    folder = claim(tmp_path)
+    for name, table in tables(made_up(6, canaries=6)).items():
+        folder.write_table(f"{name}.parquet", table)
+        assert folder.read_table(f"{name}.parquet").columns.tolist() == table.columns.tolist()

@@ -1,0 +1,420 @@
+"""Attacks on prompts: against slow loops and hand calculations, under no leak and a planted one, and the contract of every file in the folder."""
+
+import copy
+import dataclasses
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from sklearn.neural_network import MLPClassifier
+
+from attacks import entropy, gradnorm, lira, loss, quantile, rmia, shadow
+from attacks.seen import Seen, Shadows, own_class
+from fedaudit import plugins
+from tests import inference_oracle as oracle
+from tests.seen_toy import toy_seen
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+INF, NAN = math.inf, math.nan
+EVERY = [plugin for plugin in plugins.plugins("attack").values() if plugin.learner == "prompts"]
+OF_MODELS = [plugin for plugin in EVERY if not plugin.needs]  # what shadow models can stand in for
+each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
+each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)
+
+
+def scores_of(plugin, seen):
+    return plugin.make(plugin.params()).score(seen)
+
+
+def auroc(member, score):
+    said = ~np.isnan(score)
+    return roc_auc_score(member[said], score[said])
+
+
+def some_seen(target, shadows, member, labels, known=None):
+    """A `Seen` of these probabilities [n, C] and [S, n, C], the public start uniform."""
+    with np.errstate(divide="ignore"):
+        target, shadows = np.log(target), np.log(shadows)
+    n, C = target.shape
+    uniform = np.full((n, C), -math.log(C))
+    return Seen(
+        tuple(map(str, range(n))), np.array(labels), np.zeros(n, bool) if known is None else np.array(known), target,
+        uniform, uniform, shadows=Shadows(np.array(member, bool), shadows),
+    )  # fmt: skip
+
+
+def grids():
+    """Random sizes, few levels of probability (many ties), constants, records in all, none and one of the shadows."""
+    rng = np.random.default_rng(0)
+    for case in range(30):
+        n, S, C, levels = rng.integers(1, 40), rng.integers(1, 12), rng.integers(2, 5), rng.choice([1, 2, 3, 1000])
+        p = rng.integers(1, levels + 1, (S + 1, n, C)) + 0.0
+        p /= p.sum(-1, keepdims=True)
+        member = rng.random((S, n)) < rng.choice([0.1, 0.5, 0.9])
+        labels = rng.integers(0, C, n)
+        yield pytest.param(some_seen(p[0], p[1:], member, labels, rng.random(n) < 0.4), id=f"{case}: {n}x{S}, {levels}")
+
+
+each_grid = pytest.mark.parametrize("seen", list(grids()))
+
+
+# --- the contract of every attack on prompts --------------------------------------------------------------------------
+
+
+@each
+def test_scores_are_what_signals_names_one_number_per_record(plugin):
+    seen, _ = toy_seen(leak=1.0)
+    attack = plugin.make(plugin.params())
+    found = attack.score(seen)
+    assert isinstance(attack.signals, tuple)
+    assert tuple(found) == attack.signals
+    for score in found.values():
+        assert (score.shape, score.dtype) == ((len(seen.records),), np.float64)
+
+
+@each
+def test_scoring_changes_nothing_it_was_given_and_repeats_bit_by_bit(plugin):
+    seen, _ = toy_seen(leak=1.0)
+    before = copy.deepcopy(seen)
+    first, again = scores_of(plugin, seen), scores_of(plugin, before)
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    untouched, _ = toy_seen(leak=1.0)
+    for one, other in ((seen, untouched), (seen.shadows, untouched.shadows), (seen.rounds, untouched.rounds)):
+        for field in dataclasses.fields(one):
+            if isinstance(getattr(one, field.name), np.ndarray):
+                np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
+
+
+@each
+def test_names_start_with_the_attacks_own_and_a_planted_leak_shows_in_every_score(plugin):
+    seen, member = toy_seen(leak=2.0, records=192, known=48, shadows=24)
+    unknown = ~seen.known
+    for name, score in scores_of(plugin, seen).items():
+        assert name.partition("/")[0] == plugin.name
+        assert auroc(member[unknown], score[unknown]) > 0.6, name
+
+
+@each_of_models
+def test_the_order_of_the_records_does_not_matter(plugin):
+    seen, _ = toy_seen(leak=1.0)
+    order = np.random.default_rng(1).permutation(len(seen.records))
+    shuffled = dataclasses.replace(
+        seen,
+        records=tuple(seen.records[i] for i in order), labels=seen.labels[order], known=seen.known[order],
+        log_probs=seen.log_probs[order], base=seen.base[order], hard=seen.hard[order],
+        gradient_norms=seen.gradient_norms[order], base_gradient_norms=seen.base_gradient_norms[order],
+        shadows=Shadows(seen.shadows.member[:, order], seen.shadows.log_probs[:, order], seen.shadows.gradient_norms[:, order]),
+        history=None, rounds=None,
+    )  # fmt: skip
+    rounding = 0.2 if plugin.name == "shadow" else 1e-9  # of float32, which training amplifies
+    for name, score in scores_of(plugin, seen).items():
+        np.testing.assert_allclose(scores_of(plugin, shuffled)[name], score[order], rtol=0, atol=rounding, err_msg=name)
+
+
+@each_of_models
+def test_before_training_there_is_nothing_to_find(plugin):
+    seen, member = toy_seen(leak=3.0, records=400, known=100, shadows=8)
+    unknown = ~seen.known
+    bound = 4 * math.sqrt(301 / (12 * 150 * 150))  # standard deviations of the AUROC of 150 + 150 under the null
+    for name, score in scores_of(plugin, seen.before_training()).items():
+        assert abs(auroc(member[unknown], score[unknown]) - 0.5) < bound, name
+
+
+@each_of_models
+def test_null_calibration_shadow_by_shadow(plugin):
+    """Every shadow in turn is attacked with the others: without a leak the mean AUROC is a half, with one it is not."""
+    found = {}
+    for leak in (0.0, 2.0):
+        seen, _ = toy_seen(leak=leak, records=120, known=30, classes=3, shadows=12, seed=3)
+        candidates = ~seen.known
+        for s, member in enumerate(seen.shadows.member):
+            for name, score in scores_of(plugin, seen.leave_out(s)).items():
+                found.setdefault((name, leak), []).append(auroc(member[candidates], score[candidates]))
+    bound = 4 * math.sqrt(91 / (12 * 45 * 45) / 12)  # of a mean of 12 AUROCs of about 45 + 45 records
+    for (name, leak), values in found.items():
+        assert (abs(np.mean(values) - 0.5) < bound) == (leak == 0), (name, leak, np.mean(values))
+
+
+@each_of_models
+def test_certain_and_impossible_records_get_a_number(plugin):
+    """Probabilities 0 and 1 everywhere: no nan for a candidate, no warning, and the certain one looks more like a member."""
+    rng = np.random.default_rng(0)
+    eye = np.eye(3)
+    labels = np.array([0, 0, 1, 1, 2, 2, 0, 1])
+    wrong = (labels + 1) % 3
+    member = rng.random((10, 8)) < 0.5
+    member[0], member[1], member[:, 6:] = True, False, False
+    member[0, 6:] = False
+    shadows = np.where(member[:, :, None], eye[labels], eye[wrong])
+    target = np.where((np.arange(8) % 2 == 0)[:, None], eye[labels], eye[wrong])
+    seen = some_seen(target, shadows, member, labels, np.arange(8) >= 6)
+    norms = np.where(np.arange(8) % 2 == 0, 0.0, 1.0)
+    for name, score in scores_of(plugin, dataclasses.replace(seen, gradient_norms=norms)).items():
+        assert not np.isnan(score[:6]).any(), name
+        if name not in ("entropy", "entropy/confidence"):  # which know no label: both are certain
+            assert (score[[0, 2, 4]] > score[[1, 3, 5]]).all(), name
+
+
+# --- loss, entropy, gradient norm -------------------------------------------------------------------------------------
+
+
+def test_loss_by_hand():
+    seen = some_seen(np.array([[0.5, 0.5], [0.9, 0.1]]), np.full((1, 2, 2), 0.5), [[True, False]], [0, 1])
+    found = loss.Loss(loss.Params()).score(seen)
+    np.testing.assert_allclose(found["loss"], np.log([0.5, 0.1]))
+    np.testing.assert_allclose(found["loss/base"], np.log([1.0, 0.2]), atol=1e-15)
+    assert (loss.Loss(loss.Params()).score(seen.before_training())["loss/base"] == 0).all()
+
+
+def test_entropy_by_hand_and_by_loop():
+    p = np.array([[0.5, 0.25, 0.25], [1, 0, 0], [1, 0, 0], [0.2, 0.3, 0.5]])
+    labels = [0, 0, 1, 2]
+    found = entropy.Entropy(entropy.Params()).score(some_seen(p, p[None], [[True] * 4], labels))
+    np.testing.assert_allclose(found["entropy"][:3], [-1.5 * math.log(2), 0, 0], atol=1e-15)
+    np.testing.assert_allclose(found["entropy/confidence"], np.log(p.max(1)), atol=1e-15)
+    expected = [-oracle.modified_entropy(row, y) for row, y in zip(p, labels, strict=True)]
+    np.testing.assert_allclose(found["entropy/modified"], expected, atol=1e-14)
+    assert expected[1:3] == [0, -INF]
+
+
+def test_the_gradient_norm_is_asked_for():
+    seen, _ = toy_seen(leak=0.0)
+    attack = gradnorm.GradNorm(gradnorm.Params())
+    np.testing.assert_array_equal(attack.score(seen)["gradnorm"], -seen.gradient_norms)
+    with pytest.raises(ValueError, match="gradient norms"):
+        attack.score(dataclasses.replace(seen, gradient_norms=None))
+
+
+# --- LiRA -------------------------------------------------------------------------------------------------------------
+
+
+@each_grid
+@pytest.mark.parametrize("variance", ["fixed", "per-record"])
+def test_lira_equals_the_loop_over_records(seen, variance):
+    found = lira.LiRA(lira.Params(variance)).score(seen)
+    target, shadows = (
+        np.array([[oracle.phi(row, y) for row, y in zip(rows, seen.labels, strict=True)] for rows in stack])
+        for stack in (seen.log_probs[None], seen.shadows.log_probs)
+    )
+    expected = oracle.lira(target[0], shadows, seen.shadows.member, per_record=variance == "per-record")
+    for score, slow in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(score, slow, rtol=1e-10, atol=1e-10)
+
+
+def test_lira_by_hand():
+    """Inside 1 and 3, outside -1, 0 and 1; the confidence is 2: per record N(2, 2) and N(0, 1)."""
+    values, member = np.array([[1.0], [3.0], [-1.0], [0.0], [1.0]]), np.array([[1], [1], [0], [0], [0]], bool)
+    for per_record in (True, False):  # one record: the common variance is its own
+        online, offline = lira.likelihood_ratios(np.array([2.0]), values, member, per_record=per_record)
+        assert online[0] == pytest.approx(-0.5 * math.log(2) + 2.0)
+        assert offline[0] == 2.0
+
+
+def test_lira_pools_deviations_from_each_records_own_mean():
+    """A record at 0 +- 1 and one at 100 +- 3, two models each: (2 + 18) / 2 = 10, the distance between the records is no variance."""
+    values = np.array([[-1.0, 97.0], [1.0, 103.0], [0.0, 0.0]])
+    member = np.array([[0, 0], [0, 0], [1, 1]], bool)
+    _, offline = lira.likelihood_ratios(np.array([5.0, 105.0]), values, member, per_record=False)
+    np.testing.assert_allclose(offline, 5 / math.sqrt(10))
+
+
+def test_lira_takes_a_variance_of_each_records_own_from_64_shadows_on():
+    for shadows, variance in ((63, "fixed"), (64, "per-record")):
+        seen, _ = toy_seen(leak=1.0, shadows=shadows, records=30, known=6)
+        auto, asked = (lira.LiRA(lira.Params(name)).score(seen)["lira/online"] for name in ("auto", variance))
+        np.testing.assert_array_equal(auto, asked)
+
+
+def test_lira_says_nothing_of_records_without_shadows_of_a_kind():
+    seen, _ = toy_seen(leak=1.0)
+    member = seen.shadows.member.copy()
+    member[:, 0], member[:, 1] = True, False
+    found = lira.LiRA(lira.Params()).score(
+        dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=member))
+    )
+    assert np.isnan(found["lira/online"][:2]).all()
+    assert np.isnan(found["lira/offline"][0])
+    assert np.isfinite(found["lira/offline"][1:]).all()
+    assert np.isnan(found["lira/online"][seen.known]).all()
+
+
+# --- RMIA -------------------------------------------------------------------------------------------------------------
+
+
+@each_grid
+@pytest.mark.parametrize(("gamma", "a"), [(1.0, 0.0), (2.0, 0.3), (0.5, 1.0)])
+def test_rmia_equals_the_double_loop(seen, gamma, a):
+    found = rmia.RMIA(rmia.Params(gamma, a)).score(seen)
+    target, shadows = (own_class(stack, seen.labels) for stack in (seen.log_probs, seen.shadows.log_probs))
+    expected = oracle.rmia(target, shadows, seen.shadows.member, seen.known, gamma=gamma, a=a)
+    for score, slow in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10)
+
+
+def test_rmia_by_hand():
+    """Record 0: p = .6, inside .5, outside .3; the two references: p = .2 and .8, outside .4. With a = .5 and gamma = 1."""
+    p = np.array([0.6, 0.2, 0.8])
+    shadows = np.array([[0.5, 0.4, 0.4], [0.3, 0.4, 0.4]])
+    pairs = (np.stack([found, 1 - found], -1) for found in (p, shadows))
+    seen = some_seen(*pairs, [[True, False, False], [False] * 3], [0, 0, 0], [False, True, True])
+    found = rmia.RMIA(rmia.Params(1.0, 0.5)).score(seen)
+    # online .6 / .4 = 1.5, offline .6 / (1.5 * .3 + .5) * 2 = 1.263; the references .2 / .55 = .364 and .8 / .55 = 1.455
+    np.testing.assert_array_equal(found["rmia/online"], [1.0, NAN, NAN])
+    np.testing.assert_array_equal(found["rmia/offline"], [0.5, 0.5, 1.0])  # a reference record counts itself
+    assert rmia.RMIA(rmia.Params(1.2, 0.5)).score(seen)["rmia/online"][0] == 0.5  # 1.5 / 1.455 < 1.2
+
+
+def test_a_is_the_least_squares_of_what_is_missing_to_one():
+    assert rmia.fitted(np.array([0.7, 0.5, NAN]), np.array([0.4, 0.0, 0.3])) == pytest.approx(0.5)
+    assert rmia.fitted(np.array([0.2, 0.1]), np.array([0.4, 0.3])) == 1.0  # members less likely than others
+    assert rmia.fitted(np.array([1.0]), np.array([1.0])) == 1.0
+    assert rmia.fitted(np.array([NAN]), np.array([0.5])) == 1.0
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, math.e])
+def test_sorting_equals_the_double_loop(gamma):
+    rng = np.random.default_rng(0)
+    for x, z in (
+        (rng.standard_normal(70), rng.standard_normal(50)),
+        (rng.integers(-3, 3, 70) + 0.0, rng.integers(-3, 3, 50) + 0.0),
+        (math.log(2) * rng.integers(-3, 3, 70), math.log(2) * rng.integers(-3, 3, 50)),
+        (np.array([0.0, INF, -INF, NAN]), np.array([-INF, NAN, 0.0, INF, 0.0])),
+        (np.array([0.1 + 0.2, 0.3]), np.array([0.3, 0.1 + 0.2])),  # equal but for rounding
+        (np.zeros(1), np.zeros(1)),
+        (np.zeros(2), np.zeros(0)),
+        (np.zeros(2), np.full(2, NAN)),
+    ):
+        np.testing.assert_array_equal(rmia.dominated(x, z, gamma), oracle.dominated(x, z, gamma))
+
+
+def test_sorting_holds_no_matrix_of_ratios():
+    x, z = np.random.default_rng(0).standard_normal((2, 10_000))
+    tracemalloc.start()
+    share = rmia.dominated(x, z, 2.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e6
+    np.testing.assert_allclose(share[:20], oracle.dominated(x[:20], z, 2.0), rtol=0, atol=1e-10)
+
+
+# --- quantile ---------------------------------------------------------------------------------------------------------
+
+
+@each_grid
+def test_quantile_equals_the_loop_over_records(seen):
+    found = quantile.Quantile(quantile.Params()).score(seen)
+    target, shadows = (lira.log_odds(stack, seen.labels) for stack in (seen.log_probs, seen.shadows.log_probs))
+    np.testing.assert_allclose(
+        found["quantile"], oracle.quantile(target, shadows, seen.shadows.member), rtol=0, atol=1e-12
+    )
+
+
+def test_quantile_and_difficulty_by_hand():
+    """p = .5 among .2, .5 and .8 of the shadows without the record: rank (1 + 1/2) / 3; the one with it, .9, does not count."""
+    shadows = np.array([[0.2], [0.5], [0.8], [0.9]])
+    seen = some_seen(
+        np.array([[0.5, 0.5]]), np.stack([shadows, 1 - shadows], -1), [[False], [False], [False], [True]], [0]
+    )
+    found = quantile.Quantile(quantile.Params()).score(seen)
+    assert found["quantile"][0] == 0.5
+    assert found["quantile/difficulty"][0] == pytest.approx(math.log(0.5) - math.log(0.2 * 0.5 * 0.8) / 3)
+    always = dataclasses.replace(seen, shadows=Shadows(np.ones((4, 1), bool), seen.shadows.log_probs))
+    assert all(np.isnan(score).all() for score in quantile.Quantile(quantile.Params()).score(always).values())
+
+
+# --- shadow networks --------------------------------------------------------------------------------------------------
+
+
+def test_networks_trained_together_equal_those_trained_one_by_one():
+    seen, _ = toy_seen(leak=1.0, records=40, known=8, classes=4, shadows=10)
+    together = shadow.Shadow(shadow.Params(hidden=6, steps=40)).score(seen)["shadow"]
+    member, log_probs = seen.shadows.member, seen.shadows.log_probs
+    teaches = member.any(0) & ~member.all(0)
+    assert len({(teaches & (seen.labels == c)).sum() for c in range(4)}) > 1  # so that some classes are filled up
+    for c in range(4):
+        mine, asked = teaches & (seen.labels == c), seen.labels == c
+        alone = oracle.shadow_network(log_probs[:, mine], member[:, mine], seen.log_probs[asked], hidden=6, steps=40)
+        np.testing.assert_allclose(together[asked], alone, rtol=0, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_networks_rank_about_as_scikit_learns():
+    seen, member = toy_seen(leak=1.0, records=240, known=60, classes=3, shadows=30)
+    found = shadow.Shadow(shadow.Params()).score(seen)["shadow"]
+    theirs = np.full(len(found), NAN)
+    for c in range(3):
+        mine = (seen.labels == c) & ~seen.known
+        x, y = seen.shadows.log_probs[:, mine].reshape(-1, 3), seen.shadows.member[:, mine].ravel()
+        mean, std = x.mean(0), x.std(0)
+        network = MLPClassifier((32,), max_iter=30, tol=0, n_iter_no_change=30, random_state=0)
+        network.fit((x - mean) / std, y)
+        theirs[mine] = network.predict_proba((seen.log_probs[mine] - mean) / std)[:, 1]
+    unknown = ~seen.known
+    ours, reference = auroc(member[unknown], found[unknown]), auroc(member[unknown], theirs[unknown])
+    assert reference > 0.6
+    assert ours > reference - 0.04
+
+
+def test_above_zero_the_attack_says_member():
+    seen, member = toy_seen(leak=3.0, records=240, known=60, classes=3, shadows=30)
+    found = shadow.Shadow(shadow.Params()).score(seen)["shadow"][~seen.known]
+    assert ((found > 0) == member[~seen.known]).mean() > 0.7
+
+
+def test_who_a_record_is_tells_the_networks_nothing():
+    """Records that no model tells apart but by themselves: one was in 9 of 10 shadows, one in 1 of 10; both are even."""
+    rng = np.random.default_rng(0)
+    member = np.array([[s != 0, s == 0] for s in range(10)])
+    p = np.repeat(np.array([[0.7, 0.2, 0.1], [0.2, 0.1, 0.7]])[None], 11, 0) * np.exp(
+        1e-3 * rng.standard_normal((11, 2, 3))
+    )
+    p /= p.sum(-1, keepdims=True)
+    found = shadow.Shadow(shadow.Params()).score(some_seen(p[0], p[1:], member, [0, 0]))["shadow"]
+    assert (abs(found) < 0.2).all()  # the share of shadows alone would give +-2.2
+
+
+def test_classes_without_shadows_of_both_kinds_are_nan_and_change_nothing():
+    seen, _ = toy_seen(leak=1.0, classes=4)
+    found = shadow.Shadow(shadow.Params()).score(seen)["shadow"]
+    member = seen.shadows.member & (seen.labels != 2)
+    member |= seen.labels == 3
+    fewer = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=member))
+    again = shadow.Shadow(shadow.Params()).score(fewer)["shadow"]
+    assert np.isnan(again[seen.labels >= 2]).all()
+    np.testing.assert_allclose(again[seen.labels < 2], found[seen.labels < 2], rtol=0, atol=1e-3)
+    nobody = dataclasses.replace(seen, shadows=Shadows(np.zeros_like(member), seen.shadows.log_probs))
+    assert np.isnan(shadow.Shadow(shadow.Params()).score(nobody)["shadow"]).all()
+
+
+def test_the_control_before_training_trains_no_second_time():
+    seen, _ = toy_seen(leak=1.0)
+    attack = shadow.Shadow(shadow.Params())
+    attack.score(seen)
+    trained = shadow.fit.cache_info().misses
+    attack.score(seen.before_training())
+    assert shadow.fit.cache_info().misses == trained
+    attack.score(seen.leave_out(0))
+    assert shadow.fit.cache_info().misses == trained + 1
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: lira.Params("some"), "variance must be auto, fixed or per-record, not 'some'"),
+        (lambda: rmia.Params(gamma=0.0), "gamma must be above 0 and finite, not 0.0"),
+        (lambda: rmia.Params(gamma=INF), "gamma must be"),
+        (lambda: rmia.Params(gamma=NAN), "gamma must be"),
+        (lambda: rmia.Params(offline_a=1.1), "offline_a must lie between 0 and 1, not 1.1"),
+        (lambda: shadow.Params(hidden=0), "hidden must be at least 1, not 0"),
+        (lambda: shadow.Params(steps=0), "steps must be at least 1, not 0"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()

@@ -1,0 +1,525 @@
+"""The pages about membership inference on prompts, on synthetic evidence: verdicts first, every number beside its controls, nothing invented."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reports.evidence import OF_PROMPTS, TABLES
+from reports.papers.dpfpl_figure3 import Figure3Run, figure3, reading
+from reports.report import Evidence
+from reports.success import headline, with_leakage
+from reports.variants import variants
+from reports.verdicts import card
+from tests.prompt_evidence import (
+    ATTACKS,
+    TARGETS,
+    WIDTH,
+    able,
+    accuracy_of,
+    attacked,
+    built,
+    leak_of,
+    prompt_evidence,
+    success_of,
+)
+from tests.test_report import HOSTILE, Reader, with_interval
+
+INF = math.inf
+PAIR = [attacked(prompt_evidence("dpfpl", epsilon)) for epsilon in (INF, 0.1)]
+SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
+
+
+def bare(e: Evidence, *tables: str) -> Evidence:
+    """Without the tables about the attack, but these: figures take the time."""
+    kept = {name: e.tables[name] for name in ("privacy", "noise", *tables) if name in e.tables}
+    return replace(e, tables=kept)
+
+
+@pytest.fixture(scope="module")
+def pair() -> dict[str, bytes]:
+    """One method with and without noise, all attacks, and everything that an audit leaves."""
+    return built(PAIR)
+
+
+@pytest.fixture(scope="module")
+def one() -> dict[str, bytes]:
+    """A single run, all attacks, hardly a figure."""
+    return built([bare(PAIR[0], "records", "agreement", "attribution", "canaries", "refused", "cells")])
+
+
+def single(**more: Any) -> dict[str, Any]:
+    """The prompt-user's AUROC of the first attack, changed."""
+    return PAIR[0].findings[0] | more
+
+
+def page_of(*findings: dict[str, Any]) -> Reader:
+    e = bare(PAIR[0])
+    return Reader(built([replace(e, findings=[*findings, *prompt_evidence("dpfpl").findings])])["index.html"])
+
+
+def test_files_and_links(pair: dict[str, bytes]) -> None:
+    names = list(pair)
+    tables = "cells records classes agreement attribution canaries refused accuracy privacy noise".split()
+    assert names[: 2 + len(tables)] == ["findings.json", "findings.csv", *(f"{name}.csv" for name in tables)]
+    drawn = {"leakage-epsilon", "roc", "scores-shadow", "clients", "classes", "trajectories", "accuracy"}
+    files = {f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "pdf", "csv")}
+    assert set(names[2 + len(tables) : -1]) == files | {"figures/exposed.csv"}
+    assert names[-1] == "index.html"
+    reader = Reader(pair["index.html"])
+    links = {a["href"] for tag, a in reader.elements if tag == "a" and not (a["href"] or "").startswith("#")}
+    assert links == set(names) - {"index.html"}
+
+
+@pytest.mark.parametrize("which", ["pair", "one"])
+def test_page_needs_nothing_and_shows_no_python(which: str, request: pytest.FixtureRequest) -> None:
+    page = request.getfixturevalue(which)["index.html"]
+    reader = Reader(page)
+    text = re.sub(r"base64,[A-Za-z0-9+/=]+", "", page.decode())
+    assert not re.search(r"\bnan\b|None|https?:|\{\{|\bTrue\b|\bFalse\b|\binf\b|No data for the figure", text)
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in reader.elements}
+    assert all("" not in row for row in reader.rows)
+    ids = [a["id"] for _, a in reader.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    assert {(a["href"] or "")[1:] for tag, a in reader.elements if tag == "a" and a["href"][:1] == "#"} <= set(ids)  # type: ignore[index]
+
+
+def test_verdicts_come_first_utility_after(pair: dict[str, bytes]) -> None:
+    page = pair["index.html"].decode()
+    order = [
+        'id="verdicts"',
+        'id="leakage"',
+        'id="privacy"',
+        'id="against"',
+        'id="accuracy"',
+        'id="figures"',
+        'id="refused"',
+    ]
+    places = [page.index(part) for part in order]
+    assert places == sorted(places)
+    assert [page.count(part) for part in order] == [1] * len(order)
+    assert "Membership leakage, utility and privacy of DP-FPL" in page
+
+
+def test_same_bytes_in_another_process(one: dict[str, bytes]) -> None:
+    script = (
+        "import hashlib, json; from tests.test_inference_report import PAIR, bare, built\n"
+        "files = built([bare(PAIR[0], 'records', 'agreement', 'attribution', 'canaries', 'refused', 'cells')])\n"
+        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in files.items()}))"
+    )
+    root = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONHASHSEED": "5", "TZ": "Asia/Tokyo", "PYTHONPATH": str(root)}
+    again = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, env=env, capture_output=True, text=True, check=True
+    )
+    assert json.loads(again.stdout) == {name: hashlib.sha256(data).hexdigest() for name, data in one.items()}
+
+
+def test_every_auroc_stands_beside_its_controls_and_thresholds(one: dict[str, bytes]) -> None:
+    rows = [row[1:] for row in Reader(one["index.html"]).rows]
+    aurocs = [f for f in PAIR[0].findings if f["metric"] == "auroc" and not f["best_of"]]
+    assert len(aurocs) == 3 * (3 * 8 + 11)  # populations; lira and fedmia have two scores each
+    for f in aurocs:
+        numbers = with_interval(f["value"], f["low"], f["high"])
+        base = f["base_note"] or with_interval(f["base_value"], f["base_low"], f["base_high"])
+        expected = [numbers, base, "0.496 [0.441, 0.551]", "0.558", f"{SYMBOLS[f['verdict']]} {f['verdict']}"]
+        around = with_interval(f["value"], f["value"] - 0.07, f["value"] + 0.07)
+        thresholds = [around, f"{around} 10.4 % [5.0, 18.0]", *["not measurable (96)"] * 2]
+        assert expected + (["n/a"] * 4 if f["nonmembers"] == "other clients" else thresholds) in rows
+
+
+def test_blocks_say_who_the_non_members_are(one: dict[str, bytes]) -> None:
+    reader = Reader(one["index.html"])
+    blocks = [row[0] for row in reader.rows if len(row) == 1]
+    assert "prompt-user, prompt: own members (142, 2 clients) against held-out records (146)" in blocks
+    other = "prompt-user, prompt: own members (142, 2 clients) against records of other clients (146)"
+    assert f"{other} · compared within class; another distribution, read its controls" in blocks
+    coin = "server, rebuilt: canaries (142, 2 clients) against left-out canaries (146)"
+    assert f"{coin} · a fair coin before training said which were inserted" in blocks
+    washed = [a for tag, a in reader.elements if tag == "tbody" and a.get("class") == "novel"]
+    assert len(washed) == 2 * 4  # other clients alone, under four threat models, headlines and siblings
+
+
+def test_the_best_of_many_attacks_is_quoted_with_its_corrected_interval(one: dict[str, bytes]) -> None:
+    value = leak_of("prompt-user", "shadow", INF)
+    wide = with_interval(value, value - 1.5 * WIDTH, value + 1.5 * WIDTH)
+    reader = Reader(one["index.html"])
+    assert f"● Leak: whoever is prompt-user scores AUROC {wide} by the best of 7 attacks, shadow." in reader.text
+    alone = "The best of 7 attacks, its interval corrected for picking it. Each alone, not corrected: 6 leak, 1 no leak found."
+    assert alone in reader.text
+    assert "Best of 9 attacks shadow models; corrected for picking it" in [row[0] for row in reader.rows if row]
+
+
+def test_a_single_leak_does_not_overrule_the_corrected_best() -> None:
+    best = single(best_of=3, verdict="no leak found", sentence="No leak found: best of three.")
+    text = page_of(single(), best).text
+    assert "○ No leak found: best of three." in text
+    assert "Each alone, not corrected: 1 leak." in text
+    assert "○ No leak found: best of three." not in page_of(single(), best | {"nonmembers": "other clients"}).text
+
+
+def test_without_a_best_the_gravest_headline_is_quoted() -> None:
+    quiet = single(verdict="no leak found", sentence="No leak found: quiet.", signal="loss", attack="loss")
+    text = page_of(quiet, single(sentence="Leak: loud.")).text
+    assert "● Leak: loud. Gravest of 2 headline rows: 1 leak, 1 no leak found." in text
+    sibling = single(headline=False, signal="lira/offline", sentence="Leak: sibling.")
+    assert "○ No leak found: quiet. Gravest of 1 headline row: 1 no leak found." in page_of(quiet, sibling).text
+    text = page_of(single(nonmembers="left-out canaries", population="canaries")).text
+    assert "Not measured: there is no headline row" in text
+    assert "Inserted canaries: ● leak, AUROC 0.600 [0.545, 0.655]." in text
+
+
+def test_what_cannot_be_measured_is_said() -> None:
+    small = single(value=None, low=None, high=None, status="not measurable (9)", verdict=None, sentence=None)
+    reader = page_of(small)
+    assert ["shadow models", "not measurable (9)"] in [row[:2] for row in reader.rows]
+    assert "Not measured" in reader.text
+    assert card([], [])["verdict"] is None
+
+
+def matrix(rows: list[list[str]], head: str) -> list[list[str]]:
+    """The rows of the first table with this head."""
+    start = next(i for i, row in enumerate(rows) if row and row[0] == head)
+    width = len(rows[start])
+    end = next((i for i in range(start + 1, len(rows)) if len(rows[i]) != width), len(rows))
+    return rows[start:end]
+
+
+def judged(value: float, width: float, word: str) -> str:
+    return f"{SYMBOLS[word]} {word} {with_interval(value, value - width, value + width)}"
+
+
+def test_attacks_by_runs(pair: dict[str, bytes]) -> None:
+    rows = Reader(pair["index.html"]).rows
+    table = matrix(rows, "Attack")
+    assert table[0] == ["Attack", "●DP-FPL, no noise", "■DP-FPL, ε 0.1"]
+    first = [leak_of("prompt-user", "shadow", epsilon) for epsilon in (INF, 0.1)]
+    assert table[1] == ["shadow models", judged(first[0], WIDTH, "leak"), judged(first[1], WIDTH, "no leak found")]
+    assert [row[0] for row in table[1:]][:2] == ["shadow models", "LiRA online"]
+    assert table[8] == [
+        "Best of 7 attacks corrected for picking",
+        judged(first[0], 1.5 * WIDTH, "leak"),
+        judged(first[1], 1.5 * WIDTH, "no leak found"),
+    ]
+    verdicts = matrix(rows, "Run")
+    assert [cell.split()[0] for cell in verdicts[0][1:]] == ["prompt-user", "released-model", "server", "owner"]
+    assert [cell[0] for cell in verdicts[1][1:]] == ["●", "◐", "●", "●"]
+    assert [cell[0] for cell in verdicts[2][1:]] == ["○", "◐", "○", "○"]
+
+
+def test_many_runs_are_lines_and_only_few_are_unfolded() -> None:
+    cells = [
+        bare(attacked(prompt_evidence(m, e), "shadow", "loss"))
+        for m in ("promptfl", "dpfpl")
+        for e in (INF, 0.4, 0.2, 0.1, 0.05)
+    ]
+    reader = Reader(built(cells)["index.html"])
+    tables = [i for i, row in enumerate(reader.rows) if row[:1] == ["Run"]]
+    assert reader.rows[tables[1]] == ["Run", "shadow models", "loss", "Best of 2 attacks corrected for picking"]
+    lines = reader.rows[tables[1] + 1 : tables[1] + 11]
+    value = leak_of("prompt-user", "loss", 0.05)
+    assert lines[9][:1] + lines[9][2:3] == ["DP-FPL, ε 0.05", judged(value, WIDTH, "no leak found")]
+    assert lines[0][0] == "●PromptFL, no noise"
+    assert "Of 10 rows those without noise or with ε 0.4 are shown" in reader.text
+    assert sum(row[0].startswith("prompt-user, prompt: own") for row in reader.rows if len(row) == 1) == 2 * 4
+
+
+def test_one_run_or_one_attack_needs_no_matrix(one: dict[str, bytes]) -> None:
+    assert "Every attack by itself" not in Reader(one["index.html"]).text
+    few = Reader(built([bare(attacked(prompt_evidence("dpfpl", e), "shadow")) for e in (INF, 0.1)])["index.html"])
+    assert "Every attack by itself" not in few.text
+    assert "the gravest of the headline rows" in few.text
+    assert "Best of" not in few.text
+
+
+def test_seeds_stand_beside_the_first() -> None:
+    cells = [bare(attacked(prompt_evidence("dpfpl", 0.1, seed), "shadow", "loss"), "classes") for seed in (0, 1, 2)]
+    reader = Reader(built(cells)["index.html"])
+    values = [leak_of("server", "loss", 0.1, seed) for seed in (0, 1, 2)]
+    shown = [
+        with_interval(values[0], values[0] - WIDTH, values[0] + WIDTH),
+        f"{mean(values):.3f} ± {stdev(values):.3f} 3 seeds",
+    ]
+    assert shown in [row[1:3] for row in reader.rows]
+    assert "The same verdict in 3 of 3 seeds." in reader.text
+    best = [leak_of("server", "shadow", 0.1, seed) for seed in (0, 1, 2)]
+    assert f"{mean(best):.3f} ± {stdev(best):.3f} 3 seeds" in [
+        row[2] for row in reader.rows if row and row[0].startswith("Best of 2")
+    ]
+
+
+def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[str, bytes]) -> None:
+    reader = Reader(pair["index.html"])
+    rows = reader.rows
+    records = PAIR[0].tables["records"]
+    top = records[records.threat_model == "prompt-user"].sort_values("rank").iloc[0]
+    line = next(row for row in rows if row[:2] == ["1", top.record])
+    assert line[2:6] == [top.client, top.label, top.kind, f"{top.percentile:.1f}"]
+    assert line[6:8] == [f"{top.shadow:.3g}", f"{top['lira/online']:.3g}"]
+    assert len(line) == 6 + 8  # every score that a prompt-user can have
+    shots = PAIR[0].tables["exposed"]
+    assert (
+        f"1. {shots.record[0]}, {shots.client[0]}. Alone in its class. It scores {shots.score[0]:.2f}, above"
+        in reader.text
+    )
+    agreement = next(row for row in rows if row[0] == "LiRA, online" and len(row) == 8)
+    assert agreement[1:4] == ["0.80 55.0 %", "·", "0.80 55.0 %"]
+    assert "prompt-user, prompt; by chance the lists share 10.0 %" in reader.text
+    assert ["client-00", "held-out", "30.0 % [30.0, 52.0]", "71", "25.0 %"] in rows
+    assert ["mislabelled", "17", "16", "100", "3.49", "1e-05", "70.0 %"] in rows
+    refused = ["fedmia", "owner", "the threat model owner does not see uploads (these do: server)"]
+    assert rows.count(refused) == 1  # both runs say the same
+
+
+def test_runs_that_differ_are_named() -> None:
+    cells = [bare(e, "refused") for e in PAIR]
+    cells[1].tables["refused"] = cells[1].tables["refused"].head(1)
+    rows = Reader(built(cells)["index.html"]).rows
+    assert ["DP-FPL, ε 0.1", "fedmia", "prompt-user"] in [row[:3] for row in rows]
+    assert ["DP-FPL, no noise", "fedmia", "prompt-user"] in [row[:3] for row in rows]
+
+
+def figure(files: dict[str, bytes], name: str) -> pd.DataFrame:
+    ElementTree.fromstring(files[f"figures/{name}.svg"])
+    return pd.read_csv(io.BytesIO(files[f"figures/{name}.csv"]), keep_default_na=False)
+
+
+def test_figures_hold_their_rows(pair: dict[str, bytes]) -> None:
+    against = figure(pair, "leakage-epsilon").set_index(["epsilon", "quantity"])
+    for level, epsilon in (("none", INF), ("0.1", 0.1)):
+        assert against.value[level, "auroc"] == pytest.approx(leak_of("prompt-user", "shadow", epsilon))
+        assert against.value[level, "success"] == pytest.approx(100 * success_of("prompt-user", "shadow", epsilon))
+        assert against.value[level, "local"] == pytest.approx(accuracy_of("dpfpl", epsilon, "local", 0, 8, True))
+    assert against.down["0.1", "success"] == pytest.approx(5)
+    classes = figure(pair, "classes")
+    assert set(classes.method) == {"DP-FPL, no noise", "DP-FPL, ε 0.1"}
+    assert len(classes) == 2 * len(PAIR[0].tables["classes"])
+    assert len(figure(pair, "trajectories")) == sum(len(e.tables["trajectories"]) for e in PAIR)
+    words = [e.text or "" for e in ElementTree.fromstring(pair["figures/classes.svg"]).iter() if e.tag.endswith("text")]
+    ticks = [word for word in words if " · " in word]
+    assert ticks[:2] == ["all clients · mean", "client-00 · mean"]
+    roc = [e.text or "" for e in ElementTree.fromstring(pair["figures/roc.svg"]).iter() if e.tag.endswith("text")]
+    assert roc.count("DP-FPL, ε 0.1") == 1  # one legend for all panels
+
+
+def test_accuracy_against_epsilon_is_drawn_once(pair: dict[str, bytes]) -> None:
+    assert "figures/epsilon.svg" not in pair
+    plain = built([bare(prompt_evidence("dpfpl", epsilon)) for epsilon in (INF, 0.1)])
+    assert "figures/epsilon.svg" in plain
+    assert "figures/leakage-epsilon.svg" not in plain
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_parts_without_rows_are_left_out(empty: bool) -> None:
+    tables = {n: pd.DataFrame(columns=c.split()) for n, c in (TABLES | OF_PROMPTS).items()} if empty else {}
+    files = built([replace(e, tables=tables) for e in PAIR])
+    assert set(files) - {"index.html"} == {"findings.json", "findings.csv"} | {
+        f"figures/leakage-epsilon.{kind}" for kind in ("svg", "pdf", "csv")
+    }
+    assert set(figure(files, "leakage-epsilon").quantity) == {"local", "neighbour", "auroc"}
+    text = Reader(files["index.html"]).text
+    for part in (
+        "Most exposed",
+        "Scores of every",
+        "Do the attacks agree",
+        "Whose record",
+        "Canaries",
+        "What was not run",
+    ):
+        assert part not in text
+
+
+def test_one_run_may_lack_what_another_has() -> None:
+    poor = bare(attacked(prompt_evidence("dpfpl", 0.1), "loss"))
+    poor = replace(poor, attack="all", findings=[f for f in poor.findings if f.get("way") in (None, "rebuilt")])
+    rows = Reader(built([bare(PAIR[0], "records"), poor])["index.html"]).rows
+    assert matrix(rows, "Run")[2][1:3] == ["n/a", "n/a"]
+    assert matrix(rows, "Attack")[1][1:] == [judged(leak_of("prompt-user", "shadow", INF), WIDTH, "leak"), "n/a"]
+
+
+def test_figures_and_tables_take_degenerate_rows() -> None:
+    e = attacked(prompt_evidence("dpfpl", 0.1), "shadow", "loss")
+    odd = {name: table.copy() for name, table in e.tables.items()}
+    odd["records"]["loss"] = np.nan
+    odd["scores"]["shadow"] = 1.0
+    odd["classes"].loc[::2, ["success", "low", "high"]] = np.nan
+    odd["agreement"]["spearman"] = np.nan
+    odd["curves"][["low", "high"]] = np.nan
+    odd["trajectories"]["loss"] = np.nan
+    odd["attribution"][["low", "high"]] = np.nan
+    files = built([replace(e, tables=odd)])
+    for name in (n for n in files if n.endswith(".svg")):
+        assert b"nan" not in files[name].lower()
+        ElementTree.fromstring(files[name])
+    reader = Reader(files["index.html"])
+    assert not re.search(r"\bnan\b", reader.text)
+    assert "40.0 % [n/a, n/a]" in {cell for row in reader.rows for cell in row}
+    assert "n/a 55.0 %" in {cell for row in reader.rows for cell in row}
+    assert not any(
+        "loss" in row for row in reader.rows if row[:2] == ["rank", "Record"]
+    )  # it says nothing of any record
+    assert figure(files, "classes").success.notna().all()
+
+
+def test_classes_beyond_the_figure_stand_in_its_data() -> None:
+    e = bare(attacked(prompt_evidence("dpfpl"), "shadow"), "classes")
+    few = e.tables["classes"].head(1)
+    e.tables["classes"] = pd.concat([few.assign(label=f"class {i:02d}") for i in range(50)], ignore_index=True)
+    files = built([e])
+    assert "Of 50 rows the first 40 are drawn" in Reader(files["index.html"]).text
+    assert len(figure(files, "classes")) == 50
+
+
+def test_a_table_that_lacks_a_column_is_refused() -> None:
+    e = bare(PAIR[0], "classes")
+    e.tables["classes"] = e.tables["classes"].drop(columns="success")
+    with pytest.raises(ValueError, match=r"'classes' of .* lacks the column 'success'"):
+        built([e])
+    e = bare(PAIR[0], "exposed")
+    e.tables["exposed"] = e.tables["exposed"].drop(columns="reason")
+    with pytest.raises(ValueError, match=r"'exposed' of .* lacks the column 'reason'"):
+        built([e])
+
+
+def test_hostile_text_stays_text() -> None:
+    e = bare(attacked(prompt_evidence("dpfpl"), "shadow"), "records", "exposed", "refused", "canaries", "classes")
+    tables = {name: table.copy() for name, table in e.tables.items()}
+    for name, column in (("records", "label"), ("exposed", "reason"), ("canaries", "kind"), ("classes", "label")):
+        tables[name][column] = HOSTILE
+    tables["refused"] = pd.DataFrame([("x", "owner", HOSTILE)], columns=TABLES["refused"].split())
+    files = built([replace(e, tables=tables)])
+    reader = Reader(files["index.html"])
+    assert "script" not in {tag for tag, _ in reader.elements}
+    assert reader.text.count("<script>alert(1)</script>") >= 20 + 6 + 3 + 1 + 1
+    ElementTree.fromstring(files["figures/classes.svg"])
+
+
+def test_leakage_as_scores_of_variants() -> None:
+    cells = [attacked(prompt_evidence("dpfpl", 0.1, seed)) for seed in (0, 1)]
+    (v,) = variants(cells)
+    assert headline([v]) == "shadow"
+    leaking = with_leakage(v, "shadow").scores
+    rates = [100 * success_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
+    assert leaking["success"].value == pytest.approx(mean(rates))
+    assert leaking["success"].sd == pytest.approx(stdev(rates))
+    assert (leaking["success"].low, leaking["success"].high) == (
+        pytest.approx(rates[0] - 5),
+        pytest.approx(rates[0] + 5),
+    )
+    assert leaking["auroc"].seeds == {s: pytest.approx(leak_of("prompt-user", "shadow", 0.1, s)) for s in (0, 1)}
+    assert set(with_leakage(v, "cosine").scores) == set(v.scores)
+    each = cells[0].tables["classes"]
+    own = replace(cells[0], tables={"classes": each[each.client != "mean"]})
+    score = with_leakage(variants([own])[0], "shadow").scores["success"]
+    assert (round(score.value, 9), score.low, score.high) == (
+        round(rates[0], 9),
+        None,
+        None,
+    )  # two clients, no joint interval
+    alone = replace(cells[0], tables={"classes": each[each.client == TARGETS[0]]})
+    assert with_leakage(variants([alone])[0], "shadow").scores["success"].low == pytest.approx(rates[0] - 7)
+
+
+def sweep(task: str, seeds: int = 1, **more: Any) -> Figure3Run:
+    levels = (INF, 0.4, 0.1, 0.01)
+    cells = [attacked(prompt_evidence("dpfpl", e, s, **more), "shadow") for e in levels for s in range(seeds)]
+    return Figure3Run(task, [bare(e, "classes") for e in cells])
+
+
+def drawn(*runs: Figure3Run) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    figure3(runs, files.__setitem__)
+    return files
+
+
+def test_figure_3_over_tasks() -> None:
+    runs = [sweep("glyphs, neon", 2), sweep("glyphs, plain", 2)]
+    files = drawn(*runs)
+    assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
+    assert files == drawn(*runs)
+    data = pd.read_csv(io.BytesIO(files["figure3.csv"]), keep_default_na=False).set_index(
+        ["task", "epsilon", "quantity"]
+    )
+    assert len(data) == 2 * 4 * 4
+    success = [100 * success_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
+    assert data.value["glyphs, plain", "0.1", "success"] == pytest.approx(mean(success))
+    assert data.up["glyphs, plain", "0.1", "success"] == pytest.approx(stdev(success))
+    assert data.value["glyphs, neon", "none", "neighbour"] == pytest.approx(
+        accuracy_of("dpfpl", INF, "neighbour", 0, 8, True) + 0.5
+    )
+    reader = Reader(files["index.html"])
+    auroc = [leak_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
+    local = [accuracy_of("dpfpl", 0.1, "local", seed, 8, True) for seed in (0, 1)]
+    shown = [
+        f"{mean(local):.1f} ± {stdev(local):.1f}",
+        f"{mean(success):.1f} ± {stdev(success):.1f}",
+        f"{mean(auroc):.3f} ± {stdev(auroc):.3f}",
+    ]
+    row = next(row for row in reader.rows if row[0] == "ε 0.1")
+    assert [row[1], row[3], row[4], row[5]] == [*shown, "○ guessing"]
+    assert (
+        "success is below 50 % at ε 0.2 for Oxford Pets and at ε 0.1 for Caltech101 and Oxford Flowers" in reader.text
+    )
+    assert (
+        "Here: symbols-clip, 4 clients, 6 rounds, batches of 8, 50 shadow models, 2 attacked clients and 2 seeds."
+        in reader.text
+    )
+    page = files["index.html"].decode()
+    assert not re.search(r"\bnan\b|None|https?:|\{\{", page)
+    assert {a["href"] for tag, a in reader.elements if tag == "a"} == set(files) - {"index.html"}
+    assert all("" not in row for row in reader.rows)
+
+
+def rated(*successes: tuple[float, float]) -> str:
+    """What is read from success rates (in percent) with half their interval, at no noise, epsilon 0.4 and 0.1."""
+    cells = []
+    for epsilon, (value, width) in zip((INF, 0.4, 0.1), successes, strict=True):
+        e = bare(attacked(prompt_evidence("dpfpl", epsilon), "shadow"), "classes")
+        numbers = {"success": value / 100, "low": (value - width) / 100, "high": (value + width) / 100}
+        cells.append(replace(e, tables={"classes": e.tables["classes"].assign(**numbers)}))
+    return reading([with_leakage(v, "shadow") for v in variants(cells)])
+
+
+def test_figure_3_in_words() -> None:
+    assert rated((80, 5), (60, 5), (49, 5)).startswith("The attack beats guessing with ε 0.4 and without noise.")
+    assert rated((80, 5), (54, 5), (49, 5)).startswith(
+        "The attack beats guessing without noise, and with none of the epsilons."
+    )
+    assert rated((52, 5), (51, 5), (30, 5)).startswith("The attack beats guessing nowhere, not even without noise")
+    local = accuracy_of("dpfpl", 0.1, "local", 0, 8, True) - accuracy_of("dpfpl", INF, "local", 0, 8, True)
+    assert f"ε 0.1 changes accuracy by −{-local:.1f} points on local classes and" in rated((80, 5), (54, 5), (49, 5))
+
+
+def test_figure_3_refuses_what_it_cannot_draw() -> None:
+    with pytest.raises(ValueError, match="at least one task, each once"):
+        drawn()
+    run = sweep("glyphs")
+    with pytest.raises(ValueError, match="each once, not"):
+        drawn(run, run)
+    with pytest.raises(ValueError, match="'glyphs' must have DP-FPL at two epsilons"):
+        drawn(replace(run, evidence=run.evidence[:1]))
+    with pytest.raises(ValueError, match="with success rates of 'rmia'"):
+        figure3([run], lambda name, data: None, signal="rmia")
+
+
+def test_the_synthetic_numbers_differ() -> None:
+    """What the tests above tell apart must be apart."""
+    assert all(
+        leak_of("server", a, INF) > leak_of("server", b, INF) for a, b in pairwise(able("server", tuple(ATTACKS)))
+    )

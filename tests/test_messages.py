@@ -1,0 +1,388 @@
+"""What a server makes of the messages of prompt methods: clients rebuilt, losses and cosines, against the truth and against slow loops."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.base import Candidates, LacksCapability, View
+from attacks.gradients import gradient_norms
+from attacks.messages import Messages, history_of
+from fedaudit.privacy.settings import Privacy
+from tests import prompt_oracle
+from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, on_a_line, run, with_noise
+from trainers import dpfpl
+from trainers.base import Schedule, State, Transcript
+from trainers.prompts import Learner, PromptMethod
+
+FEW = replace(SCHEDULE, rounds=6, per_round=2)  # somebody is away in every round
+NOISY = Privacy(epsilon=1, clip_norm=0.5)
+EXACT: list[tuple[str, dict[str, Any]]] = [
+    ("promptfl", {}),
+    ("fedotp", {"match": "sum"}),
+    ("fedpgp", {"rank": 2, "mu": 0.0}),
+    ("fedpgp", {"rank": 2, "mu": 1.0}),
+    ("dpfpl", {"rank": 0}),
+]
+Trained = Callable[..., tuple[PromptMethod, Transcript]]
+
+
+@pytest.fixture(autouse=True)
+def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A method and its run, each trained once; `noisy` with clipping and noise."""
+
+    @functools.cache
+    def once(name: str, params: str, schedule: Schedule, noisy: bool) -> tuple[PromptMethod, Transcript]:
+        method = made(name, json.loads(params), schedule=schedule)
+        if noisy:
+            method = with_noise(method, NOISY, dict.fromkeys((*method.local, *method.shared), 0.05))
+        return method, run(tmp_path_factory.mktemp("run"), method, federation(), schedule)
+
+    def train(
+        name: str, params: dict[str, Any], schedule: Schedule = FEW, *, noisy: bool = False
+    ) -> tuple[PromptMethod, Transcript]:
+        return once(name, json.dumps(params), schedule, noisy)
+
+    return train
+
+
+def view_of(transcript: Transcript, threat_model: str = "server") -> View:
+    return View(transcript, threat_model, Candidates({}, {}, []))
+
+
+def messages_of(method: PromptMethod, transcript: Transcript) -> Messages:
+    return Messages(view_of(transcript), method, federation().learner())
+
+
+def named(case: Any) -> str:
+    return ":".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else str(case)
+
+
+def relative(found: Tensor, true: Tensor) -> float:
+    return float((found - true).norm() / true.norm())
+
+
+# --- rebuilding clients ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", [SCHEDULE, FEW], ids=["all", "some away"])
+@pytest.mark.parametrize(("name", "params"), EXACT, ids=named)
+def test_without_noise_clients_are_rebuilt_exactly(
+    trained: Trained, name: str, params: dict[str, Any], schedule: Schedule
+) -> None:
+    """The last prompts, and the own parts before and after every round."""
+    method, transcript = trained(name, params, schedule)
+    messages, owner = messages_of(method, transcript), view_of(transcript, "owner")
+    start = method.model(transcript.broadcast(0))["prompt"]
+    for k in range(3):
+        found, true = messages.rebuilt(k), owner.private(k)
+        assert found is not None
+        assert true is not None
+        assert found.keys() == true.keys() == {"prompt"}
+        close(found["prompt"], true["prompt"], atol=1e-6)
+        assert relative(start, true["prompt"]) > 0.05
+    for r, exchange in messages.exchanges.items():
+        assert exchange.clients == transcript.cohort(r)
+        for i, k in enumerate(exchange.clients):
+            earlier = transcript.participations(k, before=r)
+            began = transcript.private(earlier[-1], k) if earlier else transcript.broadcast(0)
+            for tensor in method.local or (("p_L",) if name == "dpfpl" else ()):
+                close(exchange.own[tensor][i], began[tensor], atol=1e-6)
+                close(exchange.after[tensor][i], transcript.private(r, k)[tensor], atol=1e-6)
+
+
+def test_of_dpfpl_the_server_takes_the_expected_step(trained: Trained) -> None:
+    """One replayed round is the mean over the client's chance: over 1,000 draws of Q, each step computed by itself."""
+    method, transcript = trained("dpfpl", {"rank": 2}, SCHEDULE)
+    exchange = messages_of(method, transcript).exchanges[0]
+    p_L, G = transcript.broadcast(0)["p_L"], exchange.upload["gradient"]
+    generator = torch.Generator().manual_seed(0)
+    steps = []
+    for _ in range(1000):
+        u, v = dpfpl.power_iteration(p_L, torch.randn(p_L.shape[-1], 2, generator=generator))
+        steps.append(dpfpl.full_gradient(u, v, G @ v.mT, u.mT @ G))
+    spread, mean = torch.stack(steps).std(0), torch.stack(steps).mean(0)
+    found = (p_L - exchange.after["p_L"]) / SETTINGS.local_rate
+    off = (found - mean).norm() / spread.norm()
+    assert 0.5 < float(off) * math.sqrt(dpfpl.GUESSES) < 2
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_dpfpl_is_rebuilt_approximately(trained: Trained, monkeypatch: pytest.MonkeyPatch, residual: bool) -> None:
+    """Closer than a guess of the client's chance comes, and than the public start is."""
+    schedule = replace(SCHEDULE, rounds=25)
+    method, transcript = trained("dpfpl", {"rank": 2, "residual": residual}, schedule)
+
+    def off() -> tuple[list[float], list[float]]:
+        messages, last = messages_of(method, transcript), schedule.rounds - 1
+        parts = messages.exchanges[last].after["p_L"]
+        own = [relative(parts[k], transcript.private(last, k)["p_L"]) for k in range(3)]
+        whole = []
+        for k in range(3):
+            found, true = messages.rebuilt(k), transcript.own_model(last, k)
+            assert found is not None
+            assert true is not None
+            whole.append(relative(found["prompt"], true["prompt"]))
+        return own, whole
+
+    own, whole = off()
+    start = transcript.broadcast(0)["p_L"]
+    unmoved = [relative(start, transcript.private(schedule.rounds - 1, k)["p_L"]) for k in range(3)]
+    assert max(own) < 0.6
+    assert max(whole) < 0.4
+    assert all(mine < still for mine, still in zip(own, unmoved, strict=True))
+    monkeypatch.setattr(dpfpl, "GUESSES", 1)
+    assert np.mean(own) < np.mean(off()[0])
+
+
+def test_the_replay_repeats_bit_by_bit(trained: Trained) -> None:
+    method, transcript = trained("dpfpl", {"rank": 2})
+    one, other = (messages_of(method, transcript).rebuilt(0) for _ in range(2))
+    assert one is not None
+    assert other is not None
+    assert torch.equal(one["prompt"], other["prompt"])
+
+
+def test_with_noise_the_replay_is_that_of_a_run_without_it(trained: Trained) -> None:
+    """p_L by hand from the uploads; the client's own has noise in it."""
+    method, transcript = trained("fedotp", {}, noisy=True)
+    messages = messages_of(method, transcript)
+    for k in range(3):
+        p_L = transcript.broadcast(0)["p_L"]
+        for r in (rounds := transcript.participations(k)):
+            p_L = p_L - SETTINGS.local_rate * transcript.upload(r, k)["gradient"]
+        found, true = messages.rebuilt(k), transcript.own_model(rounds[-1], k)
+        assert found is not None
+        assert true is not None
+        close(found["prompt"], transcript.broadcast(rounds[-1] + 1)["p_G"] + p_L, atol=1e-6)
+        assert relative(found["prompt"], true["prompt"]) > 0.05
+
+
+def test_of_transport_the_local_prompt_stays_at_its_start(trained: Trained) -> None:
+    method, transcript = trained("fedotp", {"match": "ot"}, SCHEDULE)
+    found = messages_of(method, transcript).rebuilt(1)
+    assert found is not None
+    assert torch.equal(found["prompt"][0], transcript.broadcast(SCHEDULE.rounds)["p_G"])
+    assert torch.equal(found["prompt"][1], transcript.broadcast(0)["p_L"])
+
+
+@pytest.mark.parametrize("name", ["local", "zeroshot"])
+def test_who_sends_nothing_cannot_be_rebuilt(trained: Trained, name: str) -> None:
+    method, transcript = trained(name, {})
+    messages = messages_of(method, transcript)
+    assert messages.exchanges == {}
+    assert messages.rebuilt(0) is None
+    seen = messages.rounds(0, federation().training[0][:2], [0, 1])
+    assert seen.loss.shape == seen.cosine.shape == (2, 3, 2)
+    assert np.isnan(seen.loss).all()
+    assert np.isnan(seen.cosine).all()
+
+
+def test_a_client_that_never_came_cannot_be_rebuilt(trained: Trained) -> None:
+    schedule = Schedule(rounds=1, clients=3, per_round=2, seed=1)
+    method, transcript = trained("fedotp", {}, schedule)
+    messages = messages_of(method, transcript)
+    assert [k for k in range(3) if messages.rebuilt(k) is not None] == transcript.cohort(0)
+
+
+@pytest.mark.parametrize("threat_model", ["prompt-user", "released-model", "owner"])
+def test_only_the_server_has_messages(trained: Trained, threat_model: str) -> None:
+    method, transcript = trained("fedotp", {})
+    with pytest.raises(LacksCapability, match=f"{threat_model} does not see uploads"):
+        Messages(view_of(transcript, threat_model), method, federation().learner())
+
+
+# --- what records look like -----------------------------------------------------------------------------------------
+
+
+def slow_loss(prompt: Tensor, record: str) -> Tensor:
+    """In double precision, through open_clip's own transformer."""
+    world = federation()
+    text = prompt_oracle.text_features(world.clip, prompt.double(), world.classes)
+    similarities = text @ world.features[world.ids.index(record)].double()
+    return prompt_oracle.cross_entropy(similarities, world.labels[record], world.clip.scale)
+
+
+def slow_gradient(prompt: Tensor, record: str) -> Tensor:
+    leaf = prompt.double().requires_grad_()
+    return torch.autograd.grad(slow_loss(leaf, record), leaf)[0]
+
+
+def stepped(method: PromptMethod, transcript: Transcript, r: int, k: int) -> Tensor:
+    """A client's prompt right after its own step, from what it really held."""
+    server, sent, kept = transcript.broadcast(r), transcript.upload(r, k), transcript.private(r, k)
+    p_G = sent["p_G"] if "p_G" in sent else server["p_G"] - SETTINGS.global_rate * sent["gradient"]
+    return method.prompt(server | kept | {"p_G": p_G})
+
+
+def began(method: PromptMethod, transcript: Transcript, r: int, k: int) -> Tensor:
+    """The prompt that a client started a round with."""
+    earlier = transcript.participations(k, before=r)
+    own = transcript._part(earlier[-1], f"private/{k}") if earlier else {}
+    return method.prompt(transcript.broadcast(0) | own | {"p_G": transcript.broadcast(r)["p_G"]})
+
+
+def updates(transcript: Transcript, r: int, k: int) -> Tensor:
+    sent = transcript.upload(r, k)
+    return -sent["gradient"] if "gradient" in sent else sent["p_G"] - transcript.broadcast(r)["p_G"]
+
+
+def asked(world: Any) -> list[str]:
+    return [world.training[1][0], world.training[0][3], world.test[0], world.training[2][1]]
+
+
+@pytest.mark.parametrize(("name", "params"), [EXACT[i] for i in (0, 1, 3, 4)], ids=named)
+def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
+    trained: Trained, name: str, params: dict[str, Any]
+) -> None:
+    method, transcript = trained(name, params)
+    records, rounds, target = asked(federation()), [1, 2, 5], 1
+    found = messages_of(method, transcript).rounds(target, records, rounds)
+    assert found.client == target
+    away = 0
+    for t, r in enumerate(rounds):
+        cohort = transcript.cohort(r)
+        for k in range(3):
+            for i, record in enumerate(records):
+                if k not in cohort:
+                    assert np.isnan(found.loss[t, k, i])
+                else:
+                    expected = slow_loss(stepped(method, transcript, r, k), record)
+                    assert found.loss[t, k, i] == pytest.approx(float(expected), abs=1e-5)
+                if k not in cohort or target not in cohort:
+                    away += 1
+                    assert np.isnan(found.cosine[t, k, i])
+                else:
+                    down = -slow_gradient(began(method, transcript, r, target), record).flatten()
+                    update = updates(transcript, r, k).flatten().double()
+                    expected = torch.cosine_similarity(update, down, dim=0)
+                    assert found.cosine[t, k, i] == pytest.approx(float(expected), abs=1e-5)
+    assert away > 2 * len(records)
+    assert np.nanmax(found.cosine) - np.nanmin(found.cosine) > 0.5
+
+
+def test_in_a_private_run_the_servers_noise_is_no_part_of_a_clients_step(trained: Trained) -> None:
+    method, transcript = trained("fedotp", {}, noisy=True)
+    messages, records = messages_of(method, transcript), asked(federation())
+    found = messages.rounds(0, records, [0])
+    for i, k in enumerate(transcript.cohort(0)):
+        sent = messages.exchanges[0].upload["gradient"][i]
+        start = transcript.broadcast(0)
+        prompt = start["p_G"] + start["p_L"] - (SETTINGS.global_rate + SETTINGS.local_rate) * sent
+        expected = [float(slow_loss(prompt, record)) for record in records]
+        np.testing.assert_allclose(found.loss[0, k], expected, rtol=0, atol=1e-5)
+
+
+def test_the_update_of_a_batch_of_one_record_is_its_own_descent() -> None:
+    """On a line: client 0 has the record (2, class 0) alone, client 1 the same number in the other class."""
+    world = on_a_line([[(2.0, 0)], [(2.0, 1)]])
+    method = METHODS["fedotp"].make(METHODS["fedotp"].params(), settings=replace(SETTINGS, prompt_length=1))
+    learner = world.learner(method.settings)
+
+    class Seen:
+        """A server's view of one round."""
+
+        clients, rounds, public = range(2), 1, {"p_G": torch.tensor([[0.1]]), "p_L": torch.tensor([[0.2]])}
+
+        def participations(self, client: int) -> list[int]:
+            return [0]
+
+        def broadcast(self, r: int) -> State:
+            return self.public
+
+        def upload(self, r: int, client: int) -> State:
+            p = 1 / (1 + math.exp(2 * 0.3))  # of class 1; the loss has the slope -2 p in the prompt for class 0
+            return {"gradient": torch.tensor([[-2 * p if client == 0 else 2 * (1 - p)]])}
+
+    found = Messages(Seen(), method, learner).rounds(0, world.training[0], [0])  # type: ignore[arg-type]
+    assert found.cosine[0, :, 0].tolist() == [1, -1]
+    moved = 0.3 + (SETTINGS.global_rate + SETTINGS.local_rate) * 2 / (1 + math.exp(0.6))
+    assert found.loss[0, 0, 0] == pytest.approx(math.log1p(math.exp(-2 * moved)), abs=1e-6)
+
+
+def plain_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, record: str) -> Tensor:
+    """By autograd through the learner, for scores that have no oracle in double precision here."""
+    leaf = prompt.clone().requires_grad_()
+    text = learner.text(leaf)[None]
+    images = learner.images([record], patches=method.patches)[None]
+    logits = learner.scale * method.scores(text, images)[0]
+    loss = torch.nn.functional.cross_entropy(logits, learner.labels([record]))
+    return torch.autograd.grad(loss, leaf)[0]
+
+
+def test_of_transport_cosines_are_in_the_global_prompt_alone(trained: Trained) -> None:
+    method, transcript = trained("fedotp", {"match": "ot"}, SCHEDULE)
+    learner, records = federation().learner(), asked(federation())
+    found = messages_of(method, transcript).rounds(0, records, [2]).cosine[0]
+    prompt = torch.stack([transcript.broadcast(2)["p_G"], transcript.broadcast(0)["p_L"]])
+    for i, record in enumerate(records):
+        down = -plain_gradient(method, learner, prompt, record)[0].flatten()
+        for k in range(3):
+            expected = torch.cosine_similarity(updates(transcript, 2, k).flatten(), down, dim=0)
+            assert found[k, i] == pytest.approx(float(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("records", [1, 11])
+def test_norms_of_gradients_equal_autograd_record_by_record(records: int) -> None:
+    """One record, and more than one backward pass takes at once."""
+    world, method = federation(), made("promptfl", {})
+    prompt = 0.1 * torch.randn(4, world.clip.width, generator=torch.Generator().manual_seed(3))
+    ids: Sequence[str] = world.ids[:records]
+    found = gradient_norms(method, world.learner(), prompt, ids)
+    slow = [float(slow_gradient(prompt, record).norm()) for record in ids]
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, slow, rtol=1e-5)
+
+
+def test_norms_of_a_transport_are_of_both_prompts_together() -> None:
+    world, method = federation(), made("fedotp", {"match": "ot"})
+    prompt = 0.1 * torch.randn(2, 4, world.clip.width, generator=torch.Generator().manual_seed(3))
+    found = gradient_norms(method, world.learner(), prompt, world.ids[:5])
+    slow = [float(plain_gradient(method, world.learner(), prompt, record).norm()) for record in world.ids[:5]]
+    np.testing.assert_allclose(found, slow, rtol=1e-5)
+
+
+# --- the history of who sees broadcasts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "params"), [EXACT[0], EXACT[1], EXACT[2]], ids=named)
+def test_the_history_is_under_broadcasts_with_the_public_start(
+    trained: Trained, name: str, params: dict[str, Any]
+) -> None:
+    method, transcript = trained(name, params)
+    records, rounds = asked(federation()), [0, 3, 6]
+    found = history_of(view_of(transcript, "released-model"), method, federation().learner(), records, rounds)
+    assert found.shape == (3, len(records))
+    public = transcript.broadcast(0)
+    for t, r in enumerate(rounds):
+        prompt = method.prompt(public | {"p_G": transcript.broadcast(r)["p_G"]})
+        expected = [float(slow_loss(prompt, record)) for record in records]
+        np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-5)
+    assert abs(found[2] - found[0]).max() > 0.01
+
+
+def test_a_prompt_user_has_no_history(trained: Trained) -> None:
+    method, transcript = trained("fedotp", {})
+    with pytest.raises(LacksCapability, match="prompt-user does not see broadcasts"):
+        history_of(view_of(transcript, "prompt-user"), method, federation().learner(), ["0-0"], [1])
+
+
+def test_where_nothing_is_broadcast_the_history_is_flat(trained: Trained) -> None:
+    method, transcript = trained("local", {})
+    found = history_of(view_of(transcript), method, federation().learner(), asked(federation()), [0, 3, 6])
+    np.testing.assert_array_equal(found, np.broadcast_to(found[0], found.shape))

@@ -1,0 +1,171 @@
+"""The one-run theorem: against hand calculations, a direct evaluation, laws over grids, and mechanisms whose epsilon is known."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from audits.onerun import ceiling, epsilon_lower_bound, needed_accuracy, p_value
+
+REPETITIONS = 500
+TOO_OFTEN = 41  # of 500 at 5 %: 42 or more have probability 0.001
+assert binom.sf(TOO_OFTEN, REPETITIONS, 0.05) < 1.5e-3
+
+
+def slow_p_value(correct, guesses, canaries, epsilon, delta):
+    """The theorem as it stands, with f as a sum of integers times powers and i up to m."""
+    q = math.exp(epsilon) / (1 + math.exp(epsilon))
+
+    def f(v):
+        return sum(math.comb(guesses, w) * q**w * (1 - q) ** (guesses - w) for w in range(max(v, 0), guesses + 1))
+
+    terms = [(f(correct - i) - f(correct)) / i for i in range(1, canaries + 1)]
+    return min(1.0, f(correct) + 2 * canaries * delta * max(terms))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-3, 0.02, 0.4, 1.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-5, 0.5, 3.0, 12.0])
+@pytest.mark.parametrize(("guesses", "canaries"), [(1, 1), (7, 7), (7, 12), (30, 30)])
+def test_the_p_value_is_the_formula(guesses, canaries, epsilon, delta):
+    for correct in range(guesses + 1):
+        found = p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta)
+        assert found == pytest.approx(slow_p_value(correct, guesses, canaries, epsilon, delta), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("canaries", [5, 10, 100, 1000, 10_000])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+def test_a_perfect_attack_by_hand(canaries, confidence):
+    """Without delta: q^m = 1 - confidence, so epsilon = log q / (1 - q); nothing where even q = 1/2 could be luck."""
+    q = (1 - confidence) ** (1 / canaries)
+    expected = max(0.0, math.log(q / (1 - q)))
+    assert ceiling(canaries, delta=0, confidence=confidence) == pytest.approx(expected, rel=1e-9)
+
+
+def test_ceilings_that_the_documentation_names():
+    found = [round(ceiling(m, delta=1e-5), 2) for m in (10, 100, 1000, 10_000)]
+    assert found == [1.05, 3.49, 5.78, 7.83]
+
+
+def test_accuracy_that_100_canaries_need():
+    assert needed_accuracy(100, epsilon=0.5, delta=1e-5) == 0.71
+    assert epsilon_lower_bound(correct=70, guesses=100, canaries=100, delta=1e-5) == pytest.approx(0.4714, abs=1e-4)
+
+
+def test_the_bound_is_the_largest_refuted_epsilon_of_a_fine_grid():
+    for correct, guesses, canaries, delta in [
+        (18, 20, 20, 0.0),
+        (18, 20, 25, 1e-4),
+        (29, 30, 30, 1e-3),
+        (40, 60, 60, 0.0),
+    ]:
+        bound = epsilon_lower_bound(correct=correct, guesses=guesses, canaries=canaries, delta=delta)
+        grid = np.arange(0, 6, 0.01)
+        refuted = [e for e in grid if slow_p_value(correct, guesses, canaries, e, delta) <= 0.05]
+        assert bound == pytest.approx(max(refuted), abs=0.0101)
+        assert p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=bound, delta=delta) <= 1 - 0.95
+
+
+@pytest.mark.parametrize("m", [1, 6, 40, 200])
+def test_more_evidence_never_shows_less(m):
+    """More right guesses, fewer wrong ones, a smaller delta, fewer canaries behind as many guesses, less confidence."""
+
+    def bound(correct, guesses=m, canaries=m, delta=1e-4, confidence=0.95):
+        return epsilon_lower_bound(
+            correct=correct, guesses=guesses, canaries=canaries, delta=delta, confidence=confidence
+        )
+
+    laws = [
+        [bound(v) for v in range(m + 1)],
+        [bound(m // 2, guesses=r) for r in range(m, m // 2 - 1, -1)],
+        [bound(m, delta=delta) for delta in (1.0, 0.1, 1e-3, 1e-5, 1e-9, 0.0)],
+        [bound(m, canaries=n) for n in (50 * m, 5 * m, m)],
+        [bound(m, confidence=c) for c in (0.9999, 0.99, 0.95, 0.8, 0.51)],
+    ]
+    for law in laws:
+        assert np.all(np.diff(law) >= -1e-12), law
+
+
+@pytest.mark.parametrize("m", [1, 10, 77, 1000])
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 4.0])
+def test_the_needed_accuracy_is_the_smallest_that_shows_epsilon(m, epsilon):
+    share = needed_accuracy(m, epsilon=epsilon, delta=1e-5)
+    if math.isinf(share):
+        assert ceiling(m, delta=1e-5) <= epsilon
+        return
+    v = round(share * m)
+    assert v / m == share
+    assert epsilon_lower_bound(correct=v, guesses=m, canaries=m, delta=1e-5) >= epsilon - 1e-9
+    assert epsilon_lower_bound(correct=v - 1, guesses=m, canaries=m, delta=1e-5) <= epsilon
+
+
+def test_nothing_is_shown_without_evidence():
+    nothing = {"delta": 0.0, "canaries": 100}
+    assert epsilon_lower_bound(correct=0, guesses=0, **nothing) == 0
+    assert epsilon_lower_bound(correct=0, guesses=100, **nothing) == 0
+    assert epsilon_lower_bound(correct=50, guesses=100, **nothing) == 0
+    assert epsilon_lower_bound(correct=4, guesses=4, **nothing) == 0, "1/16 is more than 5 %"
+    assert epsilon_lower_bound(correct=5, guesses=5, **nothing) > 0
+    assert ceiling(100, delta=1.0) == 0 == ceiling(100, delta=0.5), "such a delta allows everything"
+    assert ceiling(0, delta=0.0) == 0
+    assert needed_accuracy(4, epsilon=0.0, delta=0.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"correct": -1}, {"correct": 6}, {"guesses": 11}, {"delta": -1e-9}, {"delta": 1.1}, {"delta": math.nan},
+        {"confidence": 0.0}, {"confidence": 1.0}, {"confidence": math.nan},
+    ],
+)  # fmt: skip
+def test_impossible_numbers_are_refused(wrong):
+    with pytest.raises(ValueError, match="must"):
+        epsilon_lower_bound(**({"correct": 3, "guesses": 5, "canaries": 10, "delta": 1e-5} | wrong))
+
+
+def test_a_negative_epsilon_is_refused():
+    with pytest.raises(ValueError, match="epsilon must"):
+        needed_accuracy(10, epsilon=-0.1, delta=0)
+
+
+def _randomised_response(rng, n, epsilon):
+    """Whether each of n guesses is right when every coin is told truly with probability e^epsilon / (1 + e^epsilon)."""
+    return rng.random(n) < 1 / (1 + math.exp(-epsilon))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0])
+def test_the_bound_rarely_exceeds_a_known_epsilon(epsilon):
+    """Randomised response of 120 coins is epsilon-DP and the theorem is tight for it: 5 % exceed, no more and not much fewer."""
+    rng, m = np.random.default_rng(1), 120
+    right = [int(_randomised_response(rng, m, epsilon).sum()) for _ in range(REPETITIONS)]
+    bound = {v: epsilon_lower_bound(correct=v, guesses=m, canaries=m, delta=0) for v in set(right)}
+    exceeded = sum(bound[v] > epsilon for v in right)
+    assert exceeded <= TOO_OFTEN
+    assert exceeded >= 5, "a bound that never exceeds is not this one"
+
+
+def test_delta_is_paid_for():
+    """A training that shows every coin with probability delta and is epsilon-DP otherwise: without its delta it is convicted too often."""
+    rng, m, epsilon, delta = np.random.default_rng(2), 20, 0.5, 0.12
+    right = [
+        m if rng.random() < delta else int(_randomised_response(rng, m, epsilon).sum()) for _ in range(REPETITIONS)
+    ]
+    exceeded = {}
+    for d in (delta, 0.0):
+        bound = [epsilon_lower_bound(correct=v, guesses=m, canaries=m, delta=d) for v in range(m + 1)]
+        exceeded[d] = sum(bound[v] > epsilon for v in right)
+    assert exceeded[delta] <= TOO_OFTEN < exceeded[0.0]
+
+
+def test_abstaining_does_not_break_the_bound():
+    """Guesses about the 40 canaries of 160 whose noisy statistic is the furthest from 0 (Laplace noise, epsilon = 1)."""
+    rng, m, r, epsilon = np.random.default_rng(3), 160, 40, 1.0
+    bound = np.array([epsilon_lower_bound(correct=v, guesses=r, canaries=m, delta=0) for v in range(r + 1)])
+    right = []
+    for _ in range(REPETITIONS):
+        coins = rng.choice((-1, 1), m)
+        seen = coins + rng.laplace(0, 2 / epsilon, m)
+        sure = np.argsort(-np.abs(seen))[:r]
+        right.append(int((np.sign(seen[sure]) == coins[sure]).sum()))
+    assert np.sum(bound[right] > epsilon) <= TOO_OFTEN
+    assert np.mean(bound[right]) > 0.2, "positive control"

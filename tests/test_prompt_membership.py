@@ -1,0 +1,392 @@
+"""The membership audit of prompts on made-up scores: planted leaks, null calibration, controls, thresholds, picking the best of many attacks."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from audits.blind import blind_controls
+from audits.membership import Params, prompt_cells, prompt_membership, simultaneous
+from audits.ranking import best_threshold
+from audits.stratified import stratified_auroc
+from audits.targets import HELD, rows, target_comparisons
+from audits.verdicts import in_words
+from fedaudit.tasks.base import Record
+from tests.prompt_scores import SIGNALS, changed, made_up, with_scores
+
+NAMES = {"method": "m", "task": "t", "seed": 0}
+EPSILON = {"claimed": "0.1", "provable": "0.348"}
+USER = HELD[:1]
+COVERED = 179  # of 200
+
+
+def findings(run, epsilon=EPSILON, **where):
+    found = prompt_membership(run, Params(), names=NAMES, epsilon=epsilon)
+    return [f for f in found if all(getattr(f, k) == v for k, v in where.items())]
+
+
+def aurocs(run, **where):
+    return findings(run, **{"metric": "auroc", "headline": True, **where})
+
+
+def row(run, nonmembers="held-out", threat_model="prompt-user"):
+    (found,) = [c for c in target_comparisons(run) if (c.nonmembers, c.threat_model) == (nonmembers, threat_model)]
+    return found
+
+
+# rows
+
+
+def test_a_planted_leak_is_found_by_every_attack_under_every_threat_model():
+    found = aurocs(made_up(1, leak=8.0, canaries=24, canary_leak=12.0, classes=1.0))
+    assert {(f.threat_model, f.way) for f in found} == set(HELD)
+    assert {(f.population, f.nonmembers) for f in found} == {
+        ("own members", "held-out"), ("own members", "other clients"), ("canaries", "left-out canaries"),
+    }  # fmt: skip
+    assert {(f.attack, f.signal) for f in found} == {("shadow", "shadow"), ("lira", "lira/online"), ("loss", "loss")}
+    assert len(found) == 4 * 3 * 3
+    assert all(f.verdict == "leak" and f.low > 0.5 and f.clients == 2 for f in found)
+    assert all(f.sentence.startswith("Leak: ") and in_words(f.signal) in f.sentence for f in found)
+    assert all(f.interval.startswith(("DeLong, mean", "DeLong within class, mean", "exact binomial(")) for f in found)
+
+
+def test_rows_come_adversary_by_adversary_and_the_first_is_against_held_out_records():
+    seen = [(c.threat_model, c.nonmembers) for c in target_comparisons(made_up(0, canaries=8))]
+    assert seen == [(threat, n) for threat, _ in HELD for n in ("held-out", "other clients", "left-out canaries")]
+
+
+def test_no_leak_no_finding():
+    """Each verdict over made-up runs: leak at most as often as a 5 % test allows (99.9 % binomial limit)."""
+    verdicts = [aurocs(made_up(s, held=USER, shadows=0, signals={"loss": "loss"}), nonmembers="held-out")[0].verdict
+                for s in range(60)]  # fmt: skip
+    assert verdicts.count("leak") <= 8
+    assert verdicts.count("no leak found") >= 45
+
+
+def test_the_value_is_the_mean_of_the_targets_and_the_records_are_its_units():
+    run = made_up(1, leak=4.0, targets=3)
+    c, (f,) = row(run), aurocs(run, nonmembers="held-out", threat_model="prompt-user", signal="loss")
+    assert (c.unit, c.within) == ("records", None)
+    expected = stratified_auroc(c.scores["loss"], c.member, c.client)
+    assert (f.value, f.low, f.high) == (expected.value, expected.low, expected.high)
+    assert (f.members, f.nonmembers_n, f.clients) == (216, 216, 3)
+
+
+def test_members_and_nonmembers_swapped_gives_one_minus_auroc():
+    run = made_up(2, leak=2.0)
+    swapped = changed(run, truth={r: not m for r, m in run.truth.items()})
+    for one, other in zip(aurocs(run, nonmembers="held-out"), aurocs(swapped, nonmembers="held-out"), strict=True):
+        assert (one.value, one.low, one.high) == pytest.approx(
+            (1 - other.value, 1 - other.high, 1 - other.low), abs=1e-12
+        )
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(ValueError, match="rumour"):
+        target_comparisons(made_up(0, held=(("server", "rumour"),)))
+
+
+def test_membership_is_of_the_target_not_of_the_next_one():
+    """Of the other clients' records half are members of another target: here they are non-members."""
+    run = made_up(3, leak=8.0)
+    c = row(run, "other clients")
+    stranger = pd.Series(c.record).isin([r for k in run.others for r in run.others[k]]).to_numpy()
+    own = np.array([r.startswith(f"c{name[-1]}") for r, name in zip(c.record, c.client, strict=True)])
+    assert (c.member == own).all()
+    assert any(run.truth.get(r, False) for r in c.record[stranger & ~c.member])
+    assert (~c.member).sum() == 200
+
+
+def test_other_clients_are_compared_within_class_where_classes_are_shared():
+    """Scores that depend on the class alone: pooled they look random here, and within class they are constant."""
+    run = made_up(4, leak=8.0)
+    flat = with_scores(run, lambda t: t.assign(loss=[float(run.group[r].split()[1]) for r in t.index]))
+    c = row(flat, "other clients")
+    assert c.within is not None
+    (f,) = aurocs(flat, nonmembers="other clients", signal="loss", threat_model="prompt-user")
+    assert (f.value, f.low, f.high, f.verdict) == (0.5, 0.5, 0.5, "no leak found")
+    (leak,) = aurocs(flat, nonmembers="other clients", signal="shadow", threat_model="prompt-user")
+    assert leak.verdict == "leak"
+    assert "within the same classes" in leak.sentence
+
+
+def test_other_clients_of_other_classes_never_show_a_leak():
+    found = aurocs(made_up(5, leak=8.0, shared=False), nonmembers="other clients")
+    assert found
+    assert all(f.low > 0.5 and f.verdict == "confounded" for f in found)
+    assert all("within" not in f.sentence for f in found)
+    assert not findings(made_up(5, shared=False), nonmembers="other clients", metric="balanced_accuracy")
+
+
+def test_a_difference_between_clients_is_confounded_by_the_base():
+    """Other clients' records score lower on the start of training, too."""
+    run = made_up(6, gap=9.0)
+    moved = with_scores(run, lambda t: t - 100.0 * t.index.str.startswith("o")[:, None], "base")
+    found = aurocs(moved, nonmembers="other clients")
+    assert all(f.verdict == "confounded" and "a model that learnt none of them" in f.sentence for f in found)
+
+
+@pytest.mark.parametrize("planted", [{"base_leak": 8.0}, {"blind_leak": 3.0}])
+def test_a_control_off_one_half_is_confounded_whatever_the_attack_says(planted):
+    found = aurocs(made_up(7, leak=8.0, **planted), nonmembers="held-out")
+    assert found
+    assert all(f.verdict == "confounded" for f in found)
+
+
+def test_an_attack_without_a_base_says_so_and_is_judged_by_the_other_control():
+    run = made_up(8, leak=8.0, held=USER)
+    for change, note in ((lambda t: t.drop(columns="loss"), "not measurable"), (lambda t: t.assign(loss=np.nan), "not measurable"),
+                         (lambda t: t.assign(loss=0.0), "constant")):  # fmt: skip
+        (f,) = aurocs(with_scores(run, change, "base"), signal="loss", nonmembers="held-out")
+        assert (f.base_value, f.base_note, f.verdict) == (None, f"n/a: {note} on the base", "leak")
+        assert f.blind_value is not None
+    (f,) = aurocs(with_scores(run, lambda t: None, "base"), signal="loss", nonmembers="held-out")
+    assert f.base_note == "n/a: not measurable on the base"
+
+
+def test_a_control_is_compared_on_the_records_that_it_has():
+    run = made_up(9, leak=8.0, held=USER)
+    half = with_scores(run, lambda t: t[::2], "base")
+    (f,) = aurocs(half, signal="loss", nonmembers="held-out")
+    c = row(half)
+    on = c.base["loss"].notna().to_numpy()
+    assert f.base_value == stratified_auroc(c.base["loss"][on], c.member[on], c.client[on]).value
+    assert (f.members, f.verdict) == (144, "leak")
+
+
+def test_canaries_are_no_candidates():
+    run = made_up(10, canaries=24, canary_leak=12.0)
+    c = row(run, "left-out canaries")
+    assert {r[0] for r in c.record} == {"x"}
+    assert {r[0] for r in row(run).record} == {"c"}
+    assert all(f.verdict == "leak" for f in aurocs(run, nonmembers="left-out canaries"))
+    assert not any(f.verdict == "leak" for f in aurocs(run, nonmembers="held-out", threat_model="prompt-user"))
+
+
+# missing scores
+
+
+def test_a_row_is_made_of_the_records_that_have_a_score():
+    run = made_up(11, leak=4.0, held=USER)
+    gone = {r for k in run.records for r in run.records[k][::3]}
+    holed = with_scores(run, lambda t: t.assign(loss=t.loss.mask(t.index.isin(gone))))
+    (f,) = aurocs(holed, signal="loss", nonmembers="held-out")
+    c = row(run)
+    kept = ~pd.Series(c.record).isin(gone).to_numpy()
+    expected = stratified_auroc(c.scores["loss"][kept], c.member[kept], c.client[kept])
+    assert (f.value, f.low, f.members, f.nonmembers_n) == (
+        expected.value, expected.low, c.member[kept].sum(), (~c.member[kept]).sum(),
+    )  # fmt: skip
+    (other,) = aurocs(holed, signal="shadow", nonmembers="held-out")
+    assert other.members == 144
+
+
+def test_too_few_scores_are_not_measurable():
+    run = made_up(12, held=USER, targets=1)
+    member = next(r for r in run.records[0] if run.truth[r])
+    keep = {member, *(r for r in run.records[0] if not run.truth[r])}
+    few = with_scores(run, lambda t: t.assign(loss=t.loss.where(t.index.isin(keep))))
+    (f,) = findings(few, signal="loss", nonmembers="held-out")
+    assert (f.metric, f.status, f.value, f.verdict, f.sentence) == ("auroc", "not measurable (1)", None, None, None)
+    assert f.provable == "0.348"
+    table = prompt_cells(few, 0.95).set_index(["nonmembers", "signal"])
+    assert np.isnan(table.loc[("held-out", "loss"), "auroc"])
+    assert [f.best_of for f in findings(few, nonmembers="held-out") if f.best_of] == [2]
+
+
+def test_a_score_that_an_adversary_does_not_have_is_no_row():
+    run = made_up(13, leak=4.0)
+    models = [m if m.threat_model == "server" else type(m)(**{**vars(m), "scores": m.scores.drop(columns="loss")})
+              for m in run.models]  # fmt: skip
+    found = aurocs(changed(run, models=models), signal="loss")
+    assert {f.threat_model for f in found} == {"server"}
+
+
+# thresholds
+
+
+def test_thresholds_come_from_the_adversarys_own_models():
+    run = made_up(14, leak=6.0, held=USER)
+    (f,) = findings(run, metric="balanced_accuracy", signal="loss", nonmembers="held-out")
+    rates = []
+    for m in run.models:
+        known = m.pseudo[m.pseudo.index.isin([*run.records[m.client], *run.reference[m.client]])]
+        cut = best_threshold(known.loss, known.member)
+        own = m.scores.loss.loc[run.records[m.client]]
+        used = np.array([run.truth[r] for r in own.index])
+        rates += [(own[used] > cut).mean(), (own[~used] <= cut).mean()]
+    assert f.value == pytest.approx(np.mean(rates), abs=1e-12)
+    assert f.low < f.value < f.high
+
+
+def test_the_truth_moves_no_threshold():
+    """With every member called a held-out record and the reverse, what was right is wrong and the two rates change places."""
+    run = made_up(15, leak=6.0, canaries=20)
+    swapped = changed(run, truth={r: not m for r, m in run.truth.items()})
+    pairs = list(zip(findings(run), findings(swapped), strict=True))
+    right = [(a, b) for a, b in pairs if a.metric == "balanced_accuracy"]
+    assert len(right) == 4 * 2 * 3
+    assert all(a.value == pytest.approx(1 - b.value, abs=1e-12) for a, b in right)
+    rates = [(a, b) for a, b in pairs if a.metric.startswith("tpr") and a.value is not None]
+    assert rates
+    assert all((a.value, a.realised_fpr) == (b.realised_fpr, b.value) for a, b in rates)
+
+
+def test_rates_at_a_false_positive_rate_take_it_from_known_non_members():
+    run = made_up(16, leak=6.0, held=USER)
+    (f,) = findings(run, metric="tpr@10%", signal="loss", nonmembers="held-out")
+    called, least = [], 1000
+    for m in run.models:
+        known = m.pseudo[~m.pseudo.member & m.pseudo.index.str.match("c|r")].loss.to_numpy()
+        cut = np.sort(known)[::-1][math.floor(0.1 * len(known))]
+        least = min(least, len(known))
+        called.append(m.scores.loss.loc[[r for r in run.records[m.client] if run.truth[r]]] > cut)
+    hits = int(np.concatenate(called).sum())
+    exact = stats.binomtest(hits, 144).proportion_ci(0.95)
+    assert (f.value, f.low, f.high) == pytest.approx((hits / 144, exact.low, exact.high))
+    assert f.interval == "exact binomial; threshold from models of the adversary"
+    (small,) = findings(run, metric="tpr@0.1%", signal="loss", nonmembers="held-out")
+    assert small.status == f"not measurable ({least})"
+
+
+def test_canaries_have_thresholds_of_canaries():
+    """Canaries score 50 higher than other records, in or out: a threshold of the others would call all of them members."""
+    run = made_up(17, leak=6.0, canaries=40, canary_leak=12.0, held=USER)
+
+    def raised(t):
+        t.loc[t.index.str.startswith("x"), list(SIGNALS)] += 50
+        return t
+
+    high = with_scores(with_scores(run, raised), raised, "pseudo")
+    (f,) = findings(high, metric="balanced_accuracy", signal="loss", nonmembers="left-out canaries")
+    assert f.low > 0.6
+    (rate,) = findings(high, metric="tpr@10%", signal="loss", nonmembers="left-out canaries")
+    assert rate.realised_low <= 0.1 <= rate.realised_high
+
+
+def test_without_models_of_its_own_an_adversary_takes_reference_records():
+    run = made_up(18, leak=6.0, shadows=0, held=USER)
+    found = {f.metric: f for f in findings(run, signal="loss", nonmembers="held-out", best_of=None)}
+    assert found["tpr@10%"].interval == "exact binomial; threshold from reference records"
+    assert found["tpr@1%"].status == "not measurable (48)"
+    assert found["balanced_accuracy"].interval.startswith("cross-fitted, normal")
+    part = with_scores(made_up(18, leak=6.0, held=USER), lambda t: t.drop(columns="loss"), "pseudo")
+    (f,) = findings(part, signal="loss", metric="balanced_accuracy", nonmembers="held-out")
+    assert f.interval.startswith("cross-fitted")
+    (f,) = findings(part, signal="shadow", metric="balanced_accuracy", nonmembers="held-out")
+    assert f.interval.startswith("exact binomial")
+
+
+def test_what_an_adversary_knows_must_name_its_records():
+    run = made_up(19, held=USER)
+    with pytest.raises(ValueError, match="indexed by the target's records, got 0"):
+        target_comparisons(with_scores(run, lambda t: t.reset_index(drop=True), "pseudo"))
+
+
+# many attacks
+
+
+def test_the_best_of_the_attacks_has_the_interval_of_all():
+    run = made_up(20, leak=3.0, held=USER)
+    (best,) = findings(run, nonmembers="held-out", best_of=3)
+    rivals = aurocs(run, nonmembers="held-out")
+    assert best.value == max(f.value for f in rivals)
+    top = next(f for f in rivals if f.value == best.value)
+    assert (best.signal, best.attack, best.headline, best.metric) == (top.signal, top.attack, False, "auroc")
+    assert best.low < top.low < top.high < best.high
+    c = row(run)
+    expected = stratified_auroc(c.scores[best.signal], c.member, c.client, confidence=1 - 0.05 / 3)
+    assert (best.low, best.high, best.confidence) == (expected.low, expected.high, 0.95)
+    assert "the best of 3 attacks" in best.sentence
+    assert "simultaneous over 3 attacks" in best.interval
+    assert best.detectable > top.detectable
+
+
+def test_one_attack_is_not_picked():
+    assert not [f for f in findings(made_up(0, signals={"lira/online": "lira", "lira/offline": "lira"})) if f.best_of]
+
+
+def test_the_best_of_thirty_attacks_without_a_leak_covers_one_half():
+    rng = np.random.default_rng(0)
+    member, client = np.arange(160) % 2 == 0, np.repeat([0, 1], 80)
+    covered = single = 0
+    for _ in range(200):
+        attacks = rng.normal(size=(30, 160))
+        level = simultaneous(0.95, 30)
+        together = [stratified_auroc(scores, member, client, confidence=level) for scores in attacks]
+        best = int(np.argmax([i.value for i in together]))
+        alone = stratified_auroc(attacks[best], member, client)
+        covered += together[best].low <= 0.5 <= together[best].high
+        single += alone.low <= 0.5 <= alone.high
+    assert covered >= COVERED
+    assert single < 140  # the ordinary interval of the best does not: in theory 0.975^30 = 47 % of the times
+
+
+def test_cells_hold_every_score_of_every_row():
+    table = prompt_cells(made_up(21, leak=2.0, canaries=20), 0.95)
+    assert (table.groupby(["threat_model", "way", "population", "nonmembers"]).size() == len(SIGNALS)).all()
+    assert len(table) == 4 * 3 * len(SIGNALS)
+    assert (table.p_adjusted >= table.p).all()
+    assert (table.simultaneous_low <= table.low).all()
+    assert (table.simultaneous_high >= table.high).all()
+    assert simultaneous(0.95, 1) == pytest.approx(0.95)
+
+
+# what findings say
+
+
+def test_claims_may_depend_on_the_threat_model():
+    found = aurocs(
+        made_up(22),
+        epsilon=lambda threat: {"claimed": "c", "provable": threat, "measured": "0.5"},
+        nonmembers="held-out",
+    )
+    assert all((f.claimed, f.provable, f.measured) == ("c", f.threat_model, "0.5") for f in found)
+    assert {f.measured for f in aurocs(made_up(22))} == {"not measured: needs canaries"}
+
+
+def test_scores_in_words():
+    assert in_words("lira/online") == "LiRA (online)"
+    assert in_words("loss/caption") == "caption loss"
+    assert in_words("something") == "something"
+
+
+# the blind control
+
+
+def records_of(run, rng, look=lambda r: 0):
+    def one(r):
+        image = rng.integers(0, 200, (16, 16, 3)).astype(np.uint8) + np.uint8(look(r))
+        return Record(r, run.group.get(r, "class 0"), image, "<image>", run.group.get(r, "class 0"))
+
+    return {r: one(r) for asked in rows(run).values() for r in asked}
+
+
+def test_blind_controls_of_every_row():
+    run = made_up(23, each=30, canaries=8, shared=False, held=USER)
+    rng = np.random.default_rng(0)
+    # target 1's pictures are brighter: no membership, but a tell between clients
+    found = blind_controls(records_of(run, rng, lambda r: 40 * r.startswith("c1")), rows(run), seed=0)
+    assert set(found) == set(rows(run))
+    assert all(set(found[place]) == set(asked) for place, asked in rows(run).items())
+    assert not any(np.isnan(list(found[k, "left-out canaries"].values())).any() for k in (0, 1))
+    asked = rows(run)[1, "held-out"]
+    null = stratified_auroc([found[1, "held-out"][r] for r in asked], list(asked.values()), [0] * len(asked))
+    assert null.low <= 0.5 <= null.high
+    asked = rows(run)[1, "other clients"]
+    tell = stratified_auroc([found[1, "other clients"][r] for r in asked], list(asked.values()), [0] * len(asked))
+    assert tell.value == 1
+
+
+def test_too_few_records_have_no_blind_control():
+    run = made_up(24, leak=8.0, canaries=4, canary_leak=12.0, targets=1, held=USER)
+    few = dict.fromkeys(run.canaries[0], math.nan)
+    (f,) = aurocs(
+        changed(run, blind=run.blind | {(0, "left-out canaries"): few}), nonmembers="left-out canaries", signal="loss"
+    )
+    assert f.blind_value is None
+    assert f.verdict is not None
+    controls = blind_controls(records_of(run, np.random.default_rng(0)), rows(run), seed=0)
+    assert np.isnan(list(controls[0, "left-out canaries"].values())).all()

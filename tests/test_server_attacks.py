@@ -1,0 +1,234 @@
+"""Attacks on what was seen of rounds: against slow loops and hand calculations, ties and absent clients, under no leak and a planted one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+
+from attacks import cosine, fedmia, slope, source
+from attacks.seen import Floats, Rounds, Seen
+from tests.seen_toy import toy_seen
+
+pytestmark = pytest.mark.filterwarnings("error")
+NAN = math.nan
+ATTACKS: dict[str, Any] = {
+    "cosine": cosine.Cosine(cosine.Params()),
+    "fedmia": fedmia.FedMIA(fedmia.Params()),
+    "slope": slope.Slope(slope.Params()),
+    "source": source.Source(source.Params()),
+}
+each = pytest.mark.parametrize("name", ATTACKS)
+
+
+def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Seen:
+    """What an attack on rounds may look at; the models' answers are of no account."""
+    n = rounds.loss.shape[-1] if rounds is not None else 3 if history is None else history.shape[-1]
+    labels, uniform = np.zeros(n, np.int64), np.full((n, 2), -math.log(2))
+    ids = tuple(map(str, range(n)))
+    return Seen(ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history)
+
+
+def of(loss: Any, cosine: Any = None, client: int = 0) -> Rounds:
+    loss = np.asarray(loss, float)
+    return Rounds(client, loss, loss if cosine is None else np.asarray(cosine, float))
+
+
+def grids() -> list[Any]:
+    """Random sizes, one client, two and more; clients away in some rounds or in all; few levels (many ties), constants."""
+    rng, found = np.random.default_rng(0), []
+    for case in range(40):
+        T, K, n = rng.integers(1, 8), rng.integers(1, 6), rng.integers(1, 12)
+        levels, away = rng.choice([1, 2, 3, 1000]), rng.random((T, K)) < rng.choice([0, 0.3, 0.8])
+        loss = rng.integers(1, levels + 1, (T, K, n)) / 7
+        cosines = rng.integers(-levels, levels + 1, (T, K, n)) / (levels + 0.1)
+        loss[away] = cosines[away] = NAN
+        rounds = Rounds(int(rng.integers(K)), loss, cosines)
+        found.append(pytest.param(rounds, id=f"{case}: {T}x{K}x{n}, {levels}"))
+    return found
+
+
+each_grid = pytest.mark.parametrize("rounds", grids())
+
+
+def mean(values: list[float]) -> float:
+    """Of what is there; nan if nothing is."""
+    there = [v for v in values if not math.isnan(v)]
+    return sum(there) / len(there) if there else NAN
+
+
+# --- the slow and obvious way ---------------------------------------------------------------------------------------
+
+
+def slow_fedmia(values: Floats, client: int, i: int) -> float:
+    found = []
+    for row in values[:, :, i]:
+        others = [v for k, v in enumerate(row) if k != client and not math.isnan(v)]
+        if math.isnan(row[client]) or not others:
+            continue
+        if len(set(others)) == 1:
+            found.append(1.0 if row[client] > others[0] else 0.5 if row[client] == others[0] else 0.0)
+        else:
+            found.append(norm.cdf((row[client] - np.mean(others)) / np.std(others, ddof=1)))
+    return mean(found)
+
+
+def slow_posterior(loss: Floats, client: int, i: int) -> float:
+    found = []
+    for row in loss[:, :, i]:
+        if not math.isnan(row[client]):
+            found.append(math.log(math.exp(-row[client]) / sum(math.exp(-v) for v in row if not math.isnan(v))))
+    return mean(found)
+
+
+def slow_slope(losses: Floats) -> float:
+    there = [(t, v) for t, v in enumerate(losses) if not math.isnan(v)]
+    if len(there) < 2:
+        return NAN
+    return float(np.polyfit([t for t, _ in there], [v for _, v in there], 1)[0])
+
+
+@each_grid
+def test_every_score_equals_its_loop(rounds: Rounds) -> None:
+    found = {name: score for attack in ATTACKS.values() for name, score in attack.score(some_seen(rounds)).items()}
+    k, n = rounds.client, rounds.loss.shape[-1]
+    own = [[v for v in rounds.cosine[:, k, i] if not math.isnan(v)] for i in range(n)]
+    slow = {
+        "cosine/mean": [mean(values) for values in own],
+        "cosine/max": [max(values, default=NAN) for values in own],
+        "fedmia/2": [slow_fedmia(rounds.cosine, k, i) for i in range(n)],
+        "fedmia/1": [slow_fedmia(-rounds.loss, k, i) for i in range(n)],
+        "source": [slow_posterior(rounds.loss, k, i) for i in range(n)],
+        "slope": [-slow_slope(rounds.loss[:, k, i]) for i in range(n)],
+    }
+    assert found.keys() == slow.keys()
+    for name, expected in slow.items():
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-12, err_msg=name)
+
+
+@each_grid
+def test_the_attributed_owner_equals_its_loop(rounds: Rounds) -> None:
+    K = rounds.loss.shape[1]
+    for i, owner in enumerate(source.attribution(rounds)):
+        posterior = [slow_posterior(rounds.loss, k, i) for k in range(K)]
+        known = [p for p in posterior if not math.isnan(p)]
+        if known:
+            assert posterior[owner] == pytest.approx(max(known), abs=1e-12)
+        else:
+            assert owner == -1
+
+
+# --- by hand --------------------------------------------------------------------------------------------------------
+
+
+def test_fedmia_by_hand() -> None:
+    """Others -1 and 1: mean 0, std sqrt 2. The first record is one and the second half a std above; a second round is a tie of constants."""
+    values = [[[math.sqrt(2), 2**-0.5], [-1, -1], [1, 1]], [[0.1, 0.2], [0.1, 0.1], [0.1, 0.1]]]
+    found = fedmia.all_for_one(np.array(values), 0)
+    np.testing.assert_allclose(found, [(norm.cdf(1) + 0.5) / 2, (norm.cdf(0.5) + 1) / 2])
+
+
+def test_with_two_clients_fedmia_compares() -> None:
+    values = np.array([[[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]])
+    assert fedmia.all_for_one(values, 0).tolist() == [0, 0.5, 1]
+    assert fedmia.all_for_one(values, 1).tolist() == [1, 0.5, 0]
+
+
+def test_others_that_agree_but_for_rounding_of_their_mean_are_a_tie() -> None:
+    """The mean of seven times 0.1 is not 0.1 in floating point."""
+    assert fedmia.all_for_one(np.full((1, 8, 1), 0.1), 3).tolist() == [0.5]
+
+
+def test_fedmia_needs_a_second_client() -> None:
+    values = np.array([[[0.3], [NAN]], [[NAN], [0.4]], [[0.3], [0.2]]])
+    assert fedmia.all_for_one(values, 0).tolist() == [1]
+    assert np.isnan(fedmia.all_for_one(values[:2], 0)).all()
+    assert np.isnan(fedmia.all_for_one(values[:, :1], 0)).all()
+
+
+def test_source_by_hand() -> None:
+    """Likelihoods 1/2 and 1/4, then 1/2 and 1/2: posteriors 2/3 and 1/2; an absent third client counts only while it is there."""
+    loss = -np.log([[[0.5], [0.25], [0.25]], [[0.5], [0.5], [NAN]]])
+    found = source.log_posterior(of(loss))[:, 0]
+    expected = [math.log(0.5 * 0.5) / 2, math.log(0.25 * 0.5) / 2, math.log(0.25)]
+    np.testing.assert_allclose(found, expected)
+    assert source.attribution(of(loss)).tolist() == [0]
+    assert source.attribution(of(np.full((2, 3, 1), NAN))).tolist() == [-1]
+
+
+def test_losses_of_thousands_do_not_overflow() -> None:
+    found = source.log_posterior(of([[[5000.0], [5001.0]]]))[:, 0]
+    np.testing.assert_allclose(found, [-math.log1p(math.exp(-1)), -1 - math.log1p(math.exp(-1))])
+
+
+def test_slope_by_hand() -> None:
+    """Losses 3, 2, 1 fall by 1 a round, also with the second away; a constant is exactly flat, one round says nothing."""
+    history = np.array([[3, 3, 0.1, NAN], [2, NAN, 0.1, NAN], [1, 1, 0.1, 5.0]])
+    found = ATTACKS["slope"].score(some_seen(None, history))["slope"]
+    np.testing.assert_array_equal(found, [1, 1, 0, NAN])
+
+
+def test_the_slope_is_of_the_clients_own_loss_where_messages_are_seen() -> None:
+    own = np.array([[3.0], [1.0]])
+    rounds = of(np.stack([own, own[::-1]], axis=1))
+    seen = some_seen(rounds, history=np.array([[1.0], [8.0]]))
+    assert ATTACKS["slope"].score(seen)["slope"].tolist() == [2]
+    assert ATTACKS["slope"].score(dataclasses.replace(seen, rounds=None))["slope"].tolist() == [-7]
+
+
+@each
+def test_an_attack_without_what_it_needs_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="rounds"):
+        ATTACKS[name].score(some_seen(None))
+
+
+# --- nothing to find, and something ---------------------------------------------------------------------------------
+
+
+def auroc(member: Any, seen: Seen, score: Floats) -> float:
+    asked = ~seen.known
+    return float(roc_auc_score(member[asked], score[asked]))
+
+
+@each
+def test_without_a_leak_nothing_is_found(name: str) -> None:
+    """Mean over 8 worlds of 300 candidates each; four standard deviations of an AUROC of 150 + 150."""
+    found: dict[str, list[float]] = {}
+    for seed in range(8):
+        seen, member = toy_seen(leak=0.0, records=400, known=100, shadows=4, seed=seed)
+        for signal, score in ATTACKS[name].score(seen).items():
+            found.setdefault(signal, []).append(auroc(member, seen, score))
+    for signal, values in found.items():
+        assert abs(np.mean(values) - 0.5) < 4 * math.sqrt(301 / (12 * 150 * 150) / 8), signal
+
+
+@each
+def test_a_planted_leak_is_found_and_a_larger_one_better(name: str) -> None:
+    found: dict[str, list[float]] = {}
+    for leak in (1.0, 4.0):
+        seen, member = toy_seen(leak=leak, records=400, known=100, shadows=4)
+        for signal, score in ATTACKS[name].score(seen).items():
+            found.setdefault(signal, []).append(auroc(member, seen, score))
+    for signal, (small, large) in found.items():
+        assert 0.55 < small < large, signal
+        assert large > 0.75, signal
+
+
+def test_the_owner_of_what_leaks_is_found() -> None:
+    """Client 1 trained on the members alone: they are attributed to it more often than the others are."""
+    seen, member = toy_seen(leak=4.0, records=400, known=100, shadows=4)
+    assert seen.rounds is not None
+    owner = source.attribution(seen.rounds)
+    assert (owner[member] == 1).mean() > 0.8
+    assert (owner[~member] == 1).mean() < 0.4
+
+
+def test_the_slope_of_broadcasts_finds_a_leak_too() -> None:
+    seen, member = toy_seen(leak=4.0, records=400, known=100, shadows=4)
+    score = ATTACKS["slope"].score(dataclasses.replace(seen, rounds=None))["slope"]
+    assert auroc(member, seen, score) > 0.75
