@@ -62,6 +62,11 @@ class View:
         self._require("uploads")
         return self._transcript.upload(r, client)
 
+    def uploads(self, r: int) -> dict[int, State]:
+        """All messages of a round by client; empty ones are not there."""
+        self._require("uploads")
+        return self._transcript.uploads(r)
+
     def kept(self, r: int, client: int) -> list[str]:
         """Names of the tensors that a client's message of round r did not hold; the method, and so this, is public."""
         self._require("uploads")

@@ -97,12 +97,11 @@ class Messages:
 
 def _exchanges(view: View, method: PromptMethod, learner: Learner) -> dict[int, Exchange]:
     own = dict.fromkeys(view.clients, view.public)
-    came = {k: set(view.participations(k)) for k in view.clients}
     chance = generator(0, "server", "replay")
     found = {}
     for r in range(view.rounds):
-        messages = {k: view.upload(r, k) for k in view.clients if r in came[k]}
-        if not any(messages.values()):
+        messages = dict(sorted(view.uploads(r).items()))
+        if not messages:
             continue
         server, upload = stacked([view.broadcast(r)] * len(messages)), stacked(list(messages.values()))
         before = stacked([own[k] for k in messages])

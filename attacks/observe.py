@@ -43,14 +43,14 @@ def attacked_prompt(view: View, method: PromptMethod, client: int, messages: Mes
 
 
 def see(
-    view: View, method: PromptMethod, learner: Learner, asked: Question, *, shadows: Shadows | None, norms: bool,
-    rounds: int,
+    view: View, method: PromptMethod, learner: Learner, asked: Question, *, messages: Messages | None,
+    shadows: Shadows | None, norms: bool, rounds: int,
 ) -> Seen | None:  # fmt: skip
     """Everything that attacks may use, of one target; None if the adversary has no model of it.
 
-    `norms`: gradient norms, too; `rounds`: how many rounds are looked at, evenly spaced, 0 = none.
+    `messages`: all that clients sent, where the adversary sees it; `norms`: gradient norms, too; `rounds`: how many rounds are looked at,
+    evenly spaced, 0 = none.
     """
-    messages = Messages(view, method, learner) if view.gives("uploads") else None
     prompt = attacked_prompt(view, method, asked.client, messages)
     if prompt is None:
         return None

@@ -15,11 +15,11 @@ class Adversary:
     )
     trajectory: str = field(
         default="simulated",
-        metadata={"help": "messages of the other clients: simulated, or observed by the server, the only one who sees them"},
+        metadata={
+            "help": "messages of the other clients: simulated, or observed by the server, the only one who sees them"
+        },
     )
-    observed_rounds: int = field(
-        default=20, metadata={"help": "rounds, evenly spaced, whose messages are attacked"}
-    )
+    observed_rounds: int = field(default=20, metadata={"help": "rounds, evenly spaced, whose messages are attacked"})
 
     def __post_init__(self) -> None:
         if self.targets < 0:

@@ -6,7 +6,10 @@ distributions. Shadow models need no more than that. What an attack needs beyond
 
 from __future__ import annotations
 
-from fedaudit.plugins import Plugin
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedaudit.plugins import Plugin
 
 THREAT_MODELS: dict[str, frozenset[str]] = {
     "prompt-user": frozenset(

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from audits.comparisons import ScoredModel
 from audits.figures import EXPOSED, clients_table, curve, picture
@@ -18,6 +20,7 @@ from audits.stratified import accuracy_at
 from audits.targets import AttackedPrompts, client_of, target_comparisons
 from fedaudit.tasks.base import Record, client_name
 
+Floats = NDArray[np.float64]
 SUCCESS = "shadow"  # whose scores are guesses: a positive one says member (DP-FPL's attack, section A.3)
 COIN_FLIPPED = ("member", "held-out", "canary", "left-out canary")  # what a rank is among
 TOP = 10  # one in so many records is in an attack's top
@@ -59,9 +62,10 @@ def records_table(run: AttackedPrompts) -> pd.DataFrame:
 
 def _records(run: AttackedPrompts, model: ScoredModel) -> pd.DataFrame:
     kinds = run.kinds(client_of(model))
-    kind = pd.Series([kinds[r] for r in model.scores.index], model.scores.index)
-    signals = [s for s in run.signals if s in model.scores]
-    flipped = model.scores[kind.isin(COIN_FLIPPED)]
+    scores = model.scores[model.scores.index.isin(list(kinds))]
+    kind = pd.Series([kinds[r] for r in scores.index], scores.index)
+    signals = [s for s in run.signals if s in scores]
+    flipped = scores[kind.isin(COIN_FLIPPED)]
     share = flipped[[s for s in run.headline.values() if s in signals]].rank(pct=True).mean(axis=1)
     held_out = share[kind == "held-out"].dropna().to_numpy()
     below = np.searchsorted(np.sort(held_out), share, "left") / max(1, len(held_out))
@@ -70,8 +74,8 @@ def _records(run: AttackedPrompts, model: ScoredModel) -> pd.DataFrame:
             "threat_model": model.threat_model,
             "way": model.way,
             "client": client_name(client_of(model)),
-            "record": model.scores.index,
-            "label": [run.group[r] for r in model.scores.index],
+            "record": scores.index,
+            "label": [run.group[r] for r in scores.index],
             "kind": kind.to_numpy(),
             "member": kind.isin(("member", "canary")).to_numpy(),
             "rank": share.rank(ascending=False, method="min").reindex(kind.index).to_numpy(),
@@ -79,7 +83,7 @@ def _records(run: AttackedPrompts, model: ScoredModel) -> pd.DataFrame:
             "exposure": share.reindex(kind.index).to_numpy(),
         }
     )
-    return pd.concat([table, model.scores[signals].reset_index(drop=True)], axis=1)
+    return pd.concat([table, scores[signals].reset_index(drop=True)], axis=1)
 
 
 def classes_table(table: pd.DataFrame, confidence: float) -> pd.DataFrame:
@@ -110,22 +114,30 @@ def agreement_table(table: pd.DataFrame, headline: list[str]) -> pd.DataFrame:
     flipped = table[table.kind.isin(COIN_FLIPPED)]
     for place, part in flipped.groupby(["threat_model", "way"], sort=False):
         signals = [s for s in headline if s in part and part[s].notna().any()]
+        clients = [{s: own[s].to_numpy() for s in signals} for _, own in part.groupby("client", sort=False)]
         for a, b in itertools.combinations(signals, 2):
-            each = [_agreement(own[[a, b]].dropna()) for _, own in part.groupby("client", sort=False)]
+            each = [_agreement(own[a], own[b]) for own in clients]
             known = pd.DataFrame([one for one in each if one is not None], columns=AGREEMENT[-3:])
             found.append((*place, a, b, *known.mean()))
     return pd.DataFrame(found, columns=AGREEMENT)
 
 
-def _agreement(pair: pd.DataFrame) -> tuple[float, float, float] | None:
-    """Rank correlation of two scores [n, 2], common share of their top tenths, and that share by chance; None for fewer than two records."""
-    n = len(pair)
+def _agreement(a: Floats, b: Floats) -> tuple[float, float, float] | None:
+    """Rank correlation of two scores [n], common share of their top tenths, and that share by chance; None for fewer than two records."""
+    known = ~(np.isnan(a) | np.isnan(b))
+    n = int(known.sum())
     if n < 2:
         return None
-    top = [set(pair[s].sort_values(ascending=False, kind="stable").index[: tenth(n)]) for s in pair]
-    ranks = pair.rank()
-    spearman = float(ranks.corr().iloc[0, 1]) if (ranks.nunique() > 1).all() else float("nan")
-    return spearman, len(top[0] & top[1]) / tenth(n), tenth(n) / n
+    ranks = [rankdata(s[known]) for s in (a, b)]
+    spearman = float(np.corrcoef(ranks)[0, 1]) if all(np.ptp(r) > 0 for r in ranks) else float("nan")
+    return spearman, float(np.prod([_in_top(r) for r in ranks], axis=0).sum() / tenth(n)), tenth(n) / n
+
+
+def _in_top(scores: Floats) -> Floats:
+    """Probability [n] that a record is in the top tenth if ties are broken at random."""
+    rising = np.sort(scores)
+    below, up_to = (np.searchsorted(rising, scores, side) for side in ("left", "right"))
+    return np.clip((tenth(len(scores)) - (len(scores) - up_to)) / (up_to - below), 0, 1)
 
 
 def tenth(n: int) -> int:
@@ -152,8 +164,8 @@ def exposed_table(run: AttackedPrompts, table: pd.DataFrame, records: Mapping[st
 
 
 def _is_top(scores: pd.Series) -> pd.Series:
-    """Whether each of a client's records is in the top tenth; ties at the end of it are in."""
-    return scores.rank(ascending=False, method="min") <= tenth(int(scores.notna().sum()))
+    """Whether each of a client's records is in the top tenth, together with its ties."""
+    return scores.rank(ascending=False, method="max") <= tenth(int(scores.notna().sum()))
 
 
 def _reason(tops: int, attacks: int, facts: pd.Series | None) -> str:

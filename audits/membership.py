@@ -16,6 +16,7 @@ import pandas as pd
 
 from audits import ranking, stratified
 from audits.base import Finding
+from audits.blind import FOLDS
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
 from audits.ranking import Interval
 from audits.targets import AttackedPrompts, target_comparisons
@@ -92,6 +93,18 @@ def _beats(comparison: Comparison, values: Any, control: Any, confidence: float)
     return compare(values, control, c.member, c.client, confidence=confidence)
 
 
+def _control(name: str, c: Comparison, scores: Any, confidence: float) -> Interval:
+    """A control's AUROC; the blind classifier was cross-fitted."""
+    found = measure(c, scores, confidence)
+    return ranking.cross_fitted(found, FOLDS) if name == "blind" else found
+
+
+def _beyond(name: str, signal: str, c: Comparison, scores: Any, confidence: float) -> Interval:
+    """By how much an attack beats a control on the same records."""
+    found = _beats(c, c.scores[signal], scores, confidence)
+    return ranking.cross_fitted(found, FOLDS, control=measure(c, scores, confidence)) if name == "blind" else found
+
+
 def simultaneous(confidence: float, comparisons: int) -> float:
     """Confidence of each of several intervals that hold all at once (Bonferroni): whichever is picked, it is covered."""
     return 1 - (1 - confidence) / comparisons
@@ -158,9 +171,9 @@ def _auroc(
     """An AUROC with its controls and verdict."""
     signal, confidence, clients = about["signal"], about["confidence"], about["clients"]
     controls = _controls(c, signal)
-    shown = {name: measure(on, control, confidence) for name, (on, control) in controls.items()}
-    off = [name for name, (on, control) in controls.items() if off_half(measure(on, control, CONTROL_CONFIDENCE))]
-    differences = [_beats(on, on.scores[signal], control, auroc.confidence) for on, control in controls.values()]
+    shown = {name: _control(name, *control, confidence) for name, control in controls.items()}
+    off = [name for name, control in controls.items() if off_half(_control(name, *control, CONTROL_CONFIDENCE))]
+    differences = [_beyond(name, signal, *control, auroc.confidence) for name, control in controls.items()]
     verdict = verdict_of(auroc, off, differences, exchangeable=c.exchangeable)
     strata = 1 if c.unit == "records" else clients
     return Finding(

@@ -427,6 +427,21 @@ def _interval(
     return replace(wald, low=low, high=high, how=f"exact binomial({wald.units})")
 
 
+def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = None) -> Interval:
+    """An interval of scores that a classifier gave each fold after learning from the others: wider, because the folds depend on each other.
+
+    Nadeau and Bengio (2003, Machine Learning 52:239): the variance is 1 + k / (k - 1) times the one of independent folds. Where the interval is of
+    a difference to such a score, `control` is that score's own, and only its part grows.
+    """
+    if interval.se == 0.0:
+        return interval
+    more = folds / (folds - 1) * (interval if control is None else control).se ** 2
+    reach = _quantile(interval.dof, interval.confidence) * math.sqrt(interval.se**2 + more)
+    lowest = 0.0 if control is None else -1.0
+    low, high = max(lowest, interval.value - reach), min(1.0, interval.value + reach)
+    return replace(interval, low=low, high=high, how=f"{interval.how}, cross-fitted")
+
+
 def _clopper_pearson(k: float, n: float, confidence: float) -> tuple[float, float]:
     """Exact binomial interval for k of n successes (Clopper and Pearson 1934); neither needs to be an integer."""
     tail = (1 - confidence) / 2

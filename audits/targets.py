@@ -45,7 +45,7 @@ class AttackedPrompts:
         return found
 
     def kinds(self, client: int) -> dict[str, str]:
-        """Every record that the models of a target were asked about, and what it is."""
+        """Every record that a target's models are judged by, and what it is; they may have been asked about more."""
         member = {True: "member", False: "held-out"}
         canary = {True: "canary", False: "left-out canary"}
         return (
@@ -148,6 +148,6 @@ def _pseudo(run: AttackedPrompts, model: ScoredModel, nonmembers: str) -> pd.Dat
     assert model.pseudo is not None
     k, asked = client_of(model), model.pseudo.index
     alike = run.canaries.get(k, ()) if nonmembers == "left-out canaries" else (*run.records[k], *run.reference[k])
-    if unknown := set(asked) - set(run.kinds(k)):
-        raise ValueError(f"pseudo must be indexed by the target's records, got {min(unknown, key=str)!r}.")
+    if not asked.isin(list(run.kinds(k))).any():
+        raise ValueError(f"pseudo must be indexed by the target's records, got {asked[0]!r}.")
     return model.pseudo[asked.isin(alike)]

@@ -44,12 +44,13 @@ WORDS = {
     "lira/offline": "LiRA (offline)",
     "rmia/online": "RMIA (online)",
     "rmia/offline": "RMIA (offline)",
-    "quantile": "quantile regression of the loss",
+    "quantile": "its confidence among shadow models without it",
     "quantile/difficulty": "the loss calibrated by the record's difficulty",
     "fedmia/1": "FedMIA-I",
     "fedmia/2": "FedMIA-II",
     "source": "source inference",
-    "cosine": "the cosine with the client's updates",
+    "cosine/mean": "the cosine with the client's updates",
+    "cosine/max": "the largest cosine with the client's updates",
     "slope": "the slope of the loss over rounds",
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attacks.threats import THREAT_MODELS
 from fedaudit.errors import InputError, nearest
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
@@ -76,7 +77,7 @@ def parse(text: str) -> Gate:
         raise InputError(
             f"--fail-if {text!r}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}"
         )
-    threats = ("released-model", "server", "owner")
+    threats = tuple(THREAT_MODELS)
     if threat and threat not in threats:
         raise InputError(
             f"--fail-if {text!r}: no threat model {threat}{nearest(threat, threats)}; there are {', '.join(threats)}"

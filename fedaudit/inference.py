@@ -12,7 +12,7 @@ import torch
 
 from attacks import bank, observe
 from attacks.base import Candidates, View
-from attacks.messages import losses
+from attacks.messages import Messages, losses
 from attacks.seen import Seen, Shadows, own_class
 from attacks.source import attribution
 from attacks.threats import THREAT_MODELS, refusal
@@ -30,13 +30,13 @@ CURVE = 11  # rounds of a loss trajectory
 
 @dataclass(frozen=True)
 class Job:
-    """One target of a trained cell and its adversaries: what a worker needs to attack."""
+    """Some targets of a trained cell and their adversaries: what a worker needs to attack."""
 
     method: Any
     transcript: Transcript
     recipe: Recipe | None  # of its shadow models
     views: Mapping[str, Mapping[str, Any]]  # threat model to its attacks with their parameters
-    asked: observe.Question
+    asked: Sequence[observe.Question]
     rounds: int  # whose messages are attacked
 
 
@@ -87,38 +87,46 @@ def trained_on(cell: Cell, federation: Any, client: int) -> set[str]:
     return used(method, [r.id for r in training], client=client, seed=cell.seed, rounds=rounds)
 
 
-def jobs_of(cell: Cell, federation: Any) -> list[Job]:
-    """Every target of a cell, with the attacks that each adversary can run."""
+def jobs_of(cell: Cell, federation: Any, targets: Sequence[int]) -> list[Job]:
+    """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share what is read once."""
     sizes = [len(client.training_records) for client in federation.clients]
     params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
     able = {view: [n for n, why in allowed(cell, view).items() if why is None] for view in THREAT_MODELS}
     views = {view: {name: params[name] for name in names} for view, names in able.items() if names}
     method, recipe = method_of(cell, sizes), recipe_of(cell, federation)
+    asked = [question for question in questions(cell, federation) if question.client in targets]
+    parts = [asked[i :: cell.plan.threads] for i in range(min(cell.plan.threads, len(asked)))]
     return [
-        Job(method, transcript_of(cell), recipe, views, asked, cell.plan.adversary.observed_rounds)
-        for asked in (questions(cell, federation) if views else ())
+        Job(method, transcript_of(cell), recipe, views, part, cell.plan.adversary.observed_rounds) for part in parts
     ]
 
 
-def attack(bench: Bench, job: Job) -> dict[str, dict[str, pd.DataFrame]]:
-    """By threat model the scores of a target's records: of the attacked model, of the controls ("base"), of models whose members the
+Tables = dict[str, pd.DataFrame]
+
+
+def attack(bench: Bench, job: Job) -> dict[int, dict[str, Tables]]:
+    """By target and threat model the scores of records: of the attacked model, of the controls ("base"), of models whose members the
     adversary knows ("pseudo"), and what else it computed ("facts"). An adversary without a model of the target is left out."""
-    attacker = _Attacker(bench, job)
-    found = {view: attacker.tables(view, attacks) for view, attacks in job.views.items()}
-    return {view: tables for view, tables in found.items() if tables}
+    found: dict[int, dict[str, Tables]] = {}
+    messages: dict[Any, Any] = {}
+    for asked in job.asked:
+        attacker = _Attacker(bench, job, asked, messages)
+        tables = {view: attacker.tables(view, attacks) for view, attacks in job.views.items()}
+        found[asked.client] = {view: of_view for view, of_view in tables.items() if of_view}
+    return found
 
 
 class _Attacker:
     """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked once."""
 
-    def __init__(self, bench: Bench, job: Job) -> None:
-        self.bench, self.job = bench, job
+    def __init__(self, bench: Bench, job: Job, asked: observe.Question, messages: dict[Any, Any]) -> None:
+        self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
         self._once: dict[Any, Any] = {}
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
         self.norms = any(plugin.gradients for plugin in wanted)
         self.rounds = job.rounds if any(plugin.needs for plugin in wanted) else 0
 
-    def tables(self, threat_model: str, attacks: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    def tables(self, threat_model: str, attacks: Mapping[str, Any]) -> Tables:
         whose = "released" if threat_model == "released-model" else "personal"
         seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms)
         if seen is None:
@@ -151,21 +159,26 @@ class _Attacker:
         return self._once[key]
 
     def _see(self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: bool) -> Seen | None:
-        asked, method = self.job.asked, self.job.method
+        asked, method, learner = self.asked, self.job.method, self.bench.learner
         candidates = Candidates({asked.client: asked.candidates}, {asked.client: asked.reference}, ())
-        view = View(transcript, threat_model, candidates)
-        return observe.see(view, method, self.bench.learner, asked, shadows=shadows, norms=norms, rounds=self.rounds)
+        view, key = View(transcript, threat_model, candidates), (threat_model, transcript.folder.path)
+        if view.gives("uploads") and key not in self._messages:
+            self._messages[key] = Messages(view, method, learner)
+        return observe.see(
+            view, method, learner, asked,
+            messages=self._messages.get(key), shadows=shadows, norms=norms, rounds=self.rounds,
+        )  # fmt: skip
 
     def _shadows(self, whose: str) -> Shadows | None:
         recipe = self.job.recipe
         if recipe is None:
             return None
-        trained = self._cached("bank", shadows_of, self.bench, recipe, self.job.asked.client)
+        trained = self._cached("bank", shadows_of, self.bench, recipe, self.asked.client)
         return self._cached((whose, "shadows"), self._asked, getattr(trained, whose), trained.member)
 
     def _asked(self, prompts: Any, member: Any) -> Shadows:
         norms = PSEUDO if self.norms else 0
-        return observe.ask(self.job.method, self.bench.learner, self.job.asked, prompts, member, norms=norms)
+        return observe.ask(self.job.method, self.bench.learner, self.asked, prompts, member, norms=norms)
 
     def _pseudo(self, made: Any, seen: Seen) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""
@@ -179,18 +192,18 @@ class _Attacker:
         job, recipe = self.job, self.job.recipe
         if recipe is None or recipe.twin is None:
             return None
-        transcript, k = recipe.simulated(recipe.twin), job.asked.client
+        transcript, k = recipe.simulated(recipe.twin), self.asked.client
         seen = self._see(threat_model, transcript, None, norms=False)
-        member = np.zeros(len(job.asked.records), bool)
-        member[: len(job.asked.candidates)] = bank.members(
+        member = np.zeros(len(self.asked.records), bool)
+        member[: len(self.asked.candidates)] = bank.members(
             self.bench, job.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin]
         )
         return None if seen is None else (seen, member)
 
     def _known(self, scores: dict[str, Any], member: Any) -> pd.DataFrame:
         """Scores of the target's own records whose membership the adversary knows."""
-        own = slice(0, len(self.job.asked.candidates) + len(self.job.asked.reference))
-        known = {"record": self.job.asked.records[own], "member": member[own]}
+        own = slice(0, len(self.asked.candidates) + len(self.asked.reference))
+        known = {"record": self.asked.records[own], "member": member[own]}
         return pd.DataFrame(known | {name: values[own] for name, values in scores.items()})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,22 +64,22 @@ def leakage(
 def _attack(
     cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
 ) -> dict[tuple[str, int], dict[str, pd.DataFrame]]:
-    """Tables by threat model and target; each target's are on disk before the next."""
-    jobs = {job.asked.client: job for job in inference.jobs_of(cell, workshop.federation)}
-    done = {k: f"scores-{k:03d}.json" for k in jobs}
-    todo = {k: job for k, job in jobs.items() if not folder.usable(done[k], progress.say)}
-    if todo:
+    """Tables by threat model and target; what is on disk is not computed again."""
+    done = {k: f"scores-{k:03d}.json" for k in targets(cell)}
+    todo = [k for k in done if not folder.usable(done[k], progress.say)]
+    if todo and (jobs := inference.jobs_of(cell, workshop.federation, todo)):
         executor = workshop.executor
-        with progress.stage(f"attacks on {cell.method}: {len(todo)} clients", len(todo)) as advance:
-            for k, found in zip(todo, executor.map(inference.attack, todo.values()), strict=True):
-                for threat_model, tables in found.items():
-                    for name, table in tables.items():
-                        folder.write_table(_file(k, threat_model, name), table)
-                folder.write_json(done[k], {threat_model: list(tables) for threat_model, tables in found.items()})
+        with progress.stage(f"attacks on {len(todo)} clients of {cell.method}", len(jobs)) as advance:
+            for found in executor.map(inference.attack, jobs):
+                for k, by_view in found.items():
+                    for threat_model, tables in by_view.items():
+                        for name, table in tables.items():
+                            folder.write_table(_file(k, threat_model, name), table)
+                    folder.write_json(done[k], {threat_model: list(tables) for threat_model, tables in by_view.items()})
                 advance()
     return {
         (threat_model, k): {name: folder.read_table(_file(k, threat_model, name)) for name in names}
-        for k in jobs
+        for k in done
         for threat_model, names in folder.read_json(done[k]).items()
     }
 
@@ -117,7 +118,14 @@ def _run(
         "group": {name: record.group for name, record in federation.records.items()},
     }
     unseen = AttackedPrompts(**parts, blind={})
-    return AttackedPrompts(**parts, blind=blind_controls(federation.records, rows(unseen), seed=0))
+    asked_rows = tuple((place, tuple(row.items())) for place, row in rows(unseen).items())
+    return AttackedPrompts(**parts, blind=_blind(federation, asked_rows))
+
+
+@functools.lru_cache(maxsize=1)
+def _blind(federation: Any, asked: tuple[Any, ...]) -> Any:
+    """The blind control knows no model: the cells of a plan share it."""
+    return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
 
 
 def _words(privacy: pd.DataFrame) -> Any:

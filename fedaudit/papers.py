@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.errors import InputError, nearest
-from fedaudit.plan import Plan, versions
+from fedaudit.plan import Plan, report_code
 from fedaudit.progress import Progress
 from fedaudit.store import claim, key_of
 
@@ -55,9 +55,7 @@ def draw(name: str, plans: Mapping[str, Plan], progress: Progress) -> Path:
         progress.say(f"{name}, {task}")
         reports[task] = run(plan, progress).report
     evidence: dict[str, Any] = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in plans.items()}
-    key = key_of(
-        {"cells": [c.analysis_key for p in plans.values() for c in p.cells], "versions": versions(("matplotlib",))}
-    )
+    key = key_of({"cells": [c.analysis_key for p in plans.values() for c in p.cells], **report_code()})
     out = next(iter(plans.values())).out
     folder = claim(out / "papers" / f"{name.replace(':', '-')}-{key[:8]}")
     with folder.lock(progress.say):

@@ -84,10 +84,7 @@ class Plan:
 
     @property
     def report_folder(self) -> Path:
-        code = _code("reports", "*.py", "*.html", "papers/*.csv")
-        key = key_of(
-            {"cells": [c.analysis_key for c in self.cells], "code": code, "versions": versions(REPORT_LIBRARIES)}
-        )
+        key = key_of({"cells": [c.analysis_key for c in self.cells], **report_code()})
         return (
             self.out
             / "reports"
@@ -162,7 +159,11 @@ class Cell:
         return {
             "training": self.training_key,
             "attack": {name: _fields(params) for name, params in self.plan.attacks.items()},
-            **({"adversary": _fields(self.plan.adversary)} if self.plan.learner == "prompts" else {}),
+            **(
+                {"adversary": _fields(self.plan.adversary)}
+                if self.plan.learner == "prompts" and self.plan.attacks
+                else {}
+            ),
             "audit": {name: _fields(params) for name, params in self.plan.audits.items()},
             "code": [_code("attacks", "*.py"), _code("audits", "*.py")],
         }
@@ -204,6 +205,11 @@ class Cell:
     @property
     def variant(self) -> Variant | None:
         return self.plan.methods[self.method]
+
+
+def report_code() -> dict[str, Any]:
+    """What a report's pages depend on beside their evidence."""
+    return {"code": _code("reports", "*.py", "*.html", "papers/*.*"), "versions": versions(REPORT_LIBRARIES)}
 
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:

@@ -154,6 +154,11 @@ def read_evidence(cell: Cell) -> Any:
     setting = cell.setting | {
         "attack": cell.analysis_description["attack"],
         "audit": cell.analysis_description["audit"],
+        **(
+            {"adversary": cell.analysis_description["adversary"]}
+            if cell.plan.learner == "prompts" and cell.plan.attacks
+            else {}
+        ),
         "keys": {"training": cell.training_key, "analysis": cell.analysis_key},
         "versions": cell.training_description["versions"],
         "fedaudit": __version__,

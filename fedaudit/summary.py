@@ -10,6 +10,7 @@ from typing import Any
 from reports.words import short
 
 Finding = dict[str, Any]
+FEW = 3  # attacks whose rows fit beside each other
 SPLITS = ("local", "neighbour", "overall")
 
 
@@ -91,42 +92,48 @@ def _epsilon(value: float | str) -> str:
 
 
 def _show_membership(console: Any, rows: Sequence[Finding], attack: str | None) -> None:
-    """The AUROC rows against held-out records, and the verdict of each threat model's headline."""
+    """The AUROC rows against held-out records and canaries, with their verdicts; of many attacks only the best, corrected for picking it."""
     from rich import box
     from rich.table import Table
 
     seeds = sorted({f["seed"] for f in rows})
     several = len({f["method"] for f in rows}) > 1
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"{attack}: members against held-out records of the same clients, seed {seeds[0]}"
-    )
+    shown = _shown([f for f in rows if f["seed"] == seeds[0]])
+    title = f"{attack}: members against held-out records of the same clients, seed {seeds[0]}"
+    if best := max((f["best_of"] or 0 for f in shown), default=0):
+        title = f"the best of up to {best} attacks, its interval corrected for picking it; {title}"
+    table = Table(box=box.SIMPLE_HEAD, title=title)
     for name in (["method"] if several else []) + ["adversary", "model", "members", "score"]:
         table.add_column(name)
     for name in (f"AUROC [{100 * rows[0]['confidence']:g} %]", "base model", "blind", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
-    for f in rows:
-        if f["seed"] != seeds[0] or f["nonmembers"] != "held-out" or not f["headline"]:
-            continue
+    for f in shown:
         cells = [f["method"]] if several else []
-        cells += [f["threat_model"], f["way"], f["population"], f["signal"], _interval(f["value"], f["low"], f["high"])]
-        cells += [_number(f["base_value"]), _number(f["blind_value"]), f["verdict"]]
+        cells += [f["threat_model"], f["way"], f["population"], f["signal"]]
+        cells += [f["status"] if f["value"] is None else _interval(f["value"], f["low"], f["high"])]
+        cells += [_number(f["base_value"]), _number(f["blind_value"]), f["verdict"] or "n/a"]
         table.add_row(*cells)
     console.print(table)
     if len(seeds) > 1:
-        _spread(console, rows, seeds)
+        _spread(console, rows, shown)
 
 
-def _spread(console: Any, rows: Sequence[Finding], seeds: Sequence[int]) -> None:
-    for f in rows:
-        if f["seed"] == seeds[0] and f["nonmembers"] == "held-out" and f["headline"]:
-            same = [
-                g["value"]
-                for g in rows
-                if all(g[k] == f[k] for k in ("method", "threat_model", "way", "population", "nonmembers", "signal"))
-            ]
-            if len(same) > 1:
-                label = f"{f['method']} {f['threat_model']} {f['way']} {f['population']} {f['signal']}"
-                console.print(f"{label}: {mean(same):.3f} over {len(same)} seeds, sd {stdev(same):.3f}")
+def _shown(rows: Sequence[Finding]) -> list[Finding]:
+    """Headline rows of a few attacks, or of many the best one of each place."""
+    coin = [f for f in rows if f["nonmembers"] in ("held-out", "left-out canaries")]
+    best = [f for f in coin if f["best_of"]]
+    return best if any(f["best_of"] > FEW for f in best) else [f for f in coin if f["headline"]]
+
+
+def _spread(console: Any, rows: Sequence[Finding], shown: Sequence[Finding]) -> None:
+    """Mean and standard deviation over seeds. The best attack may be another one in each."""
+    place = ("method", "threat_model", "way", "population", "nonmembers")
+    for f in shown:
+        kind = ("best_of",) if f["best_of"] else ("signal", "best_of")
+        same = [g["value"] for g in rows if all(g[k] == f[k] for k in (*place, *kind)) and g["value"] is not None]
+        if len(same) > 1:
+            label = " ".join(f[k] for k in place[:4]) + (" best" if f["best_of"] else f" {f['signal']}")
+            console.print(f"{label}: {mean(same):.3f} over {len(same)} seeds, sd {stdev(same):.3f}")
 
 
 def _interval(value: float, low: float, high: float) -> str:

@@ -48,11 +48,11 @@ NAMES = {
     "lira": "LiRA",
     "rmia": "RMIA",
     "gradnorm": "gradient norm",
-    "fedmia": "FedMIA",
     "cosine": "update cosine",
     "source": "source inference",
     "slope": "loss slope",
 }
+WHOLE = {"fedmia/1": "FedMIA-I", "fedmia/2": "FedMIA-II"}  # signals that are not called by their parts
 METRICS = {
     "loss": "loss (nats per token)",
     "bleu4": "BLEU-4",
@@ -85,6 +85,8 @@ def draw(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[
 
 def parts(signal: str) -> tuple[str, int | None, str]:
     """Name with order, K in percent or None, and token slice of "renyi/2/10/caption", "mink/20/caption", "loss/caption"."""
+    if signal in WHOLE:
+        return WHOLE[signal], None, ""
     kind, *rest = signal.split("/")
     share = int(rest.pop(-2)) if kind in ("renyi", "mink", "minkpp") and len(rest) > 1 else None
     piece = rest.pop() if rest else ""

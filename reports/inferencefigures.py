@@ -55,6 +55,9 @@ def draw(found: Sequence[Variant], shown: Sequence[Variant], signal: str | None)
     """Figures of one score, with captions, by name; those without a row are left out. `found` are all runs, `shown` those that fit into a figure."""
     titles = [v.title for v in shown]
     tables = {name: joined([replace(v.evidence[0], method=v.title) for v in shown], name) for name in TABLES}
+    tables["scores"] = tables["scores"][
+        tables["scores"].kind.isin(("member", "held-out"))
+    ]  # the only ones that are drawn
     drawn = figures.draw(tables, titles, [signal] if signal else [])
     own: list[tuple[str, str, Callable[[], Plot]]] = [
         ("leakage-epsilon", "Accuracy, and success of the attack, against epsilon", lambda: _against(found, signal)),
@@ -132,9 +135,7 @@ def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
                 line["round"], line.loss, color=GREY, linewidth=0.8, zorder=1, label="most exposed members, one by one"
             )
         for kind, line in part[part.record == "mean"].groupby("kind", sort=False):
-            panel.plot(
-                line["round"], line.loss, **_kind(str(kind), methods, method), label=_kind_name(str(kind), method)
-            )
+            panel.plot(line["round"], line.loss, **_kind(str(kind), methods, method))
         panel.set(title=f"{method} · {client}", xlabel="rounds completed")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.tick_params(labelbottom=True, labelleft=True)

@@ -171,7 +171,8 @@ ATTACK_WAYS = {"prompt-user": "prompt", "released-model": "final", "server": "re
 THREAT_GAIN = {"prompt-user": 0.10, "released-model": 0.02, "server": 0.14, "owner": 0.12}
 TARGETS = CLIENTS[:2]
 LABELS = {client: [f"glyph {10 * k + i}" for i in range(4)] for k, client in enumerate(TARGETS)}
-REASONS = ("alone in its class", "labelled as another class")
+KINDS = ("member", "held-out", "canary", "left-out canary")
+REASONS = ("In the top tenth of 3 of 7 attacks; loss 0.31.", "By its score.")
 WIDTH = 0.055  # half the interval of an AUROC
 COUNT = {"members": 142, "nonmembers_n": 146, "clients": 2}
 
@@ -192,44 +193,42 @@ def attacked(e: Evidence, *attacks: str, pictures: bool = True) -> Evidence:
     epsilon = float(e.setting["privacy"]["epsilon"])
     rng = np.random.default_rng([e.seed, len(names)])
     findings = [
-        asdict(f) | {"best_of": best}
+        asdict(f)
         for threat in ATTACK_WAYS
         for population, others in (
             ("own members", "held-out"),
             ("own members", "other clients"),
             ("canaries", "left-out canaries"),
         )
-        for f, best in about_attacks(e, threat, population, others, able(threat, names), epsilon)
+        for f in about_attacks(e, threat, population, others, able(threat, names), epsilon)
     ]
     tables = attack_tables(e, names, epsilon, rng)
     if not pictures:
         tables.pop("exposed")
     label = names[0] if len(names) == 1 else "all"
-    setting = e.setting | {"attack": {"name": label, "shadows": 50, "targets": len(TARGETS)}}
+    setting = e.setting | {"attack": {a: {} for a in names}, "adversary": {"targets": 0, "shadows": 50}}
     return replace(e, attack=label, findings=findings + e.findings, tables=e.tables | tables, setting=setting)
 
 
 def about_attacks(
     e: Evidence, threat: str, population: str, others: str, attacks: list[str], epsilon: float
-) -> list[tuple[Finding, int | None]]:
-    """Findings of every score, and of the best attack where there are several."""
-    rows: list[tuple[Finding, int | None]] = []
+) -> list[Finding]:
+    """Findings of every attack's headline score, and of the best attack where there are several."""
+    rows = []
     for attack in attacks:
-        for i, signal in enumerate(ATTACKS[attack]):
-            value = leak_of(threat, attack, epsilon, e.seed) - 0.01 * i + (0.2 if population == "canaries" else 0.0)
-            rows += [(f, None) for f in one_score(e, threat, population, others, attack, signal, value, i == 0)]
+        value = leak_of(threat, attack, epsilon, e.seed) + (0.2 if population == "canaries" else 0.0)
+        rows += one_score(e, threat, population, others, attack, value)
     if len(attacks) > 1:
-        best = max((f for f, _ in rows if f.metric == "auroc"), key=lambda f: f.value or 0.0)
-        rows.append((judged(best, 1.5 * WIDTH, f"the best of {len(attacks)} attacks, {best.signal}"), len(attacks)))
+        best = replace(rows[0], headline=False, best_of=len(attacks))  # the first is the strongest
+        rows.append(judged(best, 1.5 * WIDTH, f"{best.signal}, the best of {len(attacks)} attacks"))
     return rows
 
 
-def one_score(
-    e: Evidence, threat: str, population: str, others: str, attack: str, signal: str, value: float, headline: bool
-) -> list[Finding]:
+def one_score(e: Evidence, threat: str, population: str, others: str, attack: str, value: float) -> list[Finding]:
+    signal = ATTACKS[attack][0]
     start = Finding(
         method=e.method, attack=attack, task=e.task, seed=e.seed, threat_model=threat, way=ATTACK_WAYS[threat], population=population,
-        nonmembers=others, signal=signal, headline=headline, metric="auroc", value=value, low=None, high=None, confidence=0.95, **COUNT,
+        nonmembers=others, signal=signal, headline=True, metric="auroc", value=value, low=None, high=None, confidence=0.95, **COUNT,
         interval="clustered DeLong", base_value=0.503, base_low=0.448, base_high=0.558, blind_value=0.496, blind_low=0.441, blind_high=0.551,
         detectable=0.558, base_note=None, claimed="0.1", provable="0.16",
     )  # fmt: skip
@@ -276,7 +275,6 @@ def attack_tables(
     """All tables that a full audit leaves."""
     first = ATTACKS[attacks[0]][0]
     records = records_table(attacks, epsilon, rng)
-    kinds = {"member": "member", "held-out": "held-out"}
     rows: dict[str, list[tuple[Any, ...]]] = {
         "curves": [
             (t, way, "own members", "held-out", first, x, y, 0.6 * y, min(1.0, 1.6 * y), 1 / 146)
@@ -304,7 +302,7 @@ def attack_tables(
             if i < j
         ],
         "trajectories": trajectory_rows(records, epsilon),
-        "attribution": [(client, kind, 0.4 - 0.1 * (kind != "member"), 0.3, 0.52, 71, 0.25) for client in TARGETS for kind in kinds],
+        "attribution": [(client, kind, 0.4 - 0.1 * (kind != "member"), 0.3, 0.52, 71, 0.25) for client in TARGETS for kind in KINDS[:2]],
         "refused": [
             (attack, t, f"the threat model {t} does not see uploads (these do: server)")
             for t in ATTACK_WAYS
@@ -313,7 +311,7 @@ def attack_tables(
         ],
         "canaries": [(kind, 17, 16, 100, 3.49, 1e-5, 0.7) for kind in ("mislabelled", "out of distribution", "natural")],
         "exposed": [
-            (i + 1, r["record"], r["client"], r[first], r["percentile"], r["label"], REASONS[i % 2], png(i))
+            (i + 1, r["record"], r["client"], r["exposure"], r["percentile"], r["label"], REASONS[i % 2], png(i))
             for i, r in enumerate(top_members(records).to_dict("records"))
         ],
     }  # fmt: skip
@@ -322,40 +320,49 @@ def attack_tables(
     found["cells"] = found["cells"].assign(
         simultaneous_low=found["cells"].low - 0.03, simultaneous_high=found["cells"].high + 0.03
     )
-    return found | {"records": records, "scores": records.drop(columns=["label", "member", "rank", "percentile"])}
+    scores = records[records.kind != "reference"].drop(columns=["label", "member", "rank", "percentile", "exposure"])
+    return found | {"records": records.drop(columns="exposure"), "scores": scores}
 
 
 def records_table(attacks: tuple[str, ...], epsilon: float, rng: np.random.Generator) -> pd.DataFrame:
-    """24 members and as many held-out records of every target; members score higher by what the attack gains."""
+    """24 members and as many held-out records of every target, 4 reference records without a rank; members score higher by what the attack gains."""
     frames = []
+    n, m = 48, 52
+    kind = np.array(["member", "held-out"] * 24 + ["reference"] * 4)
     for threat, way in ATTACK_WAYS.items():
         for client in TARGETS:
-            n = 48
-            member = np.arange(n) % 2 == 0
             shift = 4 * (leak_of(threat, attacks[0], epsilon) - 0.5)
-            drawn = {s: rng.normal(size=n) + shift * member for a in able(threat, attacks) for s in ATTACKS[a]}
+            drawn = {
+                s: rng.normal(size=m) + shift * (kind == "member") for a in able(threat, attacks) for s in ATTACKS[a]
+            }
             who = {
                 "threat_model": threat,
                 "way": way,
                 "client": client,
-                "record": [f"{client}-{i:03d}" for i in range(n)],
+                "record": [f"{client}-{i:03d}" for i in range(m)],
             }
-            labels = [LABELS[client][i % 4] for i in range(n)]
-            kind = np.where(member, "member", "held-out")
-            frames.append(pd.DataFrame(who | {"label": labels, "kind": kind, "member": member} | drawn))
-    table = pd.concat(frames, ignore_index=True)
-    scores = table[ATTACKS[attacks[0]][0]].groupby([table.threat_model])
-    rank = scores.rank(ascending=False, method="first").astype(int)
-    return table.assign(rank=rank, percentile=100 * scores.rank(pct=True))
+            share = pd.Series(drawn[ATTACKS[attacks[0]][0]][:n]).rank(pct=True).reindex(range(m))
+            held_out = np.sort(share[kind == "held-out"])
+            below = 100 * np.searchsorted(held_out, share, "left") / len(held_out)
+            own = {
+                "label": [LABELS[client][i % 4] for i in range(m)],
+                "kind": kind,
+                "member": kind == "member",
+                "rank": share.rank(ascending=False),
+                "percentile": np.where(share.notna(), below, np.nan),
+                "exposure": share,
+            }
+            frames.append(pd.DataFrame(who | own | drawn))
+    return pd.concat(frames, ignore_index=True)
 
 
 def top_members(records: pd.DataFrame) -> pd.DataFrame:
     own = records[records.member & (records.threat_model == "prompt-user")]
-    return own.sort_values("rank").head(6)
+    return own.sort_values(["exposure", "record"], ascending=[False, True]).head(6)
 
 
 def classes_rows(attack: str, epsilon: float, seed: int) -> list[tuple[Any, ...]]:
-    """Success is the AUROC's gain halved; classes stand 2 points apart, the mean of all clients is `success_of`."""
+    """Success is the AUROC's gain halved; classes stand 2 points apart around `success_of`."""
     rows: list[tuple[Any, ...]] = []
     for threat, way in ATTACK_WAYS.items():
         mean = success_of(threat, attack, epsilon, seed)
@@ -376,7 +383,6 @@ def classes_rows(attack: str, epsilon: float, seed: int) -> list[tuple[Any, ...]
                 for i, label in enumerate(LABELS[client])
             ]
             rows.append((threat, way, client, "mean", ATTACKS[attack][0], mean, mean - 0.07, mean + 0.07, 72, 72))
-        rows.append((threat, way, "mean", "mean", ATTACKS[attack][0], mean, mean - 0.05, mean + 0.05, 144, 144))
     return rows
 
 
@@ -388,7 +394,9 @@ def trajectory_rows(records: pd.DataFrame, epsilon: float) -> list[tuple[Any, ..
     """Loss falls for everybody; without noise further for members."""
     gap = 0.8 if math.isinf(epsilon) else 0.02
     ends = [
-        ("mean", client, kind, 1.2 + gap * (kind != "member")) for client in TARGETS for kind in ("member", "held-out")
+        ("mean", client, kind, 1.2 + gap * (kind not in ("member", "canary")) + 0.3 * ("canary" in kind))
+        for client in TARGETS
+        for kind in KINDS
     ]
     ends += [
         (r, c, "member", 0.6 + 0.2 * i)

@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 from audits.comparisons import ScoredModel
 from audits.exposure import CLASSES, exposure
+from audits.membership import Params, prompt_membership
 from audits.stratified import accuracy_at
 from audits.targets import HELD, AttackedPrompts, rows
 from fedaudit.tasks.base import Record
@@ -128,6 +129,11 @@ def test_agreement_by_hand():
     assert (same["spearman"], same["overlap"]) == (pytest.approx(1.0), 1.0)
     (flat,) = tables(by_hand(SHADOW, [1] * 8))["agreement"].to_dict("records")
     assert math.isnan(flat["spearman"])
+    assert flat["overlap"] == pytest.approx(flat["chance"])  # any record may be in the top of a constant score
+    (tied,) = tables(by_hand([2, 1, 1, 0, 2, 2, 0, 0], [3, 1, 2, 0, 3, 1, 0, 0]))["agreement"].to_dict("records")
+    assert tied["overlap"] == pytest.approx(
+        1 / 3 * 1 / 2 * 2
+    )  # m0 and x0: each in the one with 1/3, in the other with 1/2
 
 
 def test_agreement_is_the_mean_of_the_targets():
@@ -163,6 +169,14 @@ def test_exposed_members_and_the_reason():
         "In the top tenth of 0 of 2 attacks; loss 0.50, where models trained with it have 0.60 and models trained without it 0.90.",
     ]
     assert Image.open(io.BytesIO(found.png[0])).size == (256, 192)
+
+
+def test_a_constant_score_has_no_top():
+    found = tables(by_hand(SHADOW, [1] * 8))["exposed"]
+    assert found.reason.str.split(" attacks").str[0].tolist() == [
+        "In the top tenth of 1 of 2",
+        "In the top tenth of 0 of 2",
+    ]
 
 
 def test_reasons_without_shadows_or_facts():
@@ -219,6 +233,22 @@ def test_changing_the_truth_changes_no_rank():
     run = made_up(5, leak=4.0)
     swapped = changed(run, truth={r: not used for r, used in run.truth.items()})
     assert tables(run)["records"]["rank"].equals(tables(swapped)["records"]["rank"])
+
+
+def test_records_that_are_neither_members_nor_held_out_count_nowhere():
+    """A training record that was in no batch is left out of `records`; every model was asked about it all the same."""
+    run = made_up(7, leak=4.0, each=30)
+    gone = {r for k in run.records for r in run.records[k][:20]}
+    less = changed(run, records={k: [r for r in own if r not in gone] for k, own in run.records.items()},
+                   others={k: [r for r in own if r not in gone] for k, own in run.others.items()})  # fmt: skip
+    rest = with_scores(with_scores(less, lambda t: t[~t.index.isin(gone)]), lambda t: t[~t.index.isin(gone)], "pseudo")
+    for name, table in tables(less).items():
+        pd.testing.assert_frame_equal(table, tables(rest)[name])
+    found = [
+        prompt_membership(one, Params(), names={"method": "m", "task": "t", "seed": 0}, epsilon={})
+        for one in (less, rest)
+    ]
+    assert found[0] == found[1]
 
 
 def test_tables_survive_the_disk(tmp_path):

@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from reports.against import against_epsilon
 from reports.evidence import OF_PROMPTS, TABLES
-from reports.papers.dpfpl_figure3 import Figure3Run, figure3, reading
+from reports.papers import dpfpl_figure3
 from reports.report import Evidence
 from reports.success import headline, with_leakage
 from reports.variants import variants
@@ -134,7 +135,7 @@ def test_same_bytes_in_another_process(one: dict[str, bytes]) -> None:
 def test_every_auroc_stands_beside_its_controls_and_thresholds(one: dict[str, bytes]) -> None:
     rows = [row[1:] for row in Reader(one["index.html"]).rows]
     aurocs = [f for f in PAIR[0].findings if f["metric"] == "auroc" and not f["best_of"]]
-    assert len(aurocs) == 3 * (3 * 8 + 11)  # populations; lira and fedmia have two scores each
+    assert len(aurocs) == 3 * (3 * 7 + 9)  # populations; attacks by threat model
     for f in aurocs:
         numbers = with_interval(f["value"], f["low"], f["high"])
         base = f["base_note"] or with_interval(f["base_value"], f["base_low"], f["base_high"])
@@ -153,15 +154,15 @@ def test_blocks_say_who_the_non_members_are(one: dict[str, bytes]) -> None:
     coin = "server, rebuilt: canaries (142, 2 clients) against left-out canaries (146)"
     assert f"{coin} · a fair coin before training said which were inserted" in blocks
     washed = [a for tag, a in reader.elements if tag == "tbody" and a.get("class") == "novel"]
-    assert len(washed) == 2 * 4  # other clients alone, under four threat models, headlines and siblings
+    assert len(washed) == 4  # other clients alone, under four threat models
 
 
 def test_the_best_of_many_attacks_is_quoted_with_its_corrected_interval(one: dict[str, bytes]) -> None:
     value = leak_of("prompt-user", "shadow", INF)
     wide = with_interval(value, value - 1.5 * WIDTH, value + 1.5 * WIDTH)
     reader = Reader(one["index.html"])
-    assert f"● Leak: whoever is prompt-user scores AUROC {wide} by the best of 7 attacks, shadow." in reader.text
-    alone = "The best of 7 attacks, its interval corrected for picking it. Each alone, not corrected: 6 leak, 1 no leak found."
+    assert f"● Leak: whoever is prompt-user scores AUROC {wide} by shadow, the best of 7 attacks." in reader.text
+    alone = "Each of the 7 attacks alone, its interval not corrected for their number: 6 leak, 1 no leak found."
     assert alone in reader.text
     assert "Best of 9 attacks shadow models; corrected for picking it" in [row[0] for row in reader.rows if row]
 
@@ -170,7 +171,7 @@ def test_a_single_leak_does_not_overrule_the_corrected_best() -> None:
     best = single(best_of=3, verdict="no leak found", sentence="No leak found: best of three.")
     text = page_of(single(), best).text
     assert "○ No leak found: best of three." in text
-    assert "Each alone, not corrected: 1 leak." in text
+    assert "Each of the 3 attacks alone, its interval not corrected for their number: 1 leak." in text
     assert "○ No leak found: best of three." not in page_of(single(), best | {"nonmembers": "other clients"}).text
 
 
@@ -271,13 +272,12 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
     top = records[records.threat_model == "prompt-user"].sort_values("rank").iloc[0]
     line = next(row for row in rows if row[:2] == ["1", top.record])
     assert line[2:6] == [top.client, top.label, top.kind, f"{top.percentile:.1f}"]
+    assert not any("reference" in row for row in rows)  # they rank nowhere
     assert line[6:8] == [f"{top.shadow:.3g}", f"{top['lira/online']:.3g}"]
     assert len(line) == 6 + 8  # every score that a prompt-user can have
-    shots = PAIR[0].tables["exposed"]
-    assert (
-        f"1. {shots.record[0]}, {shots.client[0]}. Alone in its class. It scores {shots.score[0]:.2f}, above"
-        in reader.text
-    )
+    shot = PAIR[0].tables["exposed"].iloc[0]
+    said = f"1. {shot.record}, {shot.client}. {shot.reason} Exposure {shot.score:.2f}, above {shot.percentile:.1f} % of the client's held-out"
+    assert said in reader.text
     agreement = next(row for row in rows if row[0] == "LiRA, online" and len(row) == 8)
     assert agreement[1:4] == ["0.80 55.0 %", "·", "0.80 55.0 %"]
     assert "prompt-user, prompt; by chance the lists share 10.0 %" in reader.text
@@ -285,6 +285,13 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
     assert ["mislabelled", "17", "16", "100", "3.49", "1e-05", "70.0 %"] in rows
     refused = ["fedmia", "owner", "the threat model owner does not see uploads (these do: server)"]
     assert rows.count(refused) == 1  # both runs say the same
+
+
+def test_canaries_too_few_to_show_anything() -> None:
+    e = bare(PAIR[0], "canaries")
+    e.tables["canaries"] = e.tables["canaries"].head(1).assign(number=2, ceiling=0.0, needed=math.inf)
+    row = next(row for row in Reader(built([e])["index.html"]).rows if row[:1] == ["mislabelled"])
+    assert row[3:] == ["2", "0.00", "1e-05", "out of reach"]
 
 
 def test_runs_that_differ_are_named() -> None:
@@ -306,16 +313,43 @@ def test_figures_hold_their_rows(pair: dict[str, bytes]) -> None:
         assert against.value[level, "auroc"] == pytest.approx(leak_of("prompt-user", "shadow", epsilon))
         assert against.value[level, "success"] == pytest.approx(100 * success_of("prompt-user", "shadow", epsilon))
         assert against.value[level, "local"] == pytest.approx(accuracy_of("dpfpl", epsilon, "local", 0, 8, True))
-    assert against.down["0.1", "success"] == pytest.approx(5)
+    assert against.down["0.1", "success"] == pytest.approx(7 / math.sqrt(2))  # two clients
     classes = figure(pair, "classes")
     assert set(classes.method) == {"DP-FPL, no noise", "DP-FPL, ε 0.1"}
     assert len(classes) == 2 * len(PAIR[0].tables["classes"])
     assert len(figure(pair, "trajectories")) == sum(len(e.tables["trajectories"]) for e in PAIR)
     words = [e.text or "" for e in ElementTree.fromstring(pair["figures/classes.svg"]).iter() if e.tag.endswith("text")]
     ticks = [word for word in words if " · " in word]
-    assert ticks[:2] == ["all clients · mean", "client-00 · mean"]
+    assert ticks[:2] == ["client-00 · mean", "client-00 · glyph 0"]
     roc = [e.text or "" for e in ElementTree.fromstring(pair["figures/roc.svg"]).iter() if e.tag.endswith("text")]
     assert roc.count("DP-FPL, ε 0.1") == 1  # one legend for all panels
+
+
+def test_bars_reach_as_far_as_the_intervals() -> None:
+    found = [with_leakage(v, "shadow") for v in variants([bare(e, "classes") for e in PAIR])]
+    drawn = against_epsilon(found, ["dpfpl"], ["local", "success"])
+    assert drawn is not None
+    panel = drawn[0].axes[1]
+    bars = [np.ptp(segment[:, 1]) for c in panel.collections for segment in c.get_segments()]
+    assert bars == pytest.approx([2 * 7 / math.sqrt(2)] * 2)
+    low, high = panel.get_ylim()
+    assert low <= 40
+    assert high >= 62
+    assert any(line.get_ydata()[0] == 50 for line in panel.lines)  # guessing
+
+
+def test_canaries_have_lines_of_their_own(pair: dict[str, bytes]) -> None:
+    words = [e.text for e in ElementTree.fromstring(pair["figures/trajectories.svg"]).iter() if e.tag.endswith("text")]
+    names = {"most exposed members, one by one", "held-out, mean", "left-out canary, mean"}
+    names |= {f"{kind}, mean (DP-FPL, {noise})" for kind in ("member", "canary") for noise in ("no noise", "ε 0.1")}
+    assert names <= set(words)
+
+
+def test_histograms_leave_room_for_what_they_show() -> None:
+    e = bare(attacked(prompt_evidence("dpfpl"), "shadow"), "scores")
+    strange = e.tables["scores"].head(9).assign(kind="other client", shadow=1e9)
+    files = built([replace(e, tables=e.tables | {"scores": pd.concat([e.tables["scores"], strange])})])
+    assert figure(files, "scores-shadow").high.max() < 10
 
 
 def test_accuracy_against_epsilon_is_drawn_once(pair: dict[str, bytes]) -> None:
@@ -355,7 +389,9 @@ def test_one_run_may_lack_what_another_has() -> None:
 
 def test_figures_and_tables_take_degenerate_rows() -> None:
     e = attacked(prompt_evidence("dpfpl", 0.1), "shadow", "loss")
-    odd = {name: table.copy() for name, table in e.tables.items()}
+    names = "records scores classes agreement curves trajectories attribution privacy noise".split()
+    odd = {name: e.tables[name].copy() for name in names}
+    odd |= {n: t[t.threat_model == "prompt-user"] for n, t in odd.items() if n != "privacy" and "threat_model" in t}
     odd["records"]["loss"] = np.nan
     odd["scores"]["shadow"] = 1.0
     odd["classes"].loc[::2, ["success", "low", "high"]] = np.nan
@@ -418,49 +454,42 @@ def test_leakage_as_scores_of_variants() -> None:
     rates = [100 * success_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
     assert leaking["success"].value == pytest.approx(mean(rates))
     assert leaking["success"].sd == pytest.approx(stdev(rates))
-    assert (leaking["success"].low, leaking["success"].high) == (
-        pytest.approx(rates[0] - 5),
-        pytest.approx(rates[0] + 5),
-    )
+    width = 7 / math.sqrt(2)  # that of two clients with 7 each, joined by square-and-add
+    assert leaking["success"].low == pytest.approx(rates[0] - width)
+    assert leaking["success"].high == pytest.approx(rates[0] + width)
     assert leaking["auroc"].seeds == {s: pytest.approx(leak_of("prompt-user", "shadow", 0.1, s)) for s in (0, 1)}
     assert set(with_leakage(v, "cosine").scores) == set(v.scores)
     each = cells[0].tables["classes"]
-    own = replace(cells[0], tables={"classes": each[each.client != "mean"]})
-    score = with_leakage(variants([own])[0], "shadow").scores["success"]
-    assert (round(score.value, 9), score.low, score.high) == (
-        round(rates[0], 9),
-        None,
-        None,
-    )  # two clients, no joint interval
     alone = replace(cells[0], tables={"classes": each[each.client == TARGETS[0]]})
     assert with_leakage(variants([alone])[0], "shadow").scores["success"].low == pytest.approx(rates[0] - 7)
+    unknown = replace(cells[0], tables={"classes": each.assign(success=math.nan)})
+    assert "success" not in with_leakage(variants([unknown])[0], "shadow").scores
 
 
-def sweep(task: str, seeds: int = 1, **more: Any) -> Figure3Run:
+def sweep(seeds: int = 1) -> list[Evidence]:
     levels = (INF, 0.4, 0.1, 0.01)
-    cells = [attacked(prompt_evidence("dpfpl", e, s, **more), "shadow") for e in levels for s in range(seeds)]
-    return Figure3Run(task, [bare(e, "classes") for e in cells])
+    return [bare(attacked(prompt_evidence("dpfpl", e, s), "shadow"), "classes") for e in levels for s in range(seeds)]
 
 
-def drawn(*runs: Figure3Run) -> dict[str, bytes]:
+def drawn(evidence: dict[str, list[Evidence]]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    figure3(runs, files.__setitem__)
+    dpfpl_figure3.build(evidence, files.__setitem__)
     return files
 
 
 def test_figure_3_over_tasks() -> None:
-    runs = [sweep("glyphs, neon", 2), sweep("glyphs, plain", 2)]
-    files = drawn(*runs)
+    given = {"symbols in neon": sweep(2), "symbols in dots": sweep(2)}
+    files = drawn(given)
     assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
-    assert files == drawn(*runs)
+    assert files == drawn(given)
     data = pd.read_csv(io.BytesIO(files["figure3.csv"]), keep_default_na=False).set_index(
         ["task", "epsilon", "quantity"]
     )
     assert len(data) == 2 * 4 * 4
     success = [100 * success_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
-    assert data.value["glyphs, plain", "0.1", "success"] == pytest.approx(mean(success))
-    assert data.up["glyphs, plain", "0.1", "success"] == pytest.approx(stdev(success))
-    assert data.value["glyphs, neon", "none", "neighbour"] == pytest.approx(
+    assert data.value["symbols in dots", "0.1", "success"] == pytest.approx(mean(success))
+    assert data.up["symbols in dots", "0.1", "success"] == pytest.approx(stdev(success))
+    assert data.value["symbols in neon", "none", "neighbour"] == pytest.approx(
         accuracy_of("dpfpl", INF, "neighbour", 0, 8, True) + 0.5
     )
     reader = Reader(files["index.html"])
@@ -487,13 +516,14 @@ def test_figure_3_over_tasks() -> None:
 
 
 def rated(*successes: tuple[float, float]) -> str:
-    """What is read from success rates (in percent) with half their interval, at no noise, epsilon 0.4 and 0.1."""
+    """What is read from success rates (in percent) with half their interval over both clients, at no noise, epsilon 0.4 and 0.1."""
     cells = []
     for epsilon, (value, width) in zip((INF, 0.4, 0.1), successes, strict=True):
         e = bare(attacked(prompt_evidence("dpfpl", epsilon), "shadow"), "classes")
-        numbers = {"success": value / 100, "low": (value - width) / 100, "high": (value + width) / 100}
+        each = width * math.sqrt(2)
+        numbers = {"success": value / 100, "low": (value - each) / 100, "high": (value + each) / 100}
         cells.append(replace(e, tables={"classes": e.tables["classes"].assign(**numbers)}))
-    return reading([with_leakage(v, "shadow") for v in variants(cells)])
+    return dpfpl_figure3.reading([with_leakage(v, "shadow") for v in variants(cells)])
 
 
 def test_figure_3_in_words() -> None:
@@ -501,21 +531,24 @@ def test_figure_3_in_words() -> None:
     assert rated((80, 5), (54, 5), (49, 5)).startswith(
         "The attack beats guessing without noise, and with none of the epsilons."
     )
+    assert rated((52, 5), (60, 5), (49, 5)).startswith(
+        "The attack beats guessing with ε 0.4, though not without noise: read it as chance."
+    )
     assert rated((52, 5), (51, 5), (30, 5)).startswith("The attack beats guessing nowhere, not even without noise")
     local = accuracy_of("dpfpl", 0.1, "local", 0, 8, True) - accuracy_of("dpfpl", INF, "local", 0, 8, True)
     assert f"ε 0.1 changes accuracy by −{-local:.1f} points on local classes and" in rated((80, 5), (54, 5), (49, 5))
 
 
 def test_figure_3_refuses_what_it_cannot_draw() -> None:
-    with pytest.raises(ValueError, match="at least one task, each once"):
-        drawn()
-    run = sweep("glyphs")
-    with pytest.raises(ValueError, match="each once, not"):
-        drawn(run, run)
+    with pytest.raises(ValueError, match="at least one task"):
+        drawn({})
+    cells = sweep()
     with pytest.raises(ValueError, match="'glyphs' must have DP-FPL at two epsilons"):
-        drawn(replace(run, evidence=run.evidence[:1]))
-    with pytest.raises(ValueError, match="with success rates of 'rmia'"):
-        figure3([run], lambda name, data: None, signal="rmia")
+        drawn({"glyphs": cells[:1]})
+    with pytest.raises(ValueError, match="with success rates of 'shadow'"):
+        drawn({"glyphs": [replace(e, tables={}) for e in cells]})
+    with pytest.raises(ValueError, match="'glyphs' must have DP-FPL"):
+        drawn({"glyphs": [attacked(prompt_evidence("promptfl", e), "shadow") for e in (INF, 0.1)]})
 
 
 def test_the_synthetic_numbers_differ() -> None:

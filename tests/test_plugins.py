@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from fedaudit import plugins
+from attacks.threats import THREAT_MODELS, LacksCapability, refusal, require
+from fedaudit import cli, plugins
 from fedaudit.errors import InputError
 from fedaudit.options import Parser, add_backbone, add_choices, add_general_options, add_schedule
 
@@ -62,6 +63,12 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
         assert list(inspect.signature(thing.update).parameters) == ["self", "server", "own", "client"]
         assert list(inspect.signature(thing.aggregate).parameters) == ["self", "server", "uploads", "site"]
+    elif plugin.kind == "attack" and plugin.learner == "prompts":
+        made = plugin.make(plugin.params())
+        assert made.signals
+        assert all(signal.partition("/")[0] == plugin.name for signal in made.signals)
+        assert list(inspect.signature(made.score).parameters) == ["seen"]
+        assert {*plugin.needs} <= set.union(*map(set, THREAT_MODELS.values()))
     elif plugin.kind == "attack":
         made = plugin.make(plugin.params())
         assert isinstance(made.signal, str)
@@ -70,6 +77,27 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert list(inspect.signature(made.calibrate).parameters) == ["scores", "base"]
     elif plugin.kind == "task":
         assert list(inspect.signature(thing).parameters) == ["params", "clients", "seed"]
+
+
+@pytest.mark.parametrize("threat_model", THREAT_MODELS)
+@pytest.mark.parametrize("attack", [p for p in EVERY if p.kind == "attack"], ids=lambda p: p.name)
+def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model):
+    """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same."""
+    missing = [capability for capability in attack.needs if capability not in THREAT_MODELS[threat_model]]
+    why = refusal(attack, threat_model)
+    if attack.learner == "lora" and threat_model == "prompt-user":
+        assert why == "LoRA methods release no personal prompt"
+    elif missing:
+        assert f"the threat model {threat_model} does not see {missing[0]}" in why
+        with pytest.raises(LacksCapability, match=f"{threat_model} does not see {missing[0]}"):
+            require(threat_model, missing[0])
+    else:
+        assert why is None
+    row = next(line for line in cli._matrix() if line.split()[:1] == [attack.name]).split()
+    cell = row[1 + list(THREAT_MODELS).index(threat_model)]
+    assert (cell == "yes") == (why is None)
+    if why:
+        assert f"{cell}: {why}" in "\n".join(cli._matrix())
 
 
 def test_attacks_never_import_what_knows_the_truth():

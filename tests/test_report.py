@@ -607,6 +607,7 @@ def test_bad_evidence_is_refused_before_anything_is_written(given: list[Evidence
         ("modrenyi/2/caption", ("modified Rényi, order 2", None, "caption"), "modified Rényi, order 2, caption"),
         ("loss-base/caption", ("base-calibrated loss", None, "caption"), "base-calibrated loss, caption"),
         ("lira/online", ("LiRA", None, "online"), "LiRA, online"),
+        ("fedmia/2", ("FedMIA-II", None, ""), "FedMIA-II"),
         ("custom", ("custom", None, ""), "custom"),
     ],
 )

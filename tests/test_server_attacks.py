@@ -167,10 +167,17 @@ def test_losses_of_thousands_do_not_overflow() -> None:
 
 
 def test_slope_by_hand() -> None:
-    """Losses 3, 2, 1 fall by 1 a round, also with the second away; a constant is exactly flat, one round says nothing."""
-    history = np.array([[3, 3, 0.1, NAN], [2, NAN, 0.1, NAN], [1, 1, 0.1, 5.0]])
+    """Losses 3, 2, 1 fall by 1 a round, also with the second away; one round says nothing."""
+    history = np.array([[3, 3, NAN], [2, NAN, NAN], [1, 1, 5.0]])
     found = ATTACKS["slope"].score(some_seen(None, history))["slope"]
-    np.testing.assert_array_equal(found, [1, 1, 0, NAN])
+    np.testing.assert_array_equal(found, [1, 1, NAN])
+
+
+def test_a_constant_is_exactly_flat() -> None:
+    """Whatever it is and whichever rounds are missing: nothing may order records whose losses do not move."""
+    history = np.broadcast_to(np.linspace(0.1, 5, 99), (7, 99)).copy()
+    history[2, 50:] = history[5, :70] = NAN
+    assert (slope.least_squares_slope(history) == 0).all()
 
 
 def test_the_slope_is_of_the_clients_own_loss_where_messages_are_seen() -> None:

@@ -140,9 +140,7 @@ def minibatch(client: Participation, protection: Protection) -> list[str]:
     return [client.records[i] for i in sample(client, protection.batch)]
 
 
-def used(
-    method: PromptMethod, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]
-) -> set[str]:
+def used(method: PromptMethod, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
     """The records that were in a batch of a client that took part in `rounds`: few rounds leave some of its training records out."""
     working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
     return {record for one in working for record in minibatch(one, method.protection)}

@@ -77,11 +77,13 @@ def reading(line: Sequence[Variant]) -> str:
     rated = [v for v in line if "success" in v.scores]
     above = [v for v in rated if _against_guessing(v.scores["success"]) == "above guessing"]
     clear, noised = [v for v in above if not v.private], [v for v in above if v.private]
+    unnoised = any(not v.private for v in rated)
     if noised:
-        text = f"The attack beats guessing with {listed([v.noise for v in noised])}{' and without noise' if clear else ''}."
+        without = " and without noise" if clear else ", though not without noise: read it as chance" if unnoised else ""
+        text = f"The attack beats guessing with {listed([v.noise for v in noised])}{without}."
     elif clear:
         text = "The attack beats guessing without noise, and with none of the epsilons."
-    elif any(not v.private for v in rated):
+    elif unnoised:
         text = "The attack beats guessing nowhere, not even without noise: the curve cannot show what noise does."
     else:
         text = "The attack beats guessing nowhere."
@@ -100,12 +102,14 @@ def _cost(line: Sequence[Variant]) -> Iterator[str]:
 def _scale(cells: Sequence[Evidence]) -> str:
     """The size of what ran, from the configurations."""
     names = {"backbone.name": "{}", "schedule.clients": "{} clients", "schedule.rounds": "{} rounds"}
-    names |= {"training.batch": "batches of {}", "shadows": "{} shadow models", "targets": "{} attacked clients"}
+    names |= {"training.batch": "batches of {}", "adversary.shadows": "{} shadow models"}
     flat = [dict(_flat(e.setting)) for e in cells]
     found = []
     for name, text in names.items():
         values = [v for one in flat for key, v in one.items() if key == name or key.endswith(f".{name}")]
         found += [text.format(" or ".join(dict.fromkeys(values)))] if values else []
+    targets = {e.tables["classes"].client.nunique() for e in cells if len(e.tables.get("classes", ()))}
+    found.append(f"{' or '.join(map(str, sorted(targets)))} attacked clients")
     seeds = {e.seed for e in cells}
     return listed([*found, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
 

@@ -1,0 +1,221 @@
+"""Attacks on prompts, measured at the embedded scale: their cost, their calibration where nothing leaks, and their power where much does.
+
+    python -m benchmarks.membership cost       50 shadow models against one federation of ten clients
+    python -m benchmarks.membership null       200 repetitions without a leak: shadows take the target's place, labels are drawn anew
+    python -m benchmarks.membership positive   mislabelled canaries learnt by heart, without noise
+
+`null` and `positive` train what is not on disk yet (--out). A correct 95 % interval covers 0.5 in at least 179 of 200 repetitions, and at
+most 13 of them claim a leak (interval above 0.5).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attacks import bank, observe
+from attacks.base import Candidates, View
+from attacks.messages import Messages
+from attacks.seen import Seen
+from audits.stratified import stratified_auroc
+from fedaudit import plugins
+from fedaudit.banks import recipe_of, shadows_of, targets, train_banks
+from fedaudit.bench import Workshop, make_bench
+from fedaudit.cli import read_command
+from fedaudit.executor import one_thread
+from fedaudit.inference import questions
+from fedaudit.plan import Cell
+from fedaudit.progress import Progress
+from fedaudit.store import claim
+from fedaudit.training import method_of, train_together, transcript_of
+
+REPETITIONS = 200
+NULL = "--method=dpfpl --epsilon=none --attack=all"
+POSITIVE = "--method=dpfpl --epsilon=none --attack=all --train=16 --rounds=300 --local-rate=0.5 --canaries=300 --canary-kind=mislabelled"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A trained cell with the shadows of its targets, and what the server sees of each."""
+
+    cell: Cell
+    federation: Any
+    bench: Any
+    seen: dict[int, Seen]
+    attacks: list[Any]
+
+
+def prepare(words: str, out: str) -> Setting:
+    """Train what is missing, and compute what attacks are functions of: the released prompts and, of messages, what the server sees."""
+    progress, plan = Progress(), read_command([*words.split(), f"--out={out}"]).plan
+    (cell,) = plan.cells
+    with Workshop(plan, progress) as workshop:
+        train_together([cell], workshop, progress)
+        train_banks([cell], workshop, progress)
+        federation = workshop.federation
+    one_thread()
+    bench, method = make_bench(plan, federation), _method(cell, federation)
+    recipe = recipe_of(cell, federation)
+    assert recipe is not None
+    seen = {}
+    for asked in questions(cell, federation):
+        k = asked.client
+        trained = shadows_of(bench, recipe, k)
+        shadows = observe.ask(method, bench.learner, asked, trained.personal, trained.member, norms=len(trained.member))
+        server, user = (
+            View(transcript_of(cell), name, Candidates({k: asked.candidates}, {k: asked.reference}, ()))
+            for name in ("server", "prompt-user")
+        )
+        about: dict[str, Any] = {"shadows": shadows, "norms": True}
+        found = observe.see(user, method, bench.learner, asked, messages=None, rounds=0, **about)
+        sent = Messages(server, method, bench.learner)
+        also = observe.see(
+            server, method, bench.learner, asked, messages=sent, rounds=plan.adversary.observed_rounds, **about
+        )
+        assert found is not None
+        assert also is not None
+        seen[k] = dataclasses.replace(found, rounds=also.rounds, history=also.history)
+    made = [plugins.plugins("attack")[name] for name in plan.attacks]
+    return Setting(cell, federation, bench, seen, [(p, p.make(plan.attacks[p.name])) for p in made])
+
+
+def _method(cell: Cell, federation: Any) -> Any:
+    return method_of(cell, [len(client.training_records) for client in federation.clients])
+
+
+def null(setting: Setting) -> dict[str, tuple[int, int, list[float]]]:
+    """By signal: how many intervals cover 0.5, how many claim a leak, and all AUROCs. Membership is drawn anew: nothing can leak."""
+    shadows = len(next(iter(setting.seen.values())).shadows.member)  # type: ignore[union-attr]
+    found: dict[str, tuple[int, int, list[float]]] = defaultdict(lambda: (0, 0, []))
+    for plugin, attack in setting.attacks:
+        for s in range(shadows):
+            scores = {k: attack.score(seen if plugin.needs else seen.leave_out(s)) for k, seen in setting.seen.items()}
+            for n in range(REPETITIONS // shadows):
+                for signal in attack.signals:
+                    parts = []
+                    for k, seen in setting.seen.items():
+                        values = scores[k][signal]
+                        coins = np.random.default_rng((k, s, n)).random(len(values)) < 0.5
+                        parts.append((values, coins, ~seen.known & _own(setting, k, seen) & ~np.isnan(values)))
+                    covers, claims, all_of = found[signal]
+                    interval = _auroc(parts)
+                    found[signal] = (
+                        covers + (interval.low <= 0.5 <= interval.high),
+                        claims + (interval.low > 0.5),
+                        [*all_of, interval.value],
+                    )
+    return found
+
+
+def _own(setting: Setting, client: int, seen: Seen) -> Any:
+    """Which records are the target's candidates."""
+    own = {r.id for r in (*setting.federation.clients[client].records, *setting.federation.clients[client].canaries)}
+    return np.isin(seen.records, list(own))
+
+
+def _auroc(parts: Sequence[tuple[Any, Any, Any]]) -> Any:
+    scores = np.concatenate([values[kept] for values, _, kept in parts])
+    member = np.concatenate([coins[kept] for _, coins, kept in parts])
+    client = np.concatenate([np.full(kept.sum(), i) for i, (*_, kept) in enumerate(parts)])
+    return stratified_auroc(scores, member, client)
+
+
+def positive(setting: Setting) -> Iterator[tuple[str, Any, float]]:
+    """By signal: AUROC on the inserted against the left-out canaries of the targets, and the mean over shadows in the target's place."""
+    truth = setting.federation.truth
+    for plugin, attack in setting.attacks:
+        scores = {k: attack.score(seen) for k, seen in setting.seen.items()}
+        for signal in attack.signals:
+            parts = []
+            for k, seen in setting.seen.items():
+                canary = np.isin(seen.records, [r.id for r in setting.federation.clients[k].canaries])
+                member = np.array([truth.get(r, False) for r in seen.records])
+                parts.append((scores[k][signal], member, canary & ~np.isnan(scores[k][signal])))
+            again = float("nan") if plugin.needs else _left_out(setting, attack, signal)
+            yield signal, _auroc(parts), again
+
+
+def _left_out(setting: Setting, attack: Any, signal: str) -> float:
+    """Mean AUROC over some shadows in the target's place."""
+    found = []
+    for k, seen in setting.seen.items():
+        canary = np.isin(seen.records, [r.id for r in setting.federation.clients[k].canaries])
+        for s in range(10):
+            values = attack.score(seen.leave_out(s))[signal]
+            assert seen.shadows is not None
+            found.append(_auroc([(values, seen.shadows.member[s], canary & ~np.isnan(values))]).value)
+    return float(np.mean(found))
+
+
+def cost(words: str) -> Iterator[tuple[str, float]]:
+    """CPU seconds of one federation as it is trained and scored, of the simulated one, and of the shadow clients of one target in it."""
+    with tempfile.TemporaryDirectory() as out:
+        plan, progress = read_command([*words.split(), "--threads=1", f"--out={out}"]).plan, Progress(quiet=True)
+        one_thread()
+        with Workshop(plan, progress) as workshop:
+            _ = workshop.executor
+            bench = make_bench(plan, workshop.federation)
+            for cell in plan.cells:
+                times = _cost(cell, workshop, bench)
+                yield from ((f"{cell.method}: {name}", value) for name, value in times.items())
+
+
+def _cost(cell: Cell, workshop: Workshop, bench: Any) -> dict[str, float]:
+    recipe, progress = recipe_of(cell, workshop.federation), Progress(quiet=True)
+    assert recipe is not None
+    simulation, client = claim(recipe.federation(bank.SIMULATED)), targets(cell)[0]
+    about: dict[str, Any] = {"seed": recipe.seed, "say": progress.say}
+
+    def shadows() -> None:
+        bank.train_shadows(
+            bench, recipe.method, recipe.others, client, claim(recipe.client(client)),
+            shadows=recipe.shadows, until=recipe.schedule.rounds, **about,
+        )  # fmt: skip
+
+    federation = _cpu(lambda: train_together([cell], workshop, progress))
+    simulated = _cpu(
+        lambda: bank.simulate(bench, recipe.method, recipe.schedule, simulation, shadow=bank.SIMULATED, **about)
+    )
+    trained = _cpu(shadows)
+    return {
+        f"a federation of {cell.plan.clients}, scored every round": federation,
+        "the simulated one, not scored": simulated,
+        f"{recipe.shadows} shadow clients": trained,
+        "shadow models over federation": (simulated + trained) / federation,
+    }
+
+
+def _cpu(work: Callable[[], Any]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("cost", "null", "positive"))
+    parser.add_argument("--out", default="fedaudit-runs", help="where trainings and shadow models are kept")
+    chosen = parser.parse_args()
+    if chosen.part == "cost":
+        for name, value in cost("--method=dpfpl --attack=shadow"):
+            print(f"{name:<70}{value:10.1f}", flush=True)
+    elif chosen.part == "null":
+        print(f"{'signal':<24}{'covers 0.5':>12}{'claims a leak':>15}{'mean AUROC':>12}{'sd':>8}   of {REPETITIONS}")
+        for signal, (covers, claims, values) in null(prepare(NULL, chosen.out)).items():
+            print(f"{signal:<24}{covers:>12}{claims:>15}{np.mean(values):>12.4f}{np.std(values):>8.4f}", flush=True)
+    else:
+        print(f"{'signal':<24}{'AUROC on canaries':>26}{'10 shadows each':>18}")
+        for signal, i, again in positive(prepare(POSITIVE, chosen.out)):
+            print(f"{signal:<24}{i.value:>10.3f} [{i.low:.3f}, {i.high:.3f}]{again:>18.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

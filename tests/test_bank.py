@@ -1,0 +1,187 @@
+"""Shadow models: a shadow in the target's place does what the target did, and its members are really those that it was trained on."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attacks import bank
+from fedaudit.privacy.settings import Privacy
+from fedaudit.store import claim
+from tests import prompt_toy
+from trainers.base import Bench, Schedule, Transcript
+from trainers.prompts import Cohort, used
+
+SEED = 5
+PRIVATE = Privacy(epsilon=50.0)
+TRAINED = sorted(set(prompt_toy.METHODS) - {"zeroshot"})
+RANK = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}  # prompts here have four vectors
+PARTIAL = Schedule(rounds=6, clients=3, per_round=2, seed=1)
+
+
+def bench_of(world: prompt_toy.Federation, method: Any) -> Bench:
+    return Bench(world.learner(method.settings), world.training, world.test, candidates=world.training)
+
+
+def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
+    folder = claim(path / "simulated")
+    bank.simulate(bench, method, schedule, folder, seed=SEED, shadow=bank.SIMULATED, say=print)
+    return Transcript(folder, bank.simulated_schedule(schedule, SEED), method.model)
+
+
+@pytest.mark.parametrize("privacy", [prompt_toy.NONE, PRIVATE], ids=["clear", "private"])
+@pytest.mark.parametrize("schedule", [prompt_toy.SCHEDULE, PARTIAL], ids=["all", "some"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
+    name: str, schedule: Schedule, privacy: Privacy, tmp_path: Path
+) -> None:
+    """The other clients' recorded messages and the target's recomputed ones give the federation that was recorded, round by round."""
+    method, world = prompt_toy.made(name, RANK.get(name, {}), privacy, schedule), prompt_toy.federation()
+    bench = bench_of(world, method)
+    others = simulated(tmp_path, method, schedule, bench)
+    own, client = others.schedule.seed, 0
+    asked = bench.candidates[client]
+    members = [r for r, kept in zip(asked, bank.coins(SEED, bank.SIMULATED, client, len(asked)), strict=True) if kept]
+    servers: list[Any] = [others.broadcast(0)]
+    owns: list[Any] = [{}]
+    for r in range(schedule.rounds):
+        servers, owns = bank._round(bench, method, others, client, r, servers, owns, [members], [own])
+        for key, tensor in others.broadcast(r + 1).items():
+            torch.testing.assert_close(servers[0][key], tensor, atol=2e-5, rtol=2e-5)
+    last = others.participations(client)
+    expected = others.released(client)["prompt"] if last else None
+    if expected is not None:
+        found = method.model(others.broadcast(0) | servers[0] | owns[0])["prompt"]
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path) -> None:
+    """PromptFL's clients send p_G after a step: what they add to the server's prompt is kept, and the average is the shadow's own."""
+    method, world = prompt_toy.made("promptfl", {}), prompt_toy.federation()
+    bench = bench_of(world, method)
+    others = simulated(tmp_path, method, prompt_toy.SCHEDULE, bench)
+    shift = torch.full_like(others.broadcast(0)["p_G"], 0.25)
+    server = {"p_G": others.broadcast(0)["p_G"] + shift}
+    asked = list(bench.candidates[0])
+    moved, _ = bank._round(bench, method, others, 0, 0, [server], [{}], [asked], [3])
+    working = prompt_toy.Participation(0, 0, 3, asked, bench.learner, [])
+    (own,) = bench.learner.work(method, [server], [server], [working])
+    recorded = others.uploads(0)
+    sizes = [len(asked), *(others.round(0)["uploads"][str(k)]["records"] for k in (1, 2))]
+    states = [own.upload["p_G"], recorded[1]["p_G"] + shift, recorded[2]["p_G"] + shift]
+    expected = sum(n * state for n, state in zip(sizes, states, strict=True)) / sum(sizes)
+    torch.testing.assert_close(moved[0]["p_G"], expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sampler", ["epochs", "poisson"])
+@pytest.mark.parametrize("rounds", [1, 3, 8])
+def test_every_record_labelled_member_was_in_a_batch(
+    rounds: int, sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen from inside training: the features that entered a gradient with weight, and no others, are those of members."""
+    schedule = Schedule(rounds=rounds, clients=3, per_round=3, seed=1)
+    method = prompt_toy.made("dpfpl", {"rank": 2}, Privacy(epsilon=math.inf, sampler=sampler), schedule)
+    world = prompt_toy.federation()
+    entered: dict[int, set[str]] = {k: set() for k in range(3)}
+    name = {tuple(row.tolist()): record for record, row in zip(world.ids, world.features, strict=True)}
+    honest = Cohort.gradient
+
+    def watched(cohort: Cohort, prompt: Any) -> Any:
+        for i, client in enumerate(cohort.clients):
+            rows = cohort.batch.images[:, i][cohort.batch.weights[:, i] > 0]
+            entered[client.client] |= {name[tuple(row.tolist())] for row in rows}
+        return honest(cohort, prompt)
+
+    monkeypatch.setattr(Cohort, "gradient", watched)
+    prompt_toy.run(tmp_path, method, world, schedule)
+    for k, records in enumerate(world.training):
+        found = used(method, records, client=k, seed=schedule.seed, rounds=range(rounds))
+        assert found == entered[k]
+
+
+def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, world = prompt_toy.made("fedotp", {}), prompt_toy.federation((24, 6, 3))
+    bench, schedule = bench_of(world, method), Schedule(rounds=2, clients=3, per_round=3, seed=1)
+    others = simulated(tmp_path, method, schedule, bench)
+    name = {tuple(row.tolist()): record for record, row in zip(world.ids, world.features, strict=True)}
+    entered: list[set[str]] = [set() for _ in range(6)]
+    honest = Cohort.gradient
+
+    def watched(cohort: Cohort, prompt: Any) -> Any:
+        for s in range(6):
+            rows = cohort.batch.images[:, s][cohort.batch.weights[:, s] > 0]
+            entered[s] |= {name[tuple(row.tolist())] for row in rows}
+        return honest(cohort, prompt)
+
+    monkeypatch.setattr(Cohort, "gradient", watched)
+    folder = claim(tmp_path / "client")
+    bank.train_shadows(bench, method, others, 0, folder, seed=SEED, shadows=6, until=2, say=print)
+    found = bank.shadows_of(bench, method, others, 0, folder, seed=SEED, shadows=6)
+    for s, row in enumerate(found.member):
+        assert {r for r, kept in zip(bench.candidates[0], row, strict=True) if kept} == entered[s]
+
+
+def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:
+    schedule = Schedule(rounds=bank.BLOCK + 2, clients=3, per_round=3, seed=1)
+    method, world = prompt_toy.made("dpfpl", {"rank": 2}, PRIVATE, schedule), prompt_toy.federation()
+    bench = bench_of(world, method)
+    others = simulated(tmp_path, method, schedule, bench)
+
+    def trained(path: Path, *stops: int) -> dict[str, bytes]:
+        folder = claim(path)
+        for until in stops:
+            bank.train_shadows(bench, method, others, 1, folder, seed=SEED, shadows=4, until=until, say=print)
+        return {name: folder.read(name) for name in folder.names()}
+
+    whole = trained(tmp_path / "whole", schedule.rounds)
+    assert trained(tmp_path / "parts", bank.BLOCK, schedule.rounds) == whole
+    assert len(whole) == 1  # earlier files make room
+
+
+def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
+    schedule = prompt_toy.SCHEDULE
+    world = prompt_toy.federation()
+    found = []
+    for crowd in (2, 50):
+        method = prompt_toy.made("dpfpl", {"rank": 2})
+        method = dataclasses.replace(method, settings=dataclasses.replace(method.settings, crowd=crowd))
+        bench = bench_of(world, method)
+        others = simulated(tmp_path / str(crowd), method, schedule, bench)
+        folder = claim(tmp_path / f"client-{crowd}")
+        bank.train_shadows(bench, method, others, 0, folder, seed=SEED, shadows=5, until=schedule.rounds, say=print)
+        found.append(bank.shadows_of(bench, method, others, 0, folder, seed=SEED, shadows=5))
+    torch.testing.assert_close(found[0].personal, found[1].personal, atol=2e-5, rtol=2e-5)
+    assert (found[0].member == found[1].member).all()
+
+
+def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
+    schedule, world = prompt_toy.SCHEDULE, prompt_toy.federation()
+    method = prompt_toy.made("fedpgp", {"rank": 2})
+    bench = bench_of(world, method)
+    runs = []
+    for s in range(3):
+        folder = claim(tmp_path / f"federation-{s}")
+        bank.simulate(bench, method, schedule, folder, seed=SEED, shadow=s, say=print)
+        runs.append(Transcript(folder, bank.simulated_schedule(schedule, SEED, s), method.model))
+    found = bank.shadows_of_federations(bench, method, runs, 0, seed=SEED)
+    for s, run in enumerate(runs):
+        last = schedule.rounds - 1
+        torch.testing.assert_close(found.personal[s], run.personal(last, 0)["prompt"])
+        drawn = bank.coins(SEED, s, 0, len(world.training[0]))
+        assert (found.member[s] <= drawn).all()
+        assert len({one.schedule.seed for one in runs}) == 3
+
+
+def test_coins_are_fair_and_independent() -> None:
+    """Every record is in about half of 400 shadows, and no two records or shadows go together."""
+    drawn = np.stack([bank.coins(SEED, s, 0, 40) for s in range(400)])
+    assert abs(drawn.mean() - 0.5) < 4 * 0.5 / math.sqrt(drawn.size)
+    assert np.abs(drawn.mean(0) - 0.5).max() < 4.5 * 0.5 / math.sqrt(400)
+    off = np.corrcoef(drawn.T)[~np.eye(40, dtype=bool)]
+    assert np.abs(off).max() < 5 / math.sqrt(400)
+    assert (bank.coins(SEED, 0, 0, 40) != bank.coins(SEED, 0, 1, 40)).any()
+    assert all(bank.coins(SEED, s, 0, 1).tolist() == [True] for s in range(20))  # a shadow is trained on something
