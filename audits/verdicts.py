@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from audits.comparisons import Comparison
@@ -67,8 +68,10 @@ def verdict_of(auroc: Interval, off: Sequence[str], differences: Sequence[Interv
 
 
 def off_half(control: Interval) -> bool:
-    """A control's interval excludes 0.5, or it separates perfectly (with few clients the exact bound is wide)."""
-    return not covers_half(control) or control.value in (0.0, 1.0)
+    """A control's interval excludes 0.5, or it separates perfectly (with few clients the exact bound is wide) what chance hardly would."""
+    orders = math.comb(control.members + control.nonmembers, control.members)
+    perfect = control.value in (0.0, 1.0) and 2 / orders < 1 - control.confidence
+    return not covers_half(control) or perfect
 
 
 def covers_half(interval: Interval) -> bool:
