@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.cli import read_command
+from fedaudit.errors import InputError
 from fedaudit.options import words_of
 from fedaudit.progress import Progress
 
@@ -35,6 +36,10 @@ def audit(**options: Any) -> Audit:
     from fedaudit.run import export, run
 
     command = read_command(words_of(options))
+    if command.paper:
+        raise InputError(
+            f"paper={command.figure}: a figure is no single audit; draw it by the command, audit.py --paper {command.figure}"
+        )
     progress = Progress(quiet=command.quiet)
     with restored_threads():
         outcome = run(command.plan, progress)

@@ -190,6 +190,8 @@ def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
     attack = [f"--attack={chosen.attack}"] if chosen.attack else []
     shared = [f"--preset={figure.preset}", *attack, *others]
     found = {task: read_command([*shared, *own]) for task, own in figure.tasks.items()}
+    if any(command.gates for command in found.values()):
+        raise InputError(f"--fail-if does not go with --paper {chosen.paper}, which is a figure and no audit")
     plans = {task: command.plan for task, command in found.items()}
     return dataclasses.replace(next(iter(found.values())), figure=chosen.paper, paper=plans)
 
