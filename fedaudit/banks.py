@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,33 +86,45 @@ def targets(cell: Cell) -> list[int]:
     return list(range(min(cell.plan.adversary.targets or usual, cell.plan.clients)))
 
 
+Part = tuple[Recipe, int]  # a simulated federation by its shadow's number, or the shadows of a target by its client's
+
+
 def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> None:
     """Train the shadow models of the cells' targets, as far as they are not on disk."""
+    federations, clients = untrained(cells, workshop.federation, lambda path: _done(path, progress))
+    if not federations and not clients:
+        return
+    recipe, _ = (federations or clients)[0]
+    rounds, executor = bank.checkpoints(recipe.schedule.rounds), workshop.executor
+    shadows = len(clients) * recipe.shadows or len(federations)
+    with progress.stage(f"{shadows} shadow models", len(rounds) * len([*federations, *clients])) as advance:
+        for function, jobs in ((_simulate, federations), (_train, clients)):
+            for until in rounds:
+                for _ in executor.map(function, [(*job, until, progress.quiet) for job in jobs]):
+                    advance()
+
+
+def untrained(
+    cells: Sequence[Cell], federation: Any, done: Callable[[Path], bool]
+) -> tuple[list[Part], list[Part]]:
+    """What the cells' shadow models need beyond the folders that are done: simulated federations, and targets."""
     todo = [cell for cell in {c.bank_folder: c for c in cells if needs_bank(c)}.values() if trains(method_of(cell))]
-    recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, workshop.federation))]
+    recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
     federations = [
         (recipe, s)
         for _, recipe in recipes
         if recipe.observed is None
         for s in (range(recipe.shadows) if recipe.whole else [bank.SIMULATED])
-        if not _done(recipe.federation(s), progress)
+        if not done(recipe.federation(s))
     ]
     clients = [
         (recipe, k)
         for cell, recipe in recipes
         if not recipe.whole
         for k in targets(cell)
-        if not _done(recipe.client(k), progress)
+        if not done(recipe.client(k))
     ]
-    if not federations and not clients:
-        return
-    rounds, executor = bank.checkpoints(recipes[0][1].schedule.rounds), workshop.executor
-    shadows = len(clients) * recipes[0][1].shadows or len(federations)
-    with progress.stage(f"{shadows} shadow models", len(rounds) * len([*federations, *clients])) as advance:
-        for function, jobs in ((_simulate, federations), (_train, clients)):
-            for until in rounds:
-                for _ in executor.map(function, [(*job, until, progress.quiet) for job in jobs]):
-                    advance()
+    return federations, clients
 
 
 def trains(method: Any) -> bool:
