@@ -7,7 +7,7 @@ replays the method's own rule for it (`PromptMethod.replay`), from the first mes
 - FedOTP, FedPGP: exact without noise (and, of FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part of the gradient, so that p_L is
   unknown and stays at its start.
 - DP-FPL: the random Q of every round is the client's own. The server takes the expected step: after 100 noise-free rounds of rank 8 with a prompt of
-  16 vectors, p_L is off by about half of its length and p_i by a third. At rank 0 it is exact.
+  16 vectors, p_L is off by .4 to .5 of its length and p_i by a third. At rank 0 it is exact.
 - With noise on the client's own part the replay is that of a run without it, and soon says little.
 - Local prompts and zero-shot send nothing: there is nothing to rebuild.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks.base import View
-from attacks.gradients import gradient_norms
 from attacks.messages import Messages, history_of
 from attacks.seen import Floats, Seen, Shadows
 from trainers.prompts import HARD_PROMPT, Learner, PromptMethod
+
+Norms = Callable[[Tensor], Floats]  # of each record's gradient in a prompt [.., b, d], [n]
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,19 @@ def attacked_prompt(view: View, method: PromptMethod, client: int, messages: Mes
 
 def see(
     view: View, method: PromptMethod, learner: Learner, asked: Question, *, messages: Messages | None,
-    shadows: Shadows | None, norms: bool, rounds: int,
+    shadows: Shadows | None, norms: Norms | None, rounds: int,
 ) -> Seen | None:  # fmt: skip
     """Everything that attacks may use, of one target; None if the adversary has no model of it.
 
-    `messages`: all that clients sent, where the adversary sees it; `norms`: gradient norms, too; `rounds`: how many rounds are looked at,
-    evenly spaced, 0 = none.
+    `messages`: all that clients sent, where the adversary sees it; `norms`: how gradient norms are computed, if they are wanted; `rounds`: how
+    many rounds are looked at, evenly spaced, 0 = none.
     """
     prompt = attacked_prompt(view, method, asked.client, messages)
     if prompt is None:
         return None
     ids, public = asked.records, method.prompt(view.public)
     attacked, base = log_probs(learner, method, torch.stack([prompt, public]), ids)
-    lengths = [gradient_norms(method, learner, p, ids) for p in (prompt, public)] if norms else [None, None]
+    lengths = [norms(p) if norms else None for p in (prompt, public)]
     chosen = np.unique(np.linspace(0, view.rounds - 1, min(rounds, view.rounds)).round().astype(int)).tolist()
     history = rounds > 0 and view.gives("broadcasts")
     return Seen(
@@ -75,17 +76,18 @@ def see(
 
 
 def ask(
-    method: PromptMethod, learner: Learner, asked: Question, prompts: Tensor, member: NDArray[np.bool_], *, norms: int
-) -> Shadows:
-    """What shadows [S, ..] say; `norms`: of how many gradient norms are computed."""
+    method: PromptMethod, learner: Learner, asked: Question, prompts: Tensor, member: NDArray[np.bool_], *,
+    norms: Norms | None, normed: int,
+) -> Shadows:  # fmt: skip
+    """What shadows [S, ..] say; of the first `normed` gradient norms are computed."""
     ids = asked.records
     trained = np.zeros((len(prompts), len(ids)), bool)
     trained[:, : len(asked.candidates)] = member
     lengths = None
     if norms:
         lengths = np.full(trained.shape, np.nan)
-        for s, prompt in enumerate(prompts[:norms]):
-            lengths[s] = gradient_norms(method, learner, prompt, ids)
+        for s, prompt in enumerate(prompts[:normed]):
+            lengths[s] = norms(prompt)
     return Shadows(trained, log_probs(learner, method, prompts, ids), lengths)
 
 

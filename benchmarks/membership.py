@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import tempfile
 import time
 from collections import defaultdict
@@ -23,6 +24,7 @@ import numpy as np
 
 from attacks import bank, observe
 from attacks.base import Candidates, View
+from attacks.gradients import gradient_norms
 from attacks.messages import Messages
 from attacks.seen import Seen
 from audits.stratified import stratified_auroc
@@ -69,12 +71,15 @@ def prepare(words: str, out: str) -> Setting:
     for asked in questions(cell, federation):
         k = asked.client
         trained = shadows_of(bench, recipe, k)
-        shadows = observe.ask(method, bench.learner, asked, trained.personal, trained.member, norms=len(trained.member))
+        norms = functools.partial(_norms, method, bench.learner, asked.records)
+        shadows = observe.ask(
+            method, bench.learner, asked, trained.personal, trained.member, norms=norms, normed=len(trained.member)
+        )
         server, user = (
             View(transcript_of(cell), name, Candidates({k: asked.candidates}, {k: asked.reference}, ()))
             for name in ("server", "prompt-user")
         )
-        about: dict[str, Any] = {"shadows": shadows, "norms": True}
+        about: dict[str, Any] = {"shadows": shadows, "norms": norms}
         found = observe.see(user, method, bench.learner, asked, messages=None, rounds=0, **about)
         sent = Messages(server, method, bench.learner)
         also = observe.see(
@@ -85,6 +90,10 @@ def prepare(words: str, out: str) -> Setting:
         seen[k] = dataclasses.replace(found, rounds=also.rounds, history=also.history)
     made = [plugins.plugins("attack")[name] for name in plan.attacks]
     return Setting(cell, federation, bench, seen, [(p, p.make(plan.attacks[p.name])) for p in made])
+
+
+def _norms(method: Any, learner: Any, records: Sequence[str], prompt: Any) -> Any:
+    return gradient_norms(method, learner, prompt, records)
 
 
 def _method(cell: Cell, federation: Any) -> Any:

@@ -104,9 +104,7 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
                     advance()
 
 
-def untrained(
-    cells: Sequence[Cell], federation: Any, done: Callable[[Path], bool]
-) -> tuple[list[Part], list[Part]]:
+def untrained(cells: Sequence[Cell], federation: Any, done: Callable[[Path], bool]) -> tuple[list[Part], list[Part]]:
     """What the cells' shadow models need beyond the folders that are done: simulated federations, and targets."""
     todo = [cell for cell in {c.bank_folder: c for c in cells if needs_bank(c)}.values() if trains(method_of(cell))]
     recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
@@ -118,11 +116,7 @@ def untrained(
         if not done(recipe.federation(s))
     ]
     clients = [
-        (recipe, k)
-        for cell, recipe in recipes
-        if not recipe.whole
-        for k in targets(cell)
-        if not done(recipe.client(k))
+        (recipe, k) for cell, recipe in recipes if not recipe.whole for k in targets(cell) if not done(recipe.client(k))
     ]
     return federations, clients
 

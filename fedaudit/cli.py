@@ -23,6 +23,7 @@ from fedaudit.backbones.resolve import resolve
 from fedaudit.errors import InputError
 from fedaudit.executor import WorkerDied
 from fedaudit.options import (
+    DEFAULT_PRESET,
     Parser,
     add_backbone,
     add_choices,
@@ -89,7 +90,7 @@ def _main(words: list[str]) -> int:
     if command.paper:
         print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
         return 0
-    from fedaudit.run import export, run
+    from fedaudit.run import canary_notes, export, run
 
     outcome = run(command.plan, progress)
     for what in outcome.reused:
@@ -97,6 +98,8 @@ def _main(words: list[str]) -> int:
     from fedaudit.summary import show
 
     show(outcome.findings, command.plan.attack)
+    for line in canary_notes(command.plan):
+        print(line)
     export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
     print(f"report: {outcome.report}")
     crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
@@ -183,12 +186,15 @@ def read_command(words: Sequence[str]) -> Command:
 
 def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
     """The commands of a figure as one: its preset and tasks, with the words that choose nothing."""
-    for name in ("method", "task", "run", "config"):
+    figure = papers.find(chosen.paper)
+    for name in ("method", "task", "attack", "run", "config"):
         if getattr(chosen, name):
             raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")
-    figure = papers.find(chosen.paper)
-    attack = [f"--attack={chosen.attack}"] if chosen.attack else []
-    shared = [f"--preset={figure.preset}", *attack, *others]
+    if chosen.preset not in (DEFAULT_PRESET, figure.preset):
+        raise InputError(
+            f"--preset {chosen.preset} does not go with --paper {chosen.paper}, which has its own ({figure.preset})"
+        )
+    shared = [f"--preset={figure.preset}", *others]
     found = {task: read_command([*shared, *own]) for task, own in figure.tasks.items()}
     if any(command.gates for command in found.values()):
         raise InputError(f"--fail-if does not go with --paper {chosen.paper}, which is a figure and no audit")
@@ -224,7 +230,8 @@ def _attacks(text: str | None, learner: str) -> list[Plugin]:
     fitting = {name: p for name, p in plugins.plugins("attack").items() if p.learner == learner}
     words = [word.strip() for word in (text or DEFAULTS[learner]["attack"]).split(",")]
     if words == ["all"]:
-        return list(fitting.values())
+        # on LoRA one pass of maxrenyi rebuilds and scores everything that reconstruct does
+        return list(fitting.values()) if learner == "prompts" else [fitting["maxrenyi"]]
     if words == ["none"] and learner == "prompts":
         return []
     known = [*fitting, "all", *(["none"] if learner == "prompts" else [])]
@@ -235,6 +242,10 @@ def _attacks(text: str | None, learner: str) -> list[Plugin]:
         if attack.name not in fitting:
             what = {"lora": "language models with adapters", "prompts": "prompts"}[learner]
             raise InputError(f"--attack {word}: does not work on {what}; valid there: {', '.join(known)}")
+    if learner == "lora" and len(words) > 1:
+        raise InputError(
+            f"--attack {text}: one at a time on LoRA methods; maxrenyi rebuilds and scores all that the others do"
+        )
     if len(set(words)) < len(words):
         raise InputError(f"--attack {text}: name each attack once")
     return [fitting[word] for word in words]

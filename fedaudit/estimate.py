@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from fedaudit.training import COMPLETE
 
 TRIAL_RECORDS = 32
 TRIAL_STEPS = 8
-TRIAL_ROUNDS = 4  # the first is not counted
+TRIAL_ROUNDS = 3
 SHOWN = 12  # audits that are named
 SCORED = 6  # forward passes per record: twice by the released models, four times by those of clients
 
@@ -25,23 +27,59 @@ def estimate(plan: Plan, progress: Progress) -> str:
     return _estimate_prompts(plan, progress) if plan.learner == "prompts" else _estimate_adapters(plan, progress)
 
 
+@dataclass(frozen=True)
+class Pace:
+    """A round of a training on this machine: seconds, seconds without evaluation, and bytes."""
+
+    seconds: float
+    bare: float
+    size: float
+
+
 def _estimate_prompts(plan: Plan, progress: Progress) -> str:
     """By a few rounds of every kind of training, in folders that are thrown away."""
-    missing = [cell for cell in plan.cells if not (cell.analysis_folder / COMPLETE).exists()]
-    untrained = {c.training_key: c for c in missing if not (c.training_folder / COMPLETE).exists()}
-    kinds: dict[Any, list[Cell]] = {}
-    for cell in untrained.values():
-        kinds.setdefault(_kind(cell), []).append(cell)
-    trials = _trials([cells[0] for cells in kinds.values()], plan, progress) if kinds else []
-    seconds, disk = (
-        sum(len(c) * plan.rounds * t[i] for c, t in zip(kinds.values(), trials, strict=True)) for i in (0, 1)
-    )
-    workers = min(plan.threads, max(1, len(untrained)))
-    lines = _head(plan, len(missing), len(untrained))
-    if untrained:
-        lines[-1] += f": {plan.rounds} rounds, {plan.per_round} of {plan.clients} clients a round"
-    minutes = _count(max(1, math.ceil(seconds / workers / 60)), "minute")
-    return "\n".join([*lines, f"about {minutes} with {_count(workers, 'worker')}", *_tail(plan, disk)])
+    from fedaudit.banks import untrained
+    from fedaudit.bench import federation_of
+
+    missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
+    cells = {c.training_key: c for c in missing if not _on_disk(c.training_folder)}.values()
+    federation = federation_of(plan) if missing else None
+    federations, clients = untrained(missing, federation, _on_disk)
+    of_bank = {cell.bank_folder: cell for cell in missing}
+    simulated, targets = ([of_bank[recipe.folder] for recipe, _ in part] for part in (federations, clients))
+    kinds = {_kind(cell): cell for cell in (*cells, *simulated, *targets)}
+    paces = dict(zip(kinds, _trials([*kinds.values()], plan, federation, progress), strict=True)) if kinds else {}
+    rounds, shadows = plan.rounds, plan.adversary.shadows
+    work = [
+        [rounds * paces[_kind(cell)].seconds for cell in cells],
+        [rounds * paces[_kind(cell)].bare for cell in simulated],
+        # one of these clients in every federation of as many: a shadow plays the part of one client
+        [rounds * shadows / plan.clients * paces[_kind(cell)].bare for cell in targets],
+    ]
+    disk = sum(rounds * paces[_kind(cell)].size for cell in (*cells, *simulated))
+    disk += sum(shadows / plan.per_round * paces[_kind(cell)].size for cell in targets)
+    lines = _head(plan, len(missing), len(cells))
+    if cells:
+        lines[-1] += f": {rounds} rounds, {plan.per_round} of {plan.clients} clients a round"
+    lines += _shadow_lines(len(simulated), len(targets), shadows)
+    workers = min(plan.threads, max(1, *map(len, work)))
+    seconds = sum(sum(part) / min(plan.threads, len(part)) for part in work if part)
+    minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
+    attacks = ", attacks not counted" if plan.attacks and missing else ""
+    lines.append(f"about {minutes} with {_count(workers, 'worker')}{attacks}")
+    return "\n".join([*lines, *_tail(plan, disk)])
+
+
+def _on_disk(folder: Path) -> bool:
+    return (folder / COMPLETE).exists()
+
+
+def _shadow_lines(simulated: int, targets: int, shadows: int) -> list[str]:
+    """What the adversary trains: shadow clients along simulated federations, or whole federations."""
+    if targets:
+        along = f", along {_count(simulated, 'simulated federation')}" if simulated else ""
+        return [f"{targets * shadows} shadow models to train, {shadows} for each target client and method{along}"]
+    return [f"{_count(simulated, 'shadow federation')} to train"] if simulated else []
 
 
 def _kind(cell: Cell) -> Any:
@@ -50,37 +88,43 @@ def _kind(cell: Cell) -> Any:
     return cell.variant.method, cell.variant.params, math.isinf(cell.variant.privacy.epsilon)
 
 
-def _trials(cells: Sequence[Cell], plan: Plan, progress: Progress) -> list[tuple[float, float]]:
-    """Seconds and bytes of a round of each training."""
-    import tempfile
-
-    from fedaudit.bench import federation_of, make_bench, make_exam
+def _trials(cells: Sequence[Cell], plan: Plan, federation: Any, progress: Progress) -> list[Pace]:
+    """The pace of each training."""
+    from fedaudit.bench import make_bench, make_exam
     from fedaudit.executor import Executor
-    from fedaudit.store import claim
-    from fedaudit.training import method_of, schedule_of
-    from trainers.base import train
 
-    federation = federation_of(plan)
-    sizes = [len(client.training_records) for client in federation.clients]
     bench, exam = make_bench(plan, federation, quiet=progress.quiet), make_exam(plan, federation)
+    sizes = [len(client.training_records) for client in federation.clients]
     found = []
     label = "timing a few rounds of each method on this machine"
     with progress.stage(label, len(cells)) as advance, Executor(lambda: bench) as executor:
         for cell in cells:
-            with tempfile.TemporaryDirectory() as folder:
-                rounds = functools.partial(
-                    train, method_of(cell, sizes), schedule_of(cell), exam, folder=claim(Path(folder)), executor=executor,
-                    say=progress.say, advance=nothing, crowd=plan.settings.crowd,
-                )  # fmt: skip
-                rounds(until=1)
-                started = time.perf_counter()
-                rounds(until=min(TRIAL_ROUNDS, plan.rounds))
-                timed = max(1, min(TRIAL_ROUNDS, plan.rounds) - 1)
-                files = list(Path(folder).glob("round-*"))
-                size = sum(file.stat().st_size for file in files) / (len(files) / 2)
-                found.append(((time.perf_counter() - started) / timed, size))
+            found.append(_trial(cell, sizes, exam, executor, progress))
             advance()
     return found
+
+
+def _trial(cell: Cell, sizes: Sequence[int], exam: Any, executor: Any, progress: Progress) -> Pace:
+    import tempfile
+
+    from attacks.bank import NoExam
+    from fedaudit.store import claim
+    from fedaudit.training import method_of, schedule_of
+    from trainers.base import train
+
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = functools.partial(
+            train, method_of(cell, sizes), schedule_of(cell), folder=claim(Path(folder)), executor=executor,
+            say=progress.say, advance=nothing, crowd=cell.plan.settings.crowd,
+        )  # fmt: skip
+        rounds(exam, until=1)  # is not counted: everything is computed for the first time
+        clock = [time.perf_counter()]
+        for judged, until in ((exam, 1 + TRIAL_ROUNDS), (NoExam(), 1 + 2 * TRIAL_ROUNDS)):
+            rounds(judged, until=until)
+            clock.append(time.perf_counter())
+        files = list(Path(folder).glob("round-*"))
+        seconds, bare = ((after - before) / TRIAL_ROUNDS for before, after in itertools.pairwise(clock))
+        return Pace(seconds, bare, sum(file.stat().st_size for file in files) / (len(files) / 2))
 
 
 def _head(plan: Plan, missing: int, untrained: int) -> list[str]:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from attacks import bank, observe
 from attacks.base import Candidates, View
+from attacks.gradients import gradient_norms
 from attacks.messages import Messages, losses
 from attacks.seen import Seen, Shadows, own_class
 from attacks.source import attribution
@@ -123,7 +125,7 @@ class _Attacker:
         self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
         self._once: dict[Any, Any] = {}
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
-        self.norms = any(plugin.gradients for plugin in wanted)
+        self.norms = self._norms if any(plugin.gradients for plugin in wanted) else None
         self.rounds = job.rounds if any(plugin.needs for plugin in wanted) else 0
 
     def tables(self, threat_model: str, attacks: Mapping[str, Any]) -> Tables:
@@ -158,7 +160,13 @@ class _Attacker:
             self._once[key] = compute(*args)
         return self._once[key]
 
-    def _see(self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: bool) -> Seen | None:
+    def _norms(self, prompt: Tensor) -> Any:
+        key = "norms", prompt.numpy().tobytes()
+        return self._cached(key, gradient_norms, self.job.method, self.bench.learner, prompt, self.asked.records)
+
+    def _see(
+        self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: observe.Norms | None
+    ) -> Seen | None:
         asked, method, learner = self.asked, self.job.method, self.bench.learner
         candidates = Candidates({asked.client: asked.candidates}, {asked.client: asked.reference}, ())
         view, key = View(transcript, threat_model, candidates), (threat_model, transcript.folder.path)
@@ -177,8 +185,8 @@ class _Attacker:
         return self._cached((whose, "shadows"), self._asked, getattr(trained, whose), trained.member)
 
     def _asked(self, prompts: Any, member: Any) -> Shadows:
-        norms = PSEUDO if self.norms else 0
-        return observe.ask(self.job.method, self.bench.learner, self.asked, prompts, member, norms=norms)
+        learner = self.bench.learner
+        return observe.ask(self.job.method, learner, self.asked, prompts, member, norms=self.norms, normed=PSEUDO)
 
     def _pseudo(self, made: Any, seen: Seen) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""
@@ -193,7 +201,7 @@ class _Attacker:
         if recipe is None or recipe.twin is None:
             return None
         transcript, k = recipe.simulated(recipe.twin), self.asked.client
-        seen = self._see(threat_model, transcript, None, norms=False)
+        seen = self._see(threat_model, transcript, None, norms=None)
         member = np.zeros(len(self.asked.records), bool)
         member[: len(self.asked.candidates)] = bank.members(
             self.bench, job.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin]

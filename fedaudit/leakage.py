@@ -49,7 +49,7 @@ def leakage(
         run = _run(cell, attacked, federation)
         advance()
         names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
-        found = prompt_membership(run, audit, names=names, epsilon=_words(privacy))
+        found = prompt_membership(run, audit, names=names, epsilon=_words(privacy, canaries=plan.canaries.canaries))
         advance()
         tables |= exposure(run, federation.records, confidence=audit.confidence)
         tables["cells"] = prompt_cells(run, audit.confidence)
@@ -128,14 +128,15 @@ def _blind(federation: Any, asked: tuple[Any, ...]) -> Any:
     return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
 
 
-def _words(privacy: pd.DataFrame) -> Any:
+def _words(privacy: pd.DataFrame, *, canaries: int) -> Any:
     """What is claimed and proven about a client's own record, by threat model."""
+    measured = {"measured": "not measured: no bound is computed from the canaries yet"} if canaries else {}
     own = privacy[privacy.whose == "own"].set_index("threat_model")
 
     def words(threat_model: str) -> dict[str, str]:
         row = own.loc[threat_model]
         proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"
-        return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven}
+        return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven, **measured}
 
     return words
 
@@ -178,6 +179,8 @@ def _attribution(run: AttackedPrompts, clients: int, confidence: float) -> pd.Da
         kinds = run.kinds(model.client)
         for kind in ("member", "held-out"):
             own = [r for r, is_kind in kinds.items() if is_kind == kind]
+            if not own:  # no candidate of its own was in a batch
+                continue
             right = int((model.facts.owner[own] == model.client).sum())
             low, high = binomtest(right, len(own)).proportion_ci(confidence)
             found.append((client_name(model.client), kind, right / len(own), low, high, len(own), 1 / clients))

@@ -42,13 +42,15 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         "--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md"
     )
     group.add_argument(
-        "--preset", default="embedded", help=f"settings to start from: {', '.join(presets())} (default: embedded)"
+        "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
     )
     group.add_argument(
         "--paper", metavar="NAME:FIGURE", help="run and draw a paper's figure, as dpfpl:figure3, instead of one audit"
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
+
+DEFAULT_PRESET = "embedded"
 
 SCHEDULES: dict[str, dict[str, int | None]] = {
     "lora": {"rounds": 10, "clients": 12, "per_round": 4},

@@ -19,8 +19,33 @@ from fedaudit.training import COMPLETE, complete, finish, method_of, train_one, 
 NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # of every method that there is
 
 
+def canary_notes(plan: Plan) -> list[str]:
+    """How many canaries can be guessed, and the largest epsilon that a perfect attack on them all could show; nothing without canaries."""
+    if not (n := plan.canaries.canaries):
+        return []
+    from audits.onerun import ceiling
+    from fedaudit.banks import targets
+
+    whose, delta = "all of them", 0.0
+    if plan.learner == "prompts":
+        delta = max(v.privacy.delta for v in plan.methods.values() if v is not None)
+        if plan.attacks:
+            attacked = len(targets(plan.cells[0]))
+            share, more = divmod(n, plan.clients)
+            n = attacked * share + min(attacked, more)
+            whose = f"the {n} of the {attacked} clients that were attacked"
+    return [
+        f"Canaries: {plan.canaries.canaries} ({plan.canaries.canary_kind}), each inserted by a fair coin. A perfect attack on {whose} could show an "
+        f"epsilon of at most {ceiling(n, delta=delta):.2f} (95 %, delta {delta:g})."
+    ]
+
+
 def _notes(plan: Plan) -> list[str]:
     """Limitations of the report, in plain sentences."""
+    return [*canary_notes(plan), *_limits(plan)]
+
+
+def _limits(plan: Plan) -> list[str]:
     small = (
         "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large "
         "model would leak."
@@ -223,8 +248,8 @@ def _analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
         [r.id for r in federation.novel],
     )
     views = {name: View(transcript, name, candidates) for name in OF_LEARNER["lora"]}
-    made = {name: plugins.plugins("attack")[name].make(params) for name, params in cell.plan.attacks.items()}
-    attack = made.get("maxrenyi") or next(iter(made.values()))  # its one pass over every model gives all scores
+    ((name, params),) = cell.plan.attacks.items()
+    attack = plugins.plugins("attack")[name].make(params)
     audit = cell.plan.audits["membership"]
     scores = _score_models(attack, views, folder, executor, progress)
     attacked = _attacked(attack, scores, views, transcript, federation)

@@ -16,8 +16,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from attacks.base import THREAT_MODELS, Candidates, View
+from attacks.base import Candidates, View
 from attacks.models import models
+from attacks.threats import OF_LEARNER
 from fedaudit.errors import InputError
 from fedaudit.ownrun import export_run, read, write_transcript
 from fedaudit.owntensors import canonical
@@ -696,7 +697,7 @@ class TestRoundTrip:
                 {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)},
                 [r.id for r in data.novel],
             )
-            held = [m for name in THREAT_MODELS for m in models(View(found, name, asked))]
+            held = [m for name in OF_LEARNER["lora"] for m in models(View(found, name, asked))]
             both.append([(m.threat_model, m.way, m.client, m.round, m.digest) for m in held])
         assert both[0] == both[1]
         assert {way for _, way, *_ in both[0]} >= {"base", "final", "true state"}
