@@ -16,7 +16,10 @@ SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
 AGAINST = {  # non-members: how they are called, and what a reader must know where they are not held-out records
     "held-out": ("held-out records", None),
     "novel objects": ("novel objects", "the papers' own split: another distribution, read its controls"),
-    "other clients": ("records of other clients", "within class where clients share any, else the class tells them apart: read its controls"),
+    "other clients": (
+        "records of other clients",
+        "within class where clients share any, else the class tells them apart: read its controls",
+    ),
     "left-out canaries": ("left-out canaries", "a fair coin before training said which were inserted"),
 }
 SEES = {

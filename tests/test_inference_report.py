@@ -150,7 +150,9 @@ def test_blocks_say_who_the_non_members_are(one: dict[str, bytes]) -> None:
     blocks = [row[0] for row in reader.rows if len(row) == 1]
     assert "prompt-user, prompt: own members (142, 2 clients) against held-out records (146)" in blocks
     other = "prompt-user, prompt: own members (142, 2 clients) against records of other clients (146)"
-    assert f"{other} · within class where clients share any, else the class tells them apart: read its controls" in blocks
+    assert (
+        f"{other} · within class where clients share any, else the class tells them apart: read its controls" in blocks
+    )
     coin = "server, rebuilt: canaries (142, 2 clients) against left-out canaries (146)"
     assert f"{coin} · a fair coin before training said which were inserted" in blocks
     washed = [a for tag, a in reader.elements if tag == "tbody" and a.get("class") == "novel"]
