@@ -1,12 +1,13 @@
 """Shadow models: a network per class learns from them how a member's probabilities look (Shokri et al. 2017; DP-FPL, A.3).
 
-For every class an MLP [C -> 32 -> 2], ReLU between, is trained on the log-probabilities that the shadow models give the records of that class, to
+For every class an MLP [C -> 32 -> 2], ReLU between, is trained on the probabilities that the shadow models give the records of that class, to
 tell whether the record was in the shadow's training set. Shokri et al., Membership Inference Attacks Against Machine Learning Models, S&P 2017;
 DP-FPL, section A.3. The score is the logit of "member" minus the other: above 0 the attack itself says "member", no threshold is needed.
 
-Log-probabilities, not probabilities, which are nearly all close to 0 and 1; at least -25, standardised per class over the shadows. Every record
-weighs the same, and as much with the shadows that had it as with those that had not: who a record is then tells nothing of its membership, and 0
-is neutral.
+Its inputs are the square roots of the probabilities, whose differences are Hellinger's distances, less their mean over the shadows and on one scale
+per class: an input that hardly varies is not blown up to noise, as it is by log-probabilities or where each input has a scale of its own. Every
+record weighs the same, and as much with the shadows that had it as with those that had not: who a record is then tells nothing of its membership,
+and 0 is neutral.
 All classes are one batched problem: AdamW on all pairs at once, a fixed number of steps, a generator of its own.
 
 Needs shadow models. Records of classes in which no record was in some shadows and out of others are nan.
@@ -25,7 +26,6 @@ from attacks.seen import Floats, Seen, Shadows
 
 LEARNER = "prompts"
 SHADOWS = True
-LOWEST = -25.0  # log-probability
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step
 SEED = 0
 
@@ -47,8 +47,8 @@ class Networks:
     """Trained networks of K classes: h hidden units."""
 
     place: NDArray[np.int64]  # [C], of a class among the K; -1 where nothing could be learnt
-    mean: Tensor  # [K, C], of the log-probabilities over the shadows
-    std: Tensor  # [K, C]
+    mean: Tensor  # [K, C], of the inputs over the shadows
+    scale: Tensor  # [K, 1], their standard deviation, all inputs of a class together
     weights: list[Tensor]  # [K, C, h], [K, 1, h], [K, h, 2], [K, 1, 2]
 
 
@@ -65,7 +65,7 @@ class Shadow:
         score = np.full(len(place), np.nan)
         for k in np.unique(place[place >= 0]):
             mine = place == k
-            inputs = (_features(seen.log_probs[mine]) - networks.mean[k]) / networks.std[k]
+            inputs = (_features(seen.log_probs[mine]) - networks.mean[k]) / networks.scale[k]
             logits = _forward(inputs[None], [weight[k : k + 1] for weight in networks.weights])[0]
             score[mine] = (logits[:, 1] - logits[:, 0]).numpy()
         return {"shadow": score}
@@ -76,15 +76,15 @@ def fit(shadows: Shadows, labels: tuple[int, ...], params: Params) -> Networks:
     """Train the networks of all classes at once; `labels` [n] are the records' places among the classes."""
     x, member, weight, taught = _pairs(shadows, np.array(labels))
     mean = torch.einsum("kp,kpc->kc", weight, x)
-    std = torch.einsum("kp,kpc->kc", weight, (x - mean[:, None]) ** 2).sqrt()
-    std = torch.where(std > 1e-6, std, 1.0)  # a constant says nothing
+    scale = torch.einsum("kp,kpc->k", weight, (x - mean[:, None]) ** 2).div(x.shape[-1]).sqrt()[:, None]
+    scale = torch.where(scale > 1e-6, scale, 1.0)  # a constant says nothing
     place = np.full(x.shape[-1], -1)
     place[taught] = np.arange(len(taught))
-    return Networks(place, mean, std, _train((x - mean[:, None]) / std[:, None], member, weight, params))
+    return Networks(place, mean, scale, _train((x - mean[:, None]) / scale[:, None], member, weight, params))
 
 
 def _pairs(shadows: Shadows, labels: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
-    """Of K classes the P pairs (shadow, record): log-probabilities [K, P, C], membership [K, P], weights [K, P] with sum 1; and the classes [K]."""
+    """Of K classes the P pairs (shadow, record): inputs [K, P, C], membership [K, P], weights [K, P] with sum 1; and the classes [K]."""
     member = shadows.member
     teaches = member.any(0) & ~member.all(0)  # others would teach who they are, not how a member looks
     taught = np.unique(labels[teaches])
@@ -95,16 +95,16 @@ def _pairs(shadows: Shadows, labels: NDArray[np.int64]) -> tuple[Tensor, Tensor,
     real = np.arange(filled.shape[1]) < np.array([len(group) for group in groups])[:, None]
     half = np.where(member, 0.5 / np.maximum(member.sum(0), 1), 0.5 / np.maximum((~member).sum(0), 1))  # [S, n]
     weight = half[:, filled] * (real / real.sum(1, keepdims=True))
-    log_probs = _features(shadows.log_probs[:, filled])
+    inputs = _features(shadows.log_probs[:, filled])
     x, y, w = (
         each.transpose(0, 1).flatten(1, 2)
-        for each in (log_probs, torch.from_numpy(member[:, filled]), torch.from_numpy(weight))
+        for each in (inputs, torch.from_numpy(member[:, filled]), torch.from_numpy(weight))
     )
     return x, y.long(), w.float(), taught
 
 
 def _features(log_probs: Floats) -> Tensor:
-    return torch.from_numpy(np.maximum(log_probs, LOWEST)).float()
+    return torch.from_numpy(np.exp(log_probs / 2)).float()
 
 
 def _train(x: Tensor, member: Tensor, weight: Tensor, params: Params) -> list[Tensor]:

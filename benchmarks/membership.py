@@ -41,7 +41,7 @@ from fedaudit.training import method_of, train_together, transcript_of
 
 REPETITIONS = 200
 NULL = "--method=dpfpl --epsilon=none --attack=all"
-POSITIVE = "--method=fedotp --task=digits --epsilon=none --attack=all --rounds=600 --local-rate=1 --canaries=300"
+POSITIVE = "--method=fedotp --epsilon=none --attack=all --train=16 --rounds=600 --local-rate=1 --canaries=300 --canary-kind=mislabelled"
 
 
 @dataclass(frozen=True)

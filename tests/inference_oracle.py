@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from attacks.lira import LARGEST, SMALLEST
 from attacks.rmia import TIE
-from attacks.shadow import LEARNING_RATE, LOWEST, SEED, WEIGHT_DECAY
+from attacks.shadow import LEARNING_RATE, SEED, WEIGHT_DECAY
 
 
 def phi(row, y):
@@ -101,10 +101,10 @@ def shadow_network(log_probs, member, queries, *, hidden, steps):
     for i in range(member.shape[1]):
         for s in range(member.shape[0]):
             weight[s, i] = 0.5 / (member[:, i] == member[s, i]).sum() / member.shape[1]
-    x = np.maximum(log_probs, LOWEST).reshape(-1, C)
+    x, asked_about = (np.sqrt(np.exp(v)) for v in (log_probs.reshape(-1, C), queries))
     mean = np.average(x, axis=0, weights=weight.ravel())
-    std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weight.ravel()))
-    inputs, asked = (torch.tensor((np.maximum(v, LOWEST) - mean) / std, dtype=torch.float32) for v in (x, queries))
+    scale = np.sqrt(np.average(((x - mean) ** 2).mean(1), weights=weight.ravel()))
+    inputs, asked = (torch.tensor((v - mean) / scale, dtype=torch.float32) for v in (x, asked_about))
     network = torch.nn.Sequential(torch.nn.Linear(C, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 2))
     generator = torch.Generator().manual_seed(SEED)
     for layer in (network[0], network[2]):
