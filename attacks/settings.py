@@ -30,5 +30,7 @@ class Adversary:
             raise ValueError(f"shadow_kind must be clients or federations, not {self.shadow_kind!r}")
         if self.trajectory not in ("simulated", "observed"):
             raise ValueError(f"trajectory must be simulated or observed, not {self.trajectory!r}")
+        if self.trajectory == "observed" and self.shadow_kind == "federations":
+            raise ValueError("trajectory must be simulated for whole federations (--shadow-kind), not 'observed'")
         if self.observed_rounds < 2:
             raise ValueError(f"observed_rounds must be at least 2, not {self.observed_rounds}")

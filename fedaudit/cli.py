@@ -131,6 +131,10 @@ def read_command(words: Sequence[str]) -> Command:
         return _paper(chosen, others)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
+    if chosen.paper:
+        raise InputError(
+            f"--config {chosen.config}: paper is no option of an audit; give --paper {chosen.paper} on the command line"
+        )
     before = preset_words(chosen.preset) + from_file
     chosen, _ = first.parse_known_args([*before, *words])
     parser = Parser(

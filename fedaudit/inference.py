@@ -51,7 +51,7 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
         why = refusal(plugin, threat_model)
         if not trains(method):
             why = "this method trains nothing"
-        elif threat_model in ("released-model", "server") and not method.shared:
+        elif not method.shared and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
             why = "this method sends nothing"
         elif plugin.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
             why = "only the server observes the other clients' messages (--trajectory)"

@@ -1,0 +1,496 @@
+"""Attacks on prompts of a small federation: the truth never reaches them, equal models are attacked once, and what is learnt by heart is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from attacks import bank, observe
+from attacks.base import View
+from attacks.lira import LiRA
+from attacks.lira import Params as LiRAParams
+from attacks.messages import Messages
+from attacks.threats import THREAT_MODELS
+from audits.comparisons import ScoredModel
+from audits.epsilon import ledger_of, privacy_table
+from audits.membership import Params as MembershipParams
+from audits.membership import prompt_membership
+from audits.targets import AttackedPrompts, rows
+from fedaudit import cli, inference, plugins
+from fedaudit.banks import Recipe, recipe_of, shadows_of, targets, train_banks
+from fedaudit.bench import Workshop
+from fedaudit.executor import Executor
+from fedaudit.leakage import leakage
+from fedaudit.plan import Cell
+from fedaudit.progress import Progress
+from fedaudit.store import claim
+from fedaudit.training import method_of, train_together, transcript_of
+from tests import prompt_toy
+from trainers.base import Bench, Schedule, train
+from trainers.prompts import Settings, used
+
+WORDS = (
+    "--method dpfpl --epsilon none --attack lira,cosine --train 4 --test 1 --clients 3 --rounds 3 --shadows 4 --canaries 12 "
+    "--observed-rounds 2 --threads 1 --quiet"
+)
+QUIET = Progress(quiet=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unsafe_but_quick() -> Iterator[None]:
+    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
+        yield
+
+
+Found = dict[int, dict[str, inference.Tables]]
+
+
+@dataclass(frozen=True, eq=False)
+class Lab:
+    """A trained cell with its shadow models, and what a worker holds."""
+
+    cell: Cell
+    workshop: Workshop
+    bench: Bench
+
+    @property
+    def federation(self) -> Any:
+        return self.workshop.federation
+
+    def trained(self, seed: int = 0, **changes: Any) -> Cell:
+        """The cell under a plan with changes on the same records, with its shadow models."""
+        cell = Cell(dataclasses.replace(self.cell.plan, **changes), self.cell.method, seed)
+        train_together([cell], self.workshop, QUIET)
+        train_banks([cell], self.workshop, QUIET)
+        return cell
+
+    def attack(self, cell: Cell) -> Found:
+        (job,) = inference.jobs_of(cell, self.federation, targets(cell))
+        return inference.attack(self.bench, job)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    plan = cli.read_command([*WORDS.split(), "--out", str(tmp_path_factory.mktemp("out"))]).plan
+    with Workshop(plan, QUIET) as workshop:
+        (bench,) = workshop.executor.map(lambda bench, _: bench, [None])
+        made = Lab(plan.cells[0], workshop, bench)
+        made.trained()
+        yield made
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """What an attack on the cell found, and what it computed for that."""
+
+    found: Found
+    lira: Counter[bytes]  # attacked models, each with its shadows
+    messages: list[str]  # threat models whose messages were read
+
+
+@pytest.fixture(scope="module")
+def watched(lab: Lab) -> Watched:
+    lira: Counter[bytes] = Counter()
+    messages: list[str] = []
+    honest = LiRA.score
+
+    def score(attack: LiRA, seen: Any) -> Any:
+        lira[seen.log_probs.tobytes() + seen.shadows.log_probs.tobytes()] += 1
+        return honest(attack, seen)
+
+    def read(view: View, *args: Any) -> Messages:
+        messages.append(view.threat_model)
+        return Messages(view, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LiRA, "score", score)
+        patch.setattr(inference, "Messages", read)
+        return Watched(lab.attack(lab.cell), lira, messages)
+
+
+@pytest.fixture(scope="module")
+def found(watched: Watched) -> Found:
+    return watched.found
+
+
+def inverted(federation: Any) -> Any:
+    """The same records, and everybody who was a member is held out."""
+    clients = [dataclasses.replace(c, member=~c.member, canary_included=~c.canary_included) for c in federation.clients]
+    return dataclasses.replace(federation, clients=tuple(clients))
+
+
+class Secret:
+    """What may not even be looked at."""
+
+    def _look(self, *_: Any) -> NoReturn:
+        raise AssertionError("an attack looked at who trains on what")
+
+    __getitem__ = __iter__ = __len__ = __contains__ = __bool__ = __eq__ = __hash__ = _look
+
+
+class TestTruth:
+    def test_inverting_members_changes_all_of_the_truth(self, lab: Lab) -> None:
+        before, after = lab.federation.truth, inverted(lab.federation).truth
+        assert before.keys() == after.keys()
+        assert not any(before[record] == after[record] for record in before)
+
+    def test_scores_are_the_same_whoever_the_members_are(self, lab: Lab, found: Found) -> None:
+        """Every table, exactly; and what a worker holds of the truth, who trains on what, is never looked at."""
+        blind = dataclasses.replace(lab.bench, training=Secret())  # type: ignore[arg-type]
+        (job,) = inference.jobs_of(lab.cell, inverted(lab.federation), [0, 1])
+        again = inference.attack(blind, job)
+        assert again.keys() == found.keys() == {0, 1}
+        for k, views in found.items():
+            assert again[k].keys() == views.keys() == set(THREAT_MODELS)
+            for view, tables in views.items():
+                assert again[k][view].keys() == tables.keys() == {"scores", "base", "facts", "pseudo"}
+                for name, table in tables.items():
+                    pd.testing.assert_frame_equal(again[k][view][name], table, check_exact=True)
+
+    def test_jobs_and_views_hold_nothing_of_it(self, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With everything that their fields lead to they are the same bytes whoever the members are."""
+        views: list[View] = []
+
+        class Watched(View):
+            def __init__(self, *args: Any) -> None:
+                super().__init__(*args)
+                views.append(View(*args))
+
+        monkeypatch.setattr(inference, "View", Watched)
+        monkeypatch.setattr(observe, "see", lambda *_, **__: None)
+        held = []
+        for federation in (lab.federation, inverted(lab.federation)):
+            jobs = inference.jobs_of(lab.cell, federation, [0, 1])
+            sent = pickle.dumps(jobs)
+            inference.attack(lab.bench, jobs[0])
+            held.append((sent, [pickle.dumps(view) for view in views]))
+            assert [view.threat_model for view in views] == 2 * [*THREAT_MODELS]
+            views.clear()
+        assert held[0] == held[1]
+
+
+class TestOnce:
+    """What several attacks, adversaries or targets need is computed once."""
+
+    def test_equal_models_are_attacked_once(self, watched: Watched) -> None:
+        """A target's prompt as its user and its owner have it, as the server rebuilds it, and the released one; with the shadows of
+        either kind also the start of training and four shadows."""
+        assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + inference.PSEUDO))
+        assert set(watched.lira.values()) == {1}
+        for tables in watched.found.values():
+            pd.testing.assert_frame_equal(tables["prompt-user"]["scores"], tables["owner"]["scores"])
+
+    def test_messages_are_read_once_for_all_targets(self, watched: Watched) -> None:
+        assert watched.messages == ["server", "server"]  # of the training, and of its twin
+
+    @pytest.mark.parametrize(("threads", "parts"), [(1, [[0, 1]]), (2, [[0], [1]]), (5, [[0], [1]])])
+    def test_workers_share_the_targets(self, threads: int, parts: list[list[int]], lab: Lab) -> None:
+        cell = Cell(dataclasses.replace(lab.cell.plan, threads=threads), lab.cell.method, lab.cell.seed)
+        jobs = inference.jobs_of(cell, lab.federation, [0, 1])
+        assert [[asked.client for asked in job.asked] for job in jobs] == parts
+        (alone,) = inference.jobs_of(cell, lab.federation, [1])
+        assert [asked.client for asked in alone.asked] == [1]
+
+
+class TestTables:
+    def test_every_record_is_asked_about_by_every_adversary(self, lab: Lab, found: Found) -> None:
+        for asked in inference.questions(lab.cell, lab.federation):
+            for view, tables in found[asked.client].items():
+                scores = tables["scores"]
+                lira = ["lira/online", "lira/offline"]
+                assert list(scores) == ["record", *lira, *["cosine/mean", "cosine/max"] * (view == "server")]
+                assert list(scores.record) == list(asked.records)
+                assert list(tables["base"]) == list(scores)
+                assert scores["lira/offline"].notna().sum() > 0.9 * len(scores)
+
+    def test_members_of_pseudo_targets_are_those_of_the_shadows(self, lab: Lab, found: Found) -> None:
+        """Four shadows in the attacked model's place, and for messages the federation that was simulated; reference records are in none."""
+        recipe = recipe_of(lab.cell, lab.federation)
+        assert recipe is not None
+        for asked in inference.questions(lab.cell, lab.federation):
+            shadows = shadows_of(lab.bench, recipe, asked.client).member
+            simulated = bank.members(
+                lab.bench, recipe.method, recipe.others, asked.client, seed=recipe.seed, shadows=[bank.SIMULATED]
+            )
+            own = [*asked.candidates, *asked.reference]
+            for view, tables in found[asked.client].items():
+                pseudo = tables["pseudo"]
+                expected = np.concatenate([shadows[: inference.PSEUDO], *[simulated] * (view == "server")])
+                expected = np.pad(expected, ((0, 0), (0, len(asked.reference))))
+                assert list(pseudo.record) == own * len(expected)
+                assert (pseudo.member.to_numpy().reshape(expected.shape) == expected).all()
+
+    def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
+        """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
+        (asked, _) = inference.questions(lab.cell, lab.federation)
+        sizes = [len(client.training_records) for client in lab.federation.clients]
+        records = list(asked.candidates)
+        job = method_of(lab.cell, sizes), transcript_of(lab.cell), asked.client, records
+        path = inference.trajectory(lab.bench, job).pivot(index="record", columns="round", values="loss").loc[records]
+        assert list(path) == [0, 1, 2, 3]
+        facts = found[asked.client]["owner"]["facts"].set_index("record").loc[records]
+        np.testing.assert_allclose(path[3], facts.loss, atol=1e-5)
+        np.testing.assert_allclose(path[0], facts.base_loss, atol=1e-5)
+
+
+class TestShadowKinds:
+    def test_whole_federations_take_the_shadow_clients_place(self, lab: Lab) -> None:
+        more = dataclasses.replace(lab.cell.plan.adversary, shadow_kind="federations", targets=1)
+        cell = lab.trained(rounds=2, adversary=more)
+        assert {path.name for path in cell.bank_folder.iterdir()} == {f"federation-00{s}" for s in range(4)}
+        found = lab.attack(cell)[0]
+        assert found.keys() == set(THREAT_MODELS)
+        recipe = recipe_of(cell, lab.federation)
+        assert recipe is not None
+        shadows = shadows_of(lab.bench, recipe, 0)
+        for s in range(4):
+            torch.testing.assert_close(shadows.personal[s], recipe.simulated(s).released(0)["prompt"])
+        twin = found["server"]["pseudo"].dropna(subset=["cosine/mean"]).set_index("record").member
+        asked = lab.bench.candidates[0]
+        assert twin[asked].tolist() == shadows.member[0].tolist()  # the first federation stands in for the attacked one
+
+    def test_only_the_server_observes_messages(self, lab: Lab) -> None:
+        """The others' attacks need no shadows, or are refused; there is no federation to compare attacks on messages with."""
+        more = dataclasses.replace(lab.cell.plan.adversary, trajectory="observed", targets=1)
+        cell = lab.trained(rounds=2, adversary=more)
+        assert {path.name for path in cell.bank_folder.iterdir()} == {"client-000"}
+        found = lab.attack(cell)[0]
+        assert found.keys() == {"server"}
+        assert list(found["server"]["scores"]) == ["record", "lira/online", "lira/offline", "cosine/mean", "cosine/max"]
+        assert list(found["server"]["base"]) == ["record", "lira/online", "lira/offline"]
+        assert "cosine/mean" not in found["server"]["pseudo"]
+        recipe = recipe_of(cell, lab.federation)
+        assert recipe is not None
+        assert recipe.others.folder.path == cell.training_folder
+
+
+SEES = {
+    "uploads": "does not see uploads (these do: server)",
+    "broadcasts": "does not see broadcasts (these do: released-model, server, owner)",
+}
+OBSERVED = "only the server observes the other clients' messages (--trajectory)"
+SENDS, TRAINS = "this method sends nothing", "this method trains nothing"
+ALLOWED: dict[str, dict[str, dict[str, str | None]]] = {
+    "--method dpfpl": {
+        "prompt-user": {"cosine": SEES["uploads"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
+        "released-model": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": None},
+        "server": {"cosine": None, "slope": None, "loss": None, "lira": None},
+        "owner": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": None},
+    },
+    "--method local": {
+        "prompt-user": {"cosine": SEES["uploads"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
+        "released-model": dict.fromkeys(("cosine", "slope", "loss", "lira"), SENDS),
+        "server": dict.fromkeys(("cosine", "slope", "loss", "lira"), SENDS),
+        "owner": {"cosine": SEES["uploads"], "slope": SENDS, "loss": None, "lira": None},
+    },
+    "--method zeroshot": {
+        threat_model: dict.fromkeys(("cosine", "slope", "loss", "lira"), TRAINS) for threat_model in THREAT_MODELS
+    },
+    "--method dpfpl --trajectory observed": {
+        "prompt-user": {"cosine": SEES["uploads"], "slope": SEES["broadcasts"], "loss": None, "lira": OBSERVED},
+        "released-model": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": OBSERVED},
+        "server": {"cosine": None, "slope": None, "loss": None, "lira": None},
+        "owner": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": OBSERVED},
+    },
+}
+
+
+@pytest.mark.parametrize("threat_model", THREAT_MODELS)
+@pytest.mark.parametrize("words", ALLOWED)
+def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
+    plan = cli.read_command([*words.split(), "--attack", "cosine,slope,loss,lira", "--epsilon", "none"]).plan
+    found = inference.allowed(plan.cells[0], threat_model)
+    for attack, expected in ALLOWED[words][threat_model].items():
+        sees = expected in SEES.values()
+        assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--attack loss", [0, 1, 2, 3, 4]),
+        ("--attack loss,lira", [0, 1]),
+        ("--attack loss,lira --targets 3", [0, 1, 2]),
+        ("--attack loss --targets 1", [0]),
+        ("--attack loss --targets 9", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, expected: list[int]) -> None:
+    plan = cli.read_command(["--method", "dpfpl", "--clients", "5", "--no-twin", *words.split()]).plan
+    assert targets(plan.cells[0]) == expected
+
+
+def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others(lab: Lab) -> None:
+    federation = lab.federation
+    asked = inference.questions(lab.cell, federation)
+    assert [question.client for question in asked] == [0, 1]
+    for question in asked:
+        own, others = federation.clients[question.client], set()
+        for k, client in enumerate(federation.clients):
+            others |= {r.id for r in (*client.records, *client.reference)} if k != question.client else set()
+        assert list(question.candidates) == [r.id for r in (*own.records, *own.canaries)]
+        assert list(question.reference) == [r.id for r in own.reference]
+        assert set(question.others) <= others
+        assert len(set(question.others)) == len(question.others) == min(inference.OTHERS, len(others))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "OTHERS", 5)
+        drawn, again = (inference.questions(lab.cell, federation)[0].others for _ in range(2))
+        other_seed = Cell(dataclasses.replace(lab.cell.plan, seed=1), lab.cell.method, 1)
+        assert len(drawn) == 5
+        assert drawn == again
+        assert drawn != inference.questions(other_seed, federation)[0].others
+
+
+class TestOneRound:
+    """A training of one round takes one batch: the other training records are neither members nor held out."""
+
+    @staticmethod
+    def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], inference.Tables]:
+        plan = lab.cell.plan
+        loss, source = (plugins.plugins("attack")[name].params() for name in ("loss", "source"))
+        cell = lab.trained(
+            seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
+            adversary=dataclasses.replace(plan.adversary, targets=1),
+        )  # fmt: skip
+        method = method_of(cell, [len(client.training_records) for client in lab.federation.clients])
+        assert cell.variant is not None
+        privacy = privacy_table(ledger_of(transcript_of(cell), method), method, cell.variant.privacy)
+        return cell, *leakage(cell, privacy, claim(path), lab.workshop, QUIET)
+
+    def test_unused_training_records_are_in_no_comparison(self, lab: Lab, tmp_path: Path) -> None:
+        cell, findings, tables = self.audited(lab, 8, tmp_path)
+        client = lab.federation.clients[0]
+        seen = inference.trained_on(cell, lab.federation, 0)
+        unused = {r.id for r in client.training_records} - seen
+        assert len(seen) == 8
+        assert unused
+        table = tables["records"][tables["records"].threat_model == "owner"]
+        kinds = {kind: set(of_kind.record) for kind, of_kind in table.groupby("kind")}
+        candidates, canaries = ({r.id for r in records} for records in (client.records, client.canaries))
+        out = {r.id for r, inside in client.drawn if not inside}
+        assert kinds["member"] == seen & candidates
+        assert kinds["held-out"] == out & candidates
+        assert kinds.get("canary", set()) == seen & canaries
+        assert kinds.get("left-out canary", set()) == out & canaries
+        assert not unused & set(table.record)
+        own = [f for f in findings if f.metric == "auroc" and f.population == "own members"]
+        assert {f.members for f in own} == {len(seen & candidates)}
+        assert {f.nonmembers_n for f in own if f.nonmembers == "held-out"} == {len(out & candidates)}
+
+    def test_a_client_whose_candidates_were_in_no_batch_is_not_measurable(self, lab: Lab, tmp_path: Path) -> None:
+        """Its batch is a single record, a canary."""
+        client, method = lab.federation.clients[0], batches_of(lab, 1)
+        records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
+        seed = next(s for s in range(99) if used(method, records, client=0, seed=s, rounds=[0]) <= {*canaries})
+        _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
+        table = tables["records"]
+        assert set(table.kind) == {"held-out", "canary", "left-out canary", "reference", "other client"}
+        own = [f for f in findings if f.metric == "auroc" and f.population == "own members"]
+        assert own
+        assert all(f.status.startswith("not measurable") and f.value is None and f.verdict is None for f in own)
+        assert list(tables["attribution"].kind) == ["held-out"]
+
+
+def batches_of(lab: Lab, size: int) -> Any:
+    """The method with batches of that size."""
+    settings = dataclasses.replace(lab.cell.plan.settings, batch=size)
+    cell = Cell(dataclasses.replace(lab.cell.plan, settings=settings), lab.cell.method, 0)
+    return method_of(cell, [len(client.training_records) for client in lab.federation.clients])
+
+
+RECORDS, KNOWN = 20, 6  # of each client
+ROUNDS, SHADOWS = 60, 10
+
+
+def learnt_by_heart(path: Path) -> tuple[Bench, inference.Job]:
+    """Two targets of three clients with random pictures and labels, trained for long with the shadows of both, and what the owner asks."""
+    schedule, world = Schedule(ROUNDS, 3, 3, seed=1), prompt_toy.federation(3 * (RECORDS + KNOWN,), test=1)
+    candidates, reference = ([ids[i] for ids in world.training] for i in (slice(RECORDS), slice(RECORDS, None)))
+    drawn = [bank.coins(3, 0, k, RECORDS) for k in range(3)]
+    members = [[r for r, m in zip(*pair, strict=True) if m] for pair in zip(candidates, drawn, strict=True)]
+    plugin, settings = prompt_toy.METHODS["fedotp"], Settings(prompt_length=4, batch=10, global_rate=1, local_rate=1)
+    method = plugin.make(plugin.params(), settings=settings).protected(prompt_toy.NONE, schedule, [*map(len, members)])
+    bench = Bench(world.learner(settings), members, world.test, candidates=candidates)
+    with Executor(lambda: bench) as executor:
+        transcript = train(
+            method, schedule, bank.NoExam(), folder=claim(path / "run"), executor=executor, say=print,
+            advance=lambda: None, crowd=50,
+        )  # fmt: skip
+    recipe = Recipe(method, schedule, path / "bank", None, False, SHADOWS, 5, {})
+    bank.simulate(bench, method, schedule, claim(recipe.federation(-1)), seed=5, shadow=bank.SIMULATED, say=print)
+    for k in (0, 1):
+        folder = claim(recipe.client(k))
+        bank.train_shadows(
+            bench, method, recipe.others, k, folder, seed=5, shadows=SHADOWS, until=ROUNDS, say=print
+        )  # fmt: skip
+    asked = [observe.Question(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
+    return bench, inference.Job(method, transcript, recipe, {"owner": {"lira": LiRAParams()}}, asked, 0)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> AttackedPrompts:
+    bench, job = learnt_by_heart(tmp_path_factory.mktemp("leak"))
+    found = inference.attack(bench, job)
+    parts = {k: {n: t.set_index("record") for n, t in views["owner"].items()} for k, views in found.items()}
+    run = AttackedPrompts(
+        models=[ScoredModel("owner", "true state", k, ROUNDS, **part) for k, part in parts.items()],
+        signals=dict.fromkeys(LiRA.signals, "lira"),
+        blind={},
+        records={asked.client: asked.candidates for asked in job.asked},
+        reference={asked.client: asked.reference for asked in job.asked},
+        others={k: [] for k in parts},
+        truth={r: r in bench.training[asked.client] for asked in job.asked for r in asked.candidates},
+        group=dict.fromkeys((r for asked in job.asked for r in asked.records), "any"),
+    )
+    return blindly(run)
+
+
+class TestPlantedLeak:
+    """Random pictures with random labels can only be learnt by heart."""
+
+    @staticmethod
+    def row(run: AttackedPrompts) -> Any:
+        words = {"method": "fedotp", "task": "toy", "seed": 0}
+        found = prompt_membership(run, MembershipParams(), names=words, epsilon=lambda _: {})
+        return next(f for f in found if f.metric == "auroc" and f.signal == "lira/online" and not f.best_of)
+
+    def test_lira_finds_what_was_learnt_by_heart(self, attacked: AttackedPrompts) -> None:
+        row = self.row(attacked)
+        assert row.value > 0.7
+        assert row.low > 0.5
+        assert row.verdict == "leak"
+        assert row.base_value < row.low
+
+    def test_it_is_not_found_in_other_labels(self, attacked: AttackedPrompts) -> None:
+        right = self.row(attacked)
+        wrong = self.row(labelled(attacked, {r: not m for r, m in attacked.truth.items()}))
+        assert wrong.value == pytest.approx(1 - right.value)
+        assert wrong.high < 0.5
+        rng = np.random.default_rng(0)
+        chance = [
+            self.row(labelled(attacked, {r: bool(rng.random() < 0.5) for r in attacked.truth})) for _ in range(12)
+        ]
+        assert abs(np.mean([row.value for row in chance]) - 0.5) < 0.1
+        assert sum(row.low > 0.5 for row in chance) <= 2
+
+
+def labelled(run: AttackedPrompts, truth: dict[str, bool]) -> AttackedPrompts:
+    return blindly(dataclasses.replace(run, truth=truth))
+
+
+def blindly(run: AttackedPrompts) -> AttackedPrompts:
+    """With a blind control that guesses."""
+    rng = np.random.default_rng(1)
+    return dataclasses.replace(run, blind={place: {r: rng.random() for r in row} for place, row in rows(run).items()})

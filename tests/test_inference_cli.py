@@ -1,0 +1,276 @@
+"""The command line of attacks on prompts: what may be combined, what is refused in one sentence, which key what changes, and the dry run."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks.settings import Adversary
+from attacks.threats import THREAT_MODELS
+from fedaudit import cli, estimate, papers, plugins
+from fedaudit.progress import Progress
+from fedaudit.training import COMPLETE
+from tests.test_cli import refuse
+
+PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if plugin.learner == "prompts"]
+LORA = [name for name, plugin in plugins.plugins("attack").items() if plugin.learner == "lora"]
+VALID = ", ".join((*PROMPTS, "all", "none"))
+
+BAD = {
+    "attack misspelt": ("--attack shdow", ["--attack shdow", "'shadow'"]),
+    "one of several misspelt": ("--attack lira,shadw", ["--attack shadw", "'shadow'"]),
+    "case": ("--attack LIRA", ["--attack LIRA", "'lira'"]),
+    "no name": ("--attack lira,", ["--attack", "no such attack", "lira"]),
+    "attack twice": ("--attack lira,loss,lira", ["--attack lira,loss,lira", "once"]),
+    "all and one": ("--attack all,lira", ["--attack all,lira", "all stands alone"]),
+    "none and one": ("--attack lira,none", ["--attack lira,none", "none stands alone"]),
+    "all twice": ("--attack all,all", ["--attack all,all", "all stands alone"]),
+    "attack of the others": ("--attack reconstruct", ["--attack reconstruct", f"prompts; valid there: {VALID}"]),
+    "attack on prompts": (
+        "--method fedavg --attack lira", ["--attack lira", "adapters", f"valid there: {', '.join((*LORA, 'all'))}"],
+    ),
+    "attacks on prompts and on adapters": ("--attack lira,maxrenyi", ["--attack maxrenyi", "prompts"]),
+    "several on adapters": ("--method fedavg --attack maxrenyi,reconstruct", ["--attack", "one at a time"]),
+    "attack on prompts of an own run": ("--run nowhere --attack lira", ["--attack lira", "maxrenyi"]),
+    "another attack's option": ("--attack lira --hidden 8", ["--hidden", "no such option"]),
+    "attack's option without it": ("--variance fixed", ["--variance", "no such option"]),
+    "variance unknown": ("--attack lira --variance own", ["--variance", "per-record", "own"]),
+    "hidden 0": ("--attack shadow --hidden 0", ["--hidden", "at least 1", "0"]),
+    "adversary without attack": ("--shadows 8", ["--shadows", "no such option"]),
+    "adversary of adapters": ("--method fedavg --attack maxrenyi --shadows 8", ["--shadows", "no such option"]),
+    "targets negative": ("--attack lira --targets=-1", ["--targets", "at least 1", "-1"]),
+    "targets not a number": ("--attack lira --targets two", ["--targets", "int", "two"]),
+    "shadows 3": ("--attack lira --shadows 3", ["--shadows", "at least 4", "3"]),
+    "shadows not a number": ("--attack lira --shadows 4.5", ["--shadows", "int", "4.5"]),
+    "shadow kind unknown": ("--attack lira --shadow-kind client", ["--shadow-kind", "clients or federations", "client"]),
+    "trajectory unknown": ("--attack lira --trajectory real", ["--trajectory", "simulated or observed", "real"]),
+    "one observed round": ("--attack cosine --observed-rounds 1", ["--observed-rounds", "at least 2", "1"]),
+    "federations that are observed": (
+        "--attack lira --shadow-kind federations --trajectory observed --dry-run", ["--trajectory", "simulated", "federations"],
+    ),
+    "canaries negative": ("--canaries=-1", ["--canaries", "at least 0", "-1"]),
+    "canaries not a number": ("--canaries many", ["--canaries", "int", "many"]),
+    "canary kind unknown": ("--canaries 4 --canary-kind odd", ["--canary-kind", "mislabelled, ood or natural", "odd"]),
+    "more canaries than candidates": ("--canaries 5000", ["--canaries 5000", "client-00", "valid here are 0 to"]),
+    "exporting canaries": ("--method fedavg --canaries 4 --export-run {out}", ["--export-run", "--canaries"]),
+    "paper unknown": ("--paper dpfpl:figure4", ["--paper dpfpl:figure4", "'dpfpl:figure3'"]),
+    "paper of nobody": ("--paper figure", ["--paper figure", *papers.FIGURES]),
+    "paper and method": ("--paper dpfpl:figure3 --method dpfpl", ["--method", "--paper dpfpl:figure3"]),
+    "paper and task": ("--paper dpfpl:figure3 --task digits", ["--task", "--paper dpfpl:figure3"]),
+    "paper and attack": ("--paper dpfpl:figure3 --attack lira", ["--attack", "--paper dpfpl:figure3"]),
+    "paper and own run": ("--paper dpfpl:figure3 --run x", ["--run", "--paper dpfpl:figure3"]),
+    "paper and gate": ("--paper dpfpl:figure3 --fail-if auroc>0.6", ["--fail-if", "--paper dpfpl:figure3"]),
+    "paper with few shadows": ("--paper dpfpl:figure3 --shadows 1", ["--shadows", "at least 4", "1"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str, capsys: Any, tmp_path: Path) -> None:
+    text, wanted = BAD[case]
+    words = text.format(out=tmp_path / "export").split()
+    if not {"--method", "--paper", "--run"} & set(words):
+        words += ["--method", "dpfpl"]
+    sentence = refuse(capsys, [*words, "--out", str(tmp_path / "out")])
+    assert all(word in sentence for word in wanted), sentence
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "export").exists()
+
+
+def test_the_number_of_canaries_that_is_named_is_valid(capsys: Any, tmp_path: Path) -> None:
+    words = f"--method promptfl --clients 3 --train 4 --test 1 --out {tmp_path}".split()
+    sentence = refuse(capsys, [*words, "--canaries", "999"])
+    most = int(sentence.split("valid here are 0 to ")[1])
+    assert str(most + 1) in refuse(capsys, [*words, "--canaries", str(most + 1)])
+    plan = plan_of(f"{' '.join(words)} --canaries {most}")
+    from fedaudit.bench import federation_of
+
+    assert sum(len(client.canaries) for client in federation_of(plan).clients) == most
+
+
+def plan_of(words: str) -> Any:
+    return cli.read_command(words.split()).plan
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", []),
+        ("--attack none", []),
+        ("--attack shadow", ["shadow"]),
+        ("--attack shadow,lira,cosine", ["shadow", "lira", "cosine"]),
+        ("--attack cosine,shadow", ["cosine", "shadow"]),
+        ("--attack all", PROMPTS),
+    ],
+)
+def test_attacks_on_prompts_by_their_names(words: str, expected: list[str]) -> None:
+    plan = plan_of(f"--method dpfpl {words}")
+    assert list(plan.attacks) == expected
+    assert plan.attack == (",".join(expected) or None)
+    assert ("membership" in plan.audits) == bool(expected)
+
+
+def test_all_on_adapters_is_the_one_that_scores_everything() -> None:
+    assert list(plan_of("--method fedavg --attack all").attacks) == ["maxrenyi"]
+
+
+def test_the_adversary_of_a_configuration_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "method: fedotp\nattack: [lira, shadow]\nshadows: 8\ntrajectory: observed\nhidden: 16\ntargets: 3\n"
+    )
+    plan = plan_of(f"--config {file} --targets 1")
+    assert list(plan.attacks) == ["lira", "shadow"]
+    assert plan.adversary == Adversary(targets=1, shadows=8, trajectory="observed")
+    assert plan.attacks["shadow"].hidden == 16
+
+
+def test_defaults_of_the_adversary_are_those_of_the_paper() -> None:
+    assert plan_of("--method dpfpl --attack shadow").adversary == Adversary(
+        targets=0, shadows=50, shadow_kind="clients", trajectory="simulated", observed_rounds=20
+    )
+
+
+class TestKeys:
+    """What is trained again, and what is read back."""
+
+    @staticmethod
+    def keys(words: str) -> tuple[str, str, Path]:
+        cell = plan_of(f"--method dpfpl --epsilon none {words}").cells[-1]
+        return cell.training_key, cell.analysis_key, cell.bank_folder
+
+    USUAL = "--attack shadow"
+
+    @pytest.mark.parametrize("more", ["--attack lira", "--attack shadow,cosine", "--attack shadow --hidden 16",
+                                      "--attack shadow --targets 3", "--attack shadow --observed-rounds 5"])  # fmt: skip
+    def test_another_attack_retrains_nothing(self, more: str) -> None:
+        training, analysis, shadows = self.keys(self.USUAL)
+        found = self.keys(more)
+        assert (found[0], found[2]) == (training, shadows)
+        assert found[1] != analysis
+
+    @pytest.mark.parametrize("more", ["--shadows 8", "--shadow-kind federations", "--trajectory observed"])
+    def test_other_shadows_are_trained_for_the_same_training(self, more: str) -> None:
+        training, analysis, shadows = self.keys(self.USUAL)
+        found = self.keys(f"{self.USUAL} {more}")
+        assert found[0] == training
+        assert found[1] != analysis
+        assert found[2] != shadows
+
+    @pytest.mark.parametrize("more", ["--rounds 9", "--rank 4", "--canaries 10", "--train 12", "--batch 4", "--seed 1"])
+    def test_another_recipe_takes_other_shadows(self, more: str) -> None:
+        usual, found = self.keys(self.USUAL), self.keys(f"{self.USUAL} {more}")
+        assert all(one != other for one, other in zip(usual, found, strict=True))
+
+    def test_another_training_seed_shares_them_unless_its_messages_are_observed(self) -> None:
+        usual, other = self.keys(self.USUAL), self.keys(f"{self.USUAL} --seeds 2")
+        assert other[0] != usual[0]
+        assert other[2] == usual[2]
+        observed = f"{self.USUAL} --trajectory observed"
+        assert self.keys(observed)[2] != self.keys(f"{observed} --seeds 2")[2]
+
+    def test_who_is_attacked_is_no_matter_of_a_utility_audit(self) -> None:
+        cell = plan_of("--method dpfpl --epsilon none").cells[0]
+        plan = dataclasses.replace(cell.plan, adversary=Adversary(targets=1))
+        assert plan.cells[0].analysis_key == cell.analysis_key
+
+
+def test_the_listing_has_a_row_for_every_attack_and_a_reason_for_every_no(capsys: Any) -> None:
+    assert cli.main(["--list"]) == 0
+    matrix = capsys.readouterr().out.split("attacks under threat models")[1].splitlines()
+    assert matrix[1].split() == [*THREAT_MODELS]
+    table = {line.split()[0]: line.split()[1:] for line in matrix[2:] if line.split()[0] in (*PROMPTS, *LORA)}
+    assert sorted(table) == sorted((*PROMPTS, *LORA))
+    reasons = dict(re.findall(r"^  (\d+): (.+)$", "\n".join(matrix), re.MULTILINE))
+    assert {cell for row in table.values() for cell in row} == {"yes", *reasons}
+    assert table["cosine"].count("yes") == 1
+    assert table["cosine"][[*THREAT_MODELS].index("server")] == "yes"
+    assert "prompt-user does not see uploads" in reasons[table["cosine"][0]]
+
+
+@pytest.mark.parametrize("words", ["--list", "--method dpfpl --attack all --help", "--paper dpfpl:figure3 --help",
+                                   "--method dpfpl --attack lira,shdow", "--method dpfpl --attack lira --shadows 1",
+                                   "--paper dpfpl:figure4"])  # fmt: skip
+def test_words_are_answered_without_anything_heavy(words: str) -> None:
+    code = (
+        "import sys; from fedaudit import cli\n"
+        f"try: cli.main({words.split()!r})\n"
+        "except SystemExit: pass\n"
+        "print('HEAVY', {'torch', 'transformers', 'open_clip', 'numpy', 'pandas', 'matplotlib', 'sklearn', 'scipy'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "HEAVY set()" in done.stdout, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    if "--help" in words:
+        assert all(flag in done.stdout for flag in ("--shadows", "--targets", "--canaries"))
+
+
+class TestDryRun:
+    """With a pace of our own, so that minutes and megabytes can be worked out by hand."""
+
+    TINY = (
+        "--method dpfpl --epsilon none --clients 4 --train 4 --test 1 --rounds 30 --shadows 8 --targets 2 --threads 2"
+    )
+
+    @pytest.fixture(autouse=True)
+    def paced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A round takes 4 s, 3 s of them training, and a megabyte."""
+        pace = estimate.Pace(seconds=4.0, bare=3.0, size=1e6)
+        monkeypatch.setattr(estimate, "_trials", lambda cells, *_: [pace] * len(cells))
+
+    def said(self, words: str, out: Path) -> str:
+        plan = plan_of(f"{self.TINY} {words} --out {out}")
+        return estimate.estimate(plan, Progress(quiet=True))
+
+    def test_shadow_clients_are_named_and_counted(self, tmp_path: Path) -> None:
+        """30 rounds of 4 s, the simulated ones of 3 s, and 8 shadows as 2 federations of four for each target side by side: 390 s."""
+        said = self.said("--attack lira", tmp_path)
+        assert "0 on disk; 1 training to run: 30 rounds, 4 of 4 clients a round\n" in said
+        assert "16 shadow models to train, 8 for each target client and method, along 1 simulated federation\n" in said
+        assert "about 7 minutes with 2 workers, attacks not counted\n" in said
+        assert "up to 64 MB" in said  # two trainings of 30 rounds, and 16 shadows of a client each
+        assert list(tmp_path.iterdir()) == []
+
+    def test_whole_federations(self, tmp_path: Path) -> None:
+        """120 s, and 8 federations of 90 s on two workers."""
+        said = self.said("--attack lira --shadow-kind federations", tmp_path)
+        assert "8 shadow federations to train\n" in said
+        assert "about 8 minutes with 2 workers" in said
+        assert "up to 270 MB" in said
+
+    def test_observed_messages_are_not_simulated(self, tmp_path: Path) -> None:
+        said = self.said("--attack lira --trajectory observed", tmp_path)
+        assert "16 shadow models to train, 8 for each target client and method\n" in said
+        assert "about 5 minutes with 2 workers" in said
+
+    def test_shadows_of_every_method_and_of_no_seed(self, tmp_path: Path) -> None:
+        said = self.said("--attack lira --epsilon none,0.1 --seeds 3", tmp_path)
+        assert "6 trainings to run" in said
+        assert "32 shadow models to train, 8 for each target client and method, along 2 simulated federations\n" in said
+
+    @pytest.mark.parametrize("words", ["--attack loss,cosine", "--method zeroshot --attack lira"])
+    def test_no_shadow_is_trained_where_nothing_needs_it(self, words: str, tmp_path: Path) -> None:
+        said = self.said(words, tmp_path)
+        assert "to train" not in said
+        assert "about 2 minutes with 1 worker, attacks not counted\n" in said
+
+    def test_what_is_on_disk_is_not_counted(self, tmp_path: Path) -> None:
+        (cell,) = plan_of(f"{self.TINY} --attack lira --out {tmp_path}").cells
+        done = [cell.training_folder, *(cell.bank_folder / name for name in ("simulated", "client-000"))]
+        for folder in done:
+            folder.mkdir(parents=True)
+            (folder / COMPLETE).write_text("[]")
+        said = self.said("--attack lira", tmp_path)
+        assert "0 trainings to run\n" in said
+        assert "8 shadow models to train, 8 for each target client and method\n" in said
+        assert "about 3 minutes with 1 worker" in said
+        for folder in (cell.bank_folder / "client-001", cell.analysis_folder):
+            folder.mkdir(parents=True)
+            (folder / COMPLETE).write_text("[]")
+        said = self.said("--attack lira", tmp_path)
+        assert "1 on disk; 0 trainings to run\nabout 1 minute with 1 worker\n" in said

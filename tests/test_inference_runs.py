@@ -1,0 +1,142 @@
+"""Attacks on prompts as a user runs them, on a tiny setting: same numbers again, after kills and after damage, and what is shared is kept."""
+
+import json
+import shutil
+import sys
+
+import pandas as pd
+import pytest
+
+from attacks.threats import THREAT_MODELS
+from tests.whole_runs import Job, contents, report
+
+PROMPTS = (
+    "--method dpfpl --epsilon none --train 3 --test 1 --clients 3 --rounds 11 --shadows 4 --canaries 12 --targets 2 "
+    "--observed-rounds 2 --threads 2"
+)
+JOB = Job([*PROMPTS.split(), "--attack", "shadow,cosine"])
+LORA = Job(
+    (
+        "--method fedrand --rounds 1 --clients 3 --per-round 2 --records 6 --reference 4 --novel 2 --test 2 --local-steps 2 "
+        "--canaries 12 --threads 2"
+    ).split()
+)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    done = JOB.audit(out)
+    return out, done, report(done)
+
+
+def findings(folder):
+    return json.loads((folder / "findings.json").read_text())
+
+
+def written(folder):
+    """Every file with its content and when it was written."""
+    return {name: (data, (folder / name).stat().st_mtime_ns) for name, data in contents(folder).items()}
+
+
+def test_leaves_a_report_on_every_adversary(whole):
+    out, done, folder = whole
+    table = pd.read_csv(folder / "findings.csv")
+    assert len(table) == len(findings(folder))
+    aurocs = table[table.metric == "auroc"]
+    assert set(aurocs.threat_model) == set(THREAT_MODELS)
+    assert set(aurocs.attack) == {"shadow", "cosine"}
+    assert set(aurocs[aurocs.attack == "cosine"].threat_model) == {"server"}
+    assert set(aurocs.nonmembers) >= {"held-out", "left-out canaries"}
+    assert set(aurocs.verdict.dropna()) <= {"leak", "no leak found", "confounded"}
+    refused = pd.read_csv(folder / "refused.csv")
+    assert set(refused.threat_model) == set(THREAT_MODELS) - {"server"}
+    assert all("does not see uploads" in why for why in refused.why)
+    page = (folder / "index.html").read_text()
+    assert all(threat_model in page for threat_model in THREAT_MODELS)
+    assert "None" not in page
+    assert str(out) not in page + (folder / "findings.json").read_text()
+    assert "AUROC" in done.stdout
+    # 8 canaries of two clients: all right with probability at most 0.05 if epsilon is at most log(q / (1 - q)), q = 0.05 ** (1 / 8)
+    assert "at most 0.79" in done.stdout
+
+
+def test_the_same_command_again_reuses_everything(whole):
+    out, _, folder = whole
+    JOB.check_reuse(out, folder)
+
+
+def test_another_attack_and_another_seed_share_the_shadow_models(whole, tmp_path):
+    """All that is trained is the new seed, and nothing of what was there is written again."""
+    out, _, _ = whole
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    before = {part: written(tmp_path / part) for part in ("runs", "shadows")}
+    done = Job([*PROMPTS.split(), "--attack", "lira", "--seeds", "2"]).audit(tmp_path)
+    assert "training 1 of 2 runs" in done.stderr
+    assert "reused: training of dpfpl, seed 0" in done.stderr
+    assert "shadow models" not in done.stderr
+    assert written(tmp_path / "shadows") == before["shadows"]
+    after = written(tmp_path / "runs")
+    assert {name: after[name] for name in before["runs"]} == before["runs"]
+    assert {name.split("-")[1] for name in after.keys() - before["runs"].keys()} == {"seed1"}
+    assert {f["seed"] for f in findings(report(done))} == {0, 1}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_killed_in_the_shadow_training_and_repeated_ends_with_the_same_bytes(whole, tmp_path):
+    JOB.check_kill("shadows/*/client-000/shadows-0010.safetensors", whole[2], tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_killed_in_the_attacks_and_repeated_ends_with_the_same_bytes(whole, tmp_path):
+    out, _, folder = whole
+    for part in ("cache", "runs", "shadows"):
+        shutil.copytree(out / part, tmp_path / part)
+    JOB.check_kill("analyses/*/scores-*-pseudo.parquet", folder, tmp_path)
+
+
+def test_flipped_bytes_in_shadows_and_in_the_simulation_are_named_and_repaired(whole, tmp_path):
+    out, _, folder = whole
+    victims = [next(out.glob(f"shadows/*/{name}")) for name in ("client-001/shadows-*", "simulated/round-005.json")]
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    for victim in victims:
+        here, intact = tmp_path / victim.relative_to(out), victim.read_bytes()
+        here.write_bytes(intact[:-5] + bytes([intact[-5] ^ 4]) + intact[-4:])
+    shutil.rmtree(tmp_path / "analyses")
+    shutil.rmtree(tmp_path / "reports")
+    again = JOB.audit(tmp_path)
+    for victim in victims:
+        assert f"{tmp_path / victim.relative_to(out)} is damaged; computing it again" in again.stderr
+    assert contents(tmp_path / "shadows") == contents(out / "shadows")
+    assert contents(report(again)) == contents(folder)
+
+
+def test_only_the_server_observes_the_others_messages(whole, tmp_path):
+    """No federation is simulated, and every other adversary is refused."""
+    out, _, _ = whole
+    for part in ("cache", "runs"):
+        shutil.copytree(out / part, tmp_path / part)
+    words = [*PROMPTS.split(), "--attack", "lira", "--trajectory", "observed", "--targets", "1"]
+    done = Job(words).audit(tmp_path)
+    assert "reused: training of dpfpl, seed 0" in done.stderr
+    assert "4 shadow models: done" in done.stderr
+    assert {path.name for path in next((tmp_path / "shadows").iterdir()).iterdir()} == {"client-000"}
+    assert {f["threat_model"] for f in findings(report(done)) if f["metric"] == "auroc"} == {"server"}
+    refused = pd.read_csv(report(done) / "refused.csv")
+    assert set(refused.threat_model) == set(THREAT_MODELS) - {"server"}
+    assert all("only the server observes" in why for why in refused.why)
+
+
+def test_canaries_of_lora_end_to_end(tmp_path):
+    done = LORA.audit(tmp_path)
+    folder = report(done)
+    rows = [f for f in findings(folder) if f["nonmembers"] == "left-out canaries" and f["metric"] == "auroc"]
+    assert {f["threat_model"] for f in rows} == {"released-model", "server", "owner"}
+    assert all(f["population"] == "canaries" for f in rows)
+    (analysis,) = (tmp_path / "analyses").iterdir()
+    (table,) = pd.read_parquet(analysis / "canaries.parquet").to_dict("records")
+    assert table["inserted"] + table["left_out"] == table["number"] == 12
+    assert table["ceiling"] == pytest.approx(1.26, abs=0.005)  # log(q / (1 - q)), q = 0.05 ** (1 / 12)
+    assert "at most 1.26" in done.stdout
+    assert "canaries" in (folder / "index.html").read_text()
