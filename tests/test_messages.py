@@ -299,15 +299,12 @@ def test_the_update_of_a_batch_of_one_record_is_its_own_descent() -> None:
 
         clients, rounds, public = range(2), 1, {"p_G": torch.tensor([[0.1]]), "p_L": torch.tensor([[0.2]])}
 
-        def participations(self, client: int) -> list[int]:
-            return [0]
-
         def broadcast(self, r: int) -> State:
             return self.public
 
-        def upload(self, r: int, client: int) -> State:
+        def uploads(self, r: int) -> dict[int, State]:
             p = 1 / (1 + math.exp(2 * 0.3))  # of class 1; the loss has the slope -2 p in the prompt for class 0
-            return {"gradient": torch.tensor([[-2 * p if client == 0 else 2 * (1 - p)]])}
+            return {0: {"gradient": torch.tensor([[-2 * p]])}, 1: {"gradient": torch.tensor([[2 * (1 - p)]])}}
 
     found = Messages(Seen(), method, learner).rounds(0, world.training[0], [0])  # type: ignore[arg-type]
     assert found.cosine[0, :, 0].tolist() == [1, -1]
