@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-from pathlib import Path
 from typing import Any
 
-from fedaudit import plugins
-from fedaudit.backbones.clipsource import ClipSource
 from fedaudit.plan import Plan
 from fedaudit.progress import Progress
-from fedaudit.store import claim
 
 
 def federation_of(plan: Plan) -> Any:
@@ -20,50 +17,24 @@ def federation_of(plan: Plan) -> Any:
         return plan.own.federation
     from fedaudit.tasks.canaries import insert
 
-    dealt = plugins.plugins("task")[plan.task].make(plan.task_params, clients=plan.clients, seed=plan.seed)
-    return insert(dealt, plan.canaries, plan.seed)
+    return insert(plan.data.federation, plan.canaries, plan.seed)
 
 
 def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
     """The frozen model with what is trained on it, the encoded records, and who trains on what."""
     from fedaudit.executor import one_thread
+    from fedaudit.training import method_of
     from trainers.base import Bench
 
     one_thread()
-    make = _prompt_learner if plan.learner == "prompts" else _lora_learner
+    learner = importlib.import_module(f"trainers.{plan.learner}")
     return Bench(
-        make(plan, federation, Progress(quiet=quiet)),
+        learner.prepared(plan, federation, [method_of(cell) for cell in plan.cells], Progress(quiet=quiet)),
         training=[[record.id for record in client.training_records] for client in federation.clients],
         test=[record.id for record in federation.test],
         novel_test=[record.id for record in federation.novel_test],
         candidates=[[record.id for record in (*c.records, *c.canaries)] for c in federation.clients],
     )
-
-
-def _lora_learner(plan: Plan, federation: Any, progress: Progress) -> Any:
-    from fedaudit.backbones.vlm import load
-    from trainers.lora import Learner
-
-    assert isinstance(plan.backbone, Path)
-    vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
-    with (cache := claim(plan.out / "cache")).lock(progress.say):
-        data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
-    return Learner(vlm, data, plan.settings)
-
-
-def _prompt_learner(plan: Plan, federation: Any, progress: Progress) -> Any:
-    from fedaudit.backbones.clip import load
-    from fedaudit.training import method_of
-    from trainers.prompts import Learner
-
-    assert isinstance(plan.backbone, ClipSource)
-    clip = load(plan.backbone, plan.device)
-    records = list(federation.records.values())
-    patches = any(method_of(cell).patches for cell in plan.cells)
-    with (cache := claim(plan.out / "cache")).lock(progress.say):
-        features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
-    number = {name: i for i, name in enumerate(federation.classes)}
-    return Learner(clip, features, {r.id: number[r.group] for r in records}, federation.classes, plan.settings)
 
 
 def make_exam(plan: Plan, federation: Any) -> Any:

@@ -90,7 +90,8 @@ def _main(words: list[str]) -> int:
     if command.paper:
         print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
         return 0
-    from fedaudit.run import canary_notes, export, run
+    from fedaudit.page import canary_notes
+    from fedaudit.run import export, run
 
     outcome = run(command.plan, progress)
     for what in outcome.reused:

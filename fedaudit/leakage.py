@@ -21,7 +21,7 @@ from fedaudit.banks import targets, train_banks
 from fedaudit.bench import Workshop
 from fedaudit.plan import Cell
 from fedaudit.progress import Progress
-from fedaudit.store import Folder
+from fedaudit.store import Folder, Say
 from fedaudit.tasks.base import client_name
 from fedaudit.training import method_of, transcript_of
 
@@ -66,7 +66,7 @@ def _attack(
 ) -> dict[tuple[str, int], dict[str, pd.DataFrame]]:
     """Tables by threat model and target; what is on disk is not computed again."""
     done = {k: f"scores-{k:03d}.json" for k in targets(cell)}
-    todo = [k for k in done if not folder.usable(done[k], progress.say)]
+    todo = [k for k in done if not _all_there(folder, k, done[k], progress.say)]
     if todo and (jobs := inference.jobs_of(cell, workshop.federation, todo)):
         executor = workshop.executor
         with progress.stage(f"attacks on {len(todo)} clients of {cell.method}", len(jobs)) as advance:
@@ -82,6 +82,14 @@ def _attack(
         for k in done
         for threat_model, names in folder.read_json(done[k]).items()
     }
+
+
+def _all_there(folder: Folder, client: int, listed: str, say: Say) -> bool:
+    """Whether the file `listed`, which names a target's tables, and all of these can be read."""
+    if not folder.usable(listed, say):
+        return False
+    names = [_file(client, view, name) for view, tables in folder.read_json(listed).items() for name in tables]
+    return all(folder.usable(name, say) for name in names)
 
 
 def _file(client: int, threat_model: str, name: str) -> str:

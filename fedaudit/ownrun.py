@@ -99,6 +99,10 @@ class OwnRun:
         """The round of a client's last participation."""
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
+    def write_transcript(self, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
+        """The files that `trainers.base.train` leaves: see the function of this name."""
+        write_transcript(self, folder, say=say)
+
     def _files(self) -> set[str]:
         adapters = [*self.models, *self.owners.values(), *(a for sent in self.uploads for a in sent.values())]
         files = {adapter.path.relative_to(self.path).as_posix() for adapter in adapters}

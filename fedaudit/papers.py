@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedaudit import keys
 from fedaudit.errors import InputError, nearest
-from fedaudit.plan import Plan, report_code
+from fedaudit.plan import Plan
 from fedaudit.progress import Progress
 from fedaudit.store import claim, key_of
 
@@ -48,14 +49,15 @@ def find(name: str) -> Figure:
 
 def draw(name: str, plans: Mapping[str, Plan], progress: Progress) -> Path:
     """Run the plans of a figure, one per task, and write its page; returns where that is."""
-    from fedaudit.run import read_evidence, run
+    from fedaudit.page import read_evidence
+    from fedaudit.run import run
 
     reports = {}
     for task, plan in plans.items():
         progress.say(f"{name}, {task}")
         reports[task] = run(plan, progress).report
     evidence: dict[str, Any] = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in plans.items()}
-    key = key_of({"cells": [c.analysis_key for p in plans.values() for c in p.cells], **report_code()})
+    key = key_of(keys.page([cell for plan in plans.values() for cell in plan.cells], figure=find(name).module))
     out = next(iter(plans.values())).out
     folder = claim(out / "papers" / f"{name.replace(':', '-')}-{key[:8]}")
     with folder.lock(progress.say):

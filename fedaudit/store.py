@@ -183,6 +183,14 @@ class Folder:
         except OSError:
             return False
 
+    @property
+    def damaged(self) -> bool:
+        """Whether a file that was complete is no longer what it was, or is gone, the manifest too. Nothing is changed."""
+        manifest = self._manifest()
+        if not manifest:
+            return manifest is None or any(not path.name.startswith(".") for path in self.path.glob("*"))
+        return not all(self.intact(name) for name in manifest)
+
     def usable(self, name: str, say: Say) -> bool:
         """Whether `name` need not be computed; if listed but damaged or missing it is named and removed."""
         if self.intact(name):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedaudit.bench import Workshop
@@ -27,6 +30,17 @@ def complete(folder: Folder, say: Callable[[str], None]) -> bool:
     return all(intact)
 
 
+def on_disk(path: Path, say: Callable[[str], None]) -> bool:
+    """Whether a folder is there, finished and intact; what is damaged is named and removed."""
+    return path.is_dir() and complete(claim(path), say)
+
+
+def intact(path: Path) -> bool:
+    """Whether a folder is finished and nothing in it was damaged since; nothing is said or changed."""
+    folder = Folder(path)
+    return COMPLETE in folder and not folder.damaged
+
+
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Any:
     """The method of a cell, with its noise where `sizes`, the clients' numbers of records, are given; None for somebody's own run."""
     if cell.variant is None:
@@ -38,11 +52,9 @@ def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Any:
 
 
 def _settings(cell: Cell) -> Any:
-    import dataclasses
-
-    from trainers.prompts import Settings
-
-    return Settings(**dataclasses.asdict(cell.plan.settings))
+    """The learner's own Settings, made from those that the command line read."""
+    learner = importlib.import_module(f"trainers.{cell.plan.learner}")
+    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
 
 
 def schedule_of(cell: Cell) -> Any:
@@ -71,10 +83,8 @@ def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, 
             return transcript, True
         folder.write_json("run.json", cell.training_description)
         if cell.plan.own is not None:
-            from fedaudit.ownrun import write_transcript
-
             with progress.stage(f"reading the run {cell.plan.own.path.name}", 1) as advance:
-                write_transcript(cell.plan.own, folder, say=progress.say)
+                cell.plan.own.write_transcript(folder, say=progress.say)
                 advance()
         else:
             exam, executor = workshop.exam, workshop.executor
@@ -87,10 +97,16 @@ def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, 
     return transcript, False
 
 
+def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
+    """Train cells of one plan as far as they are not on disk. Returns the training keys of those that were."""
+    if cells and cells[0].plan.learner == "prompts":
+        return train_together(cells, workshop, progress)
+    return {cell.training_key for cell in cells if train_one(cell, workshop, progress)[1]}
+
+
 def train_together(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
     """Train the cells side by side, each as a whole in one worker. Returns the training keys of those that were on disk."""
-    begun = [c for c in cells if c.training_folder.is_dir()]
-    before = {c.training_key for c in begun if complete(claim(c.training_folder), progress.say)}
+    before = {c.training_key for c in cells if on_disk(c.training_folder, progress.say)}
     todo = list({c.training_key: c for c in cells if c.training_key not in before}.values())
     if not todo:
         return before

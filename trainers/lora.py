@@ -15,17 +15,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM
+from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM, load
 from fedaudit.errors import InputError
-from fedaudit.store import Folder, write_atomic
+from fedaudit.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
-from trainers.base import Bench, Model, OneByOne, State, Transcript
+from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
+
+if TYPE_CHECKING:
+    from fedaudit.plan import Plan
+    from fedaudit.progress import Progress
+    from fedaudit.tasks.base import Federation
 
 FOLD_BELOW = 50_000_000  # adapted weights
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, about
@@ -235,6 +241,15 @@ class Learner(OneByOne):
             longest = max(len(e.ids) - e.prompt for e in self.data.values())
             answers = self.vlm.generate(self.model, [self.data[r] for r in records], longest + SPARE_TOKENS)
         return [losses[i] for i in range(len(records))], answers
+
+
+def prepared(plan: Plan, federation: Federation, methods: Sequence[Method[Any]], progress: Progress) -> Learner:
+    """The learner of a plan with its records encoded."""
+    assert isinstance(plan.backbone, Path)
+    vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
+    with (cache := claim(plan.out / "cache")).lock(progress.say):
+        data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
+    return Learner(vlm, data, plan.settings)
 
 
 def export_adapters(bench: Bench, job: tuple[Transcript, Folder]) -> None:

@@ -15,7 +15,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,12 +23,19 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures
+from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
+from fedaudit.backbones.clipsource import ClipSource
 from fedaudit.privacy.accountant import noise_stds
 from fedaudit.privacy.ledger import Turn, epoch_length, sensitivity
 from fedaudit.privacy.settings import Privacy
+from fedaudit.store import claim
 from trainers.base import Method, Noised, Participation, Schedule, Site, State, Update, Upload, generator, weighted_mean
 from trainers.protection import Protection
+
+if TYPE_CHECKING:
+    from fedaudit.plan import Plan
+    from fedaudit.progress import Progress
+    from fedaudit.tasks.base import Federation
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
 INITIAL_STD = 0.02  # of the random start, per coordinate (CoOp)
@@ -293,6 +300,17 @@ class Learner:
             for part, ids in zip(images.split(EVALUATED), _split(records, EVALUATED), strict=True)
         ]
         return torch.cat(right, dim=1).numpy()
+
+
+def prepared(plan: Plan, federation: Federation, methods: Sequence[PromptMethod], progress: Progress) -> Learner:
+    """The learner of a plan with the features of its pictures, of their patches too where a method asks for them."""
+    assert isinstance(plan.backbone, ClipSource)
+    clip = load(plan.backbone, plan.device)
+    records, patches = list(federation.records.values()), any(method.patches for method in methods)
+    with (cache := claim(plan.out / "cache")).lock(progress.say):
+        features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
+    number = {name: i for i, name in enumerate(federation.classes)}
+    return Learner(clip, features, {r.id: number[r.group] for r in records}, federation.classes, plan.settings)
 
 
 def _split(records: Sequence[str], size: int) -> list[Sequence[str]]:

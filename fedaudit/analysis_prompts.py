@@ -1,0 +1,45 @@
+"""Utility, privacy and leakage of a training of prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from audits.epsilon import epsilon, ledger_of, noise_table, privacy_table
+from audits.utility import accuracies, utility
+from fedaudit import plugins
+from fedaudit.bench import Workshop
+from fedaudit.leakage import leakage
+from fedaudit.plan import Cell
+from fedaudit.progress import Progress
+from fedaudit.store import Folder
+from fedaudit.training import finish, method_of, train_together, transcript_of
+
+
+def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
+    """Utility and privacy of a training of prompts, and its attacks; trains it again if it has been damaged since."""
+    train_together([cell], workshop, progress)  # nothing to do, unless it was damaged since
+    transcript, method, plan = transcript_of(cell), method_of(cell), cell.plan
+    assert cell.variant is not None
+    names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
+    ledger = ledger_of(transcript, method)
+    params = {name: plugins.plugins("audit")[name].own(given) for name, given in plan.audits.items()}
+    tables = {
+        "accuracy": accuracies(transcript),
+        "privacy": privacy_table(ledger, method, cell.variant.privacy),
+        "noise": noise_table(ledger, transcript),
+    }
+    found: list[Any] = [
+        *utility(
+            tables["accuracy"], tables["noise"], params["utility"], epsilon=cell.variant.privacy.epsilon, names=names
+        ),
+        *epsilon(tables["privacy"], params["epsilon"], names=names),
+    ]
+    if plan.attacks:
+        leaks, more = leakage(cell, tables["privacy"], folder, workshop, progress)
+        found, tables = [*leaks, *found], tables | more
+    for name, table in tables.items():
+        folder.write_table(f"{name}.parquet", table)
+    folder.write_json("ledger.json", ledger.to_json())
+    folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
+    finish(folder)

@@ -1,0 +1,235 @@
+"""Keys know all the code that makes the numbers, and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedaudit import closure, keys, run
+from fedaudit.cli import read_command
+from fedaudit.plan import Cell, Plan
+from fedaudit.progress import Progress
+from fedaudit.store import key_of
+
+ROOT = Path(__file__).parents[1]
+LORA = "--method fedrand --attack maxrenyi --rounds 1 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
+PROMPTS = "--method dpfpl --attack lira,cosine --shadows 4 --rounds 2 --clients 3 --train 12 --test 2 --epsilon 1 --no-twin --canaries 3"
+COMMANDS = (LORA, LORA.replace("fedrand", "fedper"), PROMPTS, PROMPTS.replace("dpfpl", "promptfl"))
+SOURCES = sorted(path for top in closure.OURS for path in (ROOT / top).rglob("*.py"))
+KINDS: dict[str, Callable[[Cell], tuple[str, ...]]] = {
+    "training": keys.training_modules,
+    "bank": keys.bank_modules,
+    "analysis": keys.analysis_modules,
+    "page": lambda cell: (*keys.analysis_modules(cell), *keys.page_modules()),
+}
+
+
+def plan(words: str) -> Plan:
+    return read_command(words.split()).plan
+
+
+def found(cell: Cell) -> dict[str, str]:
+    """The keys of a cell, computed anew."""
+    fresh = dataclasses.replace(cell)
+    return {
+        "training": fresh.training_key,
+        "bank": key_of(fresh.bank_description),
+        "analysis": fresh.analysis_key,
+        "page": key_of(keys.page([fresh])),
+    }
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes one source file look changed."""
+    original = keys._sha256
+    return lambda file: monkeypatch.setattr(keys, "_sha256", lambda path: "changed" if path == file else original(path))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_changed_file_moves_the_keys_whose_closure_holds_it_and_no_other(
+    words: str, changed: Callable[[Path], None]
+) -> None:
+    (cell,) = plan(words).cells
+    before = found(cell)
+    reached = {kind: set(closure.closure(*modules(cell)).values()) for kind, modules in KINDS.items()}
+    for file in SOURCES:
+        changed(file)
+        moved = {kind for kind, key in found(cell).items() if key != before[kind]}
+        assert moved == {kind for kind, files in reached.items() if file in files}, file
+
+
+@pytest.mark.parametrize("name", sorted(keys.templates()))
+def test_a_changed_template_moves_the_page_alone(name: str, changed: Callable[[Path], None]) -> None:
+    (cell,) = plan(LORA).cells
+    before = found(cell)
+    changed(keys.templates()[name])
+    assert {kind for kind, key in found(cell).items() if key != before[kind]} == {"page"}
+
+
+def test_every_template_and_table_of_reports_counts() -> None:
+    figures = [path.stem for path in (ROOT / "reports/papers").glob("*.html")]
+    counted = {path for figure in ("", *figures) for path in keys.templates(figure).values()}
+    assert counted == {*ROOT.glob("reports/**/*.html"), *ROOT.glob("reports/**/*.csv")}
+
+
+class Executed:
+    """The source files of ours whose functions ran while it was on."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def traced(*args: Any, **named: Any) -> Any:
+            outer = sys.getprofile()
+            sys.setprofile(self._note)
+            try:
+                return function(*args, **named)
+            finally:
+                sys.setprofile(outer)
+
+        return traced
+
+    def _note(self, frame: Any, event: str, _: Any) -> None:
+        if event == "call" and (name := frame.f_code.co_filename).startswith(str(ROOT)):
+            self.files.add(Path(name).relative_to(ROOT).as_posix())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [LORA, PROMPTS])
+def test_no_file_that_makes_a_number_is_outside(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what really runs, not by what a parser of imports believes."""
+    asked = plan(f"{words} --threads 1 --out {tmp_path}")
+    (cell,) = asked.cells
+    parts = {"training": Executed(), "bank": Executed(), "analysis": Executed(), "page": Executed()}
+    for name, part in (("train_all", "training"), ("train_banks", "bank"), ("_audit", "analysis")):
+        monkeypatch.setattr(run, name, parts[part](getattr(run, name)))
+    for name in ("read_evidence", "write_page"):
+        monkeypatch.setattr(run, name, parts["page"](getattr(run, name)))
+    run.run(asked, Progress(quiet=True))
+    outside = {"fedaudit/run.py", "fedaudit/progress.py", "fedaudit/errors.py"}  # these make no number
+    for kind, executed in parts.items():
+        ran = {name for name in executed.files if name.split("/")[0] in closure.OURS}
+        assert (kind == "bank" and "lira" not in words) or len(ran) > 5
+        assert ran <= outside | closure.closure(*KINDS[kind](cell)).keys() | keys.templates().keys(), kind
+
+
+def copied(place: Path) -> Path:
+    """The project's code elsewhere."""
+    for top in closure.OURS:
+        shutil.copytree(ROOT / top, place / top, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "audit.py", place)
+    return place
+
+
+def keys_in(place: Path) -> list[str]:
+    """The keys that the code in a folder gives to the commands."""
+    script = (
+        "import json, sys; from fedaudit.cli import read_command\n"
+        "cells = [read_command(words.split()).plan.cells[0] for words in json.loads(sys.argv[1])]\n"
+        "print(json.dumps([[c.training_key, str(c.bank_folder), c.analysis_key, str(c.plan.report_folder)] for c in cells]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(COMMANDS)], cwd=place, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_new_method_attack_audit_or_task_moves_no_key(tmp_path: Path) -> None:
+    place = copied(tmp_path)
+    before = keys_in(place)
+    for folder, model in (
+        ("trainers", "fedavg"), ("attacks", "loss"), ("audits", "utility"), ("fedaudit/tasks", "digits")
+    ):  # fmt: skip
+        shutil.copy(place / folder / f"{model}.py", place / folder / f"my{model}.py")
+    assert keys_in(place) == before
+    (place / "trainers/base.py").write_text((place / "trainers/base.py").read_text() + "\n# changed\n")
+    assert all(
+        new != old
+        for ours, theirs in zip(keys_in(place), before, strict=True)
+        for new, old in zip(ours, theirs, strict=True)
+    )
+
+
+@pytest.mark.slow
+def test_with_the_truth_upside_down_the_old_page_is_not_current(tmp_path: Path) -> None:
+    place = copied(tmp_path / "code")
+    words = f"--method promptfl --attack loss --rounds 3 --clients 4 --train 12 --test 2 --threads 1 --out {tmp_path / 'out'}"
+
+    def audited() -> tuple[str, float]:
+        done = subprocess.run([sys.executable, "audit.py", *words.split()], cwd=place, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        report = Path(done.stdout.strip().rpartition("report: ")[2])
+        rows = json.loads((report.with_name("findings.json")).read_text())
+        return done.stderr, next(f["value"] for f in rows if f["metric"] == "auroc" and f["headline"])
+
+    _, value = audited()
+    assert "reused: report" in audited()[0]
+    file = place / "fedaudit/leakage.py"
+    source = file.read_text()
+    assert '"truth": federation.truth,' in source
+    file.write_text(
+        source.replace('"truth": federation.truth,', '"truth": {r: not m for r, m in federation.truth.items()},')
+    )
+    said, upside_down = audited()
+    assert "reused: report" not in said
+    assert "reused: training" in said
+    assert upside_down != value
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package `house` that stands for all of ours."""
+    monkeypatch.setattr(closure, "OURS", ("house",))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for cached in (closure.closure, closure.imported, closure.source_file):
+        cached.cache_clear()
+    place = tmp_path / "house"
+    (place / "attic").mkdir(parents=True)
+    for name in ("__init__", "attic/__init__", "cellar", "stairs", "door", "attic/box"):
+        (place / f"{name}.py").write_text("")
+    yield place
+    for cached in (closure.closure, closure.imported, closure.source_file):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("source", "reached"),
+    [
+        ("import house.cellar", {"cellar"}),
+        ("from house import cellar", {"cellar"}),
+        ("from house.cellar import wine", {"cellar"}),
+        ("def f():\n    from house import cellar", {"cellar"}),
+        ("class A:\n    def f(self):\n        import house.attic.box as b", {"attic/__init__", "attic/box"}),
+        ("from . import cellar", {"cellar"}),
+        ("from .attic.box import lid", {"attic/__init__", "attic/box"}),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house import cellar", set()),
+        ("try:\n    from house import cellar\nexcept ImportError:\n    cellar = None", {"cellar"}),
+        ("import json\nfrom pathlib import Path", set()),
+        ("text = 'import house.cellar'", set()),
+    ],
+)
+def test_what_a_module_reaches(package: Path, source: str, reached: set[str]) -> None:
+    (package / "door.py").write_text(source)
+    expected = {f"house/{name}.py" for name in {"door"} | reached | ({"__init__"} if reached else set())}
+    assert closure.closure("house.door").keys() == expected
+
+
+def test_imports_are_followed_in_circles(package: Path) -> None:
+    (package / "door.py").write_text("from house import stairs")
+    (package / "stairs.py").write_text("import house.door\nimport house.cellar")
+    assert closure.closure("house.door").keys() == {f"house/{n}.py" for n in ("__init__", "door", "stairs", "cellar")}
+
+
+def test_a_module_that_is_not_there_is_an_error(package: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"house\.roof"):
+        closure.closure("house.roof")
