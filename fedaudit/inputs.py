@@ -1,17 +1,20 @@
 """Files that a user gives: only regular ones are opened, pictures only in the usual formats. Imports nothing heavy.
 
 A FIFO would block for ever and a device never end; Pillow's rarer readers start other programs. Every input passes here, and so it is known what
-a data set was read from (`recorded`).
+a data set was read from (`recorded`). What pictures show is no part of that record: it is known by their content (`sha256`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -20,13 +23,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # of pictures
+GRAIN_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT)
 
 _recorded: ContextVar[set[Path] | None] = ContextVar("recorded", default=None)
+_digests: dict[str, tuple[int, int, str]] = {}  # by file: its size, time of change and SHA-256
 
 
 def opened(path: Path) -> IO[bytes]:
     """A regular file for reading. OSError, with a `strerror` for people, if it is none, is missing, or has no possible name."""
     note(path)
+    return _regular(path)
+
+
+def _regular(path: Path) -> IO[bytes]:
     try:
         mode = os.stat(path).st_mode
     except ValueError as error:  # a NUL or half of a surrogate pair
@@ -49,16 +58,44 @@ def listed(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something of this name; where there is nothing, the nearest folder is noted in which it could appear."""
+    there = os.path.exists(path)  # False for a name that is none
+    note(path if there else next(one for one in path.parents if os.path.isdir(one)))
+    return there
+
+
+def is_dir(path: Path) -> bool:
+    """Whether a folder has this name; noted as of `exists`."""
+    return exists(path) and os.path.isdir(path)
+
+
 @contextlib.contextmanager
 def picture(source: Path | bytes) -> Iterator[Image]:
-    """A picture, not decoded yet, of one of FORMATS. OSError, SyntaxError, ValueError or DecompressionBombError if it is none."""
+    """A picture, not decoded yet, of one of FORMATS with 8 bits a channel.
+
+    OSError, with a `strerror` for people, if it is none, and for whatever its reader raises inside.
+    """
     from PIL import Image
 
-    with (
-        opened(source) if isinstance(source, Path) else io.BytesIO(source) as file,
-        Image.open(file, formats=FORMATS) as found,
-    ):
-        yield found
+    with _regular(source) if isinstance(source, Path) else io.BytesIO(source) as file:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                found = Image.open(file, formats=FORMATS)
+            if found.mode.startswith(("I", "F")):  # would be cut off at 255, not scaled
+                raise _Unusual(f"more than 8 bits a channel, mode {found.mode}")
+            yield found
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+            raise OSError(errno.EINVAL, f"more than {Image.MAX_IMAGE_PIXELS:,} pixels") from error
+        except _Unusual as error:
+            raise OSError(errno.EINVAL, str(error)) from error
+        except Exception as error:  # Pillow's readers raise anything on damaged files
+            raise OSError(errno.EINVAL, f"damaged? {', '.join(FORMATS)} are read") from error
+
+
+class _Unusual(Exception):
+    """A picture that is whole and cannot be used."""
 
 
 def note(path: Path) -> None:
@@ -76,3 +113,27 @@ def recorded() -> Iterator[set[Path]]:
         yield files
     finally:
         _recorded.reset(token)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a regular file in hexadecimal, computed once unless its size or time changes. OSError as of `opened`."""
+    with _regular(path) as file:
+        now = os.fstat(file.fileno())
+        known = _digests.get(str(path.absolute()))
+        if known is not None and known[:2] == (now.st_size, now.st_mtime_ns):
+            return known[2]
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    # a file written just now could change again within the same tick of the clock, unseen
+    if time.time_ns() - now.st_mtime_ns > GRAIN_NS:
+        _digests[str(path.absolute())] = (now.st_size, now.st_mtime_ns, digest)
+    return digest
+
+
+def known_digests() -> dict[str, tuple[int, int, str]]:
+    """Every file that `sha256` need not read again: its size, time of change in nanoseconds and SHA-256, by its absolute path."""
+    return dict(_digests)
+
+
+def remember(digests: Mapping[str, tuple[int, int, str]]) -> None:
+    """Take over what another process found, in the form of `known_digests`; what this one found itself stays."""
+    _digests.update({path: found for path, found in digests.items() if path not in _digests})

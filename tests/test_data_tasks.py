@@ -22,6 +22,7 @@ from tests import minidata
 COCO = coco_task.Params(records=4, reference=5, background=3, novel=12, test=6)
 SCIENCE = scienceqa_task.Params(records=4, reference=5, background=3, test=6)
 CLIENTS = 3
+ROW = local.Row(local.Path("x.parquet"), 0)
 
 
 def _coco(root, seed=0, clients=CLIENTS, **changes):
@@ -213,7 +214,7 @@ def test_rows_that_show_the_same_picture_are_one_record(tmp_path):
     ],
 )
 def test_class_columns_in_their_usual_forms(value, group):
-    assert coco_task._group(value, "all") == group
+    assert coco_task._group(value, "all", ROW) == group
 
 
 def test_nocaps_domains(data):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
 from fedaudit.tasks.metrics import caption_scores
 
@@ -29,32 +31,37 @@ class Record:
     text: str  # what the model learns to say
     references: tuple[str, ...] = ()  # right answers, for evaluation
     domain: str = ""  # which of several data sets it is from
+    where: str = ""  # file and line or row that it is from, for messages
 
     def __post_init__(self) -> None:
         if isinstance(self.picture, np.ndarray):
             self._check(self.picture)
+        said = "".join((self.id, self.group, self.prompt, self.text, *self.references, self.domain))
+        if "\0" in said or not is_text(said):
+            raise InputError(f"{self.called} holds a NUL or half a character (a lone surrogate), which no text has")
         if self.prompt.count(IMAGE) != 1:
-            raise InputError(
-                f"record {self.id}: its prompt must hold {IMAGE} once, not {self.prompt.count(IMAGE)} times"
-            )
+            raise InputError(f"{self.called}: its prompt must hold {IMAGE} once, not {self.prompt.count(IMAGE)} times")
         if not self.text.strip():
-            raise InputError(f"record {self.id}: its text is empty")
+            raise InputError(f"{self.called}: its text is empty")
+
+    @property
+    def called(self) -> str:
+        """The record as messages name it: by its id, and by where it is from."""
+        name = self.id if self.id.isprintable() else ascii(self.id)
+        return f"record {name} ({self.where})" if self.where else f"record {name}"
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """Pixels [H, W, 3]. InputError names a file that is missing or is no image."""
+        """Pixels [H, W, 3]; transparency is ignored, of an animation the first picture counts. InputError: missing or no image."""
         if isinstance(self.picture, np.ndarray):
             return self.picture
-        from PIL import Image, UnidentifiedImageError
-
-        where = (
-            f"record {self.id}: {self.picture}" if isinstance(self.picture, Path) else f"record {self.id}: its image"
-        )
         try:
-            with Image.open(io.BytesIO(self.content)) as opened:
-                pixels = np.asarray(opened.convert("RGB"))
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise InputError(f"{where} is no readable image (damaged?)") from error
+            with inputs.picture(self.picture) as opened:
+                whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else its transparency is warned of
+                pixels = np.asarray(whole.convert("RGB"))
+        except OSError as error:
+            where = f"{self.called}: {self.picture if isinstance(self.picture, Path) else 'its image'}"
+            raise InputError(f"{where} is no readable image ({error.strerror or error})") from error
         self._check(pixels)
         return pixels
 
@@ -65,14 +72,27 @@ class Record:
             return f"{self.picture.shape}".encode() + np.ascontiguousarray(self.picture).tobytes()
         if isinstance(self.picture, bytes):
             return self.picture
+        with self._read():
+            return inputs.read_bytes(self.picture)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `content` in hexadecimal; a file is read once per process unless its size or time changes."""
+        if isinstance(self.picture, Path):
+            with self._read():
+                return inputs.sha256(self.picture)
+        return hashlib.sha256(self.content).hexdigest()
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
         try:
-            return self.picture.read_bytes()
+            yield
         except OSError as error:
-            raise InputError(f"record {self.id}: {self.picture} cannot be read ({error.strerror or error})") from error
+            raise InputError(f"{self.called}: {self.picture} cannot be read ({error.strerror or error})") from error
 
     def _check(self, pixels: NDArray[np.uint8]) -> None:
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-            raise InputError(f"record {self.id}: its image must be [height, width, 3], not {list(pixels.shape)}")
+            raise InputError(f"{self.called}: its image must be [height, width, 3], not {list(pixels.shape)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +149,15 @@ class Federation:
     def truth(self) -> dict[str, bool]:
         """Record id to membership, for every candidate and canary of every client. Reaches audits, never attacks."""
         return {record.id: used for client in self.clients for record, used in client.drawn}
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8: it holds no half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def client_name(k: int) -> str:

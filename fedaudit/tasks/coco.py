@@ -11,19 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local import (
     Item,
     Row,
+    below,
     choose_splits,
     federate,
+    finite,
     folder,
+    identifier,
     need,
+    one_line,
     parquet_files,
     parquet_rows,
     read_json,
+    shown,
 )
 
 SOURCE = (
@@ -75,7 +81,7 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the MSCOCO files of `data_root`."""
     root = folder(params.data_root, flag="--data-root", source=SOURCE)
     beside = root / "nocaps"
-    wanted = params.nocaps_root or (str(beside) if beside.is_dir() else "")
+    wanted = params.nocaps_root or (str(beside) if inputs.is_dir(beside) else "")
     nocaps = folder(wanted, flag="--nocaps-root", source=NOCAPS) if wanted else None
     novel = _nocaps(nocaps, params.nocaps_domain) if nocaps else []
     pool, test = _official(root) or _parquet(root, nocaps or beside)
@@ -87,7 +93,7 @@ def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
     names = [split + year for year in ("2017", "2014") for split in ("train", "val")]
     notes = {name: path for name in names if (path := _beside(root, f"captions_{name}.json")) is not None}
     folders = ((name, base / name) for name in notes for base in (root / "images", root))
-    images = {name: path for name, path in folders if path.is_dir()}
+    images = {name: path for name, path in folders if inputs.is_dir(path)}
     for year in ("2017", "2014"):
         there = [name.removesuffix(year) for name in images if name.endswith(year)]
         if there:
@@ -101,49 +107,73 @@ def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
 
 
 def _beside(root: Path, name: str) -> Path | None:
-    return next((path for path in (root / "annotations" / name, root / name) if path.is_file()), None)
+    return next((path for path in (root / "annotations" / name, root / name) if inputs.exists(path)), None)
 
 
 def _captions(path: Path, images: Path) -> list[Item]:
     """All pictures of one caption file that have a caption, with the class of their largest object."""
     classes = _classes(path.with_name(path.name.replace("captions", "instances")))
-    return [
-        _item(f"coco-{_key(n)}", classes.get(n, "none"), images / need(image, "file_name", path, str), texts)
-        for n, image, texts in _told(path)
+    items = [
+        _item(f"coco-{_key(n)}", classes.get(n, "none"), below(images, name, where), texts, where)
+        for n, name, texts, where, _ in _told(path)
     ]
+    return _distinct(items)
 
 
-def _item(name: str, group: str, source: Path | Row, texts: tuple[str, ...]) -> Item:
-    return Item(name, group, source, INSTRUCTION, texts)
+def _distinct(items: list[Item]) -> list[Item]:
+    """The items. InputError if two go by one id: names that differ in their folders or endings only."""
+    seen: dict[str, Item] = {}
+    for item in items:
+        if (other := seen.setdefault(item.id, item)) is not item:
+            raise InputError(f"{item.where} and {other.where} would both be the record {item.id}; rename one of them")
+    return items
 
 
-def _key(picture: Any) -> str:
+def _item(name: str, group: str, source: Path | Row, texts: tuple[str, ...], where: str) -> Item:
+    return Item(name, group, source, INSTRUCTION, texts, where)
+
+
+def _key(picture: int | str) -> str:
     """What a picture goes by in the id of its record."""
-    return f"{picture:012d}" if isinstance(picture, int) else Path(str(picture)).stem
+    return f"{picture:012d}" if isinstance(picture, int) else Path(picture).stem
 
 
-def _told(path: Path) -> Iterable[tuple[Any, Any, tuple[str, ...]]]:
-    """Id, object and captions of each picture in a file of MSCOCO's form; blank captions are left out."""
-    content, told = read_json(path, KEYS), dict[Any, list[str]]()
+def _told(path: Path) -> Iterable[tuple[int | str, str, tuple[str, ...], str, str]]:
+    """Id, file name, captions, place and domain of each picture in a file of MSCOCO's form; blank captions are left out."""
+    content, told = read_json(path, KEYS), dict[int | str, list[str]]()
     for note in need(content, "annotations", path, list):
-        told.setdefault(need(note, "image_id", path), []).append(need(note, "caption", path))
-    images = {need(image, "id", path): image for image in need(content, "images", path, list)}
-    for picture, image in images.items():
-        if texts := _texts(told.get(picture)):
-            yield picture, image, texts
+        number = identifier(need(note, "image_id", path), "an image_id", path)
+        told.setdefault(number, []).append(need(note, "caption", path, str))
+    seen: set[int | str] = set()
+    for image in need(content, "images", path, list):
+        number = identifier(need(image, "id", path), "the id of an image", path)
+        if number in seen:
+            raise InputError(f"{path}: two images have the id {number}; download it again")
+        seen.add(number)
+        domain = need(image, "domain", path, str) if "domain" in image else ""
+        if texts := _texts(told.get(number), path):
+            yield number, need(image, "file_name", path, str), texts, f"{path}, image {number}", domain
 
 
-def _classes(path: Path) -> dict[int, str]:
+def _classes(path: Path) -> dict[int | str, str]:
     """Picture id to the name of its largest object's category."""
-    content, largest = read_json(path, KEYS), dict[int, tuple[float, int]]()
-    names = {need(kind, "id", path): need(kind, "name", path) for kind in need(content, "categories", path, list)}
+    content, largest = read_json(path, KEYS), dict[int | str, tuple[float, int]]()
+    names: dict[int, str] = {}
+    for kind in need(content, "categories", path, list):
+        number, name = need(kind, "id", path, int), need(kind, "name", path, str)
+        if number in names or name in names.values() or not one_line(name):
+            raise InputError(f"{path}: the category {number} ({shown(name)}) must have an id and a name of its own")
+        names[number] = name
     for thing in need(content, "annotations", path, list):
-        number, size = need(thing, "image_id", path), (need(thing, "area", path), need(thing, "category_id", path))
-        largest[number] = max(size, largest.get(number, size))
+        picture = identifier(need(thing, "image_id", path), "an image_id", path)
+        size = (need(thing, "area", path), need(thing, "category_id", path, int))
+        if not finite(size[0]):
+            raise InputError(f"{path}: an area must be a number, not {shown(size[0])}")
+        largest[picture] = max(size, largest.get(picture, size))
     unknown = {kind for _, kind in largest.values()} - set(names)
     if unknown:
         raise InputError(f"{path}: category_id {min(unknown)} is not among its categories")
-    return {number: str(names[kind]) for number, (_, kind) in largest.items()}
+    return {picture: names[kind] for picture, (_, kind) in largest.items()}
 
 
 def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
@@ -163,43 +193,50 @@ def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[I
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     told: dict[str, list[str]] = {}
     for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
-        picture = values["picture"]
-        if picture is None and isinstance(values["captions"], str):
-            picture = values["path"]
-        if picture == "":
-            raise InputError(
-                f"{row}: with one caption in a row, a column must tell which rows show the same picture; it needs "
-                f"{' or '.join(PARQUET['picture'])}"
-            )
-        name_of_row = "-".join(filter(None, (name, split, _key(n if picture is None else picture))))
-        first.setdefault(name_of_row, (row, values))
-        told.setdefault(name_of_row, []).extend(_texts(values["captions"]))
+        values["picture"] = picture = _picture(n, row, values)
+        name_of_row = "-".join(filter(None, (name, split, _key(picture))))
+        other, same = first.setdefault(name_of_row, (row, values))
+        if same["picture"] != picture:
+            raise InputError(f"{row} and {other} would both be the record {name_of_row}; rename a picture")
+        told.setdefault(name_of_row, []).extend(_texts(values["captions"], row))
     items = [
-        _item(one, _group(values["group"], group), row, tuple(told[one]))
+        _item(one, _group(values["group"], group, row), row, tuple(told[one]), str(row))
         for one, (row, values) in first.items()
         if told[one]
     ]
-    return items, {one: str(values["domain"] or "") for one, (_, values) in first.items()}
+    return items, {one: _domain(values["domain"], row) for one, (row, values) in first.items()}
+
+
+def _picture(n: int, row: Row, values: dict[str, Any]) -> int | str:
+    """What tells which rows show the same picture as this one, the n-th; n where every row has one of its own."""
+    picture = values["picture"]
+    if picture is None and isinstance(values["captions"], str):
+        picture = values["path"]
+    if picture == "":
+        raise InputError(
+            f"{row}: with one caption in a row, a column must tell which rows show the same picture; it needs "
+            f"{' or '.join(PARQUET['picture'])}"
+        )
+    return n if picture is None else identifier(picture, "what names a picture", row)
+
+
+def _domain(value: Any, where: Row) -> str:
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{where}: a domain must be a text, not {shown(value)}")
+    return value or ""
 
 
 def _nocaps(root: Path, domain: str) -> list[Item]:
     """NoCaps pictures of a domain; of all domains where nothing says which is whose, as in the usual parquet files."""
     path = _beside(root, "nocaps_val_4500_captions.json")
-    files = {} if path else parquet_files(root)
-    domains: dict[str, str] = {}
-    items: list[Item] = []
-    if path is not None:
-        folders = [base / name for base in (path.parent, root) for name in ("images", "val", "nocaps_images", ".")]
-        images = next(one for one in folders if one.is_dir())
-        for number, image, texts in _told(path):
-            picture = images / need(image, "file_name", path, str)
-            items.append(_item(f"nocaps-{_key(number)}", str(image.get("domain") or "novel"), picture, texts))
-            domains[items[-1].id] = str(image.get("domain") or "")
-    for split, paths in files.items():
+    items, domains = _nocaps_file(root, path) if path is not None else ([], {})
+    for split, paths in ({} if path else parquet_files(root)).items():
         more, their = _items("nocaps", split, paths, "novel")
         items, domains = items + more, domains | their
     if not items:
-        raise InputError(f"--nocaps-root {root}: no picture with captions recognised; it should hold {NOCAPS}")
+        raise InputError(
+            f"--nocaps-root {root}: no picture with captions recognised in {path or root}; it should hold {NOCAPS}"
+        )
     there = Counter(filter(None, domains.values()))
     if domain == "all" or not there:
         return items
@@ -208,20 +245,43 @@ def _nocaps(root: Path, domain: str) -> list[Item]:
     return [item for item in items if domains[item.id] == domain]
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _nocaps_file(root: Path, path: Path) -> tuple[list[Item], dict[str, str]]:
+    """Items of the site's file, and the domain of each by id."""
+    folders = [base / name for base in (path.parent, root) for name in ("images", "val", "nocaps_images", ".")]
+    images = next(one for one in folders if inputs.is_dir(one))
+    told = list(_told(path))
+    items = [
+        _item(f"nocaps-{_key(number)}", domain or "novel", below(images, name, where), texts, where)
+        for number, name, texts, where, domain in told
+    ]
+    return _distinct(items), {item.id: one[-1] for item, one in zip(items, told, strict=True)}
+
+
+def _texts(value: Any, where: str | Path | Row) -> tuple[str, ...]:
     """The captions in a string, a list of them, or sentences with their `raw` text; blank ones are left out."""
-    if isinstance(value, dict):
-        value = value.get("raw")
+    if isinstance(value, dict) and "raw" in value:
+        value = value["raw"]
     if isinstance(value, list):
-        return tuple(text for one in value for text in _texts(one))
-    return (value.strip(),) if isinstance(value, str) and value.strip() else ()
+        return tuple(text for one in value for text in _texts(one, where))
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{where}: captions must be text, or a list of texts, not {shown(value)}")
+    return (value.strip(),) if value and value.strip() else ()
 
 
-def _group(value: Any, otherwise: str) -> str:
+def _group(value: Any, otherwise: str, where: Row) -> str:
     """The class in a column: a name, the most frequent of several, or the largest of `objects` with their areas."""
     if isinstance(value, dict):
-        names, areas = value.get("category") or [], value.get("area") or []
-        value = names[areas.index(max(areas))] if areas and len(areas) == len(names) else names
+        value = _largest(value.get("category") or [], value.get("area") or [], where)
     if isinstance(value, list):
-        value = Counter(value).most_common(1)[0][0] if value else "none"
-    return otherwise if value is None else str(value)
+        kinds = [identifier(one, "a class", where) for one in value]
+        value = Counter(kinds).most_common(1)[0][0] if kinds else "none"
+    return otherwise if value is None else str(identifier(value, "a class", where))
+
+
+def _largest(names: Any, areas: Any, where: Row) -> Any:
+    """The class of the largest area; all names where there are no areas."""
+    if not isinstance(names, list) or not isinstance(areas, list) or not all(map(finite, areas)):
+        raise InputError(f"{where}: objects must have a list of category and a list of area in numbers")
+    if areas and len(areas) != len(names):
+        raise InputError(f"{where}: {len(names)} objects have {len(areas)} areas")
+    return names[areas.index(max(areas))] if areas else names

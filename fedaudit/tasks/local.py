@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import os
 import re
+import reprlib
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips, dirichlet_proportions
 from fedaudit.tasks.metrics import caption_scores
 
 SPLITS = ("train", "val", "test", "")  # "": files whose names do not tell
+NAME_BYTES = 255  # of a file, on the file systems in use
 _SPLIT = re.compile(r"(?<![a-z])(train|val|test)(?:ing|id|idation)?(?![a-z])")
 
 
@@ -49,6 +54,7 @@ class Item:
     source: Path | Row
     prompt: str
     texts: tuple[str, ...]  # right answers: one of them is learnt, all are references
+    where: str = ""  # file and what it is there, for messages
 
 
 def folder(value: str, *, flag: str, source: str) -> Path:
@@ -56,7 +62,7 @@ def folder(value: str, *, flag: str, source: str) -> Path:
     if not value.strip():
         raise InputError(f"{flag} is not given: name the folder that holds {source}")
     path = Path(value).expanduser().absolute()
-    if not path.is_dir():
+    if not os.path.isdir(path):  # False for a name that is none
         raise InputError(f"{flag} {value}: no such folder; it should hold {source}")
     return path
 
@@ -65,37 +71,85 @@ def read_json(path: Path, keep: Collection[str] | None = None) -> Any:
     """A JSON file, of every object only the keys in `keep`: COCO's polygons would take gigabytes."""
     hook = None if keep is None else lambda thing: {key: thing[key] for key in keep if key in thing}
     try:
-        with path.open(encoding="utf-8") as file:
-            return json.load(file, object_hook=hook)
+        with io.TextIOWrapper(inputs.opened(path), encoding="utf-8") as file:
+            return json.load(file, object_hook=hook, parse_constant=_refuse)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no valid JSON ({error}); unpack or download it again") from error
 
 
+def _refuse(word: str) -> float:
+    raise ValueError(f"{word} is no JSON number")
+
+
 def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
-    """thing[key] of a JSON object, or an InputError that names the file."""
+    """thing[key] of a JSON object, or an InputError that names the file. True is no whole number."""
     if not isinstance(thing, dict) or key not in thing:
         raise InputError(f"{where}: an object lacks the key {key!r}, which the official file has")
-    if not isinstance(thing[key], kind):
-        raise InputError(f"{where}: {key!r} must hold a {kind.__name__}, not {str(thing[key])[:40]}")
+    if not isinstance(thing[key], kind) or (kind is int and isinstance(thing[key], bool)):
+        raise InputError(f"{where}: {key!r} must hold a {kind.__name__}, not {shown(thing[key])}")
     return thing[key]
+
+
+def identifier(value: Any, what: str, where: str | Path) -> int | str:
+    """`value` as an id: a whole number of at most 64 bits, or one line of text. InputError if it is none."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if not whole and not one_line(value):
+        raise InputError(f"{where}: {what} must be a whole number or a name on one line, not {shown(value)}")
+    return value
+
+
+def below(folder: Path, name: Any, where: str | Path) -> Path:
+    """A file that a list names, in `folder` or further down. InputError: the name leads elsewhere, or no file can have it."""
+    if not one_line(name):
+        raise InputError(f"{where}: a picture must have a name on one line, not {shown(name)}")
+    parts = PurePath(name).parts
+    if ".." in parts or PurePath(name).is_absolute():
+        raise InputError(f"{where}: the picture {name} lies outside {folder}; names must lead below that folder")
+    if any(len(part.encode()) > NAME_BYTES for part in parts):
+        raise InputError(f"{where}: the picture {shown(name)} has a name of more than {NAME_BYTES} bytes")
+    return folder / name
+
+
+def one_line(value: Any) -> bool:
+    """Whether it is a text that is not blank, without line breaks, control characters and halves of surrogate pairs."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return value.isprintable() or not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in value)
+
+
+def finite(value: Any) -> bool:
+    """Whether it is a number; true, NaN and infinities are none."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole or (isinstance(value, float) and math.isfinite(value))
+
+
+def shown(value: Any) -> str:
+    """A value in a message: one short line, whatever it is."""
+    return reprlib.repr(value)
 
 
 def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
     """Parquet files anywhere below `root` but not below `skip`, by the split that their name, or else their folder, names."""
     found: dict[str, list[Path]] = {}
-    for path in sorted(root.rglob("*.parquet")):
-        inside = path.relative_to(root)
-        if any(part.startswith(".") for part in inside.parts) or (skip and path.is_relative_to(skip)):
-            continue
-        named = (_SPLIT.search(part.lower()) for part in reversed(inside.parts))
+    for path in sorted(_parquet_below(root, skip)):
+        named = (_SPLIT.search(part.lower()) for part in reversed(path.relative_to(root).parts))
         found.setdefault(next((match[1] for match in named if match), ""), []).append(path)
     for split, paths in found.items():
         folders = sorted({str(path.parent) for path in paths})
         if split and len(folders) > 1:
             raise InputError(f"{root}: {split} files lie in several folders ({', '.join(folders)}); name one of these")
     return found
+
+
+def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
+    """Every folder that is looked into is noted; hidden ones and hidden files are not."""
+    for name, folders, files in os.walk(root):
+        folder = Path(name)
+        inputs.note(folder)
+        yield from (folder / one for one in (*folders, *files) if one.endswith(".parquet") and not one.startswith("."))
+        folders[:] = [one for one in folders if not one.startswith(".") and folder / one != skip]
 
 
 def choose_splits(there: Collection[str], test: Sequence[str]) -> tuple[str, str | None]:
@@ -115,32 +169,50 @@ def parquet_rows(
                 if not set(options) & set(there):
                     raise InputError(f"{file} has no column {' or '.join(options)}; it has {', '.join(there)}")
             found = {name: next((c for c in options if c in there), None) for name, options in columns.items()}
+            for column in ("image", *filter(None, found.values())):
+                if there.count(column) > 1:
+                    raise InputError(f"{file} has {there.count(column)} columns {column}; leave one of them")
             table = source.read(columns=[column for column in found.values() if column is not None]).to_pylist()
-            paths = list(_picture_paths(source))
+            paths = list(_picture_paths(source, file))
         for number, (row, path) in enumerate(zip(table, paths, strict=True)):
             if path is not None:
                 values = {name: None if column is None else row[column] for name, column in found.items()}
                 yield Row(file, number), values | {"path": path}
 
 
-def _picture_paths(source: Any) -> Iterator[str | None]:
+def _picture_paths(source: Any, file: Path) -> Iterator[str | None]:
     """For each row the path that its picture goes by, "" if it has none; None for a row without picture."""
     kind = source.schema_arrow.field("image").type
-    named = pa.types.is_struct(kind) and "path" in {part.name for part in kind}
+    parts = {part.name: part.type for part in kind} if pa.types.is_struct(kind) else {"bytes": kind}
+    if not (_binary(parts.get("bytes")) and ("path" not in parts or _text(parts["path"]))):
+        raise InputError(f"{file}: the column image must hold bytes, or a struct of bytes and path, not {kind}")
     for group in range(source.num_row_groups):
-        column = source.read_row_group(group, columns=["image.path" if named else "image"]).column("image")
-        if named:
+        column = source.read_row_group(group, columns=["image.path" if "path" in parts else "image"]).column("image")
+        if "path" in parts:
             yield from (None if value is None else value["path"] or "" for value in column.to_pylist())
         else:
             yield from ("" if valid else None for valid in column.is_valid().to_pylist())
 
 
+def _binary(kind: Any) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_null)
+    return kind is not None and any(test(kind) for test in tests)
+
+
+def _text(kind: Any) -> bool:
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null))
+
+
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     try:
-        yield pq.ParquetFile(file)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{file} is no readable parquet file (incomplete download?)") from error
+        with inputs.opened(file) as content:
+            yield pq.ParquetFile(content)
+    except InputError:
+        raise
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "incomplete download?"
+        raise InputError(f"{file} is no readable parquet file ({reason})") from error
 
 
 def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
@@ -174,15 +246,15 @@ def _contents(file: Path, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
 
 def _check_picture(item: Item, picture: Path | bytes) -> None:
     """Before any training: the picture is there and begins like an image. Its pixels are not decoded."""
-    if isinstance(picture, Path) and not picture.is_file():
+    if isinstance(picture, Path) and not os.path.exists(picture):
         raise InputError(f"{picture}: no such file, but the annotations name it; unpack the images again")
-    if not (picture.stat().st_size if isinstance(picture, Path) else picture):
+    if not (picture.stat().st_size if isinstance(picture, Path) and picture.is_file() else picture):
         raise InputError(f"{item.source}: the image is empty (0 bytes)")
     try:
-        with Image.open(picture if isinstance(picture, Path) else io.BytesIO(picture)) as opened:
+        with inputs.picture(picture) as opened:
             opened.verify()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{item.source}: no readable image (damaged?)") from error
+    except OSError as error:
+        raise InputError(f"{item.source}: no readable image ({error.strerror or error})") from error
 
 
 class Pool:
@@ -251,7 +323,9 @@ def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.r
     for item in items:
         said = int(rng.integers(len(item.texts)))
         texts = (item.texts[said], *item.texts[:said], *item.texts[said + 1 :])
-        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts))
+        records.append(
+            Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where)
+        )
     return tuple(records)
 
 

@@ -1,0 +1,100 @@
+"""The table of bad data sets: each is refused in one sentence that names the file or the flag, before anything is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedaudit.cli import main
+from fedaudit.errors import InputError
+from fedaudit.tasks import coco, images, scienceqa
+from tests import bad_data, bad_images, minidata, miniimages
+from tests.bad_data import Bad
+
+CLIENTS = 3
+CAPTIONS = coco.Params(records=4, reference=5, background=3, novel=12, test=6)
+QUESTIONS = scienceqa.Params(records=4, reference=5, background=3, test=6)
+
+
+def _build_coco(root: Path) -> None:
+    minidata.coco(root)
+    minidata.nocaps(root / "nocaps")
+
+
+def _build_coco_parquet(root: Path) -> None:
+    minidata.parquet(root / bad_data.TRAIN, minidata.coco_rows(range(90)))
+    minidata.parquet(root / "data/val-00000-of-00001.parquet", minidata.coco_rows(range(1000, 1020)))
+
+
+def _captions(root: Path) -> Any:
+    return coco.coco(dataclasses.replace(CAPTIONS, data_root=str(root)), clients=CLIENTS, seed=0)
+
+
+def _questions(root: Path) -> Any:
+    return scienceqa.scienceqa(dataclasses.replace(QUESTIONS, data_root=str(root)), clients=CLIENTS, seed=0)
+
+
+def _classes(name: str) -> Callable[[Path], Any]:
+    return lambda root: images.images(images.Params(dataset=name, data_root=str(root)), clients=2, seed=0)
+
+
+LAYOUTS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
+    "coco": (_build_coco, _captions),
+    "coco-parquet": (_build_coco_parquet, _captions),
+    "scienceqa": (minidata.scienceqa, _questions),
+    "scienceqa-parquet": (minidata.scienceqa_parquet, _questions),
+    "food101-coop": (lambda root: miniimages.food101(root, True), _classes("food101")),
+    **{
+        name: (lambda root, build=build: build(root, False), _classes(name))
+        for name, build in miniimages.BUILDERS.items()
+    },
+}
+TABLE = [*bad_data.BAD, *bad_images.BAD]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Every layout once; nobody may change these files."""
+    made: dict[str, Path] = {}
+
+    def root(layout: str) -> Path:
+        if layout not in made:
+            made[layout] = tmp_path_factory.mktemp(layout) / "root"
+            LAYOUTS[layout][0](made[layout])
+        return made[layout]
+
+    return root
+
+
+@pytest.fixture
+def bad(built: Callable[[str], Path], tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Bad, Path]:
+    """A case of the table, done."""
+    case: Bad = request.param
+    root = shutil.copytree(built(case.layout), tmp_path / "root", symlinks=True)
+    case.damage(root)
+    return case, root
+
+
+def test_the_table_is_long_and_says_no_case_twice() -> None:
+    assert len({str(case) for case in TABLE}) == len(TABLE) >= 100
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_undamaged_data_sets_are_used(built: Callable[[str], Path], layout: str) -> None:
+    assert LAYOUTS[layout][1](built(layout)).records
+
+
+@pytest.mark.parametrize("bad", TABLE, indirect=True, ids=str)
+def test_a_bad_data_set_is_refused_in_one_sentence(bad: tuple[Bad, Path]) -> None:
+    case, root = bad
+    with pytest.raises(InputError) as refused:
+        LAYOUTS[case.layout][1](root)
+    said = str(refused.value)
+    assert said.isprintable()
+    assert case.named in said
+    assert len(said) < 1000
