@@ -559,17 +559,6 @@ def test_two_data_sets_are_a_federation_of_two_domains(data, tmp_path):
     assert owned[2] | owned[3] == set(federation.classes[3:])
 
 
-def test_the_split_files_enter_the_key_of_the_training(data, tmp_path):
-    from fedaudit.plan import _data_files
-
-    shutil.copytree(data["oxford_pets", True][0], tmp_path, dirs_exist_ok=True)
-    params = images_task.Params(dataset="oxford_pets", data_root=str(tmp_path))
-    before = _data_files(params)
-    path = tmp_path / "oxford_pets/split_zhou_OxfordPets.json"
-    write(path, json.loads(path.read_text()) | {"val": []})
-    assert _data_files(params) != before
-
-
 # --- what is wrong with the files
 
 

@@ -1,0 +1,103 @@
+"""Every file of a finished run may be damaged or deleted: it is named, and computed again to the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedaudit import cli, store
+
+LORA = "--attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1 --canaries 2"
+PROMPTS = "--rounds 2 --clients 3 --train 12 --test 2 --targets 1 --no-twin"
+RUNS = {
+    "LoRA": f"--method fedper:shared_layers=2 {LORA}",
+    "prompts": f"--method dpfpl --epsilon 1 {PROMPTS}",
+    "shadow clients": f"--method promptfl --attack lira,cosine --shadows 4 --canaries 3 {PROMPTS}",
+    "shadow federations": f"--method fedotp --attack rmia,loss --shadows 4 --shadow-kind federations {PROMPTS}",
+}
+GROUPS = 5  # the files of a run are damaged in so many goes
+
+
+def damaged(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] + b"\x00damaged" + content[len(content) // 2 :])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def files(out: Path) -> dict[str, bytes]:
+    """What counts, by name; `.lock` is nothing but a place to wait at."""
+    found = (path for path in sorted(out.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in found}
+
+
+class Finished:
+    """A finished run, and the command that made it."""
+
+    def __init__(self, words: str, out: Path) -> None:
+        self.words, self.out = words.split(), out
+        assert self.again(out) == 0
+        self.files = files(out)
+
+    def again(self, out: Path) -> int:
+        store._digests.clear()  # as in a new process
+        return cli.main([*self.words, "--threads=1", f"--out={out}"])
+
+    def check(self, names: list[str], harm: Callable[[Path], None], out: Path, said: Callable[[], str]) -> None:
+        """Harmed in these files, a copy of the run is mended by the same command, which names what it found."""
+        shutil.copytree(self.out, out)
+        for name in names:
+            harm(out / name)
+        said()
+        assert self.again(out) == 0
+        words = said()
+        mended = files(out)
+        assert mended.keys() == self.files.keys()
+        assert [name for name in mended if mended[name] != self.files[name]] == []
+        for name in names:
+            folder = Path(name).parent
+            while not (self.out / folder / "manifest.json").exists():
+                folder = folder.parent
+            assert str(out / folder) in words, name
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    yield Finished(RUNS[request.param], tmp_path_factory.mktemp("whole") / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("harm", [damaged, deleted])
+def test_several_files_at_once(
+    finished: Finished, harm: Callable[[Path], None], group: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every file there is, in turn."""
+    names = list(finished.files)[group::GROUPS]
+    finished.check(names, harm, tmp_path / "out", lambda: "".join(capfd.readouterr()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [emptied, deleted])
+def test_one_file_of_each_folder_alone(
+    finished: Finished, harm: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is found while the rest is whole: the last file of each folder's list, and its manifest."""
+    last = {Path(name).parent: name for name in finished.files if not name.endswith("manifest.json")}
+    for i, name in enumerate(last.values()):
+        finished.check([name], harm, tmp_path / f"out{i}", lambda: "".join(capfd.readouterr()))
+
+
+def test_a_lost_score_table_of_an_attack_on_prompts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = Finished(f"--method promptfl --attack loss {PROMPTS}", tmp_path / "out")
+    (table,) = (name for name in run.files if name.endswith("prompt-user-scores.parquet"))
+    run.check([table], deleted, tmp_path / "copy", lambda: "".join(capfd.readouterr()))

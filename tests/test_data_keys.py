@@ -1,0 +1,160 @@
+"""Data enter keys by content: what is drawn from local files, wherever they lie, read once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedaudit import data, inputs
+from fedaudit.cli import read_command
+from tests import minidata, miniimages
+
+COCO = "--task coco --records 3 --reference 3 --novel 4 --test 3 --clients 3 --per-round 2"
+IMAGES = "--method promptfl --task images --clients 2"
+TASKS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "coco": (COCO, lambda root: (minidata.coco(root), minidata.nocaps(root / "nocaps"))),
+    "scienceqa": (
+        "--task scienceqa --records 3 --reference 3 --test 3 --clients 3 --per-round 2",
+        lambda root: minidata.scienceqa(root),
+    ),
+    "parquet": (
+        "--task scienceqa --records 3 --reference 3 --test 3 --clients 3 --per-round 2",
+        lambda root: minidata.scienceqa_parquet(root),
+    ),
+    "eurosat": (f"{IMAGES} --dataset eurosat", lambda root: miniimages.eurosat(root, False)),
+    "caltech101": (f"{IMAGES} --dataset caltech101", lambda root: miniimages.caltech101(root, False)),
+    "oxford_pets": (f"{IMAGES} --dataset oxford_pets", lambda root: miniimages.oxford_pets(root, True)),
+    "cifar10": (f"{IMAGES} --dataset cifar10", lambda root: miniimages.cifar10(root, False)),
+}
+
+
+def aged(root: Path) -> None:
+    """Make everything below `root` old enough to be known by its time."""
+    then = time.time() - 3600
+    for path in (root, *root.rglob("*")):
+        os.utime(path, (then, then))
+
+
+@pytest.fixture(params=TASKS)
+def task(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """Words and data root of a miniature data set."""
+    words, build = TASKS[request.param]
+    build(tmp_path / "data")
+    aged(tmp_path / "data")
+    return words, tmp_path / "data"
+
+
+def digest(words: str, root: Path, out: Path) -> str:
+    """What a fresh process finds; it saves its index."""
+    inputs._digests.clear()
+    plan = read_command([*words.split(), f"--data-root={root}", f"--out={out}"]).plan
+    found = plan.data.digest
+    assert found is not None
+    plan.data.save()
+    return found
+
+
+def test_the_same_data_elsewhere_are_the_same(task: tuple[str, Path], tmp_path: Path) -> None:
+    words, root = task
+    first = digest(words, root, tmp_path / "out")
+    elsewhere = shutil.copytree(root, tmp_path / "moved" / "there")
+    assert digest(words, elsewhere, tmp_path / "out") == first
+    assert digest(words, root, tmp_path / "other") == first
+
+
+def test_a_second_command_reads_nothing(
+    task: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, root = task
+    first = digest(words, root, tmp_path / "out")
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("a file of data was read")
+
+    for module, name in ((inputs, "_regular"), (inputs, "sha256"), (data, "_described")):
+        monkeypatch.setattr(module, name, forbidden)
+    assert digest(words, root, tmp_path / "out") == first
+
+
+def test_every_picture_replaced_is_other_data(task: tuple[str, Path], tmp_path: Path) -> None:
+    words, root = task
+    first = digest(words, root, tmp_path / "out")
+    for n, path in enumerate(sorted(path for path in root.rglob("*") if path.suffix in (".jpg", ".png"))):
+        path.write_bytes(minidata.picture(10_000 + n))
+    changed = digest(words, root, tmp_path / "out")
+    assert (changed != first) == (TASKS["cifar10"][0] != words and not list(root.rglob("*.parquet")))
+
+
+def test_a_file_changed_with_its_time_kept_is_seen_by_its_size(tmp_path: Path) -> None:
+    words, build = TASKS["eurosat"]
+    build(tmp_path / "data")
+    aged(tmp_path / "data")
+    first = digest(words, tmp_path / "data", tmp_path / "out")
+    for path in (tmp_path / "data").rglob("*.jpg"):
+        path.write_bytes(path.read_bytes() + b"\0")
+    aged(tmp_path / "data")
+    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+
+
+def test_a_class_folder_counts_by_its_name(tmp_path: Path) -> None:
+    words, build = TASKS["eurosat"]
+    build(tmp_path / "data")
+    aged(tmp_path / "data")
+    first = digest(words, tmp_path / "data", tmp_path / "out")
+    folder = next(path for path in sorted((tmp_path / "data/eurosat/2750").iterdir()))
+    folder.rename(folder.with_name("Quarry"))
+    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+
+
+def test_a_picture_added_to_a_class_folder_is_seen(tmp_path: Path) -> None:
+    words, build = TASKS["caltech101"]
+    build(tmp_path / "data")
+    aged(tmp_path / "data")
+    first = digest(words, tmp_path / "data", tmp_path / "out")
+    folder = next(path.parent for path in sorted((tmp_path / "data").rglob("*.jpg")))
+    (folder / "image_9999.jpg").write_bytes(minidata.picture(77))
+    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+
+
+def test_captions_that_are_drawn_count(tmp_path: Path) -> None:
+    words, build = TASKS["coco"]
+    build(tmp_path / "data")
+    aged(tmp_path / "data")
+    first = digest(words, tmp_path / "data", tmp_path / "out")
+    file = tmp_path / "data/annotations/captions_train2017.json"
+    file.write_text(file.read_text().replace("caption", "title").replace('"title"', '"caption"'))
+    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+
+
+def test_what_changed_just_now_is_read_again(tmp_path: Path) -> None:
+    """Within a tick of the clock a file can change twice without showing it."""
+    words, build = TASKS["eurosat"]
+    build(tmp_path / "data")
+    digest(words, tmp_path / "data", tmp_path / "out")
+    assert not list((tmp_path / "out").glob("cache/data-*"))
+
+
+def test_a_damaged_index_is_not_believed(tmp_path: Path) -> None:
+    words, build = TASKS["eurosat"]
+    build(tmp_path / "data")
+    aged(tmp_path / "data")
+    first = digest(words, tmp_path / "data", tmp_path / "out")
+    (index,) = (tmp_path / "out").glob("cache/data-*.json")
+    index.write_text(index.read_text().replace(first, "0" * len(first)))
+    assert digest(words, tmp_path / "data", tmp_path / "out") == first
+
+
+def test_the_place_of_the_data_is_in_no_key(tmp_path: Path) -> None:
+    words, build = TASKS["eurosat"]
+    keys = set()
+    for name in ("a", "b"):
+        build(tmp_path / name)
+        plan = read_command([*words.split(), f"--data-root={tmp_path / name}", f"--out={tmp_path / 'out'}"]).plan
+        assert str(tmp_path) not in str(plan.cells[0].setting)
+        keys.add(plan.report_folder.name)
+    assert len(keys) == 1
