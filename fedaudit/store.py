@@ -309,6 +309,8 @@ class Folder:
         return self._manifest() or {}
 
     def _clear(self, say: Say) -> None:
+        if not (self.path / MANIFEST).exists() and self.damaged:
+            say(f"{self.path / MANIFEST} is missing; computing again what the folder holds")
         for name in self._sound(say):
             if not self._file(name).exists():
                 self.usable(name, say)
