@@ -11,12 +11,12 @@ import pytest
 from fedaudit import cli, store
 
 LORA = "--attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1 --canaries 2"
-PROMPTS = "--rounds 2 --clients 3 --train 12 --test 2 --targets 1 --no-twin"
+PROMPTS = "--rounds 2 --clients 3 --train 12 --test 2 --no-twin"
 RUNS = {
     "LoRA": f"--method fedper:shared_layers=2 {LORA}",
     "prompts": f"--method dpfpl --epsilon 1 {PROMPTS}",
-    "shadow clients": f"--method promptfl --attack lira,cosine --shadows 4 --canaries 3 {PROMPTS}",
-    "shadow federations": f"--method fedotp --attack rmia,loss --shadows 4 --shadow-kind federations {PROMPTS}",
+    "shadow clients": f"--method promptfl --attack lira,cosine --targets 1 --shadows 4 --canaries 3 {PROMPTS}",
+    "shadow federations": f"--method fedotp --attack rmia,loss --targets 1 --shadows 4 --shadow-kind federations {PROMPTS}",
 }
 
 Harm = Callable[[Path], None]
@@ -97,6 +97,6 @@ def test_one_file_alone(finished: Finished, tmp_path: Path, capfd: pytest.Captur
 
 
 def test_a_lost_score_table_of_an_attack_on_prompts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = Finished(f"--method promptfl --attack loss {PROMPTS}", tmp_path / "out")
+    run = Finished(f"--method promptfl --attack loss --targets 1 {PROMPTS}", tmp_path / "out")
     (table,) = (name for name in run.files if name.endswith("prompt-user-scores.parquet"))
     run.check({table: deleted}, tmp_path / "copy", lambda: "".join(capfd.readouterr()))
