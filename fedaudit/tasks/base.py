@@ -29,6 +29,7 @@ class Record:
     text: str  # what the model learns to say
     references: tuple[str, ...] = ()  # right answers, for evaluation
     domain: str = ""  # which of several data sets it is from
+    where: str = ""  # file and line or row that it is from, for messages
 
     def __post_init__(self) -> None:
         if isinstance(self.picture, np.ndarray):
