@@ -138,14 +138,18 @@ def fields(thing: Any, where: str, needed: Mapping[str, Kind], optional: Mapping
     return thing
 
 
-def shown(text: str) -> str:
+def shown(text: str, *, most: int = 60) -> str:
     """What somebody else called something, as a message shows it: on one line, and no more than its beginning if it is long."""
-    short = text if len(text) <= 60 else f"{text[:57]}..."
+    short = _shortened(text, most)
     return short if short.isprintable() else repr(short)
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+    return repr(_shortened(text, 60))
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _json(value: Any) -> str:

@@ -125,7 +125,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     folder = Path(os.path.expanduser(folder))
     if not os.path.isdir(folder):
         raise InputError(
-            f"{shown(str(folder))}: no such folder; it should hold {RUN}, models, uploads and lists of records"
+            f"{shown(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and lists of records"
         )
     files = OwnFiles(folder, linked)
     about = _about(files)

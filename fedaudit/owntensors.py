@@ -44,7 +44,8 @@ class Adapter:
         try:
             found = load(inputs.read_bytes(self.path))
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{self.path} cannot be read as safetensors ({error})") from error
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.path} cannot be read as safetensors ({reason})") from error
         state = {name: found[there].to(torch.float32) for name, there in self.names.items()}
         for name, tensor in state.items():
             _check_values(tensor, f"{self.path}: {name}")
@@ -142,8 +143,7 @@ def _numbered(files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safet
         match = re.fullmatch(rf"{word}-(\d+){re.escape(suffix)}", path.name, re.ASCII)
         if match is None:
             example = ("client-03" if word == "client" else "round-000") + suffix
-            name = str(path) if str(path).isprintable() else repr(str(path))
-            raise InputError(f"{name} is not expected here; valid are names such as {example}")
+            raise InputError(f"{shown(str(path), most=5000)} is not expected here; valid are names such as {example}")
         number = int(match[1])
         if word == "client" and not CLIENT.holds(number):
             raise InputError(f"{path}: {number} must be {CLIENT.words}")

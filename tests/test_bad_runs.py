@@ -12,11 +12,12 @@ import pytest
 from fedaudit import cli
 from fedaudit.errors import InputError
 from fedaudit.ownrun import check_values, read
-from tests.bad_run_doors import DOORS, VALUES
+from tests.bad_run_files import FILES, VALUES
+from tests.bad_run_texts import JSON
 from tests.bad_runs import REFUSED
 from tests.small_run import Change, small_run
 
-READ = REFUSED | DOORS
+READ = REFUSED | FILES | JSON
 
 
 @pytest.fixture(scope="module")

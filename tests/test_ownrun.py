@@ -19,13 +19,32 @@ from safetensors.torch import load_file, save_file
 from attacks.base import Candidates, View
 from attacks.models import models
 from attacks.threats import OF_LEARNER
+from fedaudit import cli
 from fedaudit.errors import InputError
-from fedaudit.ownrun import export_run, read, write_transcript
+from fedaudit.ownrun import check_values, export_run, read, warnings, write_transcript
 from fedaudit.owntensors import canonical
 from fedaudit.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores, caption_scores
-from tests.small_run import MODEL, PROMPT, RUN, UPLOAD, A, B, adapter, add, line, put, raw, small_run
+from tests.small_run import (
+    MODEL,
+    PROMPT,
+    RUN,
+    UPLOAD,
+    A,
+    B,
+    adapter,
+    add,
+    delete,
+    line,
+    linked,
+    moved_out,
+    pipe,
+    put,
+    raw,
+    small_run,
+    truncate,
+)
 from tests.toy import toy_run
 from trainers.base import Schedule, Transcript
 from trainers.fedavg import FedAvg
@@ -308,18 +327,111 @@ def test_no_such_folder(tmp_path, name):
         read(tmp_path / name)
 
 
-def test_tensors_that_only_the_format_itself_can_refuse(run, tmp_path):
-    """Two tensors over the same bytes: every size is right, and the file is none."""
-    header = {n: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} for n in (A, "layers.1.q_proj.A")}
-    text = json.dumps({A: header[A]} | {B: header[A] | {"shape": [2, 1]}}).encode()
-    (run / UPLOAD).write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
-    put(run / MODEL, {A: torch.ones(1, 2), B: torch.ones(2, 1)})
-    for r in (1, 2):
-        put(run / f"models/round-{r:03d}.safetensors", {A: torch.ones(1, 2), B: torch.ones(2, 1)})
-    put(run / "uploads/round-000/client-00.safetensors", {A: torch.ones(1, 2)})
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(truncate(UPLOAD, -4), "as safetensors"), (delete(UPLOAD), "No such file"), (pipe(UPLOAD), "FIFO")],
+)
+def test_a_file_that_is_damaged_after_its_header_was_read(run, tmp_path, damage, words):
     own = read(run)
-    with pytest.raises(InputError, match=r"client-02\.safetensors cannot be read as safetensors"):
-        write_transcript(own, claim(tmp_path / "out"))
+    damage(run)
+    with pytest.raises(InputError, match=rf"client-02\.safetensors cannot be read .*{words}"):
+        check_values(own)
+
+
+@pytest.mark.parametrize(
+    "name", ["images", "images/x.png", "models", MODEL, "uploads/round-000", "members.jsonl", "run.json"]
+)
+def test_linked_files_are_read_if_asked_for(run, name):
+    before = read(run).sha256
+    moved_out(name)(run)
+    with pytest.raises(InputError, match="lies outside of the run's folder; only --linked-files allows that"):
+        read(run)
+    own = read(run, linked=True)
+    check_values(own)
+    assert own.sha256 == before
+    assert own.federation.records["m0"].image.shape == (2, 2, 3)
+
+
+def test_pictures_elsewhere_are_read_if_asked_for(run):
+    """By an absolute path and by one that leaves the folder."""
+    shutil.move(run / "images", run.parent / "pictures")
+    for path in (str(run.parent / "pictures/x.png"), "../pictures/x.png"):
+        for name in ("members", "nonmembers"):
+            lines = [json.loads(text) for text in (run / f"{name}.jsonl").read_text().splitlines()]
+            put(run / f"{name}.jsonl", [found | {"image": path} for found in lines])
+        with pytest.raises(InputError, match=r"image .*pictures/x.png lies outside"):
+            read(run)
+        assert read(run, linked=True).federation.records["m0"].image.shape == (2, 2, 3)
+
+
+def test_even_linked_files_must_be_regular(run):
+    linked("images/x.png", "/dev/zero")(run)
+    with pytest.raises(InputError, match=r"image images/x\.png cannot be read \(it is a FIFO, socket or device"):
+        read(run, linked=True)
+
+
+def test_links_inside_of_the_folder_and_to_the_folder_are_fine(run):
+    before = read(run).sha256
+    (run / "images").rename(run / "pictures")
+    (run / "images").symlink_to("pictures")
+    (run / MODEL).rename(run / "start")
+    (run / MODEL).symlink_to("../start")
+    (run.parent / "link").symlink_to("my-run")
+    assert read(run).sha256 == read(run.parent / "link").sha256 == before
+
+
+def test_the_command_takes_linked_files(run, tmp_path, capsys):
+    moved_out("images")(run)
+    words = ["--run", str(run), "--out", str(tmp_path / "out"), "--dry-run"]
+    assert cli.main(words) == 2
+    assert "members.jsonl line 1: image images/x.png lies outside" in capsys.readouterr().err
+    assert cli.read_command([*words, "--linked-files"]).plan.own.sha256 == read(run, linked=True).sha256
+
+
+def test_lines_of_other_systems(run):
+    """A byte-order mark and the line ends of Windows."""
+    before = list(read(run).federation.records)
+    for path in run.glob("*.jsonl"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n\r\n"))
+    assert list(read(run).federation.records) == before
+    assert read(run).lists["members"][1].where == f"{run / 'members.jsonl'} line 3"
+
+
+@pytest.mark.parametrize("name", ["=1+2", "+1", "-1", "@a", "a/b", "..", "Ä b", "a,b", "'", "<b>", "O0"])
+def test_ids_that_mean_something_elsewhere_are_read_as_they_are(run, name):
+    """Nothing is called by an id; `O0` differs from another one in its case only."""
+    add("members.jsonl", line(name, 0))(run)
+    assert read(run).federation.records[name].id == name
+
+
+class TestWarnings:
+    def test_none(self, run):
+        assert warnings(read(run)) == []
+
+    def test_uploads_of_a_round_that_are_byte_identical(self, run, tmp_path):
+        put(run / "uploads/round-000/client-02.safetensors", adapter(10))
+        (found,) = warnings(read(run))
+        assert found.startswith("Uploads of different clients are byte-identical (clients 0 and 2 in round 0): ")
+        said: list[str] = []
+        write_transcript(read(run), claim(tmp_path / "out"), say=said.append)
+        assert said == [f"warning: {found}"]
+
+    def test_a_client_that_sends_the_same_again_is_none(self, run):
+        put(run / "uploads/round-000/client-02.safetensors", adapter(30))
+        assert warnings(read(run)) == []
+
+    def test_clients_that_send_nothing_are_none(self, run):
+        for k in (0, 2):
+            save_file({}, run / f"uploads/round-000/client-{k:02d}.safetensors")
+        assert warnings(read(run)) == []
+
+    def test_many_rounds_are_one_sentence(self, run):
+        for r in range(5):
+            put(run / f"models/round-{r + 1:03d}.safetensors", adapter(r))
+            for k in (0, 2):
+                put(run / f"uploads/round-{r:03d}/client-{k:02d}.safetensors", adapter(r))
+        (found,) = warnings(read(run))
+        assert "(clients 0 and 2 in round 0, 0 and 2 in round 1, 0 and 2 in round 2 and 2 times more)" in found
 
 
 def test_members_of_a_client_that_never_took_part_are_fine(run):
@@ -357,6 +469,10 @@ def record(name: str, n: int) -> Record:
         f"ein Bär, {n}",
         (f"ein Bär, {n}", "two\u2028lines\nof it"),
     )
+
+
+def plain_fields(record: Record) -> dict[str, object]:
+    return dataclasses.replace(record, picture=b"", where="").__dict__
 
 
 def toy_federation() -> Federation:
@@ -403,7 +519,8 @@ class TestRoundTrip:
             assert [r.id for r in client.reference] == [r.id for r in same.reference]
         for one, other in zip(before.records.values(), after.records.values(), strict=True):
             assert np.array_equal(one.image, other.image)
-            assert dataclasses.replace(one, picture=b"").__dict__ == dataclasses.replace(other, picture=b"").__dict__
+            assert other.where.partition(" line ")[0].endswith(".jsonl")
+            assert plain_fields(one) == plain_fields(other)
 
     def test_every_adversary_holds_the_same_models(self, original, tmp_path):
         """Weights, records and order by content: an attack's scores, and so the findings, cannot differ."""
@@ -553,33 +670,45 @@ class TestDocs:
         assert set(own.federation.truth.values()) == {True, False}
 
     def test_the_script_writes_a_run(self, tmp_path, monkeypatch):
-        from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+        """With what peft gives: states that share memory with the one model that all clients train in."""
+        from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
         model = torch.nn.Module()
         model.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)}) for _ in range(2)])
         adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
 
         def train_client(server, k):
-            return {name: tensor + k + 1 for name, tensor in server.items()}
+            set_peft_model_state_dict(adapted, server)
+            with torch.no_grad():
+                for name, weight in adapted.named_parameters():
+                    if "lora" in name:
+                        weight += k + 1
+            return get_peft_model_state_dict(adapted)
 
         monkeypatch.chdir(tmp_path)
-        picture = tmp_path / "x.png"
-        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(picture)
+        (tmp_path / "my-run").mkdir()
+        picture = "x.png"
+        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(tmp_path / "my-run" / picture)
         given = {
             "model": adapted,
             "rounds": 2,
             "cohort": lambda r: [r, r + 1],
             "train_client": train_client,
             "aggregate": lambda sent: next(iter(sent.values())),
-            "trained_on": [(f"m{k}", k, str(picture), "yes") for k in range(3)],
-            "held_out": [(f"o{k}", k, str(picture), "no") for k in range(3)],
+            "trained_on": [(f"m{k}", k, picture, "yes") for k in range(3)],
+            "held_out": [(f"o{k}", k, picture, "no") for k in range(3)],
         }
+        start = {canonical(name): tensor.clone() for name, tensor in get_peft_model_state_dict(adapted).items()}
         script = self.blocks()["save_run.py"]
-        assert len(script.splitlines()) <= 30
+        assert len(script.splitlines()) <= 32
         exec(script, given)
         own = read(Path("my-run"))
         assert (own.rank, own.targets, own.cohorts) == (2, ("q_proj",), ((0, 1), (1, 2)))
+        assert warnings(own) == []
         again = transcript(Path("my-run"), tmp_path / "t")
-        start = {canonical(name): tensor for name, tensor in get_peft_model_state_dict(adapted).items()}
-        assert_same(again.own_model(0, 0), {name: tensor + 1 for name, tensor in start.items()})
+        assert_same(again.broadcast(0), start)
+        for r, first in enumerate([start, again.upload(0, 0)]):
+            for k in (r, r + 1):
+                assert_same(again.upload(r, k), {name: tensor + k + 1 for name, tensor in first.items()})
+        assert_same(again.broadcast(1), again.upload(0, 0))
         assert_same(again.own_model(1, 1), again.upload(1, 1))
