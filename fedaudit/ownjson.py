@@ -21,6 +21,7 @@ CLIENTS = (
 DEEPEST = 20  # levels of lists and objects
 LARGEST = 2**63  # whole numbers lie below: tables and seeds hold no larger ones
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # ends a line, or means something to a terminal
+_UNUSABLE = re.compile(r"[\x00\ud800-\udfff]")
 _COLUMNS = ("round", "model", "method", "seed")  # of the table of utility, beside its numbers
 
 
@@ -182,7 +183,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _require_usable(value: Any, room: int = DEEPEST) -> None:
     """ValueError: a text that no table, page or file name can hold, or more levels than there is `room` for."""
-    if isinstance(value, str) and ("\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)):
+    if isinstance(value, str) and _UNUSABLE.search(value):
         raise ValueError(f"{_quoted(value)} holds NUL or half of a surrogate pair")
     if isinstance(value, (list, dict)):
         if not room:

@@ -97,9 +97,14 @@ class OwnRun:
     def sha256(self) -> str:
         """Over names and contents of all files that count, wherever the folder lies."""
         digest = hashlib.sha256()
-        for name in sorted(self._files()):
-            digest.update(f"{name}\0".encode() + _digest(self.path / name))
+        for name, content in sorted(self.digests.items()):
+            digest.update(f"{name}\0".encode() + content)
         return digest.hexdigest()
+
+    @functools.cached_property
+    def digests(self) -> dict[str, bytes]:
+        """SHA-256 of every file that counts, by its name."""
+        return {name: _digest(self.path / name) for name in self._files()}
 
     @property
     def adapters(self) -> list[Adapter]:
@@ -110,8 +115,15 @@ class OwnRun:
         """The round of a client's last participation."""
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
+    def digest(self, adapter: Adapter) -> bytes:
+        """SHA-256 of a tensor file."""
+        return self.digests[self._name(adapter)]
+
+    def _name(self, adapter: Adapter) -> str:
+        return adapter.path.relative_to(self.path).as_posix()
+
     def _files(self) -> set[str]:
-        files = {adapter.path.relative_to(self.path).as_posix() for adapter in self.adapters}
+        files = {self._name(adapter) for adapter in self.adapters}
         files |= {entry.image for entries in self.lists.values() for entry in entries}
         files |= {f"{name}.jsonl" for name, entries in self.lists.items() if entries}
         return files | {RUN} | ({ROUNDS} if self.notes else set())
@@ -169,7 +181,7 @@ def warnings(own: OwnRun) -> list[str]:
         clients = defaultdict(list)
         for client, message in sent.items():
             if message.shapes:  # who sends nothing sends the same as others
-                clients[_digest(message.path)].append(str(client))
+                clients[own.digest(message)].append(str(client))
         same += [f"{' and '.join(alike)} in round {r}" for alike in clients.values() if len(alike) > 1]
     more = f" and {len(same) - 3} times more" if len(same) > 3 else ""
     return (
@@ -282,6 +294,9 @@ def _digest(path: Path) -> bytes:
     """SHA-256. InputError: the file cannot be read any more."""
     try:
         with inputs.opened(path) as file:
-            return hashlib.file_digest(file, "sha256").digest()
+            digest = hashlib.sha256()
+            for part in iter(lambda: file.read(2**20), b""):
+                digest.update(part)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    return digest.digest()

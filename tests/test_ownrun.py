@@ -21,6 +21,7 @@ from attacks.models import models
 from attacks.threats import OF_LEARNER
 from fedaudit import cli
 from fedaudit.errors import InputError
+from fedaudit.options import words_of
 from fedaudit.ownrun import check_values, export_run, read, warnings, write_transcript
 from fedaudit.owntensors import canonical
 from fedaudit.store import claim
@@ -385,7 +386,9 @@ def test_the_command_takes_linked_files(run, tmp_path, capsys):
     words = ["--run", str(run), "--out", str(tmp_path / "out"), "--dry-run"]
     assert cli.main(words) == 2
     assert "members.jsonl line 1: image images/x.png lies outside" in capsys.readouterr().err
-    assert cli.read_command([*words, "--linked-files"]).plan.own.sha256 == read(run, linked=True).sha256
+    given = words_of({"run": run, "linked_files": True})
+    for asked in ([*words, "--linked-files"], given):
+        assert cli.read_command(asked).plan.own.sha256 == read(run, linked=True).sha256
 
 
 def test_lines_of_other_systems(run):
