@@ -29,6 +29,7 @@ from fedaudit.options import (
     add_choices,
     add_fields,
     add_general_options,
+    add_linked_files,
     add_schedule,
     config_words,
     make,
@@ -151,6 +152,7 @@ def read_command(words: Sequence[str]) -> Command:
             flag = "--method" if chosen.method else "--task"
             raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
         attacks = _attacks(chosen.attack, "lora")
+        add_linked_files(parser)
         add_backbone(parser)
         add_general_options(parser)
         groups = {**_attack_groups(attacks), **_audits(attacks, "lora")}
@@ -316,7 +318,7 @@ def _backbone(options: argparse.Namespace, *, prompts: bool) -> Path | ClipSourc
 
 def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
     """The plan to audit somebody's own run."""
-    own = ownrun.read(Path(options.run))
+    own = ownrun.read(Path(options.run), linked=options.linked_files)
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / "lora.py", "Settings")
     named = options.backbone or (str(EMBEDDED) if own.backbone == "embedded" else own.backbone)
     return Plan(

@@ -50,6 +50,11 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
 
+def add_linked_files(parser: argparse.ArgumentParser) -> None:
+    text = "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in the report"
+    parser.add_argument("--linked-files", action="store_true", help=text)
+
+
 DEFAULT_PRESET = "embedded"
 
 SCHEDULES: dict[str, dict[str, int | None]] = {

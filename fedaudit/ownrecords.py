@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
-from fedaudit.ownjson import ANY_TEXT, CLIENT, INTEGER, TEXT, TEXTS, fields, parse
+from fedaudit.ownfiles import OwnFiles
+from fedaudit.ownjson import ANY_TEXT, CLIENT, INTEGER, LINE, PATH, TEXT, TEXTS, fields, parse
 
 if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation, Record
@@ -18,7 +22,7 @@ CANDIDATES = ("members", "nonmembers")  # these two must be there
 OF_CLIENTS = (*CANDIDATES, "reference")
 LISTS = (*OF_CLIENTS, "novel", "test", "novel_test")
 
-_NEEDED = {"id": TEXT, "image": TEXT, "text": TEXT}
+_NEEDED = {"id": LINE, "image": PATH, "text": TEXT}
 _OPTIONAL = {"prompt": TEXT, "references": TEXTS, "group": ANY_TEXT}
 
 
@@ -36,12 +40,12 @@ class Entry:
 Lists = Mapping[str, Sequence[Entry]]
 
 
-def read_lists(folder: Path, prompt: str | None) -> Lists:
-    """Every list of a folder, an optional one that is not there as empty; `prompt` is for lines that have none.
+def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
+    """Every list of a run, an optional one that is not there as empty; `prompt` is for lines that have none.
 
     InputError: a list of candidates that is missing, a line that is wrong, an id twice, an image that is missing or none.
     """
-    lists = {name: _read(folder, name, prompt) for name in LISTS}
+    lists = {name: _read(files, name, prompt) for name in LISTS}
     seen: dict[str, Entry] = {}
     for entry in (entry for entries in lists.values() for entry in entries):
         other = seen.setdefault(entry.record.id, entry)
@@ -49,10 +53,19 @@ def read_lists(folder: Path, prompt: str | None) -> Lists:
             raise InputError(
                 f"{entry.where}: the id {entry.record.id!r} is taken ({other.where}); a record is in one list, once"
             )
-    pictures = {entry.record.picture: entry for entries in lists.values() for entry in entries}
-    for picture, entry in pictures.items():
-        _check_picture(picture, entry)
+    for path, entry in _pictures(lists).items():
+        content = files.read(path, name=f"{entry.where}: image {entry.image}")
+        with _readable(entry), inputs.picture(content) as picture:
+            picture.verify()  # as far as its format tells without decoding
     return lists
+
+
+def check_pixels(lists: Lists) -> None:
+    """Decode every picture. InputError names one that is truncated or damaged."""
+    for path, entry in _pictures(lists).items():
+        with _readable(entry), inputs.picture(path) as picture:
+            picture.draft("RGB", (1, 1))  # JPEG: all bytes are read, few pixels made
+            picture.load()
 
 
 def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
@@ -115,17 +128,12 @@ def _shuffled(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
-def _read(folder: Path, name: str, prompt: str | None) -> list[Entry]:
-    path = folder / f"{name}.jsonl"
-    if not path.exists() and name not in CANDIDATES:
+def _read(files: OwnFiles, name: str, prompt: str | None) -> list[Entry]:
+    path = files.root / f"{name}.jsonl"
+    if name not in CANDIDATES and not os.path.lexists(path):
         return []
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is missing; it lists the {name} of all clients, one JSON object a line") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    return [_entry(folder, name, line, f"{path} line {n}", prompt) for n, line in enumerate(lines, 1) if line.strip()]
+    lines = files.lines(path, purpose=f"it lists the {name} of all clients, one JSON object a line")
+    return [_entry(files.root, name, line, where, prompt) for line, where in lines]
 
 
 def _entry(folder: Path, name: str, line: bytes, where: str, prompt: str | None) -> Entry:
@@ -140,20 +148,28 @@ def _entry(folder: Path, name: str, line: bytes, where: str, prompt: str | None)
     references = tuple(found.get("references", [found["text"]]))
     picture = (folder / found["image"]).absolute()
     try:
-        record = Record(found["id"], found.get("group", ""), picture, said, found["text"], references)
+        record = Record(found["id"], found.get("group", ""), picture, said, found["text"], references, where=where)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     return Entry(record, found["image"], where, found.get("client"), found.get("position"))
 
 
-def _check_picture(picture: Any, entry: Entry) -> None:
-    """The picture is there and whole as far as its format tells; its pixels are not decoded."""
-    from PIL import Image
+def _pictures(lists: Lists) -> dict[Path, Entry]:
+    """Every picture once, with a record that shows it."""
+    found: dict[Path, Entry] = {}
+    for entry in (entry for entries in lists.values() for entry in entries):
+        if isinstance(entry.record.picture, Path):  # always, of a run
+            found.setdefault(entry.record.picture, entry)
+    return found
 
-    if not picture.is_file():
-        raise InputError(f"{entry.where}: image {entry.image} is missing ({picture})")
+
+@contextlib.contextmanager
+def _readable(entry: Entry) -> Iterator[None]:
+    """InputError instead of whatever a reader of pictures raises."""
     try:
-        with Image.open(picture) as opened:
-            opened.verify()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{entry.where}: image {entry.image} is no readable image (damaged?)") from error
+        yield
+    except Exception as error:  # damaged files make Pillow's readers raise nearly everything
+        formats = ", ".join(inputs.FORMATS)
+        raise InputError(
+            f"{entry.where}: image {entry.image} is no readable image (damaged, or not one of {formats})"
+        ) from error

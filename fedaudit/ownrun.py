@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
 from fedaudit.export import export_run
+from fedaudit.ownfiles import OwnFiles
 from fedaudit.ownjson import (
     COUNT,
     FORMAT,
+    LINE,
     NAME,
     OBJECT,
+    PATH,
     POSITIVE,
     ROUNDS,
     RUN,
@@ -29,20 +35,21 @@ from fedaudit.ownjson import (
     fields,
     one_of,
     parse,
+    shown,
 )
-from fedaudit.ownrecords import OF_CLIENTS, Lists, check_clients, federation, read_lists
+from fedaudit.ownrecords import OF_CLIENTS, Lists, check_clients, check_pixels, federation, read_lists
 from fedaudit.owntensors import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads
 
 if TYPE_CHECKING:
     from fedaudit.store import Folder
     from fedaudit.tasks.base import Federation
 
-__all__ = ["OwnRun", "export_run", "read", "write_transcript"]
+__all__ = ["OwnRun", "check_values", "export_run", "read", "warnings", "write_transcript"]
 
 IMAGE = "<image>"
 
-_NEEDED = {"format": one_of(FORMAT), "method": NAME, "task": NAME, "backbone": TEXT, "alpha": POSITIVE}
-_OPTIONAL = {"seed": COUNT, "score": one_of(*SCORES), "prompt": TEXT, "claimed": TEXT, "provable": TEXT}
+_NEEDED = {"format": one_of(FORMAT), "method": NAME, "task": NAME, "backbone": PATH, "alpha": POSITIVE}
+_OPTIONAL = {"seed": COUNT, "score": one_of(*SCORES), "prompt": TEXT, "claimed": LINE, "provable": LINE}
 _ROUND = {"uploads": OBJECT, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
 _UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
@@ -90,10 +97,19 @@ class OwnRun:
     def sha256(self) -> str:
         """Over names and contents of all files that count, wherever the folder lies."""
         digest = hashlib.sha256()
-        for name in sorted(self._files()):
-            with (self.path / name).open("rb") as file:
-                digest.update(f"{name}\0".encode() + hashlib.file_digest(file, "sha256").digest())
+        for name, content in sorted(self.digests.items()):
+            digest.update(f"{name}\0".encode() + content)
         return digest.hexdigest()
+
+    @functools.cached_property
+    def digests(self) -> dict[str, bytes]:
+        """SHA-256 of every file that counts, by its name."""
+        return {name: _digest(self.path / name) for name in self._files()}
+
+    @property
+    def adapters(self) -> list[Adapter]:
+        """The tensor files."""
+        return [*self.models, *self.owners.values(), *(a for sent in self.uploads for a in sent.values())]
 
     def last(self, client: int) -> int:
         """The round of a client's last participation."""
@@ -103,25 +119,37 @@ class OwnRun:
         """The files that `trainers.base.train` leaves: see the function of this name."""
         write_transcript(self, folder, say=say)
 
+    def digest(self, adapter: Adapter) -> bytes:
+        """SHA-256 of a tensor file."""
+        return self.digests[self._name(adapter)]
+
+    def _name(self, adapter: Adapter) -> str:
+        return adapter.path.relative_to(self.path).as_posix()
+
     def _files(self) -> set[str]:
-        adapters = [*self.models, *self.owners.values(), *(a for sent in self.uploads for a in sent.values())]
-        files = {adapter.path.relative_to(self.path).as_posix() for adapter in adapters}
+        files = {self._name(adapter) for adapter in self.adapters}
         files |= {entry.image for entries in self.lists.values() for entry in entries}
         files |= {f"{name}.jsonl" for name, entries in self.lists.items() if entries}
         return files | {RUN} | ({ROUNDS} if self.notes else set())
 
 
-def read(folder: Path) -> OwnRun:
-    """The run in a folder. InputError names what is wrong with it, as far as that can be told without a model."""
-    folder = folder.expanduser()
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; it should hold {RUN}, models, uploads and lists of records")
-    about = _about(folder)
-    models = read_models(folder)
-    uploads = read_uploads(folder, len(models) - 1)
-    owners = read_owners(folder)
+def read(folder: Path, *, linked: bool = False) -> OwnRun:
+    """The run in a folder; `linked`: its files may be links to, and its pictures paths of, what lies elsewhere.
+
+    InputError names what is wrong with it, as far as that can be told without a model and without reading what `check_values` reads.
+    """
+    folder = Path(os.path.expanduser(folder))
+    if not os.path.isdir(folder):
+        raise InputError(
+            f"{shown(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and lists of records"
+        )
+    files = OwnFiles(folder, linked)
+    about = _about(files)
+    models = read_models(files)
+    uploads = read_uploads(files, len(models) - 1)
+    owners = read_owners(files)
     rank = check_tensors(models, uploads, owners)
-    lists = read_lists(folder, about.get("prompt"))
+    lists = read_lists(files, about.get("prompt"))
     check_clients(folder, lists, uploads)
     return OwnRun(
         path=folder,
@@ -139,15 +167,44 @@ def read(folder: Path) -> OwnRun:
         uploads=uploads,
         owners=owners,
         lists=lists,
-        notes=_notes(folder / ROUNDS, uploads),
+        notes=_notes(files, uploads),
+    )
+
+
+def check_values(own: OwnRun) -> None:
+    """Read every tensor and decode every picture, one file at a time. InputError names what is truncated, or no number of a model."""
+    for adapter in own.adapters:
+        adapter.load()
+    check_pixels(own.lists)
+
+
+def warnings(own: OwnRun) -> list[str]:
+    """What looks wrong in a run and may be right, a sentence each: clients of one round whose messages are byte-identical."""
+    same = []
+    for r, sent in enumerate(own.uploads):
+        clients = defaultdict(list)
+        for client, message in sent.items():
+            if message.shapes:  # who sends nothing sends the same as others
+                clients[own.digest(message)].append(str(client))
+        same += [f"{' and '.join(alike)} in round {r}" for alike in clients.values() if len(alike) > 1]
+    more = f" and {len(same) - 3} times more" if len(same) > 3 else ""
+    return (
+        [
+            f"Uploads of different clients are byte-identical (clients {', '.join(same[:3])}{more}): if their states shared memory "
+            "when they were saved, all but one are lost (docs/own-runs.md)."
+        ]
+        if same
+        else []
     )
 
 
 def write_transcript(own: OwnRun, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
     """The files that `trainers.base.train` leaves; what `folder` holds already is not written again.
 
-    InputError: a tensor with NaN or infinite values. `say` is told of damaged files.
+    InputError: as of `check_values`, of a tensor. `say` is told of `warnings` and of damaged files.
     """
+    for text in warnings(own):
+        say(f"warning: {text}")
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
         folder.write_tensors("initial.safetensors", own.models[0].load())
         folder.write_json("initial.json", {"utility": own.notes.get("initial", {}).get("utility", {})})
@@ -206,9 +263,9 @@ def _owned(own: OwnRun, r: int, client: int) -> bool:
     return client in own.owners and own.last(client) == r
 
 
-def _about(folder: Path) -> dict[str, Any]:
-    path = folder / RUN
-    found = parse(_bytes(path, "it says which method, task and backbone the run is of"), str(path))
+def _about(files: OwnFiles) -> dict[str, Any]:
+    path = files.root / RUN
+    found = parse(files.read(path, purpose="it says which method, task and backbone the run is of"), str(path))
     if isinstance(found, dict) and "format" in found:  # another format may have other keys
         fields({"format": found["format"]}, str(path), {"format": _NEEDED["format"]}, {})
     about = fields(found, str(path), _NEEDED, _OPTIONAL)
@@ -217,12 +274,13 @@ def _about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _notes(path: Path, uploads: Sequence[Mapping[int, Adapter]]) -> Mapping[str, Any]:
+def _notes(files: OwnFiles, uploads: Sequence[Mapping[int, Adapter]]) -> Mapping[str, Any]:
     """rounds.json; empty if there is none. InputError: rounds, clients or tensors that the folder does not have."""
-    if not path.exists():
+    path = files.root / ROUNDS
+    if not os.path.lexists(path):
         return {}
     rounds = {str(r): OBJECT for r in range(len(uploads))}
-    found = fields(parse(_bytes(path, "it is optional"), str(path)), str(path), {}, {"initial": OBJECT} | rounds)
+    found = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | rounds)
     fields(found.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
     for r, sent in enumerate(uploads):
         where = f"{path}, round {r}"
@@ -236,10 +294,13 @@ def _notes(path: Path, uploads: Sequence[Mapping[int, Adapter]]) -> Mapping[str,
     return found
 
 
-def _bytes(path: Path, purpose: str) -> bytes:
+def _digest(path: Path) -> bytes:
+    """SHA-256. InputError: the file cannot be read any more."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is missing; {purpose}") from error
+        with inputs.opened(path) as file:
+            digest = hashlib.sha256()
+            for part in iter(lambda: file.read(2**20), b""):
+                digest.update(part)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    return digest.digest()

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import math
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
-from fedaudit.ownjson import CLIENT
+from fedaudit.ownfiles import OwnFiles
+from fedaudit.ownheader import ITEM, read_header
+from fedaudit.ownjson import CLIENT, shown
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trainers.base import State
 
-ITEM = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes a number
-_LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
-_HALF = re.compile(r"(?P<layer>.+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.default)?\.weight)")
+LARGEST = 10_000  # of the numbers in a factor: trained ones lie far below, and above it a model's own numbers overflow
+_HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.default)?\.weight)", re.ASCII)
 
 Shape = tuple[int, int]
 
@@ -33,22 +36,30 @@ class Adapter:
     size: int  # bytes of the tensors
 
     def load(self) -> State:
-        """The tensors in float32 under this project's names. InputError: not readable, NaN or infinite values."""
+        """The tensors in float32 under this project's names. InputError: not readable, or values that no model has."""
         import torch
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.torch import load
 
         try:
-            found = load_file(self.path)
+            found = load(inputs.read_bytes(self.path))
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{self.path} cannot be read as safetensors ({error})") from error
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.path} cannot be read as safetensors ({reason})") from error
         state = {name: found[there].to(torch.float32) for name, there in self.names.items()}
         for name, tensor in state.items():
-            if not tensor.isfinite().all():
-                raise InputError(
-                    f"{self.path}: {name} holds NaN or infinite values, where a model holds finite numbers"
-                )
+            _check_values(tensor, f"{self.path}: {name}")
         return state
+
+
+def _check_values(tensor: Tensor, name: str) -> None:
+    if not tensor.isfinite().all():
+        raise InputError(f"{name} holds NaN or infinite values, where a model holds finite numbers")
+    extreme = tensor.flatten()[tensor.abs().argmax()].item()
+    if abs(extreme) > LARGEST:
+        raise InputError(
+            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training diverge?)"
+        )
 
 
 def canonical(name: str) -> str | None:
@@ -65,44 +76,48 @@ def canonical(name: str) -> str | None:
     return ".".join([*parts[start:], half["own"] or half["peft"]])
 
 
-def read_models(folder: Path) -> list[Adapter]:
+def read_models(files: OwnFiles) -> list[Adapter]:
     """R + 1 global models. InputError: fewer than two, or one that is missing."""
-    found = _numbered(folder / "models", "round")
+    folder = files.root / "models"
+    found = _numbered(files, folder, "round")
     if len(found) < 2:
         raise InputError(
-            f"{folder / 'models'} holds {len(found)} models; a run has at least two, before and after its first round"
+            f"{folder} holds {len(found)} models; a run has at least two, before and after its first round"
         )
     for r in range(max(found)):
         if r not in found:
             raise InputError(
-                f"{folder / 'models'}/round-{r:03d}.safetensors is missing; there are models up to round {max(found)}"
+                f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(found)}"
             )
-    return [_read_adapter(found[r]) for r in range(len(found))]
+    return [_read_adapter(files, found[r]) for r in range(len(found))]
 
 
-def read_uploads(folder: Path, rounds: int) -> list[dict[int, Adapter]]:
+def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
     """The messages of each round. InputError: a round without messages, or messages of a round that has no model."""
-    folders = _numbered(folder / "uploads", "round", suffix="")
+    folder = files.root / "uploads"
+    folders = _numbered(files, folder, "round", suffix="")
     for r, path in folders.items():
         if r >= rounds:
             raise InputError(
-                f"{path} has no model after it: {folder / 'models'}/round-{r + 1:03d}.safetensors is missing"
+                f"{path} has no model after it: {files.root / 'models'}/round-{r + 1:03d}.safetensors is missing"
             )
     found = []
     for r in range(rounds):
-        messages = _numbered(folders[r], "client") if r in folders else {}
+        messages = _numbered(files, folders[r], "client") if r in folders else {}
         if not messages:
             raise InputError(
-                f"{folder / 'uploads'}/round-{r:03d} is missing or empty; it holds what the server received in round {r}, "
+                f"{folder}/round-{r:03d} is missing or empty; it holds what the server received in round {r}, "
                 "one file client-03.safetensors per client"
             )
-        found.append({k: _read_adapter(messages[k]) for k in sorted(messages)})
+        found.append({k: _read_adapter(files, messages[k]) for k in sorted(messages)})
     return found
 
 
-def read_owners(folder: Path) -> dict[int, Adapter]:
+def read_owners(files: OwnFiles) -> dict[int, Adapter]:
     """The true models of clients, as far as there are any."""
-    return {k: _read_adapter(path) for k, path in _numbered(folder / "owners", "client", optional=True).items()}
+    folder = files.root / "owners"
+    found = _numbered(files, folder, "client") if os.path.lexists(folder) else {}
+    return {k: _read_adapter(files, path) for k, path in found.items()}
 
 
 def check_tensors(
@@ -121,16 +136,14 @@ def check_tensors(
     return rank
 
 
-def _numbered(folder: Path, word: str, *, suffix: str = ".safetensors", optional: bool = False) -> dict[int, Path]:
+def _numbered(files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors") -> dict[int, Path]:
     """What a folder holds, `round-000` or `client-03` with a suffix, by number. InputError: anything else in it."""
-    if optional and not folder.exists():
-        return {}
     found: dict[int, Path] = {}
-    for path in _entries(folder):
+    for path in files.listed(folder):
         match = re.fullmatch(rf"{word}-(\d+){re.escape(suffix)}", path.name, re.ASCII)
         if match is None:
             example = ("client-03" if word == "client" else "round-000") + suffix
-            raise InputError(f"{path} is not expected here; valid are names such as {example}")
+            raise InputError(f"{shown(str(path), most=5000)} is not expected here; valid are names such as {example}")
         number = int(match[1])
         if word == "client" and not CLIENT.holds(number):
             raise InputError(f"{path}: {number} must be {CLIENT.words}")
@@ -140,33 +153,23 @@ def _numbered(folder: Path, word: str, *, suffix: str = ".safetensors", optional
     return found
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, sorted; hidden files are none of the run's."""
-    try:
-        yield from sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} is missing; a run has a folder of that name") from error
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read as a folder ({error.strerror or error})") from error
-
-
-def _read_adapter(path: Path) -> Adapter:
+def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
     """The header of a file. InputError: not readable, truncated, or something in it that is no adapter's tensor."""
     names: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
     size = 0
-    for there, entry in _header(path).items():
+    for there, entry in read_header(files, path).items():
         name, shape = canonical(there), entry["shape"]
         if name is None:
             raise InputError(
-                f"{path}: {there} is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A (or .B) and "
+                f"{path}: {shown(there)} is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A (or .B) and "
                 "peft's ...layers.0.self_attn.q_proj.lora_A.weight"
             )
         if name in names:
             raise InputError(f"{path}: {names[name]} and {there} are both {name}; each tensor once")
         if entry["dtype"] not in ITEM or len(shape) != 2 or 0 in shape:
             raise InputError(
-                f"{path}: {there} is {entry['dtype']} {shape}, where a factor of an adapter is a matrix of {', '.join(ITEM)}"
+                f"{path}: {there} is {shown(entry['dtype'])} {shown(str(shape))}, where a factor of an adapter is a matrix of {', '.join(ITEM)}"
             )
         names[name], shapes[name] = there, (shape[0], shape[1])
         size += entry["data_offsets"][1] - entry["data_offsets"][0]
@@ -228,33 +231,3 @@ def _partner(name: str) -> str:
 def _inner(name: str, shape: Shape) -> int:
     """The rank that a factor has."""
     return shape[0] if name.endswith(".A") else shape[1]
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """{name in the file: {"dtype", "shape", "data_offsets"}}."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            data = file.read(length) if length <= min(size - 8, _LONGEST_HEADER) else b""
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    try:
-        found = json.loads(data)
-        entries = {name: entry for name, entry in found.items() if name != "__metadata__"}
-        due = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-        sound = all(_sound(entry) for entry in entries.values())
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is no complete safetensors file (truncated or damaged?); write it again") from error
-    if not sound or due != size - 8 - length:
-        raise InputError(
-            f"{path} is truncated or damaged: {size - 8 - length} bytes of tensors where its header names {due}"
-        )
-    return entries
-
-
-def _sound(entry: Mapping[str, Any]) -> bool:
-    """Whether a tensor takes the bytes that its shape and kind of number need; other kinds are refused by name elsewhere."""
-    start, stop = entry["data_offsets"]
-    item = ITEM.get(entry["dtype"])
-    return start <= stop and (item is None or math.prod(entry["shape"]) * item == stop - start)

@@ -19,12 +19,33 @@ from safetensors.torch import load_file, save_file
 from attacks.base import Candidates, View
 from attacks.models import models
 from attacks.threats import OF_LEARNER
+from fedaudit import cli
 from fedaudit.errors import InputError
-from fedaudit.ownrun import export_run, read, write_transcript
+from fedaudit.options import words_of
+from fedaudit.ownrun import check_values, export_run, read, warnings, write_transcript
 from fedaudit.owntensors import canonical
 from fedaudit.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores, caption_scores
+from tests.small_run import (
+    MODEL,
+    PROMPT,
+    RUN,
+    UPLOAD,
+    A,
+    B,
+    adapter,
+    add,
+    delete,
+    line,
+    linked,
+    moved_out,
+    pipe,
+    put,
+    raw,
+    small_run,
+    truncate,
+)
 from tests.toy import toy_run
 from trainers.base import Schedule, Transcript
 from trainers.fedavg import FedAvg
@@ -36,50 +57,12 @@ from trainers.fedper import Params as PerParams
 from trainers.fedrand import FedRand
 from trainers.fedrand import Params as RandParams
 
-PROMPT = "<image> What is it?"
-A, B = "layers.0.q_proj.A", "layers.0.q_proj.B"  # [rank 1, in 2], [out 3, rank 1]
-RUN = {"format": 1, "method": "mine", "task": "photos", "backbone": "embedded", "alpha": 2, "prompt": PROMPT}
 DOCS = Path(__file__).parents[1] / "docs" / "own-runs.md"
-
-
-def adapter(value: float) -> dict[str, torch.Tensor]:
-    return {A: torch.full((1, 2), float(value)), B: torch.full((3, 1), float(value))}
-
-
-def line(name: str, client: int | None = None, **more: object) -> dict[str, object]:
-    return (
-        {"id": name, "image": "images/x.png", "text": f"a {name}"}
-        | ({} if client is None else {"client": client})
-        | more
-    )
-
-
-def put(path: Path, content: object) -> None:
-    """Tensors by name, a list as JSON lines, anything else as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, list):
-        path.write_text("".join(json.dumps(item) + "\n" for item in content))
-    elif isinstance(content, dict) and any(isinstance(v, torch.Tensor) for v in content.values()):
-        save_file(content, path)
-    else:
-        path.write_text(json.dumps(content))
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Two rounds: clients 0 and 2 in the first, client 2 alone in the second; client 2 sends A only, then both."""
-    folder = tmp_path / "my-run"
-    put(folder / "run.json", RUN)
-    for r in range(3):
-        put(folder / f"models/round-{r:03d}.safetensors", adapter(r))
-    put(folder / "uploads/round-000/client-00.safetensors", adapter(10))
-    put(folder / "uploads/round-000/client-02.safetensors", {A: adapter(20)[A]})
-    put(folder / "uploads/round-001/client-02.safetensors", adapter(30))
-    put(folder / "members.jsonl", [line("m0", 0), line("m2", 2, references=["one", "two"]), line("n2", 2)])
-    put(folder / "nonmembers.jsonl", [line("o0", 0, group="dogs"), line("o2", 2, prompt="<image> other")])
-    (folder / "images").mkdir()
-    Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).save(folder / "images/x.png")
-    return folder
+    return small_run(tmp_path / "my-run")
 
 
 def test_what_read_finds(run):
@@ -338,251 +321,6 @@ def test_importing_is_light():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def edit(name: str, **changes: object):
-    """A change of run.json; None takes a key away."""
-
-    def change(run: Path) -> None:
-        found = json.loads((run / name).read_text()) if (run / name).exists() else {}
-        put(run / name, {k: v for k, v in (found | changes).items() if v is not None})
-
-    return change
-
-
-def add(name: str, *lines: object):
-    def change(run: Path) -> None:
-        with (run / name).open("a") as file:
-            file.writelines((text if isinstance(text, str) else json.dumps(text)) + "\n" for text in lines)
-
-    return change
-
-
-def replace(name: str, content: object):
-    return lambda run: put(run / name, content)
-
-
-def raw(name: str, data: bytes):
-    def change(run: Path) -> None:
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).write_bytes(data)
-
-    return change
-
-
-def delete(name: str):
-    def change(run: Path) -> None:
-        shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
-
-    return change
-
-
-def truncate(name: str, to: int):
-    return lambda run: (run / name).write_bytes((run / name).read_bytes()[:to])
-
-
-UPLOAD = "uploads/round-001/client-02.safetensors"
-MODEL = "models/round-000.safetensors"
-REFUSED = {
-    "no run.json": (delete("run.json"), "run.json is missing"),
-    "run.json no JSON": (raw("run.json", b"{"), "run.json is no valid JSON"),
-    "run.json no text": (raw("run.json", b"\xff\xfe"), "run.json is no valid JSON"),
-    "run.json a list": (raw("run.json", b"[1]"), "run.json must be an object with the keys format, method, task"),
-    "NaN": (raw("run.json", b'{"alpha": NaN}'), "NaN is no JSON number"),
-    "endless": (raw("run.json", b'{"alpha": 1e999}'), "1e999 is no JSON number"),
-    "another format": (edit("run.json", format=2, newkey=1), "run.json: format must be 1, not 2"),
-    "format true": (edit("run.json", format=True), "format must be 1, not true"),
-    "missing key": (edit("run.json", backbone=None), "run.json lacks the key 'backbone', which is a text"),
-    "unknown key": (edit("run.json", sede=1), "unknown key 'sede'; valid are format, .*did you mean 'seed'"),
-    "alpha": (edit("run.json", alpha="16"), 'run.json: alpha must be a number above 0, not "16"'),
-    "alpha 0": (edit("run.json", alpha=0), "alpha must be a number above 0, not 0"),
-    "alpha too large": (
-        raw("run.json", json.dumps(RUN | {"alpha": 10**400}).encode()),
-        "alpha must be a number above 0",
-    ),
-    "seed": (edit("run.json", seed=-1), "seed must be a whole number, 0 or more, not -1"),
-    "seed true": (edit("run.json", seed=True), "seed must be a whole number, 0 or more, not true"),
-    "score": (edit("run.json", score="bleu"), 'score must be "captions" or "answers", not "bleu"'),
-    "method": (edit("run.json", method="a\nb"), "method must be a name: one line"),
-    "prompt": (edit("run.json", prompt="What?"), "run.json: prompt must hold <image> once, not 0 times"),
-    "no prompt": (edit("run.json", prompt=None), "members.jsonl line 1 lacks a prompt"),
-    "no models": (delete("models"), "models is missing"),
-    "models a file": (
-        lambda run: (delete("models")(run), raw("models", b"")(run)),
-        "models cannot be read as a folder",
-    ),
-    "one model": (
-        lambda run: [delete(f"models/round-{r:03d}.safetensors")(run) for r in (1, 2)],
-        "models holds 1 models; a run has at least two",
-    ),
-    "missing model": (
-        delete("models/round-001.safetensors"),
-        "models/round-001.safetensors is missing; there are models up to round 2",
-    ),
-    "strange file": (raw("models/best.safetensors", b""), "models/best.safetensors is not expected here; valid are"),
-    "strange client": (raw("uploads/round-000/client_01.safetensors", b""), "client_01.safetensors is not expected"),
-    "same client": (
-        raw("uploads/round-000/client-2.safetensors", b""),
-        "client-2.safetensors and .*client-02.safetensors are both client 2",
-    ),
-    "client too large": (
-        raw("uploads/round-000/client-123456.safetensors", b""),
-        "123456 must be a client's number, 0 to 99999",
-    ),
-    "no uploads": (delete("uploads"), "uploads is missing"),
-    "empty round": (
-        delete(UPLOAD),
-        "uploads/round-001 is missing or empty; it holds what the server received in round 1",
-    ),
-    "missing round": (delete("uploads/round-000"), "uploads/round-000 is missing or empty"),
-    "no model after": (
-        replace("uploads/round-002/client-00.safetensors", adapter(1)),
-        r"uploads/round-002 has no model after it: .*models/round-003.safetensors is missing",
-    ),
-    "truncated": (truncate(UPLOAD, -4), r"client-02.safetensors is truncated or damaged: 16 bytes .* names 20"),
-    "truncated header": (truncate(UPLOAD, 30), "client-02.safetensors is no complete safetensors file"),
-    "almost empty": (truncate(UPLOAD, 3), "client-02.safetensors is no complete safetensors file"),
-    "no safetensors": (raw(UPLOAD, b"PK\x03\x04" * 20), "client-02.safetensors is no complete safetensors file"),
-    "not an adapter": (
-        replace(UPLOAD, {"layers.0.q_proj.weight": torch.ones(3, 2)}),
-        "layers.0.q_proj.weight is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A",
-    ),
-    "twice": (
-        replace(UPLOAD, {A: torch.ones(1, 2), "x.layers.0.q_proj.lora_A.weight": torch.ones(1, 2)}),
-        f"are both {A}; each tensor once",
-    ),
-    "whole numbers": (replace(UPLOAD, {A: torch.ones(1, 2, dtype=torch.int64)}), r"is I64 \[1, 2\], where a factor"),
-    "three axes": (
-        replace(UPLOAD, {A: torch.ones(1, 2, 1)}),
-        r"is F32 \[1, 2, 1\], where a factor of an adapter is a matrix",
-    ),
-    "unknown tensor": (
-        replace(UPLOAD, {"layers.1.q_proj.A": torch.ones(1, 2)}),
-        r"client-02.safetensors: layers.1.q_proj.A is not in the global model \(.*models/round-000.safetensors\)",
-    ),
-    "wrong shape": (
-        replace(UPLOAD, {A: torch.ones(1, 3)}),
-        rf"client-02.safetensors: {A} has shape \[1, 3\] where the global model has \[1, 2\]",
-    ),
-    "A without B": (replace(MODEL, {A: torch.ones(1, 2)}), f"round-000.safetensors: {A} is there without {B}"),
-    "no tensors": (raw(MODEL, (2).to_bytes(8, "little") + b"{}"), "round-000.safetensors holds no tensors"),
-    "two ranks": (
-        replace(MODEL, adapter(1) | {"layers.1.q_proj.A": torch.ones(2, 2), "layers.1.q_proj.B": torch.ones(3, 2)}),
-        f"layers.1.q_proj.A has rank 2 where {A} has 1; all layers of a run have one rank",
-    ),
-    "two ranks in a layer": (
-        replace(MODEL, {A: torch.ones(1, 2), B: torch.ones(3, 2)}),
-        f"{B} has rank 2 where {A} has 1",
-    ),
-    "model grows": (
-        replace("models/round-001.safetensors", {A: torch.ones(1, 4), B: torch.ones(3, 1)}),
-        r"round-001.safetensors: .* has shape \[1, 4\] where the global model has \[1, 2\]",
-    ),
-    "model shrinks": (
-        replace("models/round-001.safetensors", {A: torch.ones(1, 2)}),
-        f"round-001.safetensors lacks {B}, which .*round-000.safetensors has",
-    ),
-    "owner of nothing": (
-        replace("owners/client-01.safetensors", adapter(1)),
-        "owners/client-01.safetensors: client 1 took part in no round",
-    ),
-    "half an owner": (
-        replace("owners/client-02.safetensors", {A: torch.ones(1, 2)}),
-        f"lacks {B}; a client's own model",
-    ),
-    "owner too wide": (
-        replace("owners/client-02.safetensors", {A: torch.ones(1, 2), B: torch.ones(4, 1)}),
-        rf"{B} has shape \[4, 1\] where \[3, 1\] would fit the model",
-    ),
-    "owner's factors": (
-        replace("owners/client-02.safetensors", {A: torch.ones(2, 2), B: torch.ones(3, 4)}),
-        rf"{A} has shape \[2, 2\] where \[4, 2\] would fit",
-    ),
-    "owner elsewhere": (
-        replace("owners/client-02.safetensors", adapter(1) | {"layers.1.q_proj.A": torch.ones(1, 2)}),
-        "layers.1.q_proj.A is not in the global model",
-    ),
-    "no members": (delete("members.jsonl"), "members.jsonl is missing; it lists the members of all clients"),
-    "no non-members": (delete("nonmembers.jsonl"), "nonmembers.jsonl is missing"),
-    "line no JSON": (add("members.jsonl", "", "{id: 1}"), "members.jsonl line 5 is no valid JSON"),
-    "line lacks a key": (
-        add("members.jsonl", {"id": "x", "client": 0, "image": "images/x.png"}),
-        "members.jsonl line 4 lacks the key 'text', which is a text that is not empty",
-    ),
-    "line with a typing error": (
-        add("members.jsonl", line("x", 0, refrences=[])),
-        "unknown key 'refrences'.*'references'",
-    ),
-    "id a number": (add("members.jsonl", line("x", 0, id=3)), "line 4: id must be a text that is not empty, not 3"),
-    "client a text": (add("members.jsonl", line("x") | {"client": "3"}), "line 4: client must be a client's number"),
-    "position": (add("members.jsonl", line("x", 0, position=1.5)), "position must be a whole number, not 1.5"),
-    "empty text": (add("members.jsonl", line("x", 0, text=" ")), "line 4: text must be a text that is not empty"),
-    "prompt twice": (
-        add("nonmembers.jsonl", line("x", 0, prompt="<image><image>")),
-        "nonmembers.jsonl line 3: record x: its prompt must hold <image> once, not 2 times",
-    ),
-    "no client": (add("nonmembers.jsonl", line("x")), "nonmembers.jsonl line 3 lacks the key 'client'"),
-    "no client of a reference": (
-        replace("reference.jsonl", [line("x")]),
-        "reference.jsonl line 1 lacks the key 'client'",
-    ),
-    "client of a novel record": (replace("novel.jsonl", [line("x", 1)]), "novel.jsonl line 1: unknown key 'client'"),
-    "stranger": (
-        add("nonmembers.jsonl", line("x", 1)),
-        "nonmembers.jsonl line 3: client 1 has no member and took part in no round",
-    ),
-    "strange reference": (replace("reference.jsonl", [line("x", 7)]), "reference.jsonl line 1: client 7 has no member"),
-    "in both lists": (
-        add("nonmembers.jsonl", line("m2", 2)),
-        r"nonmembers.jsonl line 3: the id 'm2' is taken \(.*members.jsonl line 2\); a record is in one list, once",
-    ),
-    "twice in a list": (
-        add("members.jsonl", line("m0", 2)),
-        r"line 4: the id 'm0' is taken \(.*members.jsonl line 1\)",
-    ),
-    "no image": (
-        add("members.jsonl", line("x", 0, image="images/y.png")),
-        "members.jsonl line 4: image images/y.png is missing",
-    ),
-    "image no image": (raw("images/x.png", b"hello"), "image images/x.png is no readable image"),
-    "image truncated": (truncate("images/x.png", 50), "image images/x.png is no readable image"),
-    "client without members": (
-        replace("members.jsonl", [line("m0", 0)]),
-        "members.jsonl: client 2 took part in round 0 and has no member; it needs at least one",
-    ),
-    "client without non-members": (
-        replace("nonmembers.jsonl", [line("o2", 2)]),
-        "nonmembers.jsonl: client 0 took part in round 0 and has no non-member",
-    ),
-    "unknown round": (replace("rounds.json", {"2": {}}), "rounds.json: unknown key '2'; valid are initial, 0, 1"),
-    "rounds no JSON": (raw("rounds.json", b""), "rounds.json is no valid JSON"),
-    "unknown note": (replace("rounds.json", {"0": {"byte_up": 1}}), "round 0: unknown key 'byte_up'.*'bytes_up'"),
-    "unknown sender": (
-        replace("rounds.json", {"0": {"uploads": {"1": {}}}}),
-        "rounds.json, round 0, uploads: unknown key '1'; valid are 0, 2",
-    ),
-    "bad note": (
-        replace("rounds.json", {"1": {"uploads": {"2": {"kept": "B"}}}}),
-        "round 1, client 2: kept must be a list",
-    ),
-    "kept but sent": (
-        replace("rounds.json", {"1": {"uploads": {"2": {"kept": [B]}}}}),
-        f"round 1, client 2: kept names {B}, which its upload holds",
-    ),
-    "utility": (replace("rounds.json", {"0": {"utility": {"loss": 1}}}), "utility must be an object as"),
-    "initial": (replace("rounds.json", {"initial": {"loss": 1}}), "rounds.json, initial: unknown key 'loss'"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
-def test_refused_in_one_sentence(run, change, message):
-    read(run)  # without the change it is a run
-    change(run)
-    with pytest.raises(InputError, match=message) as caught:
-        read(run)
-    assert str(run) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert ". " not in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["nowhere", "file"])
 def test_no_such_folder(tmp_path, name):
     (tmp_path / "file").write_text("")
@@ -590,18 +328,113 @@ def test_no_such_folder(tmp_path, name):
         read(tmp_path / name)
 
 
-def test_tensors_that_only_the_format_itself_can_refuse(run, tmp_path):
-    """Two tensors over the same bytes: every size is right, and the file is none."""
-    header = {n: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} for n in (A, "layers.1.q_proj.A")}
-    text = json.dumps({A: header[A]} | {B: header[A] | {"shape": [2, 1]}}).encode()
-    (run / UPLOAD).write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
-    put(run / MODEL, {A: torch.ones(1, 2), B: torch.ones(2, 1)})
-    for r in (1, 2):
-        put(run / f"models/round-{r:03d}.safetensors", {A: torch.ones(1, 2), B: torch.ones(2, 1)})
-    put(run / "uploads/round-000/client-00.safetensors", {A: torch.ones(1, 2)})
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(truncate(UPLOAD, -4), "as safetensors"), (delete(UPLOAD), "No such file"), (pipe(UPLOAD), "FIFO")],
+)
+def test_a_file_that_is_damaged_after_its_header_was_read(run, tmp_path, damage, words):
     own = read(run)
-    with pytest.raises(InputError, match=r"client-02\.safetensors cannot be read as safetensors"):
-        write_transcript(own, claim(tmp_path / "out"))
+    damage(run)
+    with pytest.raises(InputError, match=rf"client-02\.safetensors cannot be read .*{words}"):
+        check_values(own)
+
+
+@pytest.mark.parametrize(
+    "name", ["images", "images/x.png", "models", MODEL, "uploads/round-000", "members.jsonl", "run.json"]
+)
+def test_linked_files_are_read_if_asked_for(run, name):
+    before = read(run).sha256
+    moved_out(name)(run)
+    with pytest.raises(InputError, match="lies outside of the run's folder; only --linked-files allows that"):
+        read(run)
+    own = read(run, linked=True)
+    check_values(own)
+    assert own.sha256 == before
+    assert own.federation.records["m0"].image.shape == (2, 2, 3)
+
+
+def test_pictures_elsewhere_are_read_if_asked_for(run):
+    """By an absolute path and by one that leaves the folder."""
+    shutil.move(run / "images", run.parent / "pictures")
+    for path in (str(run.parent / "pictures/x.png"), "../pictures/x.png"):
+        for name in ("members", "nonmembers"):
+            lines = [json.loads(text) for text in (run / f"{name}.jsonl").read_text().splitlines()]
+            put(run / f"{name}.jsonl", [found | {"image": path} for found in lines])
+        with pytest.raises(InputError, match=r"image .*pictures/x.png lies outside"):
+            read(run)
+        assert read(run, linked=True).federation.records["m0"].image.shape == (2, 2, 3)
+
+
+def test_even_linked_files_must_be_regular(run):
+    linked("images/x.png", "/dev/zero")(run)
+    with pytest.raises(InputError, match=r"image images/x\.png cannot be read \(it is a FIFO, socket or device"):
+        read(run, linked=True)
+
+
+def test_links_inside_of_the_folder_and_to_the_folder_are_fine(run):
+    before = read(run).sha256
+    (run / "images").rename(run / "pictures")
+    (run / "images").symlink_to("pictures")
+    (run / MODEL).rename(run / "start")
+    (run / MODEL).symlink_to("../start")
+    (run.parent / "link").symlink_to("my-run")
+    assert read(run).sha256 == read(run.parent / "link").sha256 == before
+
+
+def test_the_command_takes_linked_files(run, tmp_path, capsys):
+    moved_out("images")(run)
+    words = ["--run", str(run), "--out", str(tmp_path / "out"), "--dry-run"]
+    assert cli.main(words) == 2
+    assert "members.jsonl line 1: image images/x.png lies outside" in capsys.readouterr().err
+    given = words_of({"run": run, "linked_files": True})
+    for asked in ([*words, "--linked-files"], given):
+        assert cli.read_command(asked).plan.own.sha256 == read(run, linked=True).sha256
+
+
+def test_lines_of_other_systems(run):
+    """A byte-order mark and the line ends of Windows."""
+    before = list(read(run).federation.records)
+    for path in run.glob("*.jsonl"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n\r\n"))
+    assert list(read(run).federation.records) == before
+    assert read(run).lists["members"][1].where == f"{run / 'members.jsonl'} line 3"
+
+
+@pytest.mark.parametrize("name", ["=1+2", "+1", "-1", "@a", "a/b", "..", "Ä b", "a,b", "'", "<b>", "O0"])
+def test_ids_that_mean_something_elsewhere_are_read_as_they_are(run, name):
+    """Nothing is called by an id; `O0` differs from another one in its case only."""
+    add("members.jsonl", line(name, 0))(run)
+    assert read(run).federation.records[name].id == name
+
+
+class TestWarnings:
+    def test_none(self, run):
+        assert warnings(read(run)) == []
+
+    def test_uploads_of_a_round_that_are_byte_identical(self, run, tmp_path):
+        put(run / "uploads/round-000/client-02.safetensors", adapter(10))
+        (found,) = warnings(read(run))
+        assert found.startswith("Uploads of different clients are byte-identical (clients 0 and 2 in round 0): ")
+        said: list[str] = []
+        write_transcript(read(run), claim(tmp_path / "out"), say=said.append)
+        assert said == [f"warning: {found}"]
+
+    def test_a_client_that_sends_the_same_again_is_none(self, run):
+        put(run / "uploads/round-000/client-02.safetensors", adapter(30))
+        assert warnings(read(run)) == []
+
+    def test_clients_that_send_nothing_are_none(self, run):
+        for k in (0, 2):
+            save_file({}, run / f"uploads/round-000/client-{k:02d}.safetensors")
+        assert warnings(read(run)) == []
+
+    def test_many_rounds_are_one_sentence(self, run):
+        for r in range(5):
+            put(run / f"models/round-{r + 1:03d}.safetensors", adapter(r))
+            for k in (0, 2):
+                put(run / f"uploads/round-{r:03d}/client-{k:02d}.safetensors", adapter(r))
+        (found,) = warnings(read(run))
+        assert "(clients 0 and 2 in round 0, 0 and 2 in round 1, 0 and 2 in round 2 and 2 times more)" in found
 
 
 def test_members_of_a_client_that_never_took_part_are_fine(run):
@@ -639,6 +472,10 @@ def record(name: str, n: int) -> Record:
         f"ein Bär, {n}",
         (f"ein Bär, {n}", "two\u2028lines\nof it"),
     )
+
+
+def plain_fields(record: Record) -> dict[str, object]:
+    return dataclasses.replace(record, picture=b"", where="").__dict__
 
 
 def toy_federation() -> Federation:
@@ -685,7 +522,8 @@ class TestRoundTrip:
             assert [r.id for r in client.reference] == [r.id for r in same.reference]
         for one, other in zip(before.records.values(), after.records.values(), strict=True):
             assert np.array_equal(one.image, other.image)
-            assert dataclasses.replace(one, picture=b"").__dict__ == dataclasses.replace(other, picture=b"").__dict__
+            assert other.where.partition(" line ")[0].endswith(".jsonl")
+            assert plain_fields(one) == plain_fields(other)
 
     def test_every_adversary_holds_the_same_models(self, original, tmp_path):
         """Weights, records and order by content: an attack's scores, and so the findings, cannot differ."""
@@ -835,33 +673,45 @@ class TestDocs:
         assert set(own.federation.truth.values()) == {True, False}
 
     def test_the_script_writes_a_run(self, tmp_path, monkeypatch):
-        from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+        """With what peft gives: states that share memory with the one model that all clients train in."""
+        from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
         model = torch.nn.Module()
         model.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)}) for _ in range(2)])
         adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
 
         def train_client(server, k):
-            return {name: tensor + k + 1 for name, tensor in server.items()}
+            set_peft_model_state_dict(adapted, server)
+            with torch.no_grad():
+                for name, weight in adapted.named_parameters():
+                    if "lora" in name:
+                        weight += k + 1
+            return get_peft_model_state_dict(adapted)
 
         monkeypatch.chdir(tmp_path)
-        picture = tmp_path / "x.png"
-        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(picture)
+        (tmp_path / "my-run").mkdir()
+        picture = "x.png"
+        Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(tmp_path / "my-run" / picture)
         given = {
             "model": adapted,
             "rounds": 2,
             "cohort": lambda r: [r, r + 1],
             "train_client": train_client,
             "aggregate": lambda sent: next(iter(sent.values())),
-            "trained_on": [(f"m{k}", k, str(picture), "yes") for k in range(3)],
-            "held_out": [(f"o{k}", k, str(picture), "no") for k in range(3)],
+            "trained_on": [(f"m{k}", k, picture, "yes") for k in range(3)],
+            "held_out": [(f"o{k}", k, picture, "no") for k in range(3)],
         }
+        start = {canonical(name): tensor.clone() for name, tensor in get_peft_model_state_dict(adapted).items()}
         script = self.blocks()["save_run.py"]
-        assert len(script.splitlines()) <= 30
+        assert len(script.splitlines()) <= 32
         exec(script, given)
         own = read(Path("my-run"))
         assert (own.rank, own.targets, own.cohorts) == (2, ("q_proj",), ((0, 1), (1, 2)))
+        assert warnings(own) == []
         again = transcript(Path("my-run"), tmp_path / "t")
-        start = {canonical(name): tensor for name, tensor in get_peft_model_state_dict(adapted).items()}
-        assert_same(again.own_model(0, 0), {name: tensor + 1 for name, tensor in start.items()})
+        assert_same(again.broadcast(0), start)
+        for r, first in enumerate([start, again.upload(0, 0)]):
+            for k in (r, r + 1):
+                assert_same(again.upload(r, k), {name: tensor + k + 1 for name, tensor in first.items()})
+        assert_same(again.broadcast(1), again.upload(0, 0))
         assert_same(again.own_model(1, 1), again.upload(1, 1))

@@ -1,0 +1,104 @@
+"""Bad run folders: refused in one sentence that names the file, by the reader and by the command, and left as they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.errors import InputError
+from fedaudit.ownrun import check_values, read
+from tests.bad_run_files import FILES, VALUES
+from tests.bad_run_texts import JSON
+from tests.bad_runs import REFUSED
+from tests.small_run import Change, small_run
+
+READ = REFUSED | FILES | JSON
+
+
+@pytest.fixture(autouse=True)
+def no_hanging() -> Iterator[None]:
+    """Who opens a pipe waits for ever: then a test fails instead."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("waits for what never comes")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("good") / "my-run")
+
+
+@pytest.fixture
+def run(good: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(good, tmp_path / "my-run")
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """What a folder holds, links and special files as what they are."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        large = path.is_file() and path.stat().st_size > 10**8
+        content = path.is_file() and (large or hashlib.sha256(path.read_bytes()).hexdigest())
+        found[str(path)] = path.lstat().st_mode, path.is_symlink() and os.readlink(path), content
+    return found
+
+
+def test_the_good_run_is_fine(run: Path) -> None:
+    check_values(read(run))
+
+
+@pytest.mark.parametrize(("change", "message"), READ.values(), ids=READ)
+def test_refused_by_the_reader(run: Path, change: Change, message: str) -> None:
+    change(run)
+    before = contents(run)
+    with pytest.raises(InputError, match=message) as caught:
+        read(run)
+    check_sentence(str(caught.value), run)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(("change", "message"), VALUES.values(), ids=VALUES)
+def test_refused_once_all_is_read(run: Path, change: Change, message: str) -> None:
+    change(run)
+    before = contents(run)
+    with pytest.raises(InputError, match=message) as caught:
+        check_values(read(run))
+    check_sentence(str(caught.value), run)
+    assert contents(run) == before
+
+
+def check_sentence(text: str, run: Path) -> None:
+    """One printable line, not long, that names a file of the run."""
+    assert str(run) in text
+    assert text.isprintable()
+    assert ". " not in text.replace("... ", "")
+    assert len(text) < 600 + 2 * len(str(run))
+
+
+SAMPLE = dict(list(READ.items())[::4])
+
+
+@pytest.mark.parametrize(("change", "message"), SAMPLE.values(), ids=SAMPLE)
+def test_refused_by_the_command(
+    run: Path, change: Change, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(run)
+    assert cli.main(["--run", str(run), "--out", str(tmp_path / "out")]) == 2
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
