@@ -93,6 +93,11 @@ class Learner(OneByOne):
         small = sum(w.numel() for w in weights) < FOLD_BELOW and all(w.dtype == torch.float32 for w in weights)
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}
 
+    @property
+    def remedy(self) -> str:
+        """What to change where a training diverges."""
+        return f"lower --learning-rate (now {self.settings.learning_rate:g})"
+
     def initial(self, generator: torch.Generator) -> State:
         """The common public start: A uniform in +-1/sqrt(in) (peft's own law), B zero."""
         rank, state = self.settings.rank, {}

@@ -241,6 +241,12 @@ class Learner:
         self._texts: dict[int, ClassTexts] = {}
         self.texts(settings.prompt_length)  # a prompt that is too long for the text encoder is refused at once
 
+    @property
+    def remedy(self) -> str:
+        """What to change where a training diverges."""
+        rates = f"--global-rate (now {self.settings.global_rate:g}) or --local-rate (now {self.settings.local_rate:g})"
+        return f"lower {rates}, or the noise, if there is any, by a larger --epsilon"
+
     def initial(self, generator: torch.Generator) -> State:
         """What methods start from: two random prompts N(0, 0.02^2), and the words of the hard prompt [n, d]."""
         shape = self.settings.prompt_length, self.clip.width
