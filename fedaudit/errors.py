@@ -16,11 +16,9 @@ class InputError(ValueError):
 class Diverged(InputError):
     """A training left the finite numbers: which one, where it was seen, and what to change."""
 
-    def __init__(self, training: str, seed: int, round: int, what: str, remedy: str) -> None:
-        super().__init__(
-            training, seed, round, what, remedy
-        )  # all, so that it survives the way out of a worker process
-        self.training, self.seed, self.round, self.what, self.remedy = training, seed, round, what, remedy
+    def __init__(self, training: str, seed: int, at: int, what: str, remedy: str) -> None:
+        super().__init__(training, seed, at, what, remedy)  # all, so that it survives the way out of a worker process
+        self.training, self.seed, self.round, self.what, self.remedy = training, seed, at, what, remedy
 
     def __str__(self) -> str:
         return (

@@ -90,7 +90,7 @@ def test_the_caller_says_what_the_training_is_called(tmp_path: Path) -> None:
     training = [["x"], ["y"], ["z"]]
     with (
         Executor(lambda: Bench(ToyLearner(), training, ["x", "y"])) as executor,
-        pytest.raises(Diverged, match="^fedavg:a=1,"),
+        pytest.raises(Diverged, match=r"^fedavg:a=1,"),
     ):
         train(
             sick("upload"), SCHEDULE, EXAM, folder=claim(tmp_path), executor=executor, say=print,
@@ -153,7 +153,7 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
     spoil(monkeypatch, lambda c: c.client == 0)
-    with pytest.raises(Diverged, match="simulation of promptfl, seed .* the upload of client-00"):
+    with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
         bank.simulate(
             bench_of(world, method), method, SCHEDULE, claim(tmp_path), seed=5, shadow=bank.SIMULATED, say=print
         )
