@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedaudit.errors import Diverged
+from fedaudit.errors import Diverged, InputError
 from fedaudit.executor import Executor
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.store import Folder
@@ -315,7 +315,7 @@ def train(
     """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed run equals a whole one.
 
     `crowd` clients make one job. `advance` is called once a round. `name` is what messages call the training, by default its method's name.
-    Diverged: a party's numbers are not finite any more; nothing of that round is written.
+    Diverged: a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier round was deleted meanwhile.
     """
     transcript = Transcript(folder, schedule, method.model)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
@@ -330,6 +330,10 @@ def train(
             except NotFinite as what:
                 (remedy,) = executor.map(_remedy, [None])
                 raise Diverged(name or plugin_name(method), schedule.seed, r, str(what), remedy) from None
+            except FileNotFoundError as gone:
+                raise InputError(
+                    f"{gone}, but was: keep the folder while it is worked on, and run the same command again"
+                ) from gone
         advance()
     return transcript
 
