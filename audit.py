@@ -2,7 +2,7 @@
 
 import sys
 
-from fedaudit.cli import main
+from fedaudit.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -21,10 +21,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedaudit.errors import Diverged
 from fedaudit.executor import Executor
 from fedaudit.progress import nothing
 from fedaudit.store import Folder
-from trainers.base import Bench, Method, Participation, Schedule, Site, State, Transcript, Upload, train
+from trainers.base import (
+    Bench,
+    Method,
+    NotFinite,
+    Participation,
+    Schedule,
+    Site,
+    State,
+    Transcript,
+    Upload,
+    check_finite,
+    client_states,
+    plugin_name,
+    train,
+)
 from trainers.prompts import used
 
 SIMULATED = -1  # the simulated federation's place among the shadows
@@ -76,6 +91,7 @@ def simulate(
         train(
             method, simulated_schedule(schedule, seed, shadow), NoExam(), folder=folder, executor=executor, say=say,
             advance=nothing, crowd=settings.settings.crowd, until=until,
+            name=f"the adversary's simulation of {plugin_name(method)}",
         )  # fmt: skip
 
 
@@ -102,7 +118,10 @@ def train_shadows(
     bench: Bench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest file there."""
+    """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest file there.
+
+    Diverged: the numbers of one are not finite any more; nothing is written.
+    """
     names = {r: _file(r) for r in checkpoints(others.schedule.rounds)}
     done = [r for r, name in names.items() if folder.usable(name, say)]
     if done and done[-1] >= until:
@@ -115,7 +134,11 @@ def train_shadows(
     crowd = [_drawn(bench, client, seed, s) for s in range(shadows)]
     seeds = [simulated_schedule(others.schedule, seed, s).seed for s in range(shadows)]
     for r in range(done[-1] if done else 0, until):
-        servers, owns = _round(bench, method, others, client, r, servers, owns, crowd, seeds)
+        try:
+            servers, owns = _round(bench, method, others, client, r, servers, owns, crowd, seeds)
+        except NotFinite as what:
+            training = f"the adversary's shadow models of {plugin_name(method)}"
+            raise Diverged(training, seed, r, str(what), bench.learner.remedy) from None
     folder.write_tensors(names[until], _stacked(servers, owns))
     for r in done:
         folder.remove(names[r])
@@ -144,6 +167,7 @@ def _round(
             received = [method.download(servers[s], one) for s, one in zip(part, working, strict=True)]
             found = bench.learner.work(method, received, [owns[s] or public for s in part], working)
             for s, update in zip(part, found, strict=True):
+                check_finite(client_states(client, update.upload, update.private))
                 mine[s] = update
     moved, kept = [], []
     for s, (server, own, update) in enumerate(zip(servers, owns, mine, strict=True)):
@@ -154,6 +178,7 @@ def _round(
             for u in recorded
         ]
         moved.append(method.aggregate(server, uploads, Site(seeds[s], r)))
+        check_finite({f"the aggregate with shadow {s} of client {client}": moved[-1]})
         kept.append(own if update is None else update.private)
     return moved, kept
 

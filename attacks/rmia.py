@@ -40,8 +40,8 @@ class Params:
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.gamma < math.inf:
-            raise ValueError(f"gamma must be above 0 and finite, not {self.gamma}")
+        if not 0 < self.gamma <= 10**6:
+            raise ValueError(f"gamma must be above 0 and at most 1000000, not {self.gamma}")
         if not 0 <= self.offline_a <= 1:
             raise ValueError(f"offline_a must lie between 0 and 1, not {self.offline_a}")
 

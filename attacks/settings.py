@@ -22,15 +22,17 @@ class Adversary:
     observed_rounds: int = field(default=20, metadata={"help": "rounds, evenly spaced, whose messages are attacked"})
 
     def __post_init__(self) -> None:
-        if self.targets < 0:
-            raise ValueError(f"targets must be at least 1, or 0 for the usual number, not {self.targets}")
-        if self.shadows < 4:
-            raise ValueError(f"shadows must be at least 4, not {self.shadows}")
+        if not 0 <= self.targets <= 10**6:
+            raise ValueError(
+                f"targets must be at least 1 and at most 1000000, or 0 for the usual number, not {self.targets}"
+            )
+        if not 4 <= self.shadows <= 10**4:
+            raise ValueError(f"shadows must be at least 4 and at most 10000, not {self.shadows}")
         if self.shadow_kind not in ("clients", "federations"):
             raise ValueError(f"shadow_kind must be clients or federations, not {self.shadow_kind!r}")
         if self.trajectory not in ("simulated", "observed"):
             raise ValueError(f"trajectory must be simulated or observed, not {self.trajectory!r}")
         if self.trajectory == "observed" and self.shadow_kind == "federations":
             raise ValueError("trajectory must be simulated for whole federations (--shadow-kind), not 'observed'")
-        if self.observed_rounds < 2:
-            raise ValueError(f"observed_rounds must be at least 2, not {self.observed_rounds}")
+        if not 2 <= self.observed_rounds <= 10**6:
+            raise ValueError(f"observed_rounds must be at least 2 and at most 1000000, not {self.observed_rounds}")

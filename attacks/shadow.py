@@ -36,10 +36,9 @@ class Params:
     steps: int = field(default=100, metadata={"help": "training steps of the attack network"})
 
     def __post_init__(self) -> None:
-        if self.hidden < 1:
-            raise ValueError(f"hidden must be at least 1, not {self.hidden}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
+        for name, most in (("hidden", 10**4), ("steps", 10**6)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, eq=False)

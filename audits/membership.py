@@ -38,8 +38,8 @@ class Params:
     confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence < 1:
-            raise ValueError(f"confidence must lie between 0.5 and 1, not {self.confidence}")
+        if not 0.5 <= self.confidence <= 0.9999:
+            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
 
 
 def headline_signals(attack_signal: str) -> tuple[str, str]:

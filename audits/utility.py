@@ -26,10 +26,10 @@ class Params:
     confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence < 1:
-            raise ValueError(f"confidence must lie between 0.5 and 1, not {self.confidence}")
-        if self.last < 1:
-            raise ValueError(f"last must be at least 1, not {self.last}")
+        if not 0.5 <= self.confidence <= 0.9999:
+            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+        if not 1 <= self.last <= 10**6:
+            raise ValueError(f"last must be at least 1 and at most 1000000, not {self.last}")
 
 
 def utility(

@@ -1,7 +1,26 @@
 """FedAudit: privacy audits of federated prompt learning and federated LoRA on vision-language models."""
 
-from fedaudit.api import Audit, audit
-from fedaudit.errors import InputError
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedaudit.api import Audit, audit
+    from fedaudit.errors import InputError
 
 __all__ = ["Audit", "InputError", "audit"]
 __version__ = "0.1.0"
+
+_HOMES = {"Audit": "fedaudit.api", "InputError": "fedaudit.errors", "audit": "fedaudit.api"}
+
+
+def __getattr__(name: str) -> Any:
+    """What the library offers, imported when it is asked for. InputError names a package of somebody else's that hides one of ours."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "InputError":
+        from fedaudit.shadowing import refuse_shadowed
+
+        refuse_shadowed()
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pandas.api.types import is_numeric_dtype
 
 from reports import figures
 from reports.drawing import Drawing
@@ -37,8 +38,23 @@ def _environment() -> Environment:
 
 
 def csv(table: pd.DataFrame) -> bytes:
-    data: str = table.to_csv(index=False, lineterminator="\n")
+    """A table as CSV that a spreadsheet shows and does not compute; numbers stay as they are."""
+    text = {name: column.map(_harmless) for name, column in table.items() if not is_numeric_dtype(column)}
+    data: str = table.assign(**text).rename(columns=_harmless).to_csv(index=False, lineterminator="\n")
     return data.encode()
+
+
+FORMULA = tuple(
+    "=+-@\t\n\uff1d\uff0b\uff0d\uff20"
+)  # how text begins that is computed, the last four in full width (OWASP, "CSV injection")
+
+
+def _harmless(cell: Any) -> Any:
+    """Text that would be computed behind an apostrophe, and without carriage returns, at which a cell would end."""
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace("\r", "\n")
+    return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
 def write_drawings(drawings: Iterable[Drawing | None], write: Write, folder: str = "figures/") -> None:

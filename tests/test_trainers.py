@@ -1,11 +1,14 @@
 """The round loop and the methods, against hand calculations on the toy learner."""
 
 import dataclasses
+import shutil
 
 import pytest
 import torch
 
+from fedaudit.errors import InputError
 from tests.toy import A, B, ToyLearner, state, toy_run
+from tests.whole_runs import contents
 from trainers.base import Participation, Schedule, Site, Upload, generator, size, weighted_mean
 from trainers.fedavg import FedAvg
 from trainers.fedavg import Params as AvgParams
@@ -184,3 +187,17 @@ def test_cohorts_are_uniform():
         for k in torch.randperm(6, generator=generator(0, "cohort", r))[:3].tolist():
             counts[k] += 1
     assert all(abs(c - 300) < 4 * 12.3 for c in counts)
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_named(tmp_path):
+    class Deletes(FedAvg):
+        def aggregate(self, server, uploads, site):
+            if site.round == 1:
+                shutil.rmtree(tmp_path / "run")
+            return super().aggregate(server, uploads, site)
+
+    with pytest.raises(InputError, match=r"run/.* is not there: .* run the same command again"):
+        toy_run(tmp_path / "run", Deletes(AvgParams()), schedule=SCHEDULE)
+    toy_run(tmp_path / "run", FedAvg(AvgParams()), schedule=SCHEDULE)
+    toy_run(tmp_path / "whole", FedAvg(AvgParams()), schedule=SCHEDULE)
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")

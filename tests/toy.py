@@ -28,6 +28,7 @@ class ToyLearner(OneByOne):
     step: float = 1.0
     layers: int = 1
     trained: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
+    remedy = "lower the step"
 
     def initial(self, generator: torch.Generator) -> State:
         start = float(torch.rand((), generator=generator))

@@ -17,9 +17,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fedaudit.errors import Diverged, InputError
 from fedaudit.executor import Executor
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.store import Folder
+from fedaudit.tasks.base import client_name
 
 State = dict[str, Tensor]
 
@@ -168,7 +170,7 @@ class Bench:
     """What every worker holds: a learner with its data, and who trains on which records (ids).
 
     A learner has `initial(generator)`, which methods start from, `work(method, received, own, clients)`, the updates of some clients,
-    and what its exam asks of it: see `trainers.lora.Learner` and `trainers.prompts.Learner`.
+    `remedy`, what to change where a training diverges, and what its exam asks of it: see `trainers.lora.Learner` and `trainers.prompts.Learner`.
     """
 
     learner: Any
@@ -308,10 +310,12 @@ def train(
     advance: Callable[[], None],
     crowd: int = 1,
     until: int | None = None,
+    name: str = "",
 ) -> Transcript:
     """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed run equals a whole one.
 
-    `crowd` clients make one job. `advance` is called once a round.
+    `crowd` clients make one job. `advance` is called once a round. `name` is what messages call the training, by default its method's name.
+    Diverged: a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier round was deleted meanwhile.
     """
     transcript = Transcript(folder, schedule, method.model)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
@@ -321,7 +325,15 @@ def train(
         folder.write_json("initial.json", {"utility": exam.before(executor, method, start)})
     for r in range(schedule.rounds if until is None else until):
         if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
-            _round(transcript, r, method, exam, executor, crowd)
+            try:
+                _round(transcript, r, method, exam, executor, crowd)
+            except NotFinite as what:
+                (remedy,) = executor.map(_remedy, [None])
+                raise Diverged(name or plugin_name(method), schedule.seed, r, str(what), remedy) from None
+            except FileNotFoundError as gone:
+                raise InputError(
+                    f"{gone}, but was: keep the folder while it is worked on, and run the same command again"
+                ) from gone
         advance()
     return transcript
 
@@ -341,12 +353,17 @@ def _round(
     parts = [(method, pack(server), jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
     done = [one for part in executor.map(_participate, parts) for one in part]
     uploads = [Upload(k, d.records, unpack(d.upload), d.facts) for k, d in zip(cohort, done, strict=True)]
+    held = {k: unpack(d.private) for k, d in zip(cohort, done, strict=True)}
+    for upload in uploads:
+        check_finite(client_states(upload.client, upload.state, held[upload.client]))
     # 4. the server aggregates what it received
     site = Site(schedule.seed, r)
     aggregate = method.aggregate(server, uploads, site)
+    check_finite({"the server's aggregate": aggregate})
     # 5. utility of the new global model and of the clients' own models
-    held = {k: unpack(d.private) for k, d in zip(cohort, done, strict=True)}
     utility = exam.after(executor, method, aggregate, held, last=r + 1 == schedule.rounds)
+    for who, metrics in utility.items():
+        check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw; a private tensor that was also uploaded is kept once
     tensors = {f"aggregate/{name}": t for name, t in aggregate.items()}
     messages = {}
@@ -419,6 +436,32 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
         _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised)
         for got, client, u in zip(received, clients, updates, strict=True)
     ]
+
+
+def plugin_name(method: Method[Any]) -> str:
+    """A method's key on the command line: the name of its file."""
+    return type(method).__module__.rpartition(".")[2]
+
+
+class NotFinite(ArithmeticError):
+    """Its message says whose numbers are not."""
+
+
+def check_finite(states: Mapping[str, State]) -> None:
+    """NotFinite names the first of the states (by what they are) that holds NaN or an infinity."""
+    for what, state in states.items():
+        if not all(tensor.isfinite().all() for tensor in state.values()):
+            raise NotFinite(what)
+
+
+def client_states(client: int, upload: State, private: State) -> dict[str, State]:
+    """What a client made in a round, as messages call it."""
+    return {f"the upload of {client_name(client)}": upload, f"the private state of {client_name(client)}": private}
+
+
+def _remedy(bench: Bench, _: None) -> str:
+    remedy: str = bench.learner.remedy
+    return remedy
 
 
 def _initial(bench: Bench, seed: int) -> bytes:

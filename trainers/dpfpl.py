@@ -34,8 +34,8 @@ class Params:
     )
 
     def __post_init__(self) -> None:
-        if self.rank < 0:
-            raise ValueError(f"rank must be at least 1, or 0 for the full prompt, not {self.rank}")
+        if not 0 <= self.rank <= 1024:
+            raise ValueError(f"rank must be at least 1 and at most 1024, or 0 for the full prompt, not {self.rank}")
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ class Params:
     shared_layers: int = field(default=2, metadata={"help": "top layers whose adapters are shared (the paper: 2 or 4)"})
 
     def __post_init__(self) -> None:
-        if self.shared_layers < 1:
-            raise ValueError(f"shared_layers must be at least 1, not {self.shared_layers}")
+        if not 1 <= self.shared_layers <= 1000:
+            raise ValueError(f"shared_layers must be at least 1 and at most 1000, not {self.shared_layers}")
 
 
 @dataclass(frozen=True)

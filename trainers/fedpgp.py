@@ -29,12 +29,12 @@ class Params:
     temperature: float = field(default=0.5, metadata={"help": "temperature tau of the contrastive term"})
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank must be at least 1, not {self.rank}")
-        if not 0 <= self.mu < float("inf"):
-            raise ValueError(f"mu must not be negative, not {self.mu}")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be positive, not {self.temperature}")
+        if not 1 <= self.rank <= 1024:
+            raise ValueError(f"rank must be at least 1 and at most 1024, not {self.rank}")
+        if not 0 <= self.mu <= 10**6:
+            raise ValueError(f"mu must not be negative, and at most 1000000, not {self.mu}")
+        if not 1e-6 <= self.temperature <= 10**6:
+            raise ValueError(f"temperature must be positive, from 0.000001 to 1000000, not {self.temperature}")
 
 
 @dataclass(frozen=True)

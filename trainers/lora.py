@@ -53,16 +53,16 @@ class Settings:
     local_epochs: int = field(default=0, metadata={"help": "local epochs per participation; 0 = go by --local-steps"})
 
     def __post_init__(self) -> None:
-        if self.local_epochs < 0:
-            raise ValueError(f"local_epochs must not be negative, not {self.local_epochs}")
-        for name in ("rank", "batch", "local_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("alpha", "learning_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ValueError(f"weight_decay must not be negative, not {self.weight_decay}")
+        if not 0 <= self.local_epochs <= 10**6:
+            raise ValueError(f"local_epochs must not be negative, and at most 1000000, not {self.local_epochs}")
+        for name, most in (("rank", 4096), ("batch", 10**6), ("local_steps", 10**6)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
+        for name, most in (("alpha", 10**6), ("learning_rate", 1000)):
+            if not 0 < getattr(self, name) <= most:
+                raise ValueError(f"{name} must be positive and at most {most}, not {getattr(self, name)}")
+        if not 0 <= self.weight_decay <= 1000:
+            raise ValueError(f"weight_decay must not be negative, and at most 1000, not {self.weight_decay}")
         if not all(name.replace("_", "x").isalnum() for name in self.targets.split(",")):
             raise ValueError(f"targets must be all, attention, or names such as q_proj,v_proj, not {self.targets!r}")
 
@@ -98,6 +98,11 @@ class Learner(OneByOne):
         # folding needs a copy of the adapted weights: not for models where that would double the memory or round the sum
         small = sum(w.numel() for w in weights) < FOLD_BELOW and all(w.dtype == torch.float32 for w in weights)
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}
+
+    @property
+    def remedy(self) -> str:
+        """What to change where a training diverges."""
+        return f"lower --learning-rate (now {self.settings.learning_rate:g})"
 
     def initial(self, generator: torch.Generator) -> State:
         """The common public start: A uniform in +-1/sqrt(in) (peft's own law), B zero."""

@@ -55,12 +55,12 @@ class Settings:
     crowd: int = field(default=50, metadata={"help": "clients that train as one batched problem; bounds memory"})
 
     def __post_init__(self) -> None:
-        for name in ("prompt_length", "batch", "crowd"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, most in (("prompt_length", 1024), ("batch", 10**6), ("crowd", 10**6)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
         for name in ("global_rate", "local_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)}")
+            if not 0 < getattr(self, name) <= 10**6:
+                raise ValueError(f"{name} must be positive and at most 1000000, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,6 +247,12 @@ class Learner:
         self._labels = labels
         self._texts: dict[int, ClassTexts] = {}
         self.texts(settings.prompt_length)  # a prompt that is too long for the text encoder is refused at once
+
+    @property
+    def remedy(self) -> str:
+        """What to change where a training diverges."""
+        rates = f"--global-rate (now {self.settings.global_rate:g}) or --local-rate (now {self.settings.local_rate:g})"
+        return f"lower {rates}, or the noise, if there is any, by a larger --epsilon"
 
     def initial(self, generator: torch.Generator) -> State:
         """What methods start from: two random prompts N(0, 0.02^2), and the words of the hard prompt [n, d]."""

@@ -16,6 +16,7 @@ from fedaudit.privacy.settings import Privacy
 
 RELATIONS = ("zero-out", "replace")
 GRID = 1e-4  # of the privacy loss distribution, the library's own; a finer one lowers an epsilon of 0.01 by 1 %
+LARGEST = 1e6  # an epsilon above it proves nothing: how much sampling lowers it is not computed, where the library would overflow
 TOLERANCE = 1e-4  # calibrated noise is at most this share above the smallest that is enough
 
 
@@ -152,7 +153,7 @@ def _sampled_epsilon(steps: Sequence[tuple[float, int]], rate: float, delta: flo
     from dp_accounting.pld import PLDAccountant
 
     always = _gaussian_epsilon(math.sqrt(sum(count * mu**2 for mu, count in steps)), delta)
-    if rate == 1 or always == 0:
+    if rate == 1 or not 0 < always <= LARGEST:
         return always
     accountant = PLDAccountant(
         dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=GRID * max(1.0, always / 10)
@@ -161,6 +162,8 @@ def _sampled_epsilon(steps: Sequence[tuple[float, int]], rate: float, delta: flo
         if mu > 0 and count:
             step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1 / mu))
             accountant.compose(step, count)
+    if accountant.get_delta(0.0) <= delta:  # the library would overflow here
+        return 0.0
     return min(always, float(accountant.get_epsilon(delta)))
 
 

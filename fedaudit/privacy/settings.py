@@ -38,12 +38,14 @@ class Privacy:
     )
 
     def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon must be positive, or none for no noise, not {self.epsilon}")
+        if not (1e-6 <= self.epsilon <= 10**6 or self.epsilon == math.inf):
+            raise ValueError(
+                f"epsilon must be positive, from 0.000001 to 1000000, or none for no noise, not {self.epsilon}"
+            )
         if not 0 < self.delta < 1:
             raise ValueError(f"delta must lie between 0 and 1, not {self.delta}")
-        if not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be positive, not {self.clip_norm}")
+        if not (1e-6 <= self.clip_norm <= 10**6 or self.clip_norm == math.inf):
+            raise ValueError(f"clip_norm must be positive, from 0.000001 to 1000000, not {self.clip_norm}")
         if math.isinf(self.clip_norm) and not math.isinf(self.epsilon):
             raise ValueError(f"clip_norm must be finite where epsilon is ({self.epsilon}), not {self.clip_norm}")
         for name, words in (

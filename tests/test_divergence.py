@@ -1,0 +1,159 @@
+"""A training whose numbers are not finite any more stops before anything of that round is written, and says where and what to change."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attacks import bank
+from fedaudit.errors import Diverged
+from fedaudit.executor import Executor
+from fedaudit.store import claim
+from tests import prompt_toy
+from tests.test_bank import bench_of
+from tests.test_cli import TINY, refuse
+from tests.toy import EXAM, A, ToyLearner, toy_run
+from tests.whole_runs import contents
+from trainers import promptfl
+from trainers.base import Bench, Schedule, Transcript, Update, train
+from trainers.fedavg import FedAvg, Params
+
+SCHEDULE = Schedule(rounds=4, clients=3, per_round=3, seed=7)
+PROMPTS = "--method promptfl --no-twin --rounds 3 --clients 4 --train 12 --test 2 --threads 1".split()
+FAR = {"nan": float("nan"), "inf": float("inf")}
+
+
+class Sick(FedAvg):
+    """FedAvg in which one number of `where` is `value` from round 2 on."""
+
+    where, value = "", float("nan")
+
+    def _spoilt(self, state: dict[str, torch.Tensor], here: bool) -> dict[str, torch.Tensor]:
+        return state | {A: torch.tensor([[1.0, self.value]])} if here else state
+
+    def update(self, server: Any, own: Any, client: Any) -> Update:
+        done, now = super().update(server, own, client), client.round == 2 and client.client == 1
+        return Update(
+            self._spoilt(done.upload, now and self.where == "upload"),
+            self._spoilt(done.private, now and self.where == "private"),
+        )
+
+    def aggregate(self, server: Any, uploads: Any, site: Any) -> Any:
+        return self._spoilt(super().aggregate(server, uploads, site), site.round == 2 and self.where == "aggregate")
+
+
+def sick(where: str, value: float = float("nan")) -> Sick:
+    return type("Sick", (Sick,), {"where": where, "value": value})(Params())
+
+
+@pytest.mark.parametrize("value", FAR.values(), ids=FAR)
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [("upload", "the upload of client-01"), ("private", "the private state of client-01"), ("aggregate", "the server's aggregate")],
+)  # fmt: skip
+def test_the_round_is_refused_by_name_and_leaves_nothing(where: str, words: str, value: float, tmp_path: Path) -> None:
+    method = sick(where, value)
+    for _ in range(2):  # resuming says the same again
+        with pytest.raises(Diverged) as caught:
+            toy_run(tmp_path, method, schedule=SCHEDULE)
+        assert str(caught.value).endswith(
+            f", seed 7, diverged in round 2: {words} holds NaN or infinity; lower the step"
+        )
+        rounds = [name for name in claim(tmp_path).names() if name.startswith("round")]
+        assert rounds == [f"round-00{r}.{kind}" for r in range(2) for kind in ("json", "safetensors")]
+
+
+def test_a_model_that_gives_no_finite_answer_has_diverged(tmp_path: Path) -> None:
+    class Lost:
+        def before(self, executor: Any, method: Any, start: Any) -> Any:
+            return EXAM.before(executor, method, start)
+
+        def after(self, *_: Any, **__: Any) -> Any:
+            return {"global": {"loss": float("inf")}}
+
+    with pytest.raises(Diverged, match=r"in round 0: the utility \(global\)"):
+        toy_run(tmp_path, FedAvg(Params()), schedule=SCHEDULE, exam=Lost())
+    assert not [name for name in claim(tmp_path).names() if name.startswith("round")]
+
+
+def test_the_sentence_survives_the_way_out_of_a_worker() -> None:
+    error = Diverged("fedrand:rho=0.3", 1, 2, "the upload of client-03", "lower --learning-rate (now 10)")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert "fedrand:rho=0.3, seed 1, diverged in round 2: the upload of client-03" in str(error)
+
+
+def test_the_caller_says_what_the_training_is_called(tmp_path: Path) -> None:
+    training = [["x"], ["y"], ["z"]]
+    with (
+        Executor(lambda: Bench(ToyLearner(), training, ["x", "y"])) as executor,
+        pytest.raises(Diverged, match=r"^fedavg:a=1,"),
+    ):
+        train(
+            sick("upload"), SCHEDULE, EXAM, folder=claim(tmp_path), executor=executor, say=print,
+            advance=lambda: None, name="fedavg:a=1",
+        )  # fmt: skip
+
+
+def test_a_learning_rate_that_is_too_high_end_to_end(capsys: Any, tmp_path: Path) -> None:
+    """Adam moves every weight by the rate in every step: 10 is finite for one round and overflows in the second."""
+    words = [*TINY, "--learning-rate", "10", "--out", str(tmp_path)]
+    first = refuse(capsys, words)
+    assert all(word in first for word in ("fedrand, seed 0", "round 1", "client-0", "--learning-rate (now 10)")), first
+    (folder,) = (tmp_path / "runs").iterdir()
+    left = contents(folder)
+    assert {"round-000.json", "round-000.safetensors"} <= left.keys()
+    assert not any(name.startswith("round-001") for name in left)
+    assert refuse(capsys, words) == first
+    assert contents(folder) == left
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, only: Any) -> None:
+    """PromptFL's uploads are NaN in round 1 for the clients of a cohort that `only` picks."""
+    whole = promptfl.PromptFL.update
+
+    def update(self: Any, server: Any, own: Any, client: Any) -> Update:
+        done = whole(self, server, own, client)
+        bad = torch.tensor([c.round == 1 and only(c) for c in client.clients])[:, None, None]
+        return Update({name: t.masked_fill(bad, float("nan")) for name, t in done.upload.items()}, done.private)
+
+    monkeypatch.setattr(promptfl.PromptFL, "update", update)
+
+
+def test_prompts_end_to_end(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, lambda c: c.client == 2)
+    words = [*PROMPTS, "--global-rate", "1e6", "--out", str(tmp_path)]
+    first = refuse(capsys, words)
+    wanted = ("promptfl", "seed 0", "round 1", "the upload of client-02", "--global-rate (now 1e+06)", "--epsilon")
+    assert all(word in first for word in wanted), first
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "round-000.safetensors" in contents(folder)
+    assert not any(name.startswith("round-001") for name in contents(folder))
+    assert refuse(capsys, words) == first
+
+
+def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The federation that the adversary simulates is well; its shadow models of client 1 are not."""
+    method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
+    bench = bench_of(world, method)
+    bank.simulate(bench, method, SCHEDULE, claim(tmp_path / "others"), seed=5, shadow=bank.SIMULATED, say=print)
+    others = Transcript(claim(tmp_path / "others"), bank.simulated_schedule(SCHEDULE, 5), method.model)
+    spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
+    folder = claim(tmp_path / "client-001")
+    with pytest.raises(
+        Diverged, match=r"shadow models of promptfl, seed 5, diverged in round 1: the upload of client-01"
+    ):
+        bank.train_shadows(bench, method, others, 1, folder, seed=5, shadows=4, until=SCHEDULE.rounds, say=print)
+    assert folder.names() == []
+
+
+def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
+    spoil(monkeypatch, lambda c: c.client == 0)
+    with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
+        bank.simulate(
+            bench_of(world, method), method, SCHEDULE, claim(tmp_path), seed=5, shadow=bank.SIMULATED, say=print
+        )

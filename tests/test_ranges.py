@@ -1,0 +1,60 @@
+"""Numbers that cannot be meant are refused at the door, field by field, in every dataclass of parameters; inside the ranges noise can be computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from attacks.settings import Adversary
+from fedaudit import plugins
+from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, calibrated_stds, nominal_std
+from fedaudit.privacy.settings import Privacy
+from trainers import lora, prompts
+
+KINDS = ("method", "attack", "audit")
+CLASSES = {f"{kind} {name}": p.params for kind in KINDS for name, p in plugins.plugins(kind).items()}
+CLASSES |= {"lora": lora.Settings, "prompts": prompts.Settings, "privacy": Privacy, "adversary": Adversary}
+FIELDS = [
+    pytest.param(cls, field, id=f"{name} {field.name}")
+    for name, cls in CLASSES.items()
+    for field in dataclasses.fields(cls)
+    if type(field.default) in (int, float)
+]
+ABSURD = (math.nan, math.inf, -math.inf, 1e300, -1e300, 10**23, -(10**23))
+MEANT = {("epsilon", math.inf), ("order", math.inf)}  # documented: none, and the Rényi order
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=str)
+@pytest.mark.parametrize(("cls", "field"), FIELDS)
+def test_absurd_numbers_are_refused_by_name(cls: type[Any], field: dataclasses.Field[Any], value: float) -> None:
+    if (field.name, value) in MEANT:
+        assert getattr(cls(**{field.name: value}), field.name) == value
+        return
+    with pytest.raises(ValueError, match=f"^{field.name} must .* not {value}".replace("+", r"\+")):
+        cls(**{field.name: value})
+
+
+CORNERS = [(epsilon, delta) for epsilon in (1e-6, 1e6) for delta in (1e-100, 1e-5, 0.5)]
+
+
+@pytest.mark.parametrize("rate", [1.0, pytest.param(0.02, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("epsilon", "delta"), CORNERS)
+def test_noise_is_finite_in_the_corners(epsilon: float, delta: float, rate: float) -> None:
+    """Within the ranges both ways to set the noise give a standard deviation that a float32 can hold."""
+    (ratio,) = calibrated_stds({"u": 1.0}, epsilon=epsilon, delta=delta, times=2, rate=rate).values()
+    for norm in (1e-6, 1e6):
+        Privacy(epsilon=epsilon, delta=delta, clip_norm=norm)
+        assert 1e-30 < ratio * norm < 1e30
+        assert 1e-30 < nominal_std(sensitivity=norm, steps=10**6, epsilon=epsilon, delta=delta) < 1e30
+
+
+@pytest.mark.parametrize("mu", [1e-9, 1e-3, 1.0, 1e3, 1e9])
+def test_what_noise_proves_is_a_number_in_the_corners(mu: float) -> None:
+    """A record that is sampled once in 50 times, in two steps: never more than without sampling, and nothing where delta allows for all of it."""
+    for delta in (1e-100, 1e-5, 0.5):
+        found = _sampled_epsilon([(mu, 2)], 0.02, delta)
+        assert 0 <= found <= (1 + 1e-6) * _gaussian_epsilon(math.sqrt(2) * mu, delta) < math.inf
+    assert found == 0 or mu > 1e3
