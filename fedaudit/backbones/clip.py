@@ -5,7 +5,6 @@ Which one is decided by `fedaudit.backbones.clipsource`; the embedded one is `sy
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,7 +58,7 @@ class FrozenCLIP:
         """Image features of records; they come from `cache`, which is filled first where it lacks them. `say` names damage."""
         if patches:
             self._check_patches()
-        digests = [hashlib.sha256(record.content).hexdigest() for record in records]
+        digests = [record.digest for record in records]
         row = {digest: i for i, digest in enumerate(dict.fromkeys(digests))}
         pictures = dict(zip(digests, records, strict=True))
         stored = clipimages.encode(
