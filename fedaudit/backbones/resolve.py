@@ -114,7 +114,8 @@ def _lacks(folder: Path, processor: bool) -> str:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return f"has a damaged {index.name}"
         if absent:
-            return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {absent[0]!r} first"
+            shown = absent[0] if absent[0].isprintable() else ascii(absent[0])
+            return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {shown} first"
     if not any(file.is_file() for file in folder.glob("*.safetensors")):
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""
         return f"lacks the weights (*.safetensors){pickled}"

@@ -67,7 +67,8 @@ class FrozenVLM(Reader):
             with stage("image embeddings", len(missing)) as advance:
                 for name in missing:
                     with self._readable():
-                        cache.write_tensors(name, packed(shards[name], self.see(shards[name])))
+                        seen = self.see(shards[name])
+                    cache.write_tensors(name, packed(shards[name], seen))
                     advance()
         in_memory = sum((cache.path / name).stat().st_size for name in shards) < IN_MEMORY
         return {
@@ -182,6 +183,8 @@ class FrozenVLM(Reader):
         last = len(encoded.ids) - 1
         _, inputs = self._inputs([encoded], [last + 1], left=False)
         cached, whole = self.model(**inputs).logits[0], self.whole(record, encoded.ids)
+        if not whole.isfinite().all():
+            raise self._refused("its logits are not finite: its weights hold NaN or infinities")
         if not self._same(cached, whole):
             raise self._uncacheable("with cached image embeddings its logits are others")
         _, inputs = self._inputs([encoded], [last], left=False)
