@@ -19,7 +19,7 @@ from fedaudit.backbones import clipimages
 from fedaudit.backbones.clipimages import ImageFeatures
 from fedaudit.backbones.clipsource import RANDOM_SEED, TOKENIZER, ClipSource
 from fedaudit.backbones.cliptext import ClassTexts, TextTower
-from fedaudit.backbones.files import first_line
+from fedaudit.backbones.files import on_one_line
 from fedaudit.errors import InputError
 from fedaudit.progress import Stage, unseen
 from fedaudit.store import Folder
@@ -164,7 +164,7 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
         raise
     except Exception as error:  # the user's files can raise anything
         kind = source.architecture or "a CLIP of open_clip"
-        raise InputError(f"{where}: cannot be loaded as {kind} ({first_line(error)})") from error
+        raise InputError(f"{where}: cannot be loaded as {kind} ({on_one_line(error)})") from error
     return clip
 
 

@@ -10,6 +10,7 @@ from fedaudit import inputs
 from fedaudit.errors import InputError
 
 CONFIGS = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")  # may name code
+SHOWN = 200  # characters of what a library says
 
 
 def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
@@ -29,7 +30,7 @@ def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
         except OSError as error:
             return f"holds {path.name}, which cannot be read ({error.strerror or error})"
         except ValueError as error:
-            return f"has a damaged {path.name} ({first_line(error)})"
+            return f"has a damaged {path.name} ({on_one_line(error)})"
     return ""
 
 
@@ -60,10 +61,11 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
             "this model in a file and give that as --backbone-code"
         )
     by = f" by {code}" if code else ""
-    return InputError(f"--backbone {path}: cannot be loaded{by} as {kind} ({first_line(error)})")
+    return InputError(f"--backbone {path}: cannot be loaded{by} as {kind} ({on_one_line(error)})")
 
 
-def first_line(error: BaseException) -> str:
-    """What an exception says, on one line."""
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return "".join(char if char.isprintable() else "?" for char in said) or type(error).__name__
+def on_one_line(error: BaseException) -> str:
+    """What an exception says, or its first words, without line breaks."""
+    said = " ".join(str(error).split())
+    short = said if len(said) <= SHOWN else f"{said[:SHOWN]}..."
+    return "".join(char if char.isprintable() else "?" for char in short) or type(error).__name__

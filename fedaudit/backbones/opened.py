@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedaudit.backbones.files import first_line
+from fedaudit.backbones.files import on_one_line
 from fedaudit.backbones.texts import check_length, positions
 from fedaudit.errors import InputError
 from fedaudit.tasks.base import IMAGE, Record
@@ -60,9 +60,10 @@ class Opened:
         placed = {} if self.device.type == "cpu" else {"device_map": {"": self.device}}  # no copy in the CPU's memory
         model, report = AutoModelForImageTextToText.from_pretrained(
             self.path, dtype=self.dtype, local_files_only=True, output_loading_info=True, trust_remote_code=False,
-            use_safetensors=True, **placed,
+            use_safetensors=True, ignore_mismatched_sizes=True, **placed,
         )  # fmt: skip
-        absent = sorted({str(key) for kind in ("missing_keys", "mismatched_keys") for key in report[kind]})
+        other = {str(key) for key, *_ in report["mismatched_keys"]}  # each with two sizes
+        absent = sorted({str(key) for key in report["missing_keys"]} | other)
         if absent:
             raise ValueError(
                 f"its weights lack {len(absent)} of the tensors that config.json describes, {absent[0]} first"
@@ -176,7 +177,7 @@ def user_class(file: Path, base: type[_Class]) -> type[_Class]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        reason = f"{type(error).__name__}: {on_one_line(error)}"
         raise InputError(f"--backbone-code {file}: cannot be imported ({reason})") from error
     found = getattr(module, "Backbone", None)
     if not (isinstance(found, type) and issubclass(found, base)):

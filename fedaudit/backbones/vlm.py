@@ -30,7 +30,7 @@ from fedaudit.backbones.encoded import (
 )
 from fedaudit.backbones.opened import CHUNK, DTYPES, user_class
 from fedaudit.backbones.reading import Reader
-from fedaudit.backbones.files import first_line, unloadable
+from fedaudit.backbones.files import on_one_line, unloadable
 from fedaudit.backbones.resolve import weights_hash
 from fedaudit.errors import InputError
 from fedaudit.progress import Stage, unseen
@@ -203,7 +203,7 @@ class FrozenVLM(Reader):
         except InputError:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {first_line(error)}"
+            reason = f"{type(error).__name__}: {on_one_line(error)}"
             raise self._refused(
                 f"this model cannot read a record ({reason}); one with its own code takes --backbone-code"
             ) from error
