@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import stat
+import struct
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # of pictures
+_DAMAGED = (  # what Pillow's readers raise
+    ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError, ValueError, struct.error,
+)  # fmt: skip
 GRAIN_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT)
 
 _recorded: ContextVar[set[Path] | None] = ContextVar("recorded", default=None)
@@ -59,10 +63,9 @@ def listed(folder: Path) -> list[Path]:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something of this name; where there is nothing, the nearest folder is noted in which it could appear."""
-    there = os.path.exists(path)  # False for a name that is none
-    note(path if there else next(one for one in path.parents if os.path.isdir(one)))
-    return there
+    """Whether something has this name, be it a broken link; where nothing is, the nearest folder is noted in which it could appear."""
+    note(path if os.path.exists(path) else next(one for one in path.parents if os.path.isdir(one)))
+    return os.path.lexists(path)  # False for a name that is none
 
 
 def is_dir(path: Path) -> bool:
@@ -90,7 +93,7 @@ def picture(source: Path | bytes) -> Iterator[Image]:
             raise OSError(errno.EINVAL, f"more than {Image.MAX_IMAGE_PIXELS:,} pixels") from error
         except _Unusual as error:
             raise OSError(errno.EINVAL, str(error)) from error
-        except Exception as error:  # Pillow's readers raise anything on damaged files
+        except _DAMAGED as error:
             raise OSError(errno.EINVAL, f"damaged? {', '.join(FORMATS)} are read") from error
 
 

@@ -15,7 +15,6 @@ from scipy.io import savemat
 from tests.bad_data import DEEP, HALF, LONG, Bad, _overwritten, edited
 from tests.bad_pictures import DAMAGES, replaced
 from tests.minidata import picture, write
-from tests.miniimages import python2_pickle
 
 SPLIT = "food-101/split_zhou_Food101.json"
 
@@ -134,10 +133,17 @@ LISTS: list[tuple[str, str, str, bytes]] = [
 ]
 
 
+NAMED = {
+    "an empty list": "oxford_pets",
+    "no foods": "food101",
+    "a pet without a breed": "images/x.jpg",
+    "a food is half a character": "food-101",
+}
+
+
 def _lists() -> Iterator[Bad]:
     for name, data_set, file, content in LISTS:
-        shown = "oxford_pets" if name == "an empty list" else "food101" if name == "no foods" else file
-        yield Bad(name, data_set, functools.partial(_overwritten, file, content), shown)
+        yield Bad(name, data_set, functools.partial(_overwritten, file, content), NAMED.get(name, file))
     for file, data_set in {
         "oxford-iiit-pet/annotations/trainval.txt": "oxford_pets", "flowers-102/setid.mat": "oxford_flowers",
         "cifar-10-batches-py/data_batch_1": "cifar10", "food-101/meta/test.json": "food101",
@@ -203,4 +209,3 @@ def _batches() -> Iterator[Bad]:
 
 
 BAD = [*_split_file(), *_folders(), *_lists(), *_matrices(), *_batches()]
-assert python2_pickle

@@ -539,7 +539,7 @@ def test_building_a_federation_decodes_one_picture_of_each_class(data, name, coo
     from PIL import ImageFile
 
     decoded, original = set(), ImageFile.ImageFile.load
-    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: decoded.add(self.filename) or original(self))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: decoded.add(self.fp.name) or original(self))
     federation = _images(name, data[name, coop][0])
     kinds = {os.path.basename(os.path.dirname(file)) for file in decoded}
     if name.startswith("cifar"):
@@ -613,7 +613,7 @@ def test_damaged_pictures_are_named_when_they_are_read_and_one_of_each_class_is_
     with pytest.raises(InputError, match=f"record {bad.id}: {last} is no readable image"):
         _ = bad.image
     first.write_bytes(b"")
-    with pytest.raises(InputError, match=rf"{first} is no readable image \(damaged\?\)"):
+    with pytest.raises(InputError, match=rf"{first} is no readable image \(damaged\?"):
         _images(name, tmp_path)
 
 
@@ -674,7 +674,7 @@ def test_split_files_that_are_damaged(data, tmp_path, change, complaint):
         ("ucf101", "ucfTrainTestlist/testlist01.txt", b"x.avi\n", "line 1: 'x.avi' must have 2 parts"),
         ("food101", "meta/train.json", b"[]", "must hold one JSON object, not list"),
         ("food101", "meta/train.json", b'{"waffles": 3}', "'waffles' must hold a list, not 3"),
-        ("oxford_flowers", "setid.mat", None, r"is no readable MATLAB file with trnid, valid, tstid"),
+        ("oxford_flowers", "setid.mat", None, r"cannot be read \(No such file"),
         ("oxford_flowers", "imagelabels.mat", b"no matrix", r"is no readable MATLAB file with labels"),
         ("cifar10", "data_batch_3", None, r"cannot be read \(No such file .*unpack CIFAR's Python version again"),
         ("cifar10", "data_batch_3", b"", r"is no batch of CIFAR's Python version \(data, labels\)"),

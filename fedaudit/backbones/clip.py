@@ -5,7 +5,6 @@ Which one is decided by `fedaudit.backbones.clipsource`; the embedded one is `sy
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from fedaudit.backbones import clipimages
 from fedaudit.backbones.clipimages import ImageFeatures
 from fedaudit.backbones.clipsource import RANDOM_SEED, TOKENIZER, ClipSource
 from fedaudit.backbones.cliptext import ClassTexts, TextTower
+from fedaudit.backbones.files import on_one_line
 from fedaudit.errors import InputError
 from fedaudit.progress import Stage, unseen
 from fedaudit.store import Folder
@@ -59,7 +59,7 @@ class FrozenCLIP:
         """Image features of records; they come from `cache`, which is filled first where it lacks them. `say` names damage."""
         if patches:
             self._check_patches()
-        digests = [hashlib.sha256(record.content).hexdigest() for record in records]
+        digests = [record.digest for record in records]
         row = {digest: i for i, digest in enumerate(dict.fromkeys(digests))}
         pictures = dict(zip(digests, records, strict=True))
         stored = clipimages.encode(
@@ -127,6 +127,9 @@ class FrozenCLIP:
     @torch.no_grad()
     def _check(self) -> int:
         """E, the size of a feature; InputError unless class features equal those of open_clip on two hard prompts."""
+        from PIL import Image
+
+        self._prepare(Image.new("RGB", (2, 2)))  # what it is configured with may be no numbers
         tower = self._tower
         plain = [i for i in range(tower.end) if i != tower.start][-3:]
         if len(plain) < 3 or self.context_length < 6:
@@ -136,6 +139,8 @@ class FrozenCLIP:
         prompts = [[tower.start, *plain[:2], *suffix] for suffix in suffixes]
         ids = torch.tensor([p + [0] * (self.context_length - len(p)) for p in prompts], device=self.device)
         theirs = self.model.encode_text(ids, normalize=True)
+        if not theirs.isfinite().all():
+            raise InputError(f"--backbone {self.name}: its features are not finite: its weights hold NaN or infinities")
         if not (ours - theirs).abs().max() <= TOLERANCE:
             raise InputError(
                 f"--backbone {self.name}: its class features computed token by token are not open_clip's, so that prompts cannot be learned; "
@@ -154,11 +159,19 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
         with _unheard():
             model = _open(source).to(device).eval().requires_grad_(False)
             encode, unknown = _tokenizer(source)
+            clip = _wrapped(where, source, model, encode, unknown, device)
+    except InputError:
+        raise
     except Exception as error:  # the user's files can raise anything
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(
-            f"{where}: cannot be loaded as {source.architecture or 'a CLIP of open_clip'} ({reason})"
-        ) from error
+        kind = source.architecture or "a CLIP of open_clip"
+        raise InputError(f"{where}: cannot be loaded as {kind} ({on_one_line(error)})") from error
+    return clip
+
+
+def _wrapped(
+    where: str, source: ClipSource, model: Any, encode: Callable[[str], list[int]], unknown: int | None, device: str
+) -> FrozenCLIP:
+    """The model with its text tower. InputError if the tokenizer does not fit it."""
     if len(ids := encode("")) != 2 or ids[0] >= ids[1]:
         raise InputError(
             f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, not {ids}"

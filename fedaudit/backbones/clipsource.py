@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedaudit import inputs
+from fedaudit.backbones.files import damage, read_json
 from fedaudit.backbones.resolve import hub_cache
 from fedaudit.errors import InputError, nearest
 
@@ -57,13 +59,13 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
     Weights are a file, a tag of open_clip whose file lies in the local Hugging Face cache, or "random". InputError names what is
     missing, or why prompts cannot be learned with this text encoder.
     """
-    folder = EMBEDDED_CLIP.get(backbone) or Path(backbone).expanduser()
-    if backbone in EMBEDDED_CLIP or (folder / CONFIG).is_file():
+    folder = EMBEDDED_CLIP.get(backbone) or Path(os.path.expanduser(backbone))
+    if backbone in EMBEDDED_CLIP or os.path.isfile(folder / CONFIG):
         return _from_folder(backbone, folder, weights)
     known = _architectures()
     if backbone in known:
         return _from_architecture(backbone, known[backbone], weights)
-    if folder.is_dir():
+    if os.path.isdir(folder):
         raise InputError(
             f"--backbone {backbone}: {folder.absolute()} is no CLIP in open_clip's format: it lacks {CONFIG}"
         )
@@ -82,6 +84,8 @@ def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
     absent = [name for name in (CONFIG, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if absent:
         raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}")
+    if wrong := damage(folder, frozenset((CONFIG, WEIGHTS, TOKENIZER))):
+        raise InputError(f"{flag}: {folder.absolute()} {wrong}")
     config = _json(flag, folder / CONFIG)
     if not isinstance(config.get("model_cfg"), dict):
         raise InputError(f"{flag}: {folder / CONFIG} holds no model_cfg")
@@ -93,9 +97,9 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
     _check_text(f"--backbone {name}", _json(f"--backbone {name}", config))
     if weights == RANDOM:
         return ClipSource(f"{name} ({RANDOM})", name, None, None)
-    file = Path(weights).expanduser()
+    file = Path(os.path.expanduser(weights))
     if file.suffix in _FILES or len(file.parts) > 1:
-        if not file.is_file() or file.suffix not in _FILES:
+        if not os.path.isfile(file) or file.suffix not in _FILES:
             raise InputError(
                 f"--weights {weights}: there is no file {file.absolute()} that ends in {', '.join(_FILES)}"
             )
@@ -130,7 +134,7 @@ def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
     if main.is_file():
-        snapshots.sort(key=lambda folder: folder.name != main.read_text().strip())
+        snapshots.sort(key=lambda folder: folder.name != main.read_text(errors="replace").strip())
     found = next((folder / file for folder in snapshots for file in files if (folder / file).is_file()), None)
     if found is None:
         raise InputError(
@@ -144,6 +148,8 @@ def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
 def _check_text(flag: str, config: Mapping[str, Any]) -> None:
     """InputError unless prompts can be put before class names here: a causal encoder whose feature is read at the end token."""
     text = config.get("text_cfg") or {}
+    if not isinstance(text, dict):
+        raise InputError(f"{flag}: its text_cfg must be an object, not {str(text)[:40]!r}")
     reasons = {
         "comes from Hugging Face, and only open_clip's own are read": bool(text.get("hf_model_name")),
         "reads the text in both directions, and prompts are learned for a causal one": bool(text.get("no_causal_mask")),
@@ -175,8 +181,8 @@ def _architectures() -> dict[str, Path]:
 
 def _json(flag: str, file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_bytes())
-    except ValueError:
+        found = read_json(file)
+    except (OSError, ValueError):
         found = None
     if not isinstance(found, dict):
         raise InputError(f"{flag}: {file} is damaged")
@@ -184,11 +190,7 @@ def _json(flag: str, file: Path) -> dict[str, Any]:
 
 
 def _sha256(file: Path) -> bytes:
-    stat = file.stat()
-    return _digest(file, stat.st_mtime_ns, stat.st_size)
-
-
-@functools.cache
-def _digest(file: Path, changed: int, size: int) -> bytes:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").digest()
+    try:
+        return bytes.fromhex(inputs.sha256(file))
+    except OSError as error:
+        raise InputError(f"--backbone: {file} cannot be read ({error.strerror or error})") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fedaudit.backbones.files import on_one_line
+from fedaudit.backbones.texts import check_length, positions
 from fedaudit.errors import InputError
 from fedaudit.tasks.base import IMAGE, Record
 
@@ -34,6 +37,7 @@ class Opened:
         if self.tokenizer.pad_token_id is None:  # any will do: the mask says what is padding
             self.tokenizer.pad_token = self.tokenizer.convert_ids_to_tokens(self._stops[0])
         self.image_token = self.find_image_token()
+        self._positions = positions(self.model.config)
         self._forward = inspect.signature(self.model.forward).parameters
         self.keeps_logits = "logits_to_keep" in self._forward
         # PaliGemma reads what has type 0 in both directions; the types of all other models say where images are
@@ -55,14 +59,16 @@ class Opened:
 
         placed = {} if self.device.type == "cpu" else {"device_map": {"": self.device}}  # no copy in the CPU's memory
         model, report = AutoModelForImageTextToText.from_pretrained(
-            self.path, dtype=self.dtype, local_files_only=True, output_loading_info=True, **placed
-        )
-        absent = sorted({str(key) for kind in ("missing_keys", "mismatched_keys") for key in report[kind]})
+            self.path, dtype=self.dtype, local_files_only=True, output_loading_info=True, trust_remote_code=False,
+            use_safetensors=True, ignore_mismatched_sizes=True, **placed,
+        )  # fmt: skip
+        other = {str(key) for key, *_ in report["mismatched_keys"]}  # each with two sizes
+        absent = sorted({str(key) for key in report["missing_keys"]} | other)
         if absent:
             raise ValueError(
                 f"its weights lack {len(absent)} of the tensors that config.json describes, {absent[0]} first"
             )
-        return model, AutoProcessor.from_pretrained(self.path, local_files_only=True)
+        return model, AutoProcessor.from_pretrained(self.path, local_files_only=True, trust_remote_code=False)
 
     def language_model(self) -> nn.Module:
         """The language model's transformer inside `self.model`, which is called with `inputs_embeds`."""
@@ -130,8 +136,15 @@ class Opened:
         # a tokenizer that marks the start of what it is given (SentencePiece) would do so again in the middle
         found = joined[len(start) :] if start and joined[: len(start)] == start else self._ids(text)
         if self.image_token in found:
-            raise InputError(f"record {record.id}: its text holds the model's image token")
+            raise InputError(f"{record.called}: its text holds the model's image token")
+        known = len(self.model.get_input_embeddings().weight)
+        if max(found, default=0) >= known:
+            raise self._refused(f"its tokenizer has a token {max(found)}, and its language model knows {known} tokens")
         return torch.tensor(found, dtype=torch.int64)
+
+    def _check_length(self, record: Record, prompt: int) -> None:
+        """InputError if prompt tokens, text and end are more than the model's positions."""
+        check_length(record, prompt + len(self._text(record)) + 1, self._positions, self.path)
 
     def _ids(self, text: str) -> list[int]:
         found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -155,7 +168,7 @@ class Opened:
 
 def user_class(file: Path, base: type[_Class]) -> type[_Class]:
     """The class `Backbone` of the user's file. InputError if there is none."""
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise InputError(f"--backbone-code {file}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"backbone_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -163,8 +176,9 @@ def user_class(file: Path, base: type[_Class]) -> type[_Class]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"--backbone-code {file}: cannot be imported ({type(error).__name__}: {error})") from error
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {on_one_line(error)}"
+        raise InputError(f"--backbone-code {file}: cannot be imported ({reason})") from error
     found = getattr(module, "Backbone", None)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise InputError(f"--backbone-code {file}: defines no class Backbone that is a {base.__name__}")

@@ -21,6 +21,8 @@ class Reader(Opened):
     def see(self, records: Sequence[Record]) -> list[Seen]:
         """Prompts and pictures of a few records after the frozen parts, in one vision pass."""
         given = self._processed(records)
+        for record, mask in zip(records, given["attention_mask"], strict=True):
+            self._check_length(record, int(mask.sum()))  # before the vision pass
         embeddings, positions = self._reached(given)
         found = []
         for i, mask in enumerate(given["attention_mask"].bool().cpu()):
@@ -29,7 +31,7 @@ class Reader(Opened):
             if positions is not None and positions.ndim == 3:  # one that is arange comes about by itself
                 extra[POSITIONS] = positions[:, i].cpu()[:, mask].clone()
             if not (ids == self.image_token).any():
-                raise InputError(f"record {records[i].id}: the model's processor puts no image tokens into its prompt")
+                raise InputError(f"{records[i].called}: the model's processor puts no image tokens into its prompt")
             features = embeddings[i].cpu()[mask][ids == self.image_token].clone()
             found.append(Seen(ids, features, extra))
         return found

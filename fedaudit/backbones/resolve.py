@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
 import os
 import re
 from pathlib import Path
 
+from fedaudit import inputs
+from fedaudit.backbones.files import damage, read_json
 from fedaudit.errors import InputError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -22,10 +22,10 @@ def resolve(text: str, *, processor: bool = True) -> Path:
 
     `processor` says whether image processor and tokenizer must lie beside the weights. InputError names what is missing.
     """
-    folder = Path(text).expanduser()
+    folder = Path(os.path.expanduser(text))
     if not text.strip():
         raise InputError("--backbone is empty; it takes a model folder or an id such as llava-hf/llava-1.5-7b-hf")
-    if not folder.exists():
+    if not os.path.exists(folder):  # False for a name that is none
         folder = _cached(text, folder)
     _check(text, folder, processor)
     return folder
@@ -48,9 +48,11 @@ def display_name(path: Path) -> str:
     return place.name
 
 
-@functools.cache
 def weights_hash(path: Path) -> str:
-    """SHA-256 over names and contents of a model folder's weights and configuration, wherever the folder lies."""
+    """SHA-256 over names and contents of a model folder's weights and configuration, wherever the folder lies.
+
+    InputError names a file that cannot be read.
+    """
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.safetensors"), *path.glob("*.json")]):
         if file.name != "training.json":  # how it was made does not change what it is
@@ -62,8 +64,10 @@ def _sha256(file: Path) -> bytes:
     blob = file.resolve().name
     if file.is_symlink() and _BLOB.fullmatch(blob):
         return bytes.fromhex(blob)
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").digest()
+    try:
+        return bytes.fromhex(inputs.sha256(file))
+    except OSError as error:
+        raise InputError(f"--backbone: {file} cannot be read ({error.strerror or error})") from error
 
 
 def _cached(text: str, folder: Path) -> Path:
@@ -73,7 +77,7 @@ def _cached(text: str, folder: Path) -> Path:
     place = hub_cache() / f"models--{text.replace('/', '--')}"
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
-    found = place / "snapshots" / main.read_text().strip() if main.is_file() else None
+    found = place / "snapshots" / main.read_text(errors="replace").strip() if main.is_file() else None
     if found is None and len(snapshots) == 1:
         found = snapshots[0]
     if found is None or not found.is_dir():
@@ -105,12 +109,13 @@ def _lacks(folder: Path, processor: bool) -> str:
         return "is no model folder: it lacks config.json"
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
-            listed = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            listed = sorted(set(read_json(index)["weight_map"].values()))
+            absent = [name for name in listed if Path(name).name != name or not os.path.isfile(folder / name)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return f"has a damaged {index.name}"
-        absent = [name for name in listed if not (folder / name).is_file()]
         if absent:
-            return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {absent[0]} first"
+            shown = absent[0] if absent[0].isprintable() else ascii(absent[0])
+            return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {shown} first"
     if not any(file.is_file() for file in folder.glob("*.safetensors")):
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""
         return f"lacks the weights (*.safetensors){pickled}"
@@ -118,4 +123,6 @@ def _lacks(folder: Path, processor: bool) -> str:
         return f"lacks the image processor ({' or '.join(_PROCESSOR)})"
     if processor and not any((folder / name).is_file() for name in _TOKENIZER):
         return "lacks the tokenizer (tokenizer.json or tokenizer.model)"
-    return ""
+    if (folder / "adapter_config.json").exists():
+        return "holds adapters (adapter_config.json) where a whole model is needed; merge them into it"
+    return damage(folder)

@@ -6,7 +6,7 @@ on one record refuses the others. The embedded model is `fedaudit.backbones.EMBE
 
 from __future__ import annotations
 
-import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedaudit import inputs
 from fedaudit.backbones.encoded import (
     IGNORE,
     POSITIONS,
@@ -29,6 +30,7 @@ from fedaudit.backbones.encoded import (
 )
 from fedaudit.backbones.opened import CHUNK, DTYPES, user_class
 from fedaudit.backbones.reading import Reader
+from fedaudit.backbones.files import on_one_line, unloadable
 from fedaudit.backbones.resolve import weights_hash
 from fedaudit.errors import InputError
 from fedaudit.progress import Stage, unseen
@@ -64,7 +66,9 @@ class FrozenVLM(Reader):
                 self._check(records[0])
             with stage("image embeddings", len(missing)) as advance:
                 for name in missing:
-                    cache.write_tensors(name, packed(shards[name], self.see(shards[name])))
+                    with self._readable():
+                        seen = self.see(shards[name])
+                    cache.write_tensors(name, packed(shards[name], seen))
                     advance()
         in_memory = sum((cache.path / name).stat().st_size for name in shards) < IN_MEMORY
         return {
@@ -144,6 +148,7 @@ class FrozenVLM(Reader):
 
     def _encoded(self, record: Record, seen: Seen, source: Tensor | Stored) -> Encoded:
         tail = torch.cat([self._text(record), torch.tensor([self._stops[0]])])
+        self._check_length(record, len(seen.ids))
         places = torch.nonzero(seen.ids == self.image_token).flatten()
         image = slice(int(places[0]), int(places[-1]) + 1)
         extra = {name: extended(name, values, len(tail), self.text_type) for name, values in seen.extra.items()}
@@ -166,7 +171,7 @@ class FrozenVLM(Reader):
             {
                 "backbone": [weights_hash(self.path), self.code, str(self.dtype), self.device.type],
                 "versions": [torch.__version__, transformers.__version__],
-                "records": [[r.id, r.prompt, hashlib.sha256(r.content).hexdigest()] for r in records],
+                "records": [[r.id, r.prompt, r.digest] for r in records],
             }
         )
 
@@ -178,6 +183,8 @@ class FrozenVLM(Reader):
         last = len(encoded.ids) - 1
         _, inputs = self._inputs([encoded], [last + 1], left=False)
         cached, whole = self.model(**inputs).logits[0], self.whole(record, encoded.ids)
+        if not whole.isfinite().all():
+            raise self._refused("its logits are not finite: its weights hold NaN or infinities")
         if not self._same(cached, whole):
             raise self._uncacheable("with cached image embeddings its logits are others")
         _, inputs = self._inputs([encoded], [last], left=False)
@@ -196,7 +203,7 @@ class FrozenVLM(Reader):
         except InputError:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            reason = f"{type(error).__name__}: {on_one_line(error)}"
             raise self._refused(
                 f"this model cannot read a record ({reason}); one with its own code takes --backbone-code"
             ) from error
@@ -215,15 +222,11 @@ def load(path: Path, device: str = "cpu", dtype: str = "float32", code: str = ""
         raise InputError(f"--dtype {dtype} is not valid; valid are {', '.join(DTYPES)}")
     kind = FrozenVLM
     if code:
-        kind = user_class(file := Path(code).expanduser(), FrozenVLM)
-        kind.code = hashlib.sha256(file.read_bytes()).hexdigest()
+        kind = user_class(file := Path(os.path.expanduser(code)), FrozenVLM)
+        kind.code = inputs.sha256(file)
     try:
         return kind(path, device, dtype)
     except InputError:
         raise
     except Exception as error:  # the model's files and the user's code can raise anything
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        by = f" by {code}" if code else ""
-        raise InputError(
-            f"--backbone {path}: cannot be loaded{by} as an image-text-to-text model ({reason})"
-        ) from error
+        raise unloadable(path, error, "an image-text-to-text model", code) from error

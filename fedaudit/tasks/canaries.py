@@ -8,7 +8,6 @@ one-run theorem asks for (`audits.onerun`). Source: Steinke, Nasr and Jagielski,
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,7 +78,7 @@ def _choose(federation: Federation, n: int, seed: int) -> list[NDArray[np.int64]
 
 def _alone(federation: Federation) -> list[NDArray[np.int64]]:
     """Each client's candidates whose picture no other record shows: another could be trained on although the canary is left out."""
-    digests = {name: hashlib.sha256(record.content).digest() for name, record in federation.records.items()}
+    digests = {name: record.digest for name, record in federation.records.items()}
     shown = Counter(digests.values())
     return [np.flatnonzero([shown[digests[r.id]] == 1 for r in client.records]) for client in federation.clients]
 

@@ -8,21 +8,21 @@ and sources: docs/images.md.
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
 from fedaudit.tasks.labelled import Labelled, Picture
-from fedaudit.tasks.local import need, read_json
+from fedaudit.tasks.local import below, need, one_line, read_json, shown
 
 Rows = list[tuple[Picture, str]]  # pictures with the class as the files name it
 TEST_SHARE = 0.3  # where a data set has no test list; CoOp's share
@@ -61,11 +61,13 @@ def load(name: str, root: Path, rng: np.random.Generator) -> Labelled:
     """The data set `name` below `root`, or in `root` itself. InputError for whatever is missing or unreadable."""
     kind = IMAGE_SETS[name]
     base = _base(name, kind, root)
-    splits = sorted(base.glob("split_zhou_*.json"))
-    train, test = _coop(splits[0], base / kind.images) if splits else kind.read(base, rng)
-    _check_files([*train, *test], base)
+    with _unpacked(name, base):
+        splits = [one for one in inputs.listed(base) if one.match("split_zhou_*.json")]
+        train, test = _coop(splits[0], base / kind.images) if splits else kind.read(base, rng)
+        _check_files([*train, *test], base)
     names = {raw: kind.renamed.get(raw, raw).replace("_", " ").strip() for _, raw in (*train, *test)}
     classes = tuple(sorted(set(names.values())))
+    _check_names(names, base)
     place = {raw: classes.index(said) for raw, said in names.items()}
     labels = [np.array([place[raw] for _, raw in rows], np.int64) for rows in (train, test)]
     pictures = [[picture for picture, _ in rows] for rows in (train, test)]
@@ -75,10 +77,32 @@ def load(name: str, root: Path, rng: np.random.Generator) -> Labelled:
     return found
 
 
+@contextmanager
+def _unpacked(name: str, base: Path) -> Iterator[None]:
+    """InputError for a folder that cannot be listed: it is a file, or a link that leads nowhere."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or base
+        raise InputError(f"{name}: {place} cannot be listed ({error.strerror}); unpack the data set again") from error
+
+
+def _check_names(names: Mapping[str, str], base: Path) -> None:
+    """Classes have names of their own that a prompt can hold, and there are two of them."""
+    known: dict[str, str] = {}
+    for raw, said in names.items():
+        if not one_line(said):
+            raise InputError(f"{base}: a class must have a name on one line, not {shown(raw)}")
+        if known.setdefault(said, raw) != raw:
+            raise InputError(f"{base}: the classes {known[said]!r} and {raw!r} are both {said!r} in prompts; rename one")
+    if len(known) == 1:
+        raise InputError(f"{base}: there is one class, {next(iter(known))!r}; to tell classes apart takes two")
+
+
 def _base(name: str, kind: ImageSet, root: Path) -> Path:
     places = [*(root / folder for folder in kind.folders), root]
     for base in places:
-        if (base / kind.images).exists():
+        if inputs.exists(base / kind.images):
             return base
     looked = ", ".join(str(base / kind.images) for base in places)
     raise InputError(f"--data-root {root}: {name} is not there (looked for {looked}); get it from {kind.origin}")
@@ -90,16 +114,22 @@ def _coop(path: Path, images: Path) -> tuple[Rows, Rows]:
     rows: list[Rows] = []
     for split in ("train", "test"):
         items = need(content, split, path, list)
-        bad = next((item for item in items if not isinstance(item, list) or len(item) != 3), None)
-        if bad is not None or not items:
-            raise InputError(f"{path}: {split!r} must list [picture, label, class name], not {str(bad or items)[:60]}")
-        rows.append([(images / str(picture), str(said)) for picture, _, said in items])
+        bad = [item for item in items if not _is_row(item)]
+        if bad or not items:
+            raise InputError(
+                f"{path}: {split!r} must list [picture, label, class name], not {shown(bad[0] if bad else items)}"
+            )
+        rows.append([(below(images, picture, path), said) for picture, _, said in items])
         pairs = {(str(label), str(said)) for _, label, said in items}
         if len(pairs) != len({label for label, _ in pairs}) or len(pairs) != len({said for _, said in pairs}):
             raise InputError(
                 f"{path}: in {split!r} a label has two class names or a name two labels; download it again"
             )
     return rows[0], rows[1]
+
+
+def _is_row(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 3 and isinstance(item[1], int | str) and one_line(item[2])
 
 
 def _check_files(rows: Rows, base: Path) -> None:
@@ -109,7 +139,7 @@ def _check_files(rows: Rows, base: Path) -> None:
         if isinstance(picture, Path):
             parent = picture.parent
             if parent not in there:
-                there[parent] = set(os.listdir(parent)) if parent.is_dir() else set()
+                there[parent] = {one.name for one in parent.iterdir()} if parent.is_dir() else set()
             if picture.name not in there[parent]:
                 raise InputError(f"{picture}: no such file, but the lists of {base} name it; unpack the images again")
 
@@ -118,16 +148,16 @@ def _check_readable(picture: Picture) -> None:
     """Decode one picture. The others are named when they are read."""
     if isinstance(picture, Path):
         try:
-            with Image.open(picture) as opened:
+            with inputs.picture(picture) as opened:
                 opened.load()
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise InputError(f"{picture} is no readable image (damaged?)") from error
+        except OSError as error:
+            raise InputError(f"{picture} is no readable image ({error.strerror or error})") from error
 
 
 def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[list[str]]:
     """The lines of a text file in their fields, of which there are `least` at least; blank ones are skipped."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = inputs.read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
     for number, line in enumerate(lines, 1):
@@ -135,6 +165,8 @@ def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[lis
         if line.strip():
             if len(fields) < least:
                 raise InputError(f"{path}, line {number}: {line[:60]!r} must have {least} parts; unpack it again")
+            if not all(field.strip() for field in fields):
+                raise InputError(f"{path}, line {number}: {line[:60]!r} has an empty part; unpack it again")
             yield fields
 
 
@@ -142,8 +174,8 @@ def _class_folders(images: Path, rng: np.random.Generator, skip: Collection[str]
     """A folder per class without a test list: three tenths of each class, drawn at random, are for testing."""
     train: Rows = []
     test: Rows = []
-    for folder in sorted(one for one in images.iterdir() if one.is_dir() and one.name not in skip):
-        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+    for folder in (one for one in inputs.listed(images) if one.name not in skip and not one.is_file()):
+        files = [file for file in inputs.listed(folder) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
         if not files:
             raise InputError(f"{folder} holds no images ({', '.join(SUFFIXES)}); unpack the data set again")
         order = [(files[i], folder.name) for i in rng.permutation(len(files))]
@@ -166,8 +198,9 @@ def _eurosat(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 def _oxford_pets(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     def rows(split: str) -> Rows:
-        names = (parts[0] for parts in _lines(base / "annotations" / f"{split}.txt", 4))
-        return [(base / "images" / f"{name}.jpg", name.rpartition("_")[0].lower()) for name in names]
+        path = base / "annotations" / f"{split}.txt"
+        names = (parts[0] for parts in _lines(path, 4))
+        return [(below(base / "images", f"{name}.jpg", path), name.rpartition("_")[0].lower()) for name in names]
 
     return rows("trainval"), rows("test")
 
@@ -193,10 +226,17 @@ def _matrices(path: Path, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
     from scipy.io.matlab import MatReadError
 
     try:
-        found = loadmat(path)
-        return {key: found[key].ravel().astype(np.int64) for key in keys}
-    except (OSError, ValueError, KeyError, TypeError, MatReadError) as error:
+        with inputs.opened(path) as file:
+            found = loadmat(file)
+        numbers = {key: np.asarray(found[key]).ravel() for key in keys}
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}); download it again") from error
+    except Exception as error:  # its reader raises anything on damaged files
         raise InputError(f"{path} is no readable MATLAB file with {', '.join(keys)}; download it again") from error
+    for key, values in numbers.items():
+        if values.dtype.kind not in "iuf" or not np.array_equal(values, np.clip(np.nan_to_num(values), 0, 2**31) // 1):
+            raise InputError(f"{path}: {key} must hold whole numbers from 0 on; download it again")
+    return {key: values.astype(np.int64) for key, values in numbers.items()}
 
 
 def _food101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
@@ -206,7 +246,9 @@ def _food101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
         if not isinstance(content, dict):
             raise InputError(f"{path} must hold one JSON object, not {type(content).__name__}")
         listed = {name: need(content, name, path, list) for name in content}
-        return [(base / "images" / f"{file}.jpg", name) for name, files in listed.items() for file in files]
+        if bad := [file for files in listed.values() for file in files if not isinstance(file, str)]:
+            raise InputError(f"{path}: its lists must hold pictures by name, not {shown(bad[0])}")
+        return [(below(base / "images", f"{file}.jpg", path), name) for name, files in listed.items() for file in files]
 
     return rows("train"), rows("test")
 
@@ -215,8 +257,12 @@ def _dtd(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """The first of its ten partitions."""
 
     def rows(*splits: str) -> Rows:
-        files = [parts for split in splits for parts in _lines(base / "labels" / f"{split}1.txt", 2, "/")]
-        return [(base / "images" / name / file.strip(), name) for name, file in files]
+        lists = [base / "labels" / f"{split}1.txt" for split in splits]
+        return [
+            (below(base / "images", f"{name}/{file.strip()}", path), name)
+            for path in lists
+            for name, file in _lines(path, 2, "/")
+        ]
 
     return rows("train", "val"), rows("test")
 
@@ -225,8 +271,8 @@ def _fgvc_aircraft(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """By variant: 100 classes."""
 
     def rows(split: str) -> Rows:
-        files = _lines(base / f"images_variant_{split}.txt", 2, " ")
-        return [(base / "images" / f"{number}.jpg", name.strip()) for number, name in files]
+        path = base / f"images_variant_{split}.txt"
+        return [(below(base / "images", f"{n}.jpg", path), name.strip()) for n, name in _lines(path, 2, " ")]
 
     return rows("trainval"), rows("test")
 
@@ -235,23 +281,24 @@ def _ucf101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """The first of its three splits; the frames' folders are CoOp's, Apply_Eye_Makeup for ApplyEyeMakeup."""
 
     def rows(split: str) -> Rows:
-        found: Rows = []
-        for action, video in _lines(base / "ucfTrainTestlist" / f"{split}list01.txt", 2, "/"):
+        path, found = base / "ucfTrainTestlist" / f"{split}list01.txt", Rows()
+        for action, video in _lines(path, 2, "/"):
             name = "_".join(re.findall("[A-Z][^A-Z]*", action))
-            found.append((base / "UCF-101-midframes" / name / f"{video.partition('.avi')[0]}.jpg", name))
+            frame = below(base / "UCF-101-midframes", f"{name}/{video.partition('.avi')[0]}.jpg", path)
+            found.append((frame, name))
         return found
 
     return rows("train"), rows("test")
 
 
 def _cifar10(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    names = _unpickled(base / "batches.meta", ("label_names",))["label_names"]
+    names = _cifar_names(base / "batches.meta", "label_names")
     train = [base / f"data_batch_{i}" for i in range(1, 6)]
     return _cifar(train, "labels", names), _cifar([base / "test_batch"], "labels", names)
 
 
 def _cifar100(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    names = _unpickled(base / "meta", ("fine_label_names",))["fine_label_names"]
+    names = _cifar_names(base / "meta", "fine_label_names")
     return _cifar([base / "train"], "fine_labels", names), _cifar([base / "test"], "fine_labels", names)
 
 
@@ -261,12 +308,22 @@ def _cifar(files: Sequence[Path], key: str, names: Sequence[str]) -> Rows:
     for file in files:
         batch = _unpickled(file, ("data", key))
         try:
-            planes = np.asarray(batch["data"], np.uint8).reshape(-1, 3, 32, 32)
-            pixels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-            rows += [(picture, names[label]) for picture, label in zip(pixels, batch[key], strict=True)]
+            planes, labels = np.asarray(batch["data"]), np.asarray(batch[key])
+            if planes.dtype != np.uint8 or labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
+                raise ValueError("they must be bytes, and numbers from 0 on")
+            pixels = np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+            rows += [(picture, names[label]) for picture, label in zip(pixels, labels.tolist(), strict=True)]
         except (ValueError, TypeError, IndexError) as error:
             raise InputError(f"{file}: its pictures and labels do not fit ({error}); unpack it again") from error
     return rows
+
+
+def _cifar_names(file: Path, key: str) -> list[str]:
+    """The classes of CIFAR by label."""
+    names = _unpickled(file, (key,))[key]
+    if not isinstance(names, list) or not all(map(one_line, names)) or len(set(names)) < len(names):
+        raise InputError(f"{file}: {key} must list the names of classes, each once, not {shown(names)}")
+    return names
 
 
 class _Plain(pickle.Unpickler):
@@ -284,12 +341,12 @@ _RECONSTRUCT, _ENCODE = ("numpy.core.multiarray", "_reconstruct"), ("_codecs", "
 def _unpickled(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     """A batch of CIFAR's Python version."""
     try:
-        with path.open("rb") as file:
+        with inputs.opened(path) as file:
             found = _Plain(file, encoding="latin1").load()
         return {key: found[key] for key in keys}
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); unpack CIFAR's Python version again") from error
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except Exception as error:  # bytes that are no pickle raise anything
         raise InputError(
             f"{path} is no batch of CIFAR's Python version ({', '.join(keys)}); unpack it again"
         ) from error

@@ -10,18 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedaudit import inputs
 from fedaudit.errors import InputError
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.local import (
     Item,
     Row,
+    below,
     choose_splits,
     federate,
     folder,
     need,
+    one_line,
     parquet_files,
     parquet_rows,
     read_json,
+    shown,
 )
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import question_prompt
@@ -29,6 +33,7 @@ from fedaudit.tasks.questions import question_prompt
 SOURCE = (
     "problems.json and images/ (train.zip, val.zip, test.zip unpacked) of the ScienceQA project, or its parquet files"
 )
+OFFICIAL = ("train", "val", "test")  # splits
 PARQUET = {name: (name,) for name in ("question", "choices", "answer", "hint", "topic")}
 
 
@@ -63,20 +68,29 @@ def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
     """The project's own layout, also inside data/scienceqa/ as in its repository; None if there is no problems.json."""
     bases = (root, root / "data" / "scienceqa", root / "scienceqa")
-    base = next((one for one in bases if (one / "problems.json").is_file()), None)
+    base = next((one for one in bases if inputs.exists(one / "problems.json")), None)
     if base is None:
         return None
     path = base / "problems.json"
-    problems = {pid: one for pid, one in _object(path).items() if need(one, "image", f"{path}, question {pid}")}
-    splits = _splits(problems, base)
+    problems = {pid: one for pid, one in _object(path).items() if need(one, "image", _where(path, pid))}
+    splits = _splits(problems, path)
     folders = _images((base, root), sorted(set(splits.values())))
     pool, test = choose_splits(folders, ("test", "val", "train"))
     items: dict[str, list[Item]] = {split: [] for split in folders}
     for pid, split in splits.items():
         if split in (pool, test):
-            picture = folders[split] / pid / str(problems[pid]["image"])
-            items[split].append(_item(f"scienceqa-{pid}", picture, problems[pid], f"{path}, question {pid}"))
+            where = _where(path, pid)
+            picture = below(folders[split] / pid, need(problems[pid], "image", where, str), where)
+            items[split].append(_item(f"scienceqa-{pid}", picture, problems[pid], where))
     return items[pool], items[test] if test is not None else []
+
+
+def _where(path: Path, pid: str) -> str:
+    """A question in a message. InputError if its number, which is a folder's name too, is none."""
+    below(path.parent, pid, f"{path}, question {shown(pid)}")
+    if Path(pid).name != pid:
+        raise InputError(f"{path}: the question {pid} must be one name, as its pictures lie in a folder of this name")
+    return f"{path}, question {pid}"
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -86,19 +100,35 @@ def _object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _splits(problems: Mapping[str, Any], base: Path) -> dict[str, str]:
-    """Question to split: as it says itself, or else as pid_splits.json does."""
-    path = base / "pid_splits.json"
+def _splits(problems: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Question to split: as it says itself, or else as pid_splits.json does. InputError for a split of no kind."""
     if all("split" in one for one in problems.values()):
-        return {pid: str(one["split"]) for pid, one in problems.items()}
-    listed = {str(pid): split for split in ("train", "val", "test") for pid in need(_object(path), split, path, list)}
-    return {pid: need(listed, pid, path) for pid in problems}
+        found = {pid: need(one, "split", _where(path, pid), str) for pid, one in problems.items()}
+    else:
+        path = path.with_name("pid_splits.json")
+        found = _listed(_object(path), problems, path)
+    for pid, split in found.items():
+        if split not in OFFICIAL:
+            raise InputError(f"{_where(path, pid)}: the split must be {', '.join(OFFICIAL)}, not {shown(split)}")
+    return found
+
+
+def _listed(content: dict[str, Any], problems: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Question to split by the lists of pid_splits.json. InputError if a question is in none, or in two."""
+    found: dict[str, str] = {}
+    for split in OFFICIAL:
+        for pid in need(content, split, path, list):
+            if not one_line(pid):
+                raise InputError(f"{path}: {split!r} must list the numbers of questions as text, not {shown(pid)}")
+            if found.setdefault(pid, split) != split:
+                raise InputError(f"{path}: question {pid} is in {found[pid]!r} and in {split!r}; download it again")
+    return {pid: need(found, pid, path) for pid in problems}
 
 
 def _images(bases: Sequence[Path], splits: list[str]) -> dict[str, Path]:
     """The folder of each split's pictures; splits that were not unpacked are not there."""
     options = [(split, base / part / split) for split in splits for base in bases for part in (".", "images")]
-    found = {split: path for split, path in options if path.is_dir()}
+    found = {split: path for split, path in options if inputs.is_dir(path)}
     if not found:
         raise InputError(
             f"{bases[0]}: there is no images/train/ and no train/; unpack train.zip and test.zip of ScienceQA"
@@ -130,13 +160,21 @@ def _parquet(root: Path) -> tuple[list[Item], list[Item]]:
 def _item(name: str, source: Path | Row, question: Mapping[str, Any], where: str) -> Item:
     """One question. InputError if its answer is none of its choices."""
     options, answer = need(question, "choices", where), need(question, "answer", where)
-    if not isinstance(options, list) or not isinstance(answer, int) or not 0 <= answer < len(options):
-        raise InputError(f"{where}: answer {answer} must be the index of one of its choices, {options}")
-    if not str(options[answer] or "").strip():
+    whole = isinstance(answer, int) and not isinstance(answer, bool)
+    if not isinstance(options, list) or not whole or not 0 <= answer < len(options):
+        raise InputError(f"{where}: answer {shown(answer)} must be the index of one of its choices, {shown(options)}")
+    if not all(isinstance(option, str) for option in options):
+        raise InputError(f"{where}: its choices must be texts, not {shown(options)}")
+    if not options[answer].strip():
         raise InputError(f"{where}: the right choice ({answer}) is empty")
-    prompt = question_prompt(
-        question=str(need(question, "question", where)),
-        options=[str(option) for option in options],
-        context=str(question.get("hint") or ""),
-    )
-    return Item(name, str(question.get("topic") or "none"), source, prompt, (str(options[answer]).strip(),))
+    asked = need(question, "question", where, str)
+    if not asked.strip():
+        raise InputError(f"{where}: the question is empty")
+    hint, topic = (_optional(question, key, where) for key in ("hint", "topic"))
+    prompt = question_prompt(question=asked, options=options, context=hint)
+    return Item(name, topic or "none", source, prompt, (options[answer].strip(),), where)
+
+
+def _optional(question: Mapping[str, Any], key: str, where: str) -> str:
+    """A text that need not be there."""
+    return need(question, key, where, str) if question.get(key) is not None else ""

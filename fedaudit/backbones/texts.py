@@ -1,0 +1,44 @@
+"""Texts that a language model can read: checked with the tokenizer alone, before any weights are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedaudit.backbones.files import unloadable
+from fedaudit.errors import InputError
+from fedaudit.tasks.base import IMAGE, Record
+
+
+def check_texts(path: Path, records: Iterable[Record]) -> None:
+    """InputError for the first record with more tokens than the language model in the folder `path` has positions.
+
+    Image tokens count as one here: how many there are is known when a picture was seen, and checked then. The folder's configuration and
+    tokenizer are opened: InputError if they are damaged, or are for code that transformers has not got.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        limit = positions(config)
+    except Exception as error:  # the user's files can raise anything
+        raise unloadable(path, error, "an image-text-to-text model") from error
+    for record in records:
+        text = f"{record.prompt.replace(IMAGE, '')} {record.text}"
+        check_length(record, len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 1, limit, path)
+
+
+def positions(config: Any) -> int | None:
+    """How many tokens the language model of a configuration reads; None if that does not say."""
+    found = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def check_length(record: Record, tokens: int, limit: int | None, path: Path) -> None:
+    """InputError if a record has more tokens than `limit`, the positions of the model in `path`."""
+    if limit is not None and tokens > limit:
+        raise InputError(
+            f"{record.called}: with its prompt the text has {tokens} tokens, and the language model of {path} reads {limit}; shorten it"
+        )

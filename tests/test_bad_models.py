@@ -1,0 +1,368 @@
+"""The table of bad model folders: each is refused in one sentence that names the flag, and what a folder brings is never run."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from fedaudit.backbones import clip, vlm
+from fedaudit.backbones.clipsource import resolve_clip
+from fedaudit.backbones.resolve import resolve, weights_hash
+from fedaudit.backbones.texts import check_texts
+from fedaudit.cli import main
+from fedaudit.errors import InputError
+from fedaudit.store import claim
+from fedaudit.tasks.base import Record
+from tests import tiny_clip, tiny_models
+from tests.bad_data import DEEP, edited
+from tests.bad_pictures import DAMAGES, replaced
+from tests.minidata import write
+
+WEIGHTS, CLIP_WEIGHTS, CLIP_CONFIG = "model.safetensors", "open_clip_model.safetensors", "open_clip_config.json"
+PROMPT = "USER : <image> describe the picture ASSISTANT :"
+CODE = "import os\nos.mkdir({ran!r})\nclass Own:\n    pass\n"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One bad model folder."""
+
+    name: str
+    layout: str  # of LAYOUTS
+    damage: Callable[[Path], object]
+
+    def __str__(self) -> str:
+        return f"{self.layout}: {self.name}"
+
+
+def _content(file: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: write(folder / file, content)
+
+
+def _replaced(file: str, how: str) -> Callable[[Path], object]:
+    return lambda folder: replaced([folder / file], DAMAGES[how])
+
+
+def _edit(file: str, change: Callable[[Any], object]) -> Callable[[Path], object]:
+    return functools.partial(edited, file=file, change=change)
+
+
+def _header(file: str, change: Callable[[Any], object]) -> Callable[[Path], object]:
+    """The header of a safetensors file, changed; the tensors stay."""
+
+    def damage(folder: Path) -> None:
+        data = (folder / file).read_bytes()
+        end = 8 + struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:end])
+        change(header)
+        text = json.dumps(header).encode()
+        write(folder / file, struct.pack("<Q", len(text)) + text + data[end:])
+
+    return damage
+
+
+def _tensors(file: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    def damage(folder: Path) -> None:
+        tensors = load_file(folder / file)
+        change(tensors)
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+
+    return damage
+
+
+def _first(header: dict[str, Any]) -> Any:
+    return next(value for name, value in header.items() if name != "__metadata__")
+
+
+def _files(layout: str, *files: str) -> Iterator[Bad]:
+    """What can be wrong with any file of JSON."""
+    contents = {"empty": b"", "cut": b'{"a": ', "deep": DEEP, "no UTF-8": b"\xff\xfe\x00", "a number": b"7"}
+    for file in files:
+        for name, content in contents.items():
+            yield Bad(f"{file} is {name}", layout, _content(file, content))
+        for name in ("a FIFO", "a link to itself"):
+            yield Bad(f"{file} is {name}", layout, _replaced(file, name))
+
+
+def _weights(layout: str, file: str) -> Iterator[Bad]:
+    """What can be wrong with any file of weights."""
+    damages: dict[str, Callable[[Path], object]] = {
+        "empty": _content(file, b""),
+        "text": _content(file, b"version https://git-lfs.github.com/spec/v1\n"),
+        "of a deep header": _content(file, struct.pack("<Q", len(DEEP)) + DEEP),
+        "of a huge header": _content(file, b"\xff" * 100),
+        "of an unknown dtype": _header(file, lambda h: _first(h).update(dtype="F7")),
+        "of a negative shape": _header(file, lambda h: _first(h).update(shape=[-1])),
+        "of a huge shape": _header(file, lambda h: _first(h).update(shape=[10**23])),
+        "of other offsets": _header(file, lambda h: _first(h).update(data_offsets=[0, 10**12])),
+        "cut": lambda folder: os.truncate(folder / file, 5000),
+        "of nothing": lambda folder: save_file({}, folder / file),
+        "of not numbers": _tensors(file, lambda t: [one.fill_(float("nan")) for one in t.values() if one.ndim > 1]),
+        "of another model": _tensors(file, lambda t: [t.pop(name) for name in [*t][::2]]),
+        "of other sizes": _tensors(file, lambda t: t.update({n: one.new_zeros(3) for n, one in t.items()})),
+        "a FIFO": _replaced(file, "a FIFO"),
+        "a folder": _replaced(file, "a folder"),
+        "missing": _replaced(file, "missing"),
+    }
+    for name, damage in damages.items():
+        yield Bad(f"weights: {name}", layout, damage)
+
+
+def _pickled(file: str, weights: str) -> Callable[[Path], object]:
+    """Weights as a pickle that makes a folder when it is run."""
+
+    def damage(folder: Path) -> None:
+        (folder / weights).unlink()
+        write(folder / file, pickle.dumps(_Sly(str(folder / "ran")), 2))
+
+    return damage
+
+
+class _Sly:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def _own(file: str, more: dict[str, Any], name: str) -> Callable[[Path], object]:
+    """A folder whose `file` names code, which makes a folder when it is imported."""
+
+    def damage(folder: Path) -> None:
+        (folder / "own.py").write_text(CODE.format(ran=str(folder / "ran")))
+        content = json.loads((folder / file).read_bytes())
+        write(folder / file, content | more | {"auto_map": {name: "own.Own"}})
+
+    return damage
+
+
+OWN_CODE = {
+    "config": _own("config.json", {"model_type": "own"}, "AutoConfig"),
+    "model": _own("config.json", {"model_type": "llama"}, "AutoModelForImageTextToText"),
+    "processor": _own("processor_config.json", {"processor_class": "OwnProcessor"}, "AutoProcessor"),
+    "tokenizer": _own("tokenizer_config.json", {"tokenizer_class": "OwnTokenizer"}, "AutoTokenizer"),
+}
+CONFIG_CHANGES: dict[str, Callable[[Any], object]] = {
+    "no kind": lambda c: c.pop("model_type"),
+    "an unknown kind": lambda c: c.update(model_type="llava-of-tomorrow"),
+    "a list as its kind": lambda c: c.update(model_type=["llava"]),
+    "no image token": lambda c: c.update(image_token_index="x", image_token_id="x"),
+    "text as a width": lambda c: c["text_config"].update(hidden_size="wide"),
+    "a negative number of layers": lambda c: c["text_config"].update(num_hidden_layers=-1),
+    "one layer more": lambda c: c["text_config"].update(num_hidden_layers=3),
+    "a list as text model": lambda c: c.update(text_config=[1]),
+    "text as vision model": lambda c: c.update(vision_config="clip"),
+    "heads that do not divide": lambda c: c["text_config"].update(num_attention_heads=5, num_key_value_heads=3),
+    "a vocabulary of one": lambda c: c["text_config"].update(vocab_size=1),
+    "no patches": lambda c: c["vision_config"].update(patch_size=0),
+    "an unknown activation": lambda c: c["text_config"].update(hidden_act="sigh"),
+}  # fmt: skip
+CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
+    "no model_cfg": lambda c: c.pop("model_cfg"),
+    "a list as model_cfg": lambda c: c.update(model_cfg=[]),
+    "a list as text_cfg": lambda c: c["model_cfg"].update(text_cfg=[1]),
+    "text as width": lambda c: c["model_cfg"]["text_cfg"].update(width="wide"),
+    "no layers": lambda c: c["model_cfg"]["text_cfg"].update(layers=0),
+    "text as vision_cfg": lambda c: c["model_cfg"].update(vision_cfg="ViT"),
+    "another size": lambda c: c["model_cfg"].update(embed_dim=7),
+    "an unknown field": lambda c: c["model_cfg"].update(colour="red"),
+    "text as mean": lambda c: c["preprocess_cfg"].update(mean="grey"),
+    "a list as preprocess_cfg": lambda c: c.update(preprocess_cfg=[1]),
+}  # fmt: skip
+
+
+def _vlms() -> Iterator[Bad]:
+    yield from _files("llava", "config.json", "processor_config.json", "tokenizer_config.json", "tokenizer.json")
+    yield from _weights("llava", WEIGHTS)
+    yield Bad("a pickle", "llava", _pickled("pytorch_model.bin", WEIGHTS))
+    for name, change in CONFIG_CHANGES.items():
+        yield Bad(f"config.json: {name}", "llava", _edit("config.json", change))
+    for name in ("config", "model", "processor"):
+        yield Bad(f"code for its {name}", "llava", OWN_CODE[name])
+    indices = {"deep": DEEP, "a list": b"[]", "without a map": b"{}", "of numbers": b'{"weight_map": {"a": 1}}',
+               "leading outside": b'{"weight_map": {"a": "../model.safetensors"}}', "of a NUL": b'{"weight_map": {"a": "\\u0000"}}'}  # fmt: skip
+    for name, content in indices.items():
+        yield Bad(f"an index {name}", "llava", _content("model.safetensors.index.json", content))
+    yield Bad("adapters", "llava", _content("adapter_config.json", b'{"base_model_name_or_path": "elsewhere"}'))
+    yield Bad("an unknown processor", "llava", _edit("processor_config.json", lambda c: c.update(processor_class="None")))
+    yield Bad("a mean in words", "llava", _edit("processor_config.json", lambda c: c["image_processor"].update(image_mean="grey")))
+    yield Bad("a further FIFO", "llava", lambda folder: os.mkfifo(folder / "chat_template.jinja"))
+
+
+def _clips() -> Iterator[Bad]:
+    yield from _files("clip", CLIP_CONFIG, "tokenizer.json")
+    yield from _weights("clip", CLIP_WEIGHTS)
+    yield Bad("a pickle", "clip", _pickled("open_clip_pytorch_model.bin", CLIP_WEIGHTS))
+    for name, change in CLIP_CHANGES.items():
+        yield Bad(f"{CLIP_CONFIG}: {name}", "clip", _edit(CLIP_CONFIG, change))
+
+
+TABLE = [*_vlms(), *_clips()]
+
+
+def record(text: str = "a small red cat", *, size: tuple[int, int] = (20, 30), prompt: str = PROMPT, n: int = 0) -> Record:
+    pixels = np.random.default_rng(n).integers(0, 256, (*size, 3), np.uint8)
+    return Record(f"r{n}", "cat", pixels, prompt, text, where="captions.json, image 7")
+
+
+def _open_vlm(folder: Path, out: Path) -> object:
+    path = resolve(str(folder))
+    weights_hash(path)
+    check_texts(path, [record()])
+    return vlm.load(path).encode([record()], claim(out), say=print)
+
+
+def _open_clip(folder: Path, out: Path) -> object:
+    source = resolve_clip(str(folder), "")
+    assert source.sha256
+    return clip.load(source).encode([record()], claim(out), say=print)
+
+
+LAYOUTS: dict[str, tuple[Callable[[Path], object], Callable[[Path, Path], object]]] = {
+    "llava": (lambda folder: tiny_models.save(folder, tiny_models.llava), _open_vlm),
+    "clip": (tiny_clip.save, _open_clip),
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every kind of folder once; nobody may change these files."""
+    root = tmp_path_factory.mktemp("models")
+    for layout, (build, _) in LAYOUTS.items():
+        build(root / layout)
+    return {layout: root / layout for layout in LAYOUTS}
+
+
+def _sentence(error: BaseException) -> str:
+    said = str(error)
+    assert said.isprintable()
+    assert len(said) < 1000
+    return said
+
+
+def test_the_table_is_long_and_says_no_case_twice() -> None:
+    assert len({str(case) for case in TABLE}) == len(TABLE) >= 20
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_undamaged_folders_are_used(built: dict[str, Path], tmp_path: Path, layout: str) -> None:
+    assert LAYOUTS[layout][1](built[layout], tmp_path / "out")
+
+
+@pytest.mark.parametrize("case", TABLE, ids=str)
+def test_a_bad_folder_is_refused_in_one_sentence(
+    case: Bad, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(built[case.layout], tmp_path / "downloaded")
+    case.damage(folder)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(InputError) as refused:
+        LAYOUTS[case.layout][1](folder, tmp_path / "out")
+    assert "--backbone" in _sentence(refused.value)
+    assert folder.name in str(refused.value)
+    assert not (folder / "ran").exists()
+
+
+# --- code that a folder brings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["config", "model", "processor"])
+def test_code_of_a_folder_is_not_run_whatever_is_answered(
+    part: str, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(built["llava"], tmp_path / "downloaded")
+    OWN_CODE[part](folder)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(InputError, match=r"needs code of its own \(.*\.json\), which is never run.*--backbone-code"):
+        vlm.load(folder)
+    assert not (folder / "ran").exists()
+
+
+def test_where_a_tokenizer_needs_no_code_that_code_is_left_alone(
+    built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(built["llava"], tmp_path / "downloaded")
+    OWN_CODE["tokenizer"](folder)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    assert _open_vlm(folder, tmp_path / "out")
+    assert not (folder / "ran").exists()
+
+
+# --- texts and pictures that a model cannot read ------------------------------------------------------------------
+
+
+LIMIT = tiny_models.TEXT["max_position_embeddings"]
+
+
+def test_a_text_beyond_the_positions_is_refused_with_the_tokenizer_alone(
+    built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vlm, "load", None)
+    folder = shutil.copytree(built["llava"], tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    check_texts(folder, [record(n=0), record(n=1)])
+    long = record("cat " * 50_000, n=2)  # 200 kB
+    with pytest.raises(InputError, match=r"record r2 \(captions.json, image 7\): .* has 500\d\d tokens, .* reads 256") as refused:
+        check_texts(folder, [record(), long])
+    _sentence(refused.value)
+
+
+def test_the_last_text_that_fits_is_read_and_one_word_more_is_refused(built: dict[str, Path], tmp_path: Path) -> None:
+    model = vlm.load(built["llava"])
+    (one,) = model.encode([record("cat")], claim(tmp_path / "one"), say=print).values()
+    rest = LIMIT - len(one.ids)
+    fits = record("cat" + " cat" * rest)
+    (found,) = model.encode([fits], claim(tmp_path / "fits"), say=print).values()
+    assert len(found.ids) == LIMIT
+    with pytest.raises(InputError, match=rf"record r0 .* {LIMIT + 1} tokens"):
+        model.encode([record("cat" + " cat" * (rest + 1))], claim(tmp_path / "long"), say=print)
+
+
+def test_a_long_text_is_refused_before_the_vision_pass_and_with_image_tokens(
+    built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cache = vlm.load(built["llava"]), claim(tmp_path / "cache")
+    short, long = record(n=0), record("cat " * 245, n=1)
+    check_texts(built["llava"], [short, long])  # fits without its 16 image tokens
+    seen: list[int] = []
+    reached = model._reached
+    monkeypatch.setattr(model, "_reached", lambda given: seen.append(len(given["input_ids"])) or reached(given))
+    with pytest.raises(InputError, match="record r1 "):
+        model.encode([short, long], cache, say=print)
+    assert set(seen) <= {1}, "the batch with the long text was never looked at"
+    assert not cache.names()
+
+
+def test_texts_that_are_cached_are_checked_too(built: dict[str, Path], tmp_path: Path) -> None:
+    model, cache = vlm.load(built["llava"]), claim(tmp_path / "cache")
+    model.encode([record()], cache, say=print)
+    with pytest.raises(InputError, match="record r0 "):
+        model.encode([record("cat " * 300)], cache, say=print)
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_pictures_of_any_size_are_read_together_or_named(family: str, tmp_path: Path) -> None:
+    folder = tiny_models.save(tmp_path / "model", tiny_models.FAMILIES[family])
+    sizes = [(20, 30), (1, 1), (1, 40), (40, 1), (3, 3), (3, 50), (300, 2)]
+    model = vlm.load(folder)
+    for i, size in enumerate(sizes):
+        both = [record(n=0), record(size=size, n=i + 1)]
+        try:
+            found = model.encode(both, claim(tmp_path / f"cache-{i}"), say=print)
+        except InputError as error:
+            assert "--backbone" in _sentence(error) or both[1].id in str(error)
+        else:
+            assert all(one.features.isfinite().all() for one in found.values())
