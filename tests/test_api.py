@@ -10,7 +10,7 @@ import fedaudit
 from fedaudit import cli
 from fedaudit.backbones import EMBEDDED
 from fedaudit.errors import InputError
-from fedaudit.options import words_of
+from fedaudit.words import words_of
 
 TINY = {
     "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 8, "novel": 8, "test": 3, "local_steps": 2, "threads": 1,
