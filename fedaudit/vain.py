@@ -82,7 +82,7 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
         if not any(attack.shadows for attack in attacks):
             why = f"no shadow models are trained for {plan.attack}"
             yield {"shadows", "shadow_kind", "trajectory"}, {"attack"}, why
-        if not any("uploads" in attack.needs for attack in attacks):
+        if not any(attack.needs for attack in attacks):
             yield {"observed_rounds"}, {"attack"}, f"{plan.attack} observes no messages"
     if all(_noise_free(variant) for variant in plan.methods.values()):
         yield {"delta", "clip", "clip_norm", "sigma"}, {"epsilon", "method"}, "nothing is noised; give --epsilon a number"

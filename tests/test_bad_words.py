@@ -350,7 +350,7 @@ def examples() -> list[str]:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
     texts += [cli.EXAMPLES, (ROOT / ".ci" / "run").read_text().replace("\\\n", " ")]
     lines = [line.partition("audit.py ")[2] for text in texts for line in text.splitlines() if "audit.py --" in line]
-    found = [re.split(r"\s{3,}|\s#|`", line)[0] for line in lines]
+    found = [re.split(r"\s{2,}|\s#|`", line)[0] for line in lines]
     return sorted({line for line in found if not any(word in line for word in (*ELSEWHERE, "--list", "--no-twin`"))})
 
 
@@ -361,7 +361,7 @@ GOOD = (
     "--method fedper --shared-layers 6", "--method fedper,fedper:shared-layers=4", "--local-epochs 2", "--local-epochs 0 --local-steps 4",
     "--preset paper", "--preset paper --rounds 5 --clients 20", "--preset fedrand-tables --task vqa --dirichlet 0.1", "--preset embedded",
     "--preset dpfpl-tables", "--preset dpfpl-ablation --epsilon none", "--preset dpfpl-tables --method dpfpl --no-twin",
-    "--preset dpfpl-figure3 --attack loss", "--preset dpfpl-figure3 --attack none", "--preset dpfpl-figure3 --clients 2",
+    "--preset dpfpl-figure3 --attack loss", "--preset dpfpl-figure3 --clients 2",
     "--method dpfpl --epsilon none", "--method dpfpl --epsilon inf,0.1", "--method dpfpl --epsilon none --no-twin",
     "--method dpfpl --epsilon none,0.1 --delta 1e-6 --clip batch", "--method zeroshot,local --epsilon 0.1,0.4",
     "--method dpfpl:epsilon=0.1 --delta 1e-6", "--method dpfpl --epsilon none --sampler poisson", "--method zeroshot",

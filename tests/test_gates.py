@@ -108,7 +108,7 @@ def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
         ("auroc > ", "not understood"),
         ("", "not understood"),
         ("auroc > much", "much is no number"),
-        ("auroc > nan", "between 0 and 1"),
+        ("auroc > nan", "nan is no number"),
         ("auroc > 60", "between 0 and 1"),
         ("auc > 0.6", "no metric auc.*auroc"),
         ("auroc.mid > 0.6", "no metric auroc.mid.*auroc"),
