@@ -131,7 +131,9 @@ def read_command(words: Sequence[str]) -> Command:
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
     if chosen.run and chosen.preset != DEFAULT_PRESET:
-        raise InputError(f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder")
+        raise InputError(
+            f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"
+        )
     preset = preset_words(chosen.preset)
     sources = {f"--preset {chosen.preset}": preset, f"--config {chosen.config}": from_file, "": words}
     chosen, _ = first.parse_known_args([*itertools.chain(*sources.values())])

@@ -85,7 +85,11 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
         if not any(attack.needs for attack in attacks):
             yield {"observed_rounds"}, {"attack"}, f"{plan.attack} observes no messages"
     if all(_noise_free(variant) for variant in plan.methods.values()):
-        yield {"delta", "clip", "clip_norm", "sigma"}, {"epsilon", "method"}, "nothing is noised; give --epsilon a number"
+        yield (
+            {"delta", "clip", "clip_norm", "sigma"},
+            {"epsilon", "method"},
+            "nothing is noised; give --epsilon a number",
+        )
     partition = getattr(plan.task_params, "partition", "dirichlet")
     if partition != "dirichlet":
         yield {"dirichlet"}, {"partition"}, f"the partition is {partition}; add --partition dirichlet"

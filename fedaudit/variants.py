@@ -62,7 +62,9 @@ def _own(label: str, plugin: Plugin, pairs: Sequence[str]) -> dict[str, Any]:
 
 def unheard(methods: Named) -> set[str]:
     """Parameters whose flags change nothing: no method has them, or each that has them is given its own value by its label."""
-    known = {f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)}
+    known = {
+        f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)
+    }
     return known - {
         field.name
         for plugin, own in methods.values()

@@ -19,7 +19,16 @@ LARGEST_SEED = 10**18
 NAME_BYTES = 255  # of one folder or file: what file systems take
 PATH_BYTES = 3600  # of a whole path: what a run writes below it needs the rest of the 4,096 that systems take
 
-_PATHS = ("--out", "--run", "--config", "--backbone", "--backbone-code", "--weights", "--export-run", "--export-adapters")
+_PATHS = (
+    "--out",
+    "--run",
+    "--config",
+    "--backbone",
+    "--backbone-code",
+    "--weights",
+    "--export-run",
+    "--export-adapters",
+)
 _REPEATED = ("--fail-if",)
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -60,7 +69,9 @@ def _field(flag: str) -> str:
 def _check_value(flag: str, value: str) -> None:
     if not value.strip():
         if flag:
-            raise InputError(f"{flag}: its value is empty, as of a variable that is not set; give one, or leave {flag} out")
+            raise InputError(
+                f"{flag}: its value is empty, as of a variable that is not set; give one, or leave {flag} out"
+            )
         raise InputError("an empty word stands between the options, as of a variable that is not set; leave it out")
     _check_letters(f"{flag}: " if flag else "", value)
     if flag in _PATHS or flag.endswith("-root"):
@@ -140,4 +151,4 @@ def _text(key: str, value: object) -> str:
     try:
         return str(value)
     except ValueError as error:  # thousands of digits
-        raise InputError(f"{key}: {shown(value)} is too large for a number") from error
+        raise InputError(f"{key}: too large for a number") from error

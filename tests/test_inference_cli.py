@@ -226,7 +226,9 @@ class TestDryRun:
 
     def plan(self, words: str, out: Path) -> Any:
         """DP-FPL without noise and with 8 shadows, but for what the words say."""
-        usual = "" if "--method" in words else "--method dpfpl" if "--epsilon" in words else "--method dpfpl --epsilon none"
+        usual = (
+            "" if "--method" in words else "--method dpfpl" if "--epsilon" in words else "--method dpfpl --epsilon none"
+        )
         return plan_of(f"{self.TINY} {usual} {words} {'--shadows 8' if 'lira' in words else ''} --out {out}")
 
     def test_shadow_clients_are_named_and_counted(self, tmp_path: Path) -> None:
