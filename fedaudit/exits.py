@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from fedaudit.errors import InputError
 from fedaudit.executor import WorkerDied
@@ -153,7 +153,7 @@ def _stoppable() -> Iterator[list[int]]:
     A signal that the caller ignores (nohup, a job in the background) stays ignored.
     """
     received: list[int] = []
-    before = {}
+    before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         received.append(number)

@@ -1,4 +1,4 @@
-"""Bad command lines, each opened the way a user (or an unset shell variable) opens it: exit code 2, one sentence that names the flag, nothing written."""
+"""Bad command lines, as a user or an unset shell variable gives them: exit code 2, one sentence that names the flag, nothing written."""
 
 from __future__ import annotations
 
@@ -341,7 +341,9 @@ def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest
 # what must still be accepted
 
 ROOT = Path(cli.__file__).parent.parent
-ELSEWHERE = ("--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "--data-root", "...", "--help", "nightly.yaml")  # fmt: skip
+ELSEWHERE = (
+    "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "--data-root", "...", "--help", "nightly.yaml",
+)  # fmt: skip
 """In examples of lines that need data, weights or files which are not here."""
 
 
