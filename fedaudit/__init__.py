@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedaudit.api import Audit, audit
+    from fedaudit.api import Audit, audit, dry_run
     from fedaudit.errors import InputError
 
-__all__ = ["Audit", "InputError", "audit"]
+__all__ = ["Audit", "InputError", "audit", "dry_run"]
 __version__ = "0.1.0"
 
-_HOMES = {"Audit": "fedaudit.api", "InputError": "fedaudit.errors", "audit": "fedaudit.api"}
+_HOMES = {"Audit": "fedaudit.api", "InputError": "fedaudit.errors", "audit": "fedaudit.api", "dry_run": "fedaudit.api"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.cli import read_command
+from fedaudit.cli import Command, estimated, read_command
 from fedaudit.errors import InputError
-from fedaudit.options import words_of
 from fedaudit.progress import Progress
+from fedaudit.words import words_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,9 @@ def audit(**options: Any) -> Audit:
     from fedaudit.executor import restored_threads
     from fedaudit.run import export, run
 
-    command = read_command(words_of(options))
+    command = _command(options)
+    if command.dry_run:
+        raise InputError("dry_run: fedaudit.audit trains; fedaudit.dry_run(...) says what would run")
     if command.paper:
         raise InputError(
             f"paper={command.figure}: a figure is no single audit; draw it by the command, audit.py --paper {command.figure}"
@@ -46,3 +48,19 @@ def audit(**options: Any) -> Audit:
         export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
     crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)
+
+
+def dry_run(**options: Any) -> str:
+    """What `audit` with these options would run, how long and how much disk: a few lines. Nothing is trained. InputError as of `audit`."""
+    from fedaudit.executor import restored_threads
+
+    command = _command(options)
+    with restored_threads():
+        return estimated(command, Progress(quiet=command.quiet))
+
+
+def _command(options: dict[str, Any]) -> Command:
+    """InputError for what only the command can do, and for what is wrong."""
+    if own := next((name for name in ("list", "help", "debug") if name in options), None):
+        raise InputError(f"{own}: is of the command only, audit.py --{own}")
+    return read_command(words_of(options))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +17,13 @@ from types import MappingProxyType
 from typing import Any
 
 from attacks.settings import Adversary
-from attacks.threats import THREAT_MODELS, refusal
-from fedaudit import gates, ownrun, papers, plugins, variants
+from fedaudit import exits, gates, ownrun, papers, plugins, vain, variants
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clipsource import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
+from fedaudit.config import config_words, preset_words
 from fedaudit.errors import InputError
-from fedaudit.executor import WorkerDied
+from fedaudit.listing import listing
 from fedaudit.options import (
     DEFAULT_PRESET,
     Parser,
@@ -31,14 +33,13 @@ from fedaudit.options import (
     add_general_options,
     add_linked_files,
     add_schedule,
-    config_words,
     make,
-    preset_words,
 )
 from fedaudit.plan import Plan
 from fedaudit.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
 from fedaudit.progress import Progress
+from fedaudit.words import LARGEST, LARGEST_SEED, check, fields
 
 EXAMPLES = """\
 examples:
@@ -62,35 +63,25 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0 done, 1 a crossed gate or a failed run, 2 for what the user can mend."""
+    """Run the command; returns its exit code (`fedaudit.exits`)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _main(words)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    except WorkerDied as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exits.ended(lambda: _main(words), debug="--debug" in words)
 
 
 def _main(words: list[str]) -> int:
     if "--list" in words:
-        print(_listing())
-        return 0
+        if len(words) > 1:
+            raise InputError("--list: stands alone; leave out the other words")
+        print(listing())
+        return exits.DONE
     command = read_command(words)
     progress = Progress(quiet=command.quiet)
     if command.dry_run:
-        from fedaudit.estimate import estimate
-
-        print("\n\n".join(estimate(plan, progress) for plan in (command.paper or {"": command.plan}).values()))
-        return 0
+        print(estimated(command, progress))
+        return exits.DONE
     if command.paper:
         print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
-        return 0
+        return exits.DONE
     from fedaudit.page import canary_notes
     from fedaudit.run import export, run
 
@@ -107,7 +98,14 @@ def _main(words: list[str]) -> int:
     crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
     for sentence in crossed:
         print(f"failed: {sentence}", file=sys.stderr)
-    return 1 if crossed else 0
+    return exits.CROSSED if crossed else exits.DONE
+
+
+def estimated(command: Command, progress: Progress) -> str:
+    """What the command would run, how long and how much disk."""
+    from fedaudit.estimate import estimate
+
+    return "\n\n".join(estimate(plan, progress) for plan in (command.paper or {"": command.plan}).values())
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,7 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """The command that the words give. InputError for what is wrong."""
+    check(words)
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
     chosen, others = first.parse_known_args(words)
@@ -133,12 +132,13 @@ def read_command(words: Sequence[str]) -> Command:
         return _paper(chosen, others)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
-    if chosen.paper:
+    if chosen.run and chosen.preset != DEFAULT_PRESET:
         raise InputError(
-            f"--config {chosen.config}: paper is no option of an audit; give --paper {chosen.paper} on the command line"
+            f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"
         )
-    before = preset_words(chosen.preset) + from_file
-    chosen, _ = first.parse_known_args([*before, *words])
+    preset = preset_words(chosen.preset)
+    sources = {f"--preset {chosen.preset}": preset, f"--config {chosen.config}": from_file, "": words}
+    chosen, _ = first.parse_known_args([*itertools.chain(*sources.values())])
     parser = Parser(
         prog="audit.py",
         description="Train a federated method, attack what each party saw, and report how much leaked.",
@@ -155,38 +155,19 @@ def read_command(words: Sequence[str]) -> Command:
         add_linked_files(parser)
         add_backbone(parser)
         add_general_options(parser)
-        groups = {**_attack_groups(attacks), **_audits(attacks, "lora")}
-        options, made = _parse(parser, groups, before, words, chosen.config)
+        options, made = _parse(parser, {**_attack_groups(attacks), **_audits(attacks, "lora")}, sources)
         plan = _own_plan(options, made)
     else:
         methods, task, learner = _choice(chosen)
-        attacks = _attacks(chosen.attack, learner)
-        trained = {f"method {p.name}": cls for p, _ in methods.values() for cls in variants.classes(p)[:1]}
-        if learner == "prompts":
-            trained["privacy"] = Privacy
-        settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
-        groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
-        groups |= {"the adversary": Adversary} if attacks and learner == "prompts" else {}
-        groups |= _attack_groups(attacks) | _audits(attacks, learner)
-        add_schedule(parser, learner)
-        add_backbone(parser, learner)
-        add_general_options(parser)
-        if learner == "prompts":
-            parser.add_argument(
-                "--no-twin", action="store_true", help="without the noise-free twin beside what is noised"
-            )
-        options, made = _parse(parser, groups, before, words, chosen.config, swept=trained)
+        options, made = _trained(parser, methods, task, _attacks(chosen.attack, learner), sources)
         plan = _plan(options, made, methods, task)
-    if len(plan.cells) > 1 and (options.export_run or options.export_adapters):
-        flag = "--export-run" if options.export_run else "--export-adapters"
-        raise InputError(f"{flag}: exports one training, and this command asks for {len(plan.cells)}")
-    if plan.learner == "prompts" and (options.export_run or options.export_adapters):
-        flag = "--export-run" if options.export_run else "--export-adapters"
-        raise InputError(f"{flag}: exports LoRA trainings, and {next(iter(plan.methods))} trains prompts")
-    if options.export_run and plan.canaries.canaries:
-        raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")
+        vain.check(plan, options, vain.Said(fields(words), fields(from_file)), variants.unheard(methods))
+    _check_exports(plan, options)
+    limits = [gates.parse(text) for text in options.fail_if or ()]
+    for gate in limits:
+        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks])
     return Command(
-        plan, options.dry_run, options.quiet, [gates.parse(text) for text in options.fail_if or ()],
+        plan, options.dry_run, options.quiet, limits,
         _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
     )  # fmt: skip
 
@@ -272,34 +253,71 @@ def _audits(attacks: Sequence[Plugin], learner: str) -> dict[str, type[Any]]:
     return {f"audit {name}": plugins.plugins("audit")[name].params for name in names}
 
 
+def _trained(
+    parser: Parser, methods: variants.Named, task: Plugin, attacks: Sequence[Plugin], sources: Mapping[str, Sequence[str]],
+) -> tuple[argparse.Namespace, dict[str, Any]]:  # fmt: skip
+    """The options of a training and what comes after it, and the Params object of every group."""
+    learner = task.learner
+    swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in variants.classes(p)[:1]}
+    if learner == "prompts":
+        swept["privacy"] = Privacy
+    settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
+    groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
+    groups |= {"the adversary": Adversary} if attacks and learner == "prompts" else {}
+    groups |= _attack_groups(attacks) | _audits(attacks, learner)
+    add_schedule(parser, learner)
+    add_backbone(parser, learner)
+    add_general_options(parser)
+    if learner == "prompts":
+        parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
+    return _parse(parser, groups, sources, swept=swept)
+
+
 def _parse(
-    parser: Parser, groups: Mapping[str, type[Any]], before: Sequence[str], words: Sequence[str], config: str | None,
+    parser: Parser, groups: Mapping[str, type[Any]], sources: Mapping[str, Sequence[str]],
     swept: Mapping[str, type[Any]] = MappingProxyType({}),
 ) -> tuple[argparse.Namespace, dict[str, Any]]:  # fmt: skip
-    """The options, and the Params object of every group; `swept` groups have parameters that may have several values."""
+    """The options that words of several sources give, the later ones first, and the Params object of every group.
+
+    `swept` groups have parameters that may have several values. InputError names the source, but for the command line's "".
+    """
     for title, params in {**swept, **groups}.items():
         add_fields(parser, title, params)
-    try:
-        parser.parse_args(before)
-    except InputError as error:
-        raise InputError(f"{config}: {error}" if config else str(error)) from None
-    options = parser.parse_args([*before, *words])
+    for source, words in sources.items():
+        try:
+            parser.parse_args(words)
+        except InputError as error:
+            raise InputError(f"{source}: {error}" if source else str(error)) from None
+    options = parser.parse_args([*itertools.chain(*sources.values())])
     return options, {title: make(params, options) for title, params in groups.items()}
+
+
+def _check_exports(plan: Plan, options: argparse.Namespace) -> None:
+    """InputError if what is asked for cannot be exported."""
+    flags = [flag for flag in ("--export-run", "--export-adapters") if getattr(options, flag[2:].replace("-", "_"))]
+    if flags and len(plan.cells) > 1:
+        raise InputError(f"{flags[0]}: exports one training, and this command asks for {len(plan.cells)}")
+    if flags and plan.learner == "prompts":
+        raise InputError(f"{flags[0]}: exports LoRA trainings, and {next(iter(plan.methods))} trains prompts")
+    if options.export_run and plan.canaries.canaries:
+        raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")
+    if len(flags) == 2 and Path(options.export_run).absolute() == Path(options.export_adapters).absolute():
+        raise InputError(f"--export-adapters {options.export_adapters}: --export-run writes there; name another folder")
 
 
 def _plan(options: argparse.Namespace, made: Mapping[str, Any], methods: variants.Named, task: Plugin) -> Plan:
     prompts = task.learner == "prompts"
-    clients = _at_least(options, "clients", 1)
+    clients = _within(options, "clients", 1, 10_000)
     plan = Plan(
         methods=variants.variants(methods, options, twins=prompts and not options.no_twin),
         settings=made["local training"],
         task=task.name,
         task_params=made[f"task {task.name}"],
-        rounds=_at_least(options, "rounds", 1),
+        rounds=_within(options, "rounds", 1, 100_000),
         clients=clients,
-        per_round=clients if options.per_round is None else _at_least(options, "per_round", 1),
-        seed=_at_least(options, "seed", 0),
-        seeds=_at_least(options, "seeds", 1),
+        per_round=clients if options.per_round is None else _within(options, "per_round", 1, LARGEST),
+        seed=_within(options, "seed", 0, LARGEST_SEED),
+        seeds=_within(options, "seeds", 1, 1000),
         **_shared(options, made),
         adversary=made.get("the adversary", Adversary()),
         canaries=made["canaries"],
@@ -341,7 +359,7 @@ def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
 
 def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, Any]:
     code = getattr(options, "backbone_code", None)
-    if code and not Path(code).is_file():
+    if code is not None and not Path(code).is_file():
         raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
     return {
         **{
@@ -351,25 +369,27 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "backbone_code": code or "",
         "dtype": getattr(options, "dtype", "float32"),
         "device": _device(options.device),
-        "threads": _at_least(options, "threads", 1),
+        "threads": _within(options, "threads", 1, max(64, os.cpu_count() or 1)),
         "out": Path(options.out),
     }
 
 
 def _empty(text: str | None, flag: str) -> Path | None:
     """A folder to write into. InputError, before anything runs, if there is something in it or in its place."""
-    if not text:
+    if text is None:
         return None
     path = Path(text)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+    file = next((p for p in (path, *path.parents) if p.is_file()), None)
+    if file is not None or (path.is_dir() and any(path.iterdir())):
         raise InputError(f"{flag} {text}: there is something already; name a folder that is empty or not there yet")
     return path
 
 
-def _at_least(options: argparse.Namespace, name: str, least: int) -> int:
+def _within(options: argparse.Namespace, name: str, least: int, most: int) -> int:
     value: int = getattr(options, name)
-    if value < least:
-        raise InputError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+    if not least <= value <= most:
+        limit = f"at least {least}" if value < least else f"at most {most}"
+        raise InputError(f"--{name.replace('_', '-')} {value}: must be {limit}")
     return value
 
 
@@ -385,25 +405,3 @@ def _device(name: str) -> str:
         if name == "cuda":
             raise InputError("--device cuda: torch finds no CUDA device here; use cpu or auto")
     return "cpu"
-
-
-def _listing() -> str:
-    """Methods, attacks, audits and tasks with one line each."""
-    lines = []
-    for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
-        lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
-        lines += [f"  {plugin.name:<14}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
-    return "\n".join([*lines, *_matrix()])
-
-
-def _matrix() -> list[str]:
-    """Which attack runs under which threat model, and why not where it does not."""
-    attacks = plugins.plugins("attack").values()
-    lines = ["attacks under threat models (yes, or the number of the reason):"]
-    lines.append(f"  {'':<14}" + "".join(f"{name:<16}" for name in THREAT_MODELS))
-    reasons: dict[str, int] = {}
-    for attack in attacks:
-        found = [refusal(attack, threat_model) for threat_model in THREAT_MODELS]
-        cells = ["yes" if why is None else str(reasons.setdefault(why, len(reasons) + 1)) for why in found]
-        lines.append(f"  {attack.name:<14}" + "".join(f"{cell:<16}" for cell in cells))
-    return [*lines, *(f"  {number}: {why}" for why, number in reasons.items())]

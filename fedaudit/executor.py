@@ -32,7 +32,7 @@ class WorkerDied(RuntimeError):
 
 
 class Executor(Generic[Bench]):
-    """Runs jobs on a bench that `build` makes once. A context manager: leaving it ends the workers.
+    """Runs jobs on a bench that `build` makes once. A context manager: leaving it ends the workers, and at once if it is left by an error.
 
     On Linux the bench is built here and the workers are forked, so that its memory is shared; elsewhere each worker calls `build` (picklable) itself.
     """
@@ -50,8 +50,13 @@ class Executor(Generic[Bench]):
         self._pool = concurrent.futures.ProcessPoolExecutor(
             workers, multiprocessing.get_context("fork" if fork else "spawn"), _start_worker, (build,)
         )
-        # the first job starts all workers: before any thread of ours (a progress display, say) exists
-        self._pool.submit(os.getpid).result()
+        self._others = set(multiprocessing.active_children())
+        try:
+            # the first job starts all workers: before any thread of ours (a progress display, say) exists
+            self._pool.submit(os.getpid).result()
+        except BaseException:
+            self._kill()
+            raise
 
     def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
         """Results in the order of the jobs. Few jobs are under way at once: `jobs` may be a generator of large ones."""
@@ -76,9 +81,20 @@ class Executor(Generic[Bench]):
     def __enter__(self) -> Executor[Bench]:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+    def __exit__(self, error: object = None, *_: object) -> None:
+        if self._pool is None:
+            return
+        if error is not None:
+            self._kill()  # what a worker writes appears whole or not at all
+        self._pool.shutdown(wait=error is None, cancel_futures=True)
+
+    def _kill(self) -> None:
+        """End the workers in the middle of what they do."""
+        workers = set(multiprocessing.active_children()) - self._others
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.join()
 
 
 def one_thread() -> None:
@@ -116,7 +132,9 @@ class _Built:
 
 def _start_worker(build: Callable[[], Any]) -> None:
     global _bench
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the parent's to handle, which then ends its workers
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     one_thread()
     _bench = build()

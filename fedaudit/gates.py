@@ -7,14 +7,17 @@ accuracies (percent, `accuracy/local.low < 50`), and at one number of each: the 
 
 from __future__ import annotations
 
+import argparse
 import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.threats import THREAT_MODELS
+from attacks.threats import OF_LEARNER, THREAT_MODELS, refusal
 from fedaudit.errors import InputError, nearest
+from fedaudit.plugins import Plugin
+from fedaudit.words import number
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall")
@@ -40,6 +43,20 @@ class Gate:
     end: str
     operator: str
     limit: float
+
+    def check(self, learner: str, attacks: Sequence[Plugin]) -> None:
+        """InputError if no run of these attacks, on what is trained, can answer the gate."""
+        why = None
+        if self.metric in ACCURACY and learner != "prompts":
+            why = "adapters have no accuracy; it is measured of prompts"
+        elif self.metric in MEMBERSHIP and not attacks:
+            why = "nothing is attacked; add --attack"
+        elif self.threat_model and self.threat_model not in OF_LEARNER[learner]:
+            why = f"{self.threat_model} sees nothing here; there are {', '.join(OF_LEARNER[learner])}"
+        elif self.threat_model and (refused := [refusal(attack, self.threat_model) for attack in attacks]):
+            why = refused[0] if all(refused) else None
+        if why:
+            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
 
     def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
         """A sentence for each finding that crosses the limit. InputError: no finding can answer the gate."""
@@ -85,8 +102,8 @@ def parse(text: str) -> Gate:
     if threat and metric in ACCURACY:
         raise InputError(f"--fail-if {text!r}: {metric} is of no threat model; leave out {threat}")
     try:
-        limit = float(found["limit"])
-    except ValueError:
+        limit = number(found["limit"])
+    except argparse.ArgumentTypeError:
         raise InputError(f"--fail-if {text!r}: {found['limit']} is no number; {form}") from None
     top = 100 if metric in ACCURACY else 1  # accuracies are percent
     if not 0 <= limit <= top:

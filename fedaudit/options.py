@@ -8,11 +8,12 @@ import difflib
 import functools
 import math
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from fedaudit.errors import InputError, nearest
+from fedaudit.config import presets
+from fedaudit.errors import InputError
+from fedaudit.words import number, seed, whole
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,7 +76,8 @@ def add_schedule(parser: argparse.ArgumentParser, learner: str = "lora") -> None
     }
     for name, (default, text) in numbers.items():
         shown = "all" if default is None else default
-        group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {shown})")
+        kind = seed if name == "seed" else whole
+        group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default: {shown})")
 
 
 def add_backbone(parser: argparse.ArgumentParser, learner: str = "lora") -> None:
@@ -105,7 +107,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
     workers = min(os.cpu_count() or 1, 4)
     text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
-    group.add_argument("--threads", type=int, default=workers, metavar="N", help=text)
+    group.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
     group.add_argument(
         "--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)"
     )
@@ -117,9 +119,12 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
-    group.add_argument("--dry-run", action="store_true", help="say what would run, how long and how much disk")
-    group.add_argument("--quiet", action="store_true", help="no progress, results only")
-    group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks")
+    switch = argparse.BooleanOptionalAction  # so that a flag wins over a configuration file here too
+    text = "say what would run, how long and how much disk"
+    group.add_argument("--dry-run", action=switch, default=False, help=text)
+    group.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
+    group.add_argument("--debug", action="store_true", help="the traceback of an unexpected error on stderr")
+    group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks; stands alone")
 
 
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Any]) -> None:
@@ -140,7 +145,10 @@ def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Any]) -
         else:
             kind = type(field.default)
             metavar = {int: "N", float: "X"}.get(kind, "WORD")
-            group.add_argument(flag, type=kind, default=None, metavar=metavar, help=text)
+            group.add_argument(flag, type=_READERS[kind], default=None, metavar=metavar, help=text)
+
+
+_READERS: dict[type[Any], Callable[[str], Any]] = {int: whole, float: number, str: str}
 
 
 def sweepable(field: dataclasses.Field[Any]) -> bool:
@@ -150,10 +158,10 @@ def sweepable(field: dataclasses.Field[Any]) -> bool:
 
 def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
     try:
-        return tuple(kind("inf" if word == "none" and kind is float else word) for word in text.split(","))
-    except ValueError:
-        named = {int: "whole numbers", float: "numbers, or none for no limit"}.get(kind, "words")
-        raise argparse.ArgumentTypeError(f"{text!r} must be {named}, separated by commas") from None
+        return tuple(math.inf if word == "none" and kind is float else _READERS[kind](word) for word in text.split(","))
+    except argparse.ArgumentTypeError as error:
+        limit = ", none for no limit" if kind is float else ""
+        raise argparse.ArgumentTypeError(f"{error} (several are separated by commas{limit})") from None
 
 
 def make(params: type[Any], options: argparse.Namespace) -> Any:
@@ -171,52 +179,3 @@ def made(params: type[Any], given: Mapping[str, Any]) -> Any:
         known = {field.name for field in dataclasses.fields(params)}
         flag = f"--{name.replace('_', '-')}: " if name in known else ""
         raise InputError(f"{flag}{error}") from error
-
-
-def config_words(path: str) -> list[str]:
-    """A YAML mapping as command-line words."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"--config {path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" (line {where.line + 1})" if where else ""
-        raise InputError(f"--config {path}: not valid YAML{line}") from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise InputError(f"--config {path}: must be a mapping of option names to values, as in 'rounds: 10'")
-    try:
-        return words_of(found)
-    except InputError as error:
-        raise InputError(f"--config {path}: {error}") from None
-
-
-def preset_words(name: str) -> list[str]:
-    if name not in presets():
-        raise InputError(f"--preset {name}: no such preset{nearest(name, presets())}; there are {', '.join(presets())}")
-    return config_words(str(_PRESETS / f"{name}.yaml"))
-
-
-_PRESETS = Path(__file__).parent / "presets"
-
-
-def presets() -> list[str]:
-    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
-
-
-def words_of(mapping: Mapping[str, Any]) -> list[str]:
-    """A mapping of option names to values as command-line words."""
-    words = []
-    for key, value in mapping.items():
-        flag = f"--{key.replace('_', '-')}"
-        if isinstance(value, dict) or value is None:
-            raise InputError(f"{key} must be a plain value, not {value!r}")
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, (list, tuple)) and flag == "--fail-if":
-            words += [f"{flag}={one}" for one in value]
-        else:
-            words.append(f"{flag}={','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
-    return words

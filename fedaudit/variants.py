@@ -6,17 +6,19 @@ import argparse
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedaudit import plugins
 from fedaudit.errors import InputError
-from fedaudit.options import Parser, add_fields, made, words_of
+from fedaudit.options import Parser, add_fields, made
 from fedaudit.plan import Variant
 from fedaudit.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
+from fedaudit.words import words_of
 
 Named = dict[str, tuple[Plugin, dict[str, Any]]]
+LONGEST = 150  # letters of a label, which is part of folders' names
 
 
 def classes(plugin: Plugin) -> list[type[Any]]:
@@ -29,25 +31,47 @@ def named(text: str) -> Named:
     found: Named = {}
     for label in (word.strip() for word in text.split(",")):
         if not label:
-            continue
-        name, *pairs = label.split(":")
-        plugin = plugins.find("method", name, flag="--method")
-        fields = [field.name for cls in classes(plugin) for field in dataclasses.fields(cls)]
-        own: dict[str, Any] = {}
-        for pair in pairs:
-            key, equals, value = pair.partition("=")
-            if not equals or key.replace("-", "_") not in fields:
-                known = ", ".join(fields) or "none"
-                raise InputError(
-                    f"--method {label}: {pair} must be PARAMETER=VALUE; the parameters of {name} are: {known}"
-                )
-            own[key.replace("-", "_")] = {"true": True, "false": False}.get(value, value)
+            raise InputError(f"--method {text}: a name is missing beside a comma; --list shows the methods")
         if label in found:
             raise InputError(f"--method {text}: {label} comes twice; name each method once")
-        found[label] = plugin, own
-    if not found:
-        raise InputError("--method: name at least one method; --list shows them")
+        name, *pairs = label.split(":")
+        plugin = plugins.find("method", name, flag="--method")
+        if len(label) > LONGEST:
+            raise InputError(f"--method {label}: a method with its parameters must have at most {LONGEST} letters")
+        found[label] = plugin, _own(label, plugin, pairs)
     return found
+
+
+def _own(label: str, plugin: Plugin, pairs: Sequence[str]) -> dict[str, Any]:
+    """The parameters that a label gives a value, each once."""
+    fields = [field.name for cls in classes(plugin) for field in dataclasses.fields(cls)]
+    own: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        name = key.replace("-", "_")
+        if not equals or not value or name not in fields:
+            known = ", ".join(fields) or "none"
+            raise InputError(
+                f"--method {label}: {pair!r} must be PARAMETER=VALUE; the parameters of {plugin.name} are: {known}"
+            )
+        if name in own:
+            raise InputError(f"--method {label}: {name} comes twice; give it one value")
+        own[name] = {"true": True, "false": False}.get(value, value)
+    return own
+
+
+def unheard(methods: Named) -> set[str]:
+    """Parameters whose flags change nothing: no method has them, or each that has them is given its own value by its label."""
+    known = {
+        f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)
+    }
+    return known - {
+        field.name
+        for plugin, own in methods.values()
+        for cls in classes(plugin)
+        for field in dataclasses.fields(cls)
+        if field.name not in own
+    }
 
 
 def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dict[str, Variant]:

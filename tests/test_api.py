@@ -10,7 +10,7 @@ import fedaudit
 from fedaudit import cli
 from fedaudit.backbones import EMBEDDED
 from fedaudit.errors import InputError
-from fedaudit.options import words_of
+from fedaudit.words import words_of
 
 TINY = {
     "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 8, "novel": 8, "test": 3, "local_steps": 2, "threads": 1,
@@ -131,6 +131,50 @@ class TestAudit:
     def test_an_option_that_does_not_exist(self):
         with pytest.raises(ValueError, match=r"--round=3: no such option .*--rounds"):
             fedaudit.audit(round=3)
+
+    def test_a_dry_run_is_a_text_and_trains_nothing(self, tmp_path):
+        said = fedaudit.dry_run(method="fedavg", quiet=True, out=tmp_path / "new", **TINY)
+        assert "1 training to run" in said
+        assert "report: " in said
+        assert not list((tmp_path / "new").glob("r*"))
+
+    def test_an_audit_that_should_be_dry(self, tmp_path):
+        file = tmp_path / "dry.yaml"
+        file.write_text("dry_run: true\n")
+        for options in ({"dry_run": True}, {"config": file}):
+            with pytest.raises(InputError, match=r"dry_run: fedaudit.audit trains; fedaudit.dry_run"):
+                fedaudit.audit(out=tmp_path / "out", **options, **TINY)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"method": ""}, "--method: its value is empty"),
+            ({"run": " "}, "--run: its value is empty"),
+            ({"out": ""}, "--out: its value is empty"),
+            ({"method": []}, "method is an empty list"),
+            ({"fail_if": []}, "fail_if is an empty list"),
+            ({"fail_if": ["auroc > 0.6", ""]}, "--fail-if: its value is empty"),
+            ({"method": ["fedavg", ""]}, "--method: one of its values is empty"),
+            ({"method": None}, "method must be a plain value"),
+            ({"method": {"fedavg", "fedrand"}}, "method must be a plain value"),
+            ({"method": b"fedavg"}, "method must be a plain value"),
+            ({"method": ["fedavg", None]}, "method must be a plain value"),
+            ({"out": "a\0b"}, "--out: .* control character"),
+            ({"out": "x" * 300}, "--out .*255 bytes"),
+            ({"seed": 10**23}, "--seed: .*must lie between"),
+            ({"seed": 10**5000}, "seed.*too large"),
+            ({"rounds": 5.0}, "--rounds: .*whole number"),
+            ({"rho": float("nan")}, "--rho: .*must be a number"),
+            ({"no_past": True, "past": True}, "--no-past: given twice"),
+            ({"targets": 99, "method": "dpfpl", "attack": "lira"}, "--targets 99: at most"),
+        ],
+    )
+    def test_values_that_say_nothing_or_too_much(self, options, words, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InputError, match=words):
+            fedaudit.audit(**options)
+        assert not list(tmp_path.iterdir())
 
     def test_the_callers_threads_are_given_back(self, tmp_path):
         """In a process that has computed with several threads before, with workers."""

@@ -198,8 +198,14 @@ def _vlms() -> Iterator[Bad]:
     for name, content in indices.items():
         yield Bad(f"an index {name}", "llava", _content("model.safetensors.index.json", content))
     yield Bad("adapters", "llava", _content("adapter_config.json", b'{"base_model_name_or_path": "elsewhere"}'))
-    yield Bad("an unknown processor", "llava", _edit("processor_config.json", lambda c: c.update(processor_class="None")))
-    yield Bad("a mean in words", "llava", _edit("processor_config.json", lambda c: c["image_processor"].update(image_mean="grey")))
+    yield Bad(
+        "an unknown processor", "llava", _edit("processor_config.json", lambda c: c.update(processor_class="None"))
+    )
+    yield Bad(
+        "a mean in words",
+        "llava",
+        _edit("processor_config.json", lambda c: c["image_processor"].update(image_mean="grey")),
+    )
     yield Bad("a further FIFO", "llava", lambda folder: os.mkfifo(folder / "chat_template.jinja"))
 
 
@@ -214,7 +220,9 @@ def _clips() -> Iterator[Bad]:
 TABLE = [*_vlms(), *_clips()]
 
 
-def record(text: str = "a small red cat", *, size: tuple[int, int] = (20, 30), prompt: str = PROMPT, n: int = 0) -> Record:
+def record(
+    text: str = "a small red cat", *, size: tuple[int, int] = (20, 30), prompt: str = PROMPT, n: int = 0
+) -> Record:
     pixels = np.random.default_rng(n).integers(0, 256, (*size, 3), np.uint8)
     return Record(f"r{n}", "cat", pixels, prompt, text, where="captions.json, image 7")
 
@@ -315,7 +323,9 @@ def test_a_text_beyond_the_positions_is_refused_with_the_tokenizer_alone(
     folder = shutil.copytree(built["llava"], tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     check_texts(folder, [record(n=0), record(n=1)])
     long = record("cat " * 50_000, n=2)  # 200 kB
-    with pytest.raises(InputError, match=r"record r2 \(captions.json, image 7\): .* has 500\d\d tokens, .* reads 256") as refused:
+    with pytest.raises(
+        InputError, match=r"record r2 \(captions.json, image 7\): .* has 500\d\d tokens, .* reads 256"
+    ) as refused:
         check_texts(folder, [record(), long])
     _sentence(refused.value)
 

@@ -1,9 +1,17 @@
 """Gates for continuous integration, on findings made by hand."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
+import fedaudit
+from fedaudit import cli
 from fedaudit.errors import InputError
 from fedaudit.gates import parse
+
+ROOT = Path(__file__).parent.parent
 
 COMMON = {
     "method": "fedavg",
@@ -108,7 +116,7 @@ def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
         ("auroc > ", "not understood"),
         ("", "not understood"),
         ("auroc > much", "much is no number"),
-        ("auroc > nan", "between 0 and 1"),
+        ("auroc > nan", "nan is no number"),
         ("auroc > 60", "between 0 and 1"),
         ("auc > 0.6", "no metric auc.*auroc"),
         ("auroc.mid > 0.6", "no metric auroc.mid.*auroc"),
@@ -122,3 +130,29 @@ def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
 def test_what_is_no_gate(gate, words):
     with pytest.raises(InputError, match=rf"--fail-if .*{words}"):
         parse(gate)
+
+
+def lines_with_gates():
+    """The commands of README and docs that have a gate."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    return sorted({m for text in texts for m in re.findall(r"audit\.py (.*?--fail-if \"[^#\n]*\")", text)})
+
+
+@pytest.mark.parametrize("line", lines_with_gates())
+def test_a_gate_of_the_docs_can_be_answered(line):
+    """TPR against the server's views of clients has a threshold of each client's reference records."""
+    command = cli.read_command(shlex.split(line))
+    assert command.gates
+    for gate in command.gates:
+        rate = re.fullmatch(r"tpr@(.*)%", gate.metric)
+        assert rate is None or command.plan.task_params.reference * float(rate[1]) >= 100
+
+
+def test_a_run_answers_the_gates_of_the_docs(tmp_path):
+    lines = [line for line in lines_with_gates() if "fedrand" in line]
+    texts = {gate.text for line in lines for gate in cli.read_command(shlex.split(line)).gates}
+    assert len(texts) >= 2
+    tiny = "rounds=2 clients=2 per_round=2 records=4 reference=10 novel=8 test=2 local_steps=1 threads=1"
+    options = dict(word.split("=") for word in tiny.split())
+    found = fedaudit.audit(method="fedrand", fail_if=sorted(texts), quiet=True, out=tmp_path, **options)
+    assert found.report.is_file()

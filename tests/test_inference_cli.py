@@ -45,9 +45,9 @@ BAD = {
     "adversary without attack": ("--shadows 8", ["--shadows", "no such option"]),
     "adversary of adapters": ("--method fedavg --attack maxrenyi --shadows 8", ["--shadows", "no such option"]),
     "targets negative": ("--attack lira --targets=-1", ["--targets", "at least 1", "-1"]),
-    "targets not a number": ("--attack lira --targets two", ["--targets", "int", "two"]),
+    "targets not a number": ("--attack lira --targets two", ["--targets", "whole number", "two"]),
     "shadows 3": ("--attack lira --shadows 3", ["--shadows", "at least 4", "3"]),
-    "shadows not a number": ("--attack lira --shadows 4.5", ["--shadows", "int", "4.5"]),
+    "shadows not a number": ("--attack lira --shadows 4.5", ["--shadows", "whole number", "4.5"]),
     "shadow kind unknown": ("--attack lira --shadow-kind client", ["--shadow-kind", "clients or federations", "client"]),
     "trajectory unknown": ("--attack lira --trajectory real", ["--trajectory", "simulated or observed", "real"]),
     "one observed round": ("--attack cosine --observed-rounds 1", ["--observed-rounds", "at least 2", "1"]),
@@ -55,7 +55,7 @@ BAD = {
         "--attack lira --shadow-kind federations --trajectory observed --dry-run", ["--trajectory", "simulated", "federations"],
     ),
     "canaries negative": ("--canaries=-1", ["--canaries", "at least 0", "-1"]),
-    "canaries not a number": ("--canaries many", ["--canaries", "int", "many"]),
+    "canaries not a number": ("--canaries many", ["--canaries", "whole number", "many"]),
     "canary kind unknown": ("--canaries 4 --canary-kind odd", ["--canary-kind", "mislabelled, ood or natural", "odd"]),
     "more canaries than candidates": ("--canaries 5000", ["--canaries 5000", "client-00", "valid here are 0 to"]),
     "exporting canaries": ("--method fedavg --canaries 4 --export-run {out}", ["--export-run", "--canaries"]),
@@ -147,7 +147,7 @@ class TestKeys:
     USUAL = "--attack shadow"
 
     @pytest.mark.parametrize("more", ["--attack lira", "--attack shadow,cosine", "--attack shadow --hidden 16",
-                                      "--attack shadow --targets 3", "--attack shadow --observed-rounds 5"])  # fmt: skip
+                                      "--attack shadow --targets 3", "--attack shadow,cosine --observed-rounds 5"])  # fmt: skip
     def test_another_attack_retrains_nothing(self, more: str) -> None:
         training, analysis, shadows = self.keys(self.USUAL)
         found = self.keys(more)
@@ -213,9 +213,7 @@ def test_words_are_answered_without_anything_heavy(words: str) -> None:
 class TestDryRun:
     """With a pace of our own, so that minutes and megabytes can be worked out by hand."""
 
-    TINY = (
-        "--method dpfpl --epsilon none --clients 4 --train 4 --test 1 --rounds 30 --shadows 8 --targets 2 --threads 2"
-    )
+    TINY = "--clients 4 --train 4 --test 1 --rounds 30 --targets 2 --threads 2"
 
     @pytest.fixture(autouse=True)
     def paced(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +222,14 @@ class TestDryRun:
         monkeypatch.setattr(estimate, "_trials", lambda cells, *_: [pace] * len(cells))
 
     def said(self, words: str, out: Path) -> str:
-        plan = plan_of(f"{self.TINY} {words} --out {out}")
-        return estimate.estimate(plan, Progress(quiet=True))
+        return estimate.estimate(self.plan(words, out), Progress(quiet=True))
+
+    def plan(self, words: str, out: Path) -> Any:
+        """DP-FPL without noise and with 8 shadows, but for what the words say."""
+        usual = (
+            "" if "--method" in words else "--method dpfpl" if "--epsilon" in words else "--method dpfpl --epsilon none"
+        )
+        return plan_of(f"{self.TINY} {usual} {words} {'--shadows 8' if 'lira' in words else ''} --out {out}")
 
     def test_shadow_clients_are_named_and_counted(self, tmp_path: Path) -> None:
         """30 rounds of 4 s, the simulated ones of 3 s, and 8 shadows as 2 federations of four for each target side by side: 390 s."""
@@ -260,7 +264,7 @@ class TestDryRun:
         assert "about 2 minutes with 1 worker, attacks not counted\n" in said
 
     def test_what_is_on_disk_is_not_counted(self, tmp_path: Path) -> None:
-        (cell,) = plan_of(f"{self.TINY} --attack lira --out {tmp_path}").cells
+        (cell,) = self.plan("--attack lira", tmp_path).cells
         done = [cell.training_folder, *(cell.bank_folder / name for name in ("simulated", "client-000"))]
         for folder in done:
             folder.mkdir(parents=True)

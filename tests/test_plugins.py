@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from attacks.threats import THREAT_MODELS, LacksCapability, refusal, require
-from fedaudit import cli, plugins
+from fedaudit import listing, plugins
 from fedaudit.errors import InputError
 from fedaudit.options import Parser, add_backbone, add_choices, add_general_options, add_schedule
 
@@ -93,11 +93,11 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
             require(threat_model, missing[0])
     else:
         assert why is None
-    row = next(line for line in cli._matrix() if line.split()[:1] == [attack.name]).split()
+    row = next(line for line in listing.matrix() if line.split()[:1] == [attack.name]).split()
     cell = row[1 + list(THREAT_MODELS).index(threat_model)]
     assert (cell == "yes") == (why is None)
     if why:
-        assert f"{cell}: {why}" in "\n".join(cli._matrix())
+        assert f"{cell}: {why}" in "\n".join(listing.matrix())
 
 
 def test_attacks_never_import_what_knows_the_truth():
@@ -116,8 +116,8 @@ def test_a_misspelt_name_is_answered_with_the_nearest(plugin):
 
 def test_listing_and_help_import_nothing_heavy():
     code = (
-        "import sys; from fedaudit import cli\n"
-        "print(cli._listing())\n"
+        "import sys; from fedaudit import cli, listing\n"
+        "print(listing.listing())\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'peft', 'numpy', 'pandas', 'matplotlib', 'sklearn', 'scipy'} & set(sys.modules)\n"

@@ -13,9 +13,9 @@ TINY = "--rounds 2 --clients 4 --train 12 --test 2 --threads 1".split()
 BAD = {
     "epsilon 0": ("--epsilon 0", ["--epsilon", "positive", "not 0.0"]),
     "epsilon negative": ("--epsilon=-0.1", ["--epsilon", "positive", "not -0.1"]),
-    "epsilon not a number": ("--epsilon much", ["--epsilon", "much", "numbers"]),
+    "epsilon not a number": ("--epsilon much", ["--epsilon", "much", "a number", "none for no limit"]),
     "one of several epsilons": ("--epsilon 0.1,0", ["--epsilon", "positive", "not 0.0"]),
-    "epsilon NaN": ("--epsilon nan", ["--epsilon", "positive", "nan"]),
+    "epsilon NaN": ("--epsilon nan", ["--epsilon", "a number", "nan"]),
     "epsilon of a label": ("--method dpfpl:epsilon=0", ["epsilon", "positive", "not 0.0"]),
     "delta 0": ("--delta 0", ["--delta", "between 0 and 1", "not 0.0"]),
     "delta 1": ("--delta 1", ["--delta", "between 0 and 1", "not 1.0"]),

@@ -323,9 +323,7 @@ def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.r
     for item in items:
         said = int(rng.integers(len(item.texts)))
         texts = (item.texts[said], *item.texts[:said], *item.texts[said + 1 :])
-        records.append(
-            Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where)
-        )
+        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where))
     return tuple(records)
 
 

@@ -1,0 +1,407 @@
+"""Bad command lines, as a user or an unset shell variable gives them: exit code 2, one sentence that names the flag, nothing written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedaudit import cli
+from fedaudit.bench import Workshop
+
+LONG = "x" * 300  # more than a file's name may have
+VALUED = (
+    "run", "method", "task", "attack", "backbone", "out", "preset", "config", "paper", "export-run", "export-adapters", "fail-if", "device",
+    "backbone-code", "dtype", "rounds", "seed", "rho", "targets", "slice", "order",
+)  # fmt: skip
+OF_PROMPTS = ("weights", "epsilon", "rank", "domain", "partition", "clip")
+FOLDERS = {"data-root": "coco", "nocaps-root": "coco"}
+
+EMPTY = {f"{flag}, {kind}": ([*words, flag], value)
+         for words, flags in ([[], VALUED], [["--method", "dpfpl"], OF_PROMPTS],
+                              *([["--task", task], [name]] for name, task in FOLDERS.items()))
+         for flag in (f"--{name}" for name in flags)
+         for kind, value in (("empty", ""), ("blank", "  "))}  # fmt: skip
+"""Flags with a value of nothing, as `--run "$RUN"` gives where RUN is not set."""
+
+LINES = {
+    # lists with holes
+    "hole in methods": ("--method fedavg,,fedrand", "--method"),
+    "method ends in a comma": ("--method fedavg,", "--method"),
+    "method begins with a comma": ("--method ,fedavg", "--method"),
+    "methods of blanks": ("--method 'fedavg, ,fedrand'", "--method"),
+    "hole in attacks": ("--method dpfpl --attack lira,,loss", "--attack"),
+    "attack ends in a comma": ("--method dpfpl --attack lira,", "--attack"),
+    "epsilons of nothing": ("--method dpfpl --epsilon ,", "--epsilon"),
+    "hole in epsilons": ("--method dpfpl --epsilon 0.1,,0.4", "--epsilon"),
+    "epsilons end in a comma": ("--method dpfpl --epsilon 0.1,", "--epsilon"),
+    "hole in ranks": ("--method dpfpl --rank 1,,8", "--rank"),
+    "hole in projections": ("--targets q_proj,,v_proj", "--targets"),
+    "projections end in a comma": ("--targets q_proj,", "--targets"),
+    "method without a name": ("--method :rho=0.3", "--method"),
+    "parameter without a name": ("--method fedrand:=0.3", "--method"),
+    "parameter of nothing": ("--method fedrand:rho=", "--method"),
+    "label ends in a colon": ("--method fedrand:", "--method"),
+    "switch of nothing": ("--method fedrand:past=", "--method"),
+    "word of nothing": ("--method fedotp:match=", "--method"),
+    "an empty word alone": ("''", "empty word"),
+    "an empty word behind a switch": ("--quiet ''", "--quiet"),
+    "an empty word behind a value": ("--rounds 3 ''", "empty word"),
+    "a switch with a value of nothing": ("--dry-run=", "--dry-run"),
+    # said twice
+    "a parameter twice": ("--method fedper:shared_layers=2:shared_layers=4", "--method"),
+    "a parameter twice, spelt otherwise": ("--method fedper:shared_layers=2:shared-layers=4", "--method"),
+    "a flag twice": ("--rho 0.3 --rho 0.5", "--rho"),
+    "a flag twice with one value": ("--rho 0.3 --rho 0.3", "--rho"),
+    "a flag twice, one with =": ("--rounds=3 --rounds 4", "--rounds"),
+    "method twice": ("--method fedavg --method fedrand", "--method"),
+    "task twice": ("--task vqa --task captions", "--task"),
+    "attack twice": ("--method dpfpl --attack lira --attack loss", "--attack"),
+    "seed twice": ("--seed 1 --seed 2", "--seed"),
+    "out twice": ("--out {out} --out {out}2", "--out"),
+    "preset twice": ("--preset paper --preset embedded", "--preset"),
+    "config twice": ("--config {good} --config {good}", "--config"),
+    "a switch twice": ("--quiet --quiet", "--quiet"),
+    "a switch on and off": ("--past --no-past", "--past"),
+    "a method's label twice": ("--method fedrand:rho=0.3,fedrand:rho=0.3", "--method"),
+    "a figure's own flag": ("--paper dpfpl:figure3 --domain print", "--domain"),
+    # numbers that are none, or none that a machine should be given
+    "rounds of 10^23": ("--rounds 100000000000000000000000", "--rounds"),
+    "rounds of a billion": ("--rounds 1000000000", "--rounds"),
+    "rounds of 5,000 digits": ("--rounds {digits}", "--rounds"),
+    "seed of 10^23": ("--seed 100000000000000000000000", "--seed"),
+    "seeds of 10^9": ("--seeds 1000000000", "--seeds"),
+    "a million threads": ("--threads 1000000", "--threads"),
+    "a billion clients": ("--clients 1000000000", "--clients"),
+    "a billion per round": ("--per-round 1000000000", "--per-round"),
+    "records of 10^12": ("--records 1000000000000", "--records"),
+    "test of 10^12": ("--test 1000000000000", "--test"),
+    "rank of 10^23": ("--rank 100000000000000000000000", "--rank"),
+    "batch of 10^23": ("--batch 100000000000000000000000", "--batch"),
+    "steps of 10^23": ("--local-steps 100000000000000000000000", "--local-steps"),
+    "canaries of 10^23": ("--canaries 100000000000000000000000", "--canaries"),
+    "shadows of 10^12": ("--method dpfpl --attack shadow --shadows 1000000000000", "--shadows"),
+    "prompt of 10^9": ("--method dpfpl --prompt-length 1000000000", "--prompt-length"),
+    "one of several ranks of 10^23": ("--method dpfpl --rank 1,100000000000000000000000", "--rank"),
+    "threads below 0": ("--threads=-1", "--threads"),
+    "underscores in a number": ("--rounds 1_000", "--rounds"),
+    "underscores in a rate": ("--rho 0.1_5", "--rho"),
+    "arabic digits": ("--rounds ٣", "--rounds"),
+    "arabic digits in a rate": ("--rho ٠.٣", "--rho"),
+    "digits of full width": ("--clients １２", "--clients"),
+    "a blank before a number": ("--rounds ' 5'", "--rounds"),
+    "a blank behind a rate": ("--rho '0.5 '", "--rho"),
+    "a fraction of rounds": ("--rounds 2.0", "--rounds"),
+    "rounds in hexadecimal": ("--rounds 0x10", "--rounds"),
+    "rounds with an exponent": ("--rounds 1e2", "--rounds"),
+    "a rate of 1e400": ("--learning-rate 1e400", "--learning-rate"),
+    "a rate of -1e400": ("--learning-rate=-1e400", "--learning-rate"),
+    "a rate of nan": ("--learning-rate nan", "--learning-rate"),
+    "a rate of NaN": ("--weight-decay NaN", "--weight-decay"),
+    "rho of nan": ("--rho nan", "--rho"),
+    "order of nan": ("--order nan", "--order"),
+    "confidence of nan": ("--confidence nan", "--confidence"),
+    "dirichlet of nan": ("--dirichlet nan", "--dirichlet"),
+    "epsilon of 1e400": ("--method dpfpl --epsilon 1e400", "--epsilon"),
+    "one of several epsilons of nan": ("--method dpfpl --epsilon 0.1,nan", "--epsilon"),
+    "mu of nan": ("--method fedpgp --mu nan", "--mu"),
+    "a rate in words": ("--rho one", "--rho"),
+    "a rate in hexadecimal": ("--rho 0x1p-2", "--rho"),
+    "infinitely many rounds": ("--rounds inf", "--rounds"),
+    "gate of nan": ("--fail-if 'auroc > nan'", "--fail-if"),
+    "gate of arabic digits": ("--fail-if 'auroc > ٠.٦'", "--fail-if"),
+    "gate with underscores": ("--fail-if 'auroc > 0.6_1'", "--fail-if"),
+    "gate of 1e400": ("--fail-if 'auroc > 1e400'", "--fail-if"),
+    # letters that no name has
+    "out of half a letter": ("--out '\udcff'", "--out"),
+    "method of half a letter": ("--method '\udcff'", "--method"),
+    "run of half a letter": ("--run 'a\udc80b'", "--run"),
+    "config of half a letter": ("--config='\udcff'", "--config"),
+    "backbone of half a letter": ("--backbone '\udcff'", "--backbone"),
+    "gate of half a letter": ("--fail-if '\udcff'", "--fail-if"),
+    "a flag of half a letter": ("'--\udcff' 3", "\\udcff"),
+    "a word of half a letter": ("'\udcff'", "\\udcff"),
+    "out with a NUL": ("--out 'a\0b'", "--out"),
+    "run with a NUL": ("--run 'a\0b'", "--run"),
+    "config with a NUL": ("--config 'a\0b'", "--config"),
+    "data with a NUL": ("--task coco --data-root 'a\0b'", "--data-root"),
+    "code with a NUL": ("--backbone-code 'a\0b'", "--backbone-code"),
+    "export with a NUL": ("--export-run 'a\0b'", "--export-run"),
+    "a method of two lines": ("--method 'fedavg\nfedrand'", "--method"),
+    "out of two lines": ("--out 'a\nb'", "--out"),
+    "a task that rings": ("--task 'captions\a'", "--task"),
+    "a stray word of two lines": ("'a\nb'", "a\\nb"),
+    # names that are too long
+    "out of 300 letters": (f"--out {{out}}/{LONG}", "--out"),
+    "out of 5,000 letters": (f"--out {{out}}/{'/'.join(['folder'] * 700)}", "--out"),
+    "out of 100 letters of four bytes": (f"--out {{out}}/{'𝕏' * 100}", "--out"),
+    "run of 300 letters": (f"--run {LONG}", "--run"),
+    "config of 300 letters": (f"--config {LONG}.yaml", "--config"),
+    "backbone of 300 letters": (f"--backbone {LONG}", "--backbone"),
+    "backbone of 300 letters, of prompts": (f"--method dpfpl --backbone {LONG}", "--backbone"),
+    "code of 300 letters": (f"--backbone-code {LONG}.py", "--backbone-code"),
+    "weights of 300 letters": (f"--method dpfpl --backbone RN50 --weights {LONG}.pt", "--weights"),
+    "data of 300 letters": (f"--task coco --data-root {LONG}", "--data-root"),
+    "exported run of 300 letters": (f"--export-run {LONG}", "--export-run"),
+    "exported adapters of 300 letters": (f"--export-adapters {LONG}", "--export-adapters"),
+    "preset of 5,000 letters": (f"--preset {'x' * 5000}", "--preset"),
+    "method of 5,000 letters": (f"--method {'x' * 5000}", "--method"),
+    "label of 300 letters": (f"--method fedrand:rho=0.5{'0' * 300}", "--method"),
+    # what would be cut down without a word
+    "more targets than clients": ("--method dpfpl --attack lira --targets 99", "--targets"),
+    "more targets than few clients": ("--method dpfpl --attack loss --clients 4 --targets 5", "--targets"),
+    "more layers than the model has": ("--method fedper --shared-layers 7", "--shared-layers"),
+    "more layers, of a label": ("--method fedavg,fedper:shared_layers=99", "shared_layers"),
+    "more layers than a model on disk": ("--method fedper --shared-layers 3 --backbone {model}", "--shared-layers"),
+    "more observed rounds than rounds": (
+        "--method dpfpl --attack cosine --rounds 10 --observed-rounds 11", "--observed-rounds",
+    ),
+    "the last of more rounds than there are": ("--method dpfpl --rounds 5 --last 6", "--last"),
+    "more per round than clients": ("--clients 3 --per-round 4", "--per-round"),
+    # what would have no effect
+    "kind of no canaries": ("--canary-kind natural", "--canary-kind"),
+    "kind of 0 canaries": ("--method dpfpl --canaries 0 --canary-kind ood", "--canary-kind"),
+    "shadows that nobody needs": ("--method dpfpl --attack loss --shadows 8", "--shadows"),
+    "kind of shadows that nobody needs": ("--method dpfpl --attack cosine --shadow-kind federations", "--shadow-kind"),
+    "trajectory of no shadows": ("--method dpfpl --attack loss --trajectory observed", "--trajectory"),
+    "rounds that nobody observes": ("--method dpfpl --attack loss --observed-rounds 5", "--observed-rounds"),
+    "epsilon of what trains nothing": ("--method zeroshot --epsilon 0.1", "--epsilon"),
+    "delta without noise": ("--method dpfpl --epsilon none --delta 1e-6", "--delta"),
+    "clipping without noise": ("--method dpfpl --epsilon none --clip batch", "--clip"),
+    "clip norm without noise": ("--method dpfpl --epsilon none --clip-norm 5", "--clip-norm"),
+    "sigma without noise": ("--method dpfpl --epsilon inf --sigma calibrated", "--sigma"),
+    "rho that every label overrides": ("--method fedrand:rho=0.3,fedavg --rho 0.7", "--rho"),
+    "epsilon that every label overrides": ("--method dpfpl:epsilon=0.1 --epsilon 0.4", "--epsilon"),
+    "concentration of another partition": ("--method dpfpl --dirichlet 0.1", "--dirichlet"),
+    "steps beside epochs": ("--local-epochs 1 --local-steps 4", "--local-steps"),
+    "weights of a folder": ("--method dpfpl --backbone vit --weights openai", "--weights"),
+    "weights of nothing": ("--method dpfpl --weights openai", "--weights"),
+    "weights of adapters": ("--weights openai", "--weights"),
+    "list beside a method": ("--list --method fedavg", "--list"),
+    "list behind a method": ("--method fedavg --list", "--list"),
+    "list twice": ("--list --list", "--list"),
+    "list with a value": ("--list=all", "--list"),
+    "gate on accuracy of adapters": ("--fail-if 'accuracy/local < 50'", "--fail-if"),
+    "gate on leakage without attack": ("--method dpfpl --fail-if 'auroc > 0.6'", "--fail-if"),
+    "gate on an adversary that adapters lack": ("--fail-if 'prompt-user auroc > 0.6'", "--fail-if"),
+    "gate on an adversary that cannot attack": (
+        "--method dpfpl --attack cosine --fail-if 'prompt-user auroc > 0.6'", "--fail-if",
+    ),
+    "gate of nothing": ("--fail-if ' > 0.6'", "--fail-if"),
+    "two gates, one of them bad": ("--fail-if 'auroc > 0.6' --fail-if 'auroc > much'", "--fail-if"),
+    "preset of other methods": ("--preset paper --method dpfpl", "--preset paper"),
+    "preset of prompts for adapters": ("--preset dpfpl-ablation --method fedavg", "--preset dpfpl-ablation"),
+    "preset beside an own run": ("--preset paper --run {folder}", "--run"),
+    # combinations and names
+    "method in capitals": ("--method FedRand", "--method"),
+    "blank in a method": ("--method 'fed rand'", "--method"),
+    "method as a path": ("--method ../fedavg", "--method"),
+    "preset as a path": ("--preset ../presets/paper", "--preset"),
+    "preset with its ending": ("--preset paper.yaml", "--preset"),
+    "config is a folder": ("--config {folder}", "--config"),
+    "code is a folder": ("--backbone-code {folder}", "--backbone-code"),
+    "own run is a file": ("--run {good}", "good: no such folder"),
+    "own run is an empty folder": ("--run {folder}", "folder/run.json"),
+    "export into a file": ("--export-run {good}", "--export-run"),
+    "export below a file": ("--export-run {good}/x", "--export-run"),
+    "two exports into one folder": ("--export-run {out} --export-adapters {out}", "--export-adapters"),
+    "out is a file": ("--out {good}", "--out"),
+    "out below a file": ("--out {good}/x", "--out"),
+    "short flag": ("-r 3", "-r"),
+    "abbreviated flag": ("--round 3", "--round"),
+    "flag with an underscore": ("--per_round 2", "--per_round"),
+    "flag in capitals": ("--Rounds 2", "--Rounds"),
+    "value missing at the end": ("--rounds", "--rounds"),
+    "value missing before a flag": ("--rounds --quiet", "--rounds"),
+    "stray number": ("5", "5"),
+    "two dashes": ("-- --rounds 5", "--: no such option"),
+    "switch with a value": ("--quiet=yes", "--quiet"),
+    "no of a value": ("--no-rho", "--no-rho"),
+    "no of a no": ("--no-no-past", "--no-no-past"),
+}  # fmt: skip
+
+CONFIGS = {
+    "a key twice": ("rounds: 3\nrounds: 4\n", "rounds"),
+    "a key twice, spelt otherwise": ("per_round: 1\nper-round: 2\n", "--per-round"),
+    "a switch on and off": ("past: true\nno_past: true\n", "--past"),
+    "config inside": ("config: other.yaml\n", "config"),
+    "list inside": ("list: true\n", "list"),
+    "help inside": ("help: true\n", "help"),
+    "debug inside": ("debug: true\n", "debug"),
+    "paper inside": ("paper: dpfpl:figure3\n", "paper"),
+    "an empty method": ('method: ""\n', "--method"),
+    "a null method": ("method:\n", "method"),
+    "an empty run": ("run: ''\n", "--run"),
+    "an empty out": ("out: ''\n", "--out"),
+    "a blank task": ("task: '  '\n", "--task"),
+    "no methods": ("method: []\n", "method"),
+    "a null among methods": ("method: [fedavg, null]\n", "method"),
+    "a hole among methods": ('method: [fedavg, ""]\n', "--method"),
+    "a mapping among methods": ("method: [fedavg, {a: 1}]\n", "method"),
+    "a list among methods": ("method: [fedavg, [fedrand]]\n", "method"),
+    "no gates": ("fail_if: []\n", "fail_if"),
+    "an empty gate": ("fail_if: ['auroc > 0.6', '']\n", "--fail-if"),
+    "no epsilons": ("method: dpfpl\nepsilon: []\n", "epsilon"),
+    "an empty key": ('"": 3\n', "option"),
+    "a key with a value": ('"rounds=3": 4\n', "rounds=3"),
+    "a key with a blank": ('"per round": 4\n', "per round"),
+    "a key that is a number": ("3: 4\n", "mapping"),
+    "a NUL": ('out: "a\\0b"\n', "--out"),
+    "half a letter": ('method: "\\udcff"\n', ""),
+    "two lines": ("method: |\n  fedavg\n  fedrand\n", "--method"),
+    "a true number": ("rounds: true\n", "--rounds"),
+    "a fraction of rounds": ("rounds: 2.0\n", "--rounds"),
+    "nan": ("rho: .nan\n", "--rho"),
+    "seed of 10^23": ("seed: 100000000000000000000000\n", "--seed"),
+    "a number of 5,000 digits": (f"seed: {'9' * 5000}\n", ""),
+    "a day that is none": ("rounds: 2024-13-45\n", ""),
+    "bytes": ("method: !!binary ZmVk\n", "method"),
+    "a set": ("method: !!set {fedavg, fedrand}\n", "method"),
+    "a tag of Python": ("method: !!python/object/apply:os.getcwd []\n", ""),
+    "nothing": ("", "mapping"),
+    "two documents": ("rounds: 3\n---\nrounds: 4\n", ""),
+    "deeper than any stack": ("rounds: " + "[" * 5000 + "]" * 5000 + "\n", ""),
+    "more targets than clients": ("method: dpfpl\nattack: lira\ntargets: 99\n", "--targets"),
+    "kind of no canaries": ("canary_kind: natural\n", "--canary-kind"),
+    "another method's option": ("method: fedavg\nrho: 0.3\n", "--rho"),
+}
+
+MODEL = '{"model_type": "llava", "text_config": {"num_hidden_layers": 2}}'
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A door that is open fails its test at once instead of training."""
+
+    def executor(workshop: Workshop) -> Any:
+        raise AssertionError("a run began")
+
+    monkeypatch.setattr(Workshop, "executor", property(executor))
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
+    """What the lines name, beside an empty current folder where nothing may be left."""
+    given, here = tmp_path / "given", tmp_path / "here"
+    for folder in (given, here, given / "folder", given / "model"):
+        folder.mkdir()
+    (given / "good").write_text("rounds: 3\n")
+    (given / "model" / "config.json").write_text(MODEL)
+    for name in ("weights.safetensors", "processor_config.json", "tokenizer.json"):
+        (given / "model" / name).write_text("{}")
+    monkeypatch.chdir(here)
+    before = sorted(given.rglob("*"))
+    yield {"out": tmp_path / "out", **{name: given / name for name in ("good", "folder", "model")}}
+    assert sorted(tmp_path.iterdir()) == [given, here]
+    assert list(here.iterdir()) == []
+    assert sorted(given.rglob("*")) == before
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one sentence on stderr with which the command ends by code 2."""
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("error: ")
+    assert len(lines[0]) < 1500
+    assert said.out == ""
+    return lines[0]
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_an_empty_value(case: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    (*before, flag), value = EMPTY[case]
+    out = [] if flag == "--out" else ["--out", str(places["out"])]
+    for words in ([flag, value], [f"{flag}={value}"]):
+        assert f"{flag}: " in refused([*before, *words, *out], capsys)
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_a_line(case: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    line, named = LINES[case]
+    words = [word.format(**places, digits="9" * 5000) for word in shlex.split(line)]
+    out = [] if "--out" in words or "--list" in words else ["--out", str(places["out"])]
+    assert named in refused([*out, *words], capsys)
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    text, named = CONFIGS[case]
+    file = places["good"]
+    file.write_text(text)
+    out = [] if "out" in text else ["--out", str(places["out"])]
+    assert named in refused(["--config", str(file), *out], capsys)
+
+
+# what must still be accepted
+
+ROOT = Path(cli.__file__).parent.parent
+ELSEWHERE = (
+    "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "--data-root", "...", "--help", "nightly.yaml",
+)  # fmt: skip
+"""In examples of lines that need data, weights or files which are not here."""
+
+
+def examples() -> list[str]:
+    """The command lines that README, docs, the help and CI give, as far as nothing is missing here that they need."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    texts += [cli.EXAMPLES, (ROOT / ".ci" / "run").read_text().replace("\\\n", " ")]
+    lines = [line.partition("audit.py ")[2] for text in texts for line in text.splitlines() if "audit.py --" in line]
+    found = [re.split(r"\s{2,}|\s#|`", line)[0] for line in lines]
+    return sorted({line for line in found if not any(word in line for word in (*ELSEWHERE, "--list", "--no-twin`"))})
+
+
+GOOD = (
+    "", "--method fedrand", "--attack all", "--attack reconstruct --ways newest", "--method 'fedavg, fedrand'", "--order inf", "--k=0",
+    "--rho .5", "--rho 5e-1", "--rho=+0.5", "--rho 1.", "--weight-decay 0", "--seed 4294967296", "--seed -0", "--seeds 3 --seed 7",
+    "--threads 64", "--past", "--no-past", "--method fedrand:past=false,fedrand", "--method fedrand:rho=0.3,fedrand --rho 0.7",
+    "--method fedper --shared-layers 6", "--method fedper,fedper:shared-layers=4", "--local-epochs 2", "--local-epochs 0 --local-steps 4",
+    "--preset paper", "--preset paper --rounds 5 --clients 20", "--preset fedrand-tables --task vqa --dirichlet 0.1", "--preset embedded",
+    "--preset dpfpl-tables", "--preset dpfpl-ablation --epsilon none", "--preset dpfpl-tables --method dpfpl --no-twin",
+    "--preset dpfpl-figure3 --attack loss", "--preset dpfpl-figure3 --clients 2",
+    "--method dpfpl --epsilon none", "--method dpfpl --epsilon inf,0.1", "--method dpfpl --epsilon none --no-twin",
+    "--method dpfpl --epsilon none,0.1 --delta 1e-6 --clip batch", "--method zeroshot,local --epsilon 0.1,0.4",
+    "--method dpfpl:epsilon=0.1 --delta 1e-6", "--method dpfpl --epsilon none --sampler poisson", "--method zeroshot",
+    "--method dpfpl --attack lira --targets 10 --shadows 8 --trajectory observed", "--method dpfpl --attack loss --targets 10",
+    "--method dpfpl --attack cosine --rounds 10 --observed-rounds 10", "--method dpfpl --attack cosine --rounds 2",
+    "--method dpfpl --attack shadow --rounds 2", "--method dpfpl --rounds 3 --last 3", "--method dpfpl --partition dirichlet --dirichlet 0.1",
+    "--method dpfpl --partition dominant --shots 8", "--method dpfpl --domain print+neon", "--method dpfpl --backbone vit",
+    "--method dpfpl --backbone resnet", "--method dpfpl --backbone RN50 --weights random", "--canaries 4 --canary-kind natural",
+    "--fail-if 'auroc.low > 0.6' --fail-if 'auroc.low > 0.6'", "--fail-if 'owner auroc > 0.99'", "--fail-if 'tpr@10%.high>=5e-1'",
+    "--method dpfpl --fail-if 'accuracy/local.low < 50'", "--method dpfpl --attack lira --fail-if 'prompt-user auroc.low > 0.6'",
+    "--method dpfpl --attack lira,cosine --fail-if 'server auroc > 0.9'", "--quiet --dry-run", "--no-quiet --no-dry-run", "--debug",
+    "--export-run new", "--export-run new --export-adapters newer", "--export-run new --dry-run", "--fail-if 'auroc > 0.6' --dry-run",
+    "--out 'a folder'", "--out münchen/𝕏", "--out ../elsewhere", "--out=--odd", "--device cpu --threads 1", "--targets q_proj,v_proj",
+    "--paper dpfpl:figure3 --seeds 3 --targets 4 --rounds 10", "--paper dpfpl:figure3 --preset dpfpl-figure3 --shadows 8",
+)  # fmt: skip
+FILES = (
+    "method: [fedavg, fedrand]\nper_round: 2\npast: false\nquiet: true\n", "preset: paper\nrounds: 5\n", "fail_if: auroc.low > 0.6\n", "{}\n",
+    "fail-if: [auroc.low > 0.6, 'auroc > 0.9']\nexport_run: new\n", "method: dpfpl\nepsilon: [none, 0.1, .inf]\nno_twin: true\n",
+    "method: dpfpl\nattack: [lira, loss]\nshadows: 8\n", "seed: 0x10\nrounds: 5 # a few\n", "\ufeffrounds: 5\n", "dry_run: false\nquiet: false\n",
+)  # fmt: skip
+"""Of configuration files; each is also read beside flags that win over it."""
+
+
+@pytest.mark.parametrize("line", sorted({*GOOD, *examples()}))
+def test_a_good_line(line: str, places: dict[str, Path]) -> None:
+    assert cli.read_command(shlex.split(line)).plan.cells
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_good_configuration_file(text: str, places: dict[str, Path]) -> None:
+    places["good"].write_text(text, encoding="utf-8")
+    for more in ("", "--rounds 7", "--method promptfl --attack loss --epsilon none" if "dpfpl" in text else "--seed 1"):
+        assert cli.read_command(["--config", str(places["good"]), *more.split()]).plan.cells
+
+
+def test_there_are_examples() -> None:
+    """The search for them finds what it should."""
+    found = examples()
+    assert len(found) > 25
+    assert '--method fedrand --fail-if "auroc.low > 0.6"' in found
+    assert "--method dpfpl,dpfpl:residual=false --rank 1,2,4,8,0" in found

@@ -1,0 +1,316 @@
+"""How the command ends: exit codes, one sentence for what nobody expected, closed streams, other encodings, signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedaudit
+from fedaudit import cli, exits
+from fedaudit.executor import WorkerDied
+from tests.whole_runs import ROOT, Job, contents, report
+
+AUDIT = [sys.executable, str(ROOT / "audit.py")]
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's is called."""
+
+
+class TestUnexpected:
+    @pytest.fixture(autouse=True)
+    def logs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        return tmp_path
+
+    @staticmethod
+    def ended(error: BaseException, capsys: Any, *, debug: bool = False) -> tuple[int, str]:
+        def work() -> int:
+            raise error
+
+        return exits.ended(work, debug=debug), capsys.readouterr().err
+
+    def test_one_sentence_names_the_error_and_the_file_with_its_traceback(self, capsys: Any, logs: Path) -> None:
+        code, said = self.ended(ZeroDivisionError("by\nzero"), capsys)
+        assert code == 3
+        (log,) = logs.iterdir()
+        assert said == f"error: unexpected ZeroDivisionError: by zero; its traceback is in {log}\n"
+        assert "Traceback (most recent call last)" in log.read_text()
+
+    def test_debug_shows_the_traceback_and_writes_no_file(self, capsys: Any, logs: Path) -> None:
+        code, said = self.ended(ZeroDivisionError("by zero"), capsys, debug=True)
+        assert code == 3
+        assert said.startswith("Traceback (most recent call last)")
+        assert said.splitlines()[-1] == "error: unexpected ZeroDivisionError: by zero; its traceback is above"
+        assert not list(logs.iterdir())
+
+    def test_no_place_for_the_file(self, capsys: Any, monkeypatch: pytest.MonkeyPatch, logs: Path) -> None:
+        monkeypatch.setattr("tempfile.tempdir", str(logs / "nowhere"))
+        assert self.ended(ValueError(), capsys) == (3, "error: unexpected ValueError; --debug shows its traceback\n")
+
+    @pytest.mark.parametrize(
+        ("error", "words"),
+        [
+            (MemoryError(), "too little memory; lower --threads"),
+            (
+                RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+                "too little memory; lower --threads",
+            ),
+            (OutOfMemoryError("CUDA out of memory"), "GPU has too little memory; lower --batch"),
+            (RecursionError("maximum recursion depth exceeded"), "nested deeper"),
+            (WorkerDied("a worker process died"), "a worker process died; its traceback"),
+            (OSError(5, "Input/output error", "data"), "unexpected OSError: [Errno 5] Input/output error: 'data'"),
+            (ValueError("\udcff\x07" + "x" * 9000), "unexpected ValueError: \\udcff\\x07xxx"),
+        ],
+    )
+    def test_every_kind_has_its_sentence(self, error: Exception, words: str, capsys: Any) -> None:
+        code, said = self.ended(error, capsys)
+        assert code == 3
+        assert words in said
+        assert len(said.splitlines()) == 1
+        assert len(said) < 1500
+
+    def test_a_gate_is_the_only_one(self) -> None:
+        codes = [exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.CLOSED]
+        assert codes == [0, 1, 2, 3, 141]
+
+    def test_a_stop_that_is_no_signal(self, capsys: Any) -> None:
+        assert self.ended(KeyboardInterrupt(), capsys) == (130, f"{exits.STOPPED}\n")
+
+    def test_the_caller_keeps_its_handlers(self, capsys: Any) -> None:
+        before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+        assert exits.ended(lambda: 0, debug=False) == 0
+        assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_the_command_ends_by_its_own_code(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    def fail(words: Sequence[str]) -> Any:
+        raise TypeError("nobody thought of this")
+
+    monkeypatch.setattr(cli, "read_command", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.main(["--method", "fedavg"]) == 3
+    assert cli.main(["--method", "fedavg", "--debug"]) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def run(command: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Of a shell in whose words `AUDIT` is the program."""
+    audit = " ".join(AUDIT)
+    return subprocess.run(
+        ["bash", "-c", command.replace("AUDIT", audit)], capture_output=True, text=True, timeout=120, **more
+    )
+
+
+@POSIX
+class TestStreams:
+    @pytest.mark.parametrize("words", ["--list", "--help"])
+    def test_nobody_reads_on(self, words: str) -> None:
+        done = run(f"AUDIT {words} | (exec 0<&-; sleep 2); echo ${{PIPESTATUS[0]}}")
+        assert done.stderr == ""
+        assert done.stdout in ("0\n", "141\n")  # argparse passes over what its help meets
+
+    def test_head_is_content_with_a_line(self) -> None:
+        done = run("AUDIT --list | head -1; echo ${PIPESTATUS[0]}")
+        assert done.stderr == ""
+        assert done.stdout.splitlines()[0] == "methods (--method):"
+        assert done.stdout.splitlines()[1] in ("0", "141")
+
+    @pytest.mark.parametrize(("streams", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0)])
+    def test_streams_that_are_closed(self, streams: str, code: int) -> None:
+        done = run(f"AUDIT --list {streams} >/dev/null" if streams == "2>&-" else f"AUDIT --list {streams}")
+        assert (done.returncode, done.stderr) == (code, "")
+
+    def test_a_closed_stderr_does_not_change_the_code(self) -> None:
+        assert run("AUDIT --method nobody 2>&-").returncode == 2
+
+    def test_a_file_does_not_take_the_place_of_a_closed_stream(self, tmp_path: Path) -> None:
+        done = run(
+            f"cd {ROOT}; {sys.executable} -c 'import os, sys; from fedaudit import exits; "
+            f'exits.ended(lambda: open("{tmp_path}/file", "w").fileno() < 3, debug=False) and os._exit(9)\' >&- 2>&-'
+        )
+        assert done.returncode == 0
+
+    @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+    def test_other_encodings(self, encoding: str) -> None:
+        done = subprocess.run(
+            [*AUDIT, "--method", "fédé𝕏"],
+            capture_output=True,
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+            timeout=120,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"error: --method f")
+        assert b"Traceback" not in done.stderr
+
+    def test_a_locale_of_plain_letters(self) -> None:
+        plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run([*AUDIT, "--out", "fédé", "--method", "x"], capture_output=True, env=os.environ | plain)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+
+
+TINY = Job(
+    "--method fedrand --rounds 3 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 4 --local-steps 4 --threads 2".split()
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reports of a run that nobody stopped."""
+    return report(TINY.audit(tmp_path_factory.mktemp("undisturbed")))
+
+
+def of_group(group: int) -> list[int]:
+    """The processes of a group that are still alive."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its = stat.read_text().rsplit(")", 1)[1].split()[:3]
+        except OSError:
+            continue
+        if int(its) == group and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def training(out: Path, **more: Any) -> subprocess.Popen[str]:
+    """The tiny run, in a process group of its own, with the first round on disk."""
+    running = subprocess.Popen(
+        TINY.command(out),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+        **more,
+    )
+    while not list(out.glob("runs/*/round-000.safetensors")):
+        assert running.poll() is None, "ended before its first round"
+        time.sleep(0.01)
+    return running
+
+
+def gone(group: int) -> bool:
+    """Whether nothing is left of a process group, soon."""
+    for _ in range(100):
+        if not of_group(group):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+class TestSignals:
+    @pytest.mark.parametrize(
+        ("send", "number", "code"),
+        [
+            (os.killpg, signal.SIGINT, 130),  # Ctrl-C
+            (os.kill, signal.SIGTERM, 143),
+            (os.killpg, signal.SIGHUP, 129),  # a terminal that is closed
+        ],
+        ids=["SIGINT", "SIGTERM", "SIGHUP"],
+    )
+    def test_ends_with_one_sentence_and_goes_on(
+        self, send: Callable[[int, int], None], number: int, code: int, tmp_path: Path, undisturbed: Path
+    ) -> None:
+        running = training(tmp_path)
+        send(running.pid, number)
+        _, said = running.communicate(timeout=60)
+        assert running.returncode == code
+        assert said.splitlines()[-1] == "stopped; the same command goes on from here"
+        assert said.count("stopped") == 1
+        assert "Traceback" not in said
+        assert gone(running.pid)
+        assert not list(tmp_path.rglob("*.tmp"))
+        again = TINY.audit(tmp_path)
+        assert contents(report(again)) == contents(undisturbed)
+
+    @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+    def test_a_second_one_ends_at_once(self, second: int, tmp_path: Path) -> None:
+        running = training(tmp_path)
+        os.killpg(running.pid, signal.SIGINT)
+        os.killpg(running.pid, second)
+        running.communicate(timeout=60)
+        assert running.returncode in (130, -second)
+        assert gone(running.pid)
+
+    def test_a_second_one_in_the_middle_of_ending(self) -> None:
+        """Where leaving hangs for ever."""
+        code = (
+            "import os, signal, time; from fedaudit import exits\n"
+            "def work():\n"
+            "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
+            "    finally: print('leaving', flush=True); time.sleep(3600)\n"
+            "exits.ended(work, debug=False)\n"
+        )
+        running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "leaving\n"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == -signal.SIGINT
+
+    def test_what_is_ignored_stays_ignored(self, tmp_path: Path) -> None:
+        """As under nohup."""
+        running = training(tmp_path, preexec_fn=ignore_hangup)
+        os.killpg(running.pid, signal.SIGHUP)
+        running.communicate(timeout=300)
+        assert running.returncode == 0
+
+    def test_a_killed_worker_is_no_crossed_gate(self, tmp_path: Path) -> None:
+        running = training(tmp_path)
+        worker = next(pid for pid in of_group(running.pid) if pid != running.pid)
+        os.kill(worker, signal.SIGKILL)
+        _, said = running.communicate(timeout=60)
+        assert running.returncode == 3
+        assert re.fullmatch(r"error: a worker process died .*; its traceback is in .*\.log", said.splitlines()[-1])
+        assert gone(running.pid)
+
+
+def ignore_hangup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def test_the_library_leaves_signals_alone_and_ends_its_workers(tmp_path: Path) -> None:
+    """A KeyboardInterrupt of the caller's, in a process with a handler and a child of its own."""
+    code = (
+        "import multiprocessing, os, signal, subprocess, sys, threading, time; from pathlib import Path; import fedaudit\n"
+        "handler = lambda *_: sys.exit(9)\n"
+        "signal.signal(signal.SIGTERM, handler)\n"
+        "own = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,)); own.start()\n"
+        f"out = Path({str(tmp_path)!r})\n"
+        "def interrupt():\n"
+        "    while not list(out.glob('runs/*/round-000.safetensors')): time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=interrupt).start()\n"
+        f"try: fedaudit.audit(out=out, **{words_as_options()!r})\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+        "assert signal.getsignal(signal.SIGTERM) is handler\n"
+        "assert multiprocessing.active_children() == [own]\n"
+        "own.kill()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "interrupted\n"
+
+
+def words_as_options() -> dict[str, str]:
+    names = [word.removeprefix("--").replace("-", "_") for word in TINY.words[::2]]
+    return dict(zip(names, TINY.words[1::2], strict=True))
+
+
+@pytest.mark.parametrize("call", [fedaudit.audit, fedaudit.dry_run])
+@pytest.mark.parametrize("name", ["list", "help", "debug"])
+def test_what_only_the_command_can_do(call: Callable[..., Any], name: str) -> None:
+    with pytest.raises(fedaudit.InputError, match=rf"{name}: is of the command only, audit.py --{name}"):
+        call(**{name: True})
