@@ -28,9 +28,9 @@ from fedaudit.backbones.encoded import (
     padded,
     unpacked,
 )
+from fedaudit.backbones.files import on_one_line, unloadable
 from fedaudit.backbones.opened import CHUNK, DTYPES, user_class
 from fedaudit.backbones.reading import Reader
-from fedaudit.backbones.files import on_one_line, unloadable
 from fedaudit.backbones.resolve import weights_hash
 from fedaudit.errors import InputError
 from fedaudit.progress import Stage, unseen

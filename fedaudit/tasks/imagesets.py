@@ -225,7 +225,6 @@ def _oxford_flowers(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 def _matrices(path: Path, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
     """Flat integer arrays of a MATLAB file."""
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
     try:
         with inputs.opened(path) as file:
