@@ -23,7 +23,7 @@ from trainers.base import Bench, Schedule, Transcript, Update, train
 from trainers.fedavg import FedAvg, Params
 
 SCHEDULE = Schedule(rounds=4, clients=3, per_round=3, seed=7)
-PROMPTS = "--method promptfl --no-twin --rounds 3 --clients 4 --train 12 --test 2 --threads 1".split()
+PROMPTS = "--method promptfl --no-twin --rounds 3 --clients 4 --train 12 --test 2".split()
 FAR = {"nan": float("nan"), "inf": float("inf")}
 
 
@@ -123,9 +123,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch, only: Any) -> None:
     monkeypatch.setattr(promptfl.PromptFL, "update", update)
 
 
-def test_prompts_end_to_end(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", ["1", "2"])  # in this process, and out of a worker
+def test_prompts_end_to_end(threads: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, lambda c: c.client == 2)
-    words = [*PROMPTS, "--global-rate", "1e6", "--out", str(tmp_path)]
+    words = [*PROMPTS, "--global-rate", "1e6", "--threads", threads, "--out", str(tmp_path)]
     first = refuse(capsys, words)
     wanted = ("promptfl", "seed 0", "round 1", "the upload of client-02", "--global-rate (now 1e+06)", "--epsilon")
     assert all(word in first for word in wanted), first

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attacks.settings import Adversary
-from fedaudit import plugins
+from fedaudit import cli, plugins
+from fedaudit.errors import InputError
+from fedaudit.options import presets
 from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, calibrated_stds, nominal_std
 from fedaudit.privacy.settings import Privacy
+from tests.test_cli import refuse
 from trainers import lora, prompts
 
 KINDS = ("method", "attack", "audit")
@@ -58,3 +62,29 @@ def test_what_noise_proves_is_a_number_in_the_corners(mu: float) -> None:
         found = _sampled_epsilon([(mu, 2)], 0.02, delta)
         assert 0 <= found <= (1 + 1e-6) * _gaussian_epsilon(math.sqrt(2) * mu, delta) < math.inf
     assert found == 0 or mu > 1e3
+
+
+AT_THE_DOOR = {
+    "--learning-rate 1e30": ["--learning-rate", "positive and at most 1000", "not 1e+30"],
+    "--rank 100000000000000000000000": ["--rank", "at most 4096"],
+    "--method promptfl --global-rate 1e38": ["--global-rate", "positive and at most 1000000", "not 1e+38"],
+    "--method dpfpl --epsilon 0.1,1e-9": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e-09"],
+    "--method dpfpl:clip_norm=1e300": ["clip_norm", "from 0.000001 to 1000000", "not 1e+300"],
+    "--method dpfpl --attack lira --shadows 1000000": ["--shadows", "at least 4 and at most 10000", "not 1000000"],
+}
+
+
+@pytest.mark.parametrize("words", AT_THE_DOOR)
+def test_the_command_names_the_flag_and_writes_nothing(words: str, capsys: Any, tmp_path: Path) -> None:
+    sentence = refuse(capsys, [*words.split(), "--out", str(tmp_path / "out")])
+    assert all(word in sentence for word in AT_THE_DOOR[words]), sentence
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_what_the_presets_ask_for_is_within_the_ranges(preset: str) -> None:
+    """Those of the papers get as far as the weights that are not here."""
+    try:
+        cli.read_command(["--preset", preset, *([] if "dpfpl" not in preset else ["--method", "dpfpl"])])
+    except InputError as error:
+        assert "--weights" in str(error) or "--data-root" in str(error), error  # noqa: PT017
