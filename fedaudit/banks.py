@@ -86,6 +86,15 @@ def targets(cell: Cell) -> list[int]:
     return list(range(min(cell.plan.adversary.targets or usual, cell.plan.clients)))
 
 
+def bank_parts(cell: Cell) -> list[Path]:
+    """The folders on disk that hold what the shadow models of a cell's targets are; others share its bank with more targets."""
+    if not needs_bank(cell) or not cell.bank_folder.is_dir():
+        return []
+    own = {f"client-{client:03d}" for client in targets(cell)}
+    places = (place for place in cell.bank_folder.iterdir() if place.is_dir())
+    return sorted(place for place in places if place.name in own or not place.name.startswith("client-"))
+
+
 Part = tuple[Recipe, int]  # a simulated federation by its shadow's number, or the shadows of a target by its client's
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from fedaudit import __version__
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clipsource import EMBEDDED_CLIP, ClipSource
-from fedaudit.banks import targets
+from fedaudit.banks import bank_parts, targets
+from fedaudit.ownrun import warnings
 from fedaudit.plan import Cell, Plan
 from fedaudit.store import MANIFEST, Folder, claim
 from reports.report import Evidence, build
@@ -47,9 +48,8 @@ def read_evidence(cell: Cell) -> Evidence:
 def manifests(cell: Cell) -> dict[str, str]:
     """SHA-256 of the lists of hashes of what a cell left on disk: whoever keeps these elsewhere can tell whether a file was changed since."""
     folders = {"training": [cell.training_folder], "analysis": [cell.analysis_folder]}
-    if cell.bank_folder.is_dir():
-        others = {f"client-{k:03d}" for k in range(cell.plan.clients)} - {f"client-{k:03d}" for k in targets(cell)}
-        folders["shadow models"] = sorted(place for place in cell.bank_folder.iterdir() if place.name not in others)
+    if parts := bank_parts(cell):
+        folders["shadow models"] = parts
     return {name: _digest([place / MANIFEST for place in places]) for name, places in folders.items()}
 
 
@@ -114,6 +114,7 @@ def _limits(plan: Plan) -> list[str]:
     return [
         *([small] if plan.backbone == EMBEDDED else []),
         own if plan.own is not None else coin,
+        *(warnings(plan.own) if plan.own is not None else []),
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
         *(
             []

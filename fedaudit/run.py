@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.backbones import EMBEDDED
-from fedaudit.banks import train_banks
+from fedaudit.backbones.texts import check_texts
+from fedaudit.banks import bank_parts, train_banks
 from fedaudit.bench import Workshop
+from fedaudit.ownrun import check_values
 from fedaudit.page import read_evidence, write_page
 from fedaudit.plan import Cell, Plan
 from fedaudit.progress import Progress
 from fedaudit.store import Damaged, Folder, claim
+from fedaudit.tasks.base import Federation
 from fedaudit.training import complete, finish, intact, method_of, on_disk, train_all, transcript_of
 
 
@@ -30,7 +33,7 @@ def run(plan: Plan, progress: Progress) -> Outcome:
     """Everything that a plan asks for. Safe to kill and to run twice at once; what is finished is shown without writing anything."""
     if not _sound(plan):
         workshop = Workshop(plan, progress)
-        _check(plan, workshop)
+        check(plan, workshop.federation)
         reused = _compute(plan, workshop, progress)
     else:
         reused = ["report"]
@@ -46,14 +49,20 @@ def _sound(plan: Plan) -> bool:
 
 def folders(cell: Cell) -> list[Path]:
     """The folders on disk that a cell's findings came from."""
-    banks = sorted(cell.bank_folder.iterdir()) if cell.bank_folder.is_dir() else []
-    return [place for place in (cell.training_folder, *banks, cell.analysis_folder) if place.is_dir()]
+    places = (cell.training_folder, *bank_parts(cell), cell.analysis_folder)
+    return [place for place in places if place.is_dir()]
 
 
-def _check(plan: Plan, workshop: Workshop) -> None:
-    """InputError for what is wrong with the data or a method, before anything is written."""
+def check(plan: Plan, federation: Federation) -> None:
+    """InputError for what is wrong with data, methods or somebody's own run, before anything is written."""
+    sizes = [len(client.training_records) for client in federation.clients]
     for cell in plan.cells:
-        method_of(cell, [len(client.training_records) for client in workshop.federation.clients])
+        method_of(cell, sizes)
+    if plan.own is not None:
+        check_values(plan.own)
+    from_files = plan.own is not None or plan.data.digest is not None
+    if from_files and isinstance(plan.backbone, Path) and not plan.backbone_code:
+        check_texts(plan.backbone, federation.records.values())
 
 
 def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:

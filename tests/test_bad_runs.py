@@ -88,7 +88,7 @@ def check_sentence(text: str, run: Path) -> None:
     assert len(text) < 600 + 2 * len(str(run))
 
 
-SAMPLE = dict(list(READ.items())[::4])
+SAMPLE = dict(list(READ.items())[::4]) | VALUES
 
 
 @pytest.mark.parametrize(("change", "message"), SAMPLE.values(), ids=SAMPLE)
