@@ -24,7 +24,14 @@ HUGE = 10**23
 CAPTIONS, INSTANCES = "annotations/captions_train2017.json", "annotations/instances_train2017.json"
 NOCAPS, PROBLEMS, SPLITS = "nocaps/nocaps_val_4500_captions.json", "problems.json", "pid_splits.json"
 TRAIN = "data/train-00000-of-00001.parquet"
-NOT_JSON: dict[str, bytes] = {"nothing": b"", "cut": b'{"images": [{', "deep": DEEP, "no UTF-8": b'{"\xff": 1}', "a list": b"[]", "NaN": b"NaN"}
+NOT_JSON: dict[str, bytes] = {
+    "nothing": b"",
+    "cut": b'{"images": [{',
+    "deep": DEEP,
+    "no UTF-8": b'{"\xff": 1}',
+    "a list": b"[]",
+    "NaN": b"NaN",
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,9 @@ def _fields(key: str, **fields: Any) -> Callable[[Any], None]:
 def _file(layout: str, file: str) -> Iterator[Bad]:
     """What can be wrong with any file of JSON."""
     for name, content in NOT_JSON.items():
-        yield Bad(f"{Path(file).name} is {name}", layout, functools.partial(_overwritten, file, content), Path(file).name)
+        yield Bad(
+            f"{Path(file).name} is {name}", layout, functools.partial(_overwritten, file, content), Path(file).name
+        )
     for name in ("a FIFO", "a folder", "a link to itself"):
         yield Bad(f"{Path(file).name} is {name}", layout, functools.partial(_replaced, file, name), Path(file).name)
 
@@ -142,14 +151,21 @@ NOCAPS_CHANGES: dict[str, Callable[[Any], object]] = {
 def _coco() -> Iterator[Bad]:
     for file in (CAPTIONS, INSTANCES):
         yield from _file("coco", file)
-    digits = b'{"images": [{"id": ' + b"9" * 5000 + b"}], \"annotations\": []}"
-    yield Bad("an id of 5000 digits", "coco", functools.partial(_overwritten, CAPTIONS, digits), "captions_train2017.json")
+    digits = b'{"images": [{"id": ' + b"9" * 5000 + b'}], "annotations": []}'
+    yield Bad(
+        "an id of 5000 digits", "coco", functools.partial(_overwritten, CAPTIONS, digits), "captions_train2017.json"
+    )
     yield from _json("coco", CAPTIONS, CAPTION_CHANGES)
     yield from _json("coco", INSTANCES, INSTANCE_CHANGES)
     yield from _json("coco", NOCAPS, NOCAPS_CHANGES)
     yield Bad("NoCaps is deep", "coco", functools.partial(_overwritten, NOCAPS, DEEP), "nocaps_val_4500_captions.json")
     for name, how in DAMAGES.items():
-        yield Bad(f"pictures: {name}", "coco", lambda root, how=how: replaced((root / "train2017").iterdir(), how), "train2017/")
+        yield Bad(
+            f"pictures: {name}",
+            "coco",
+            lambda root, how=how: replaced((root / "train2017").iterdir(), how),
+            "train2017/",
+        )
     yield Bad("the pictures' folder is a file", "coco", _no_folders, "train2017")
     yield Bad("the data root is a file", "coco", _no_root, "--data-root")
 
@@ -165,7 +181,9 @@ def _no_root(root: Path) -> None:
     write(root, b"")
 
 
-def _rows(change: Callable[[int, dict[str, Any]], dict[str, Any]], root: Path, *, rows: Any = minidata.coco_rows) -> None:
+def _rows(
+    change: Callable[[int, dict[str, Any]], dict[str, Any]], root: Path, *, rows: Any = minidata.coco_rows
+) -> None:
     minidata.parquet(root / TRAIN, [row | change(n, row) for n, row in enumerate(rows(range(90)))])
 
 
@@ -205,7 +223,12 @@ def _coco_parquet() -> Iterator[Bad]:
         yield Bad(name, "coco-parquet", functools.partial(_rows, change), Path(TRAIN).name)
     for name, content in CONTENTS.items():
         images = {"image": (content, None)}
-        yield Bad(f"pictures: {name}", "coco-parquet", functools.partial(_rows, lambda n, row, i=images: dict(i)), Path(TRAIN).name)
+        yield Bad(
+            f"pictures: {name}",
+            "coco-parquet",
+            functools.partial(_rows, lambda n, row, i=images: dict(i)),
+            Path(TRAIN).name,
+        )
     yield Bad("captions are no UTF-8", "coco-parquet", _no_text, Path(TRAIN).name)
     yield Bad("a column twice", "coco-parquet", _twice, Path(TRAIN).name)
     yield Bad("the file is cut", "coco-parquet", _cut, Path(TRAIN).name)

@@ -66,7 +66,9 @@ def _split_file() -> Iterator[Bad]:
     yield Bad("the split file is deep", "food101-coop", functools.partial(_overwritten, SPLIT, DEEP), "split_zhou")
     for name in ("a FIFO", "a folder", "a link to itself"):
         how = DAMAGES[name]
-        yield Bad(f"the split file is {name}", "food101-coop", lambda r, how=how: replaced([r / SPLIT], how), "split_zhou")
+        yield Bad(
+            f"the split file is {name}", "food101-coop", lambda r, how=how: replaced([r / SPLIT], how), "split_zhou"
+        )
 
 
 def _folders() -> Iterator[Bad]:
@@ -114,7 +116,12 @@ LISTS: list[tuple[str, str, str, bytes]] = [
     ("no UTF-8", "dtd", "dtd/dtd/labels/train1.txt", b"\xff\xfe\n"),
     ("a texture outside", "dtd", "dtd/dtd/labels/train1.txt", b"../secret/x.jpg\n"),
     ("an over-long texture", "dtd", "dtd/dtd/labels/train1.txt", b"banded/" + b"x" * 300 + b"\n"),
-    ("an aircraft outside", "fgvc_aircraft", "fgvc-aircraft-2013b/data/images_variant_trainval.txt", b"../../x Boeing\n"),
+    (
+        "an aircraft outside",
+        "fgvc_aircraft",
+        "fgvc-aircraft-2013b/data/images_variant_trainval.txt",
+        b"../../x Boeing\n",
+    ),
     ("an action without a name", "ucf101", "ucf101/ucfTrainTestlist/trainlist01.txt", b"yoyo/v_1.avi 1\n"),
     ("a video outside", "ucf101", "ucf101/ucfTrainTestlist/trainlist01.txt", b"YoYo/../../x.avi 1\n"),
     ("a food is a number", "food101", "food-101/meta/train.json", b'{"waffles": [7]}'),
@@ -177,12 +184,28 @@ def _batches() -> Iterator[Bad]:
     }
     for name, content in batches.items():
         yield Bad(name, "cifar10", lambda r, c=content: write(r / batch, pickle.dumps(c, 2)), batch)
-    raw = {"deep": b"(" * 100_000 + b"l" * 100_000 + b".", "of Python code": b"cos\nsystem\n(S'true'\ntR.", "cut": pickle.dumps(data)[:50]}
+    raw = {
+        "deep": b"(" * 100_000 + b"l" * 100_000 + b".",
+        "of Python code": b"cos\nsystem\n(S'true'\ntR.",
+        "cut": pickle.dumps(data)[:50],
+    }
     for name, content in raw.items():
         yield Bad(f"a batch is {name}", "cifar10", functools.partial(_overwritten, batch, content), batch)
     meta = "cifar-10-batches-py/batches.meta"
-    for name, value in {"numbers": [1, 2, 3], "text": "abc", "a number": 3, "null": [None] * 3, "twice the same": ["a", "b", "a"], "half a character": [HALF, "b", "c"]}.items():
-        yield Bad(f"names are {name}", "cifar10", lambda r, v=value: write(r / meta, pickle.dumps({"label_names": v})), "cifar-10-batches-py")
+    for name, value in {
+        "numbers": [1, 2, 3],
+        "text": "abc",
+        "a number": 3,
+        "null": [None] * 3,
+        "twice the same": ["a", "b", "a"],
+        "half a character": [HALF, "b", "c"],
+    }.items():
+        yield Bad(
+            f"names are {name}",
+            "cifar10",
+            lambda r, v=value: write(r / meta, pickle.dumps({"label_names": v})),
+            "cifar-10-batches-py",
+        )
 
 
 BAD = [*_split_file(), *_folders(), *_lists(), *_matrices(), *_batches()]

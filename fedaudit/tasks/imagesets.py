@@ -94,7 +94,9 @@ def _check_names(names: Mapping[str, str], base: Path) -> None:
         if not one_line(said):
             raise InputError(f"{base}: a class must have a name on one line, not {shown(raw)}")
         if known.setdefault(said, raw) != raw:
-            raise InputError(f"{base}: the classes {known[said]!r} and {raw!r} are both {said!r} in prompts; rename one")
+            raise InputError(
+                f"{base}: the classes {known[said]!r} and {raw!r} are both {said!r} in prompts; rename one"
+            )
     if len(known) == 1:
         raise InputError(f"{base}: there is one class, {next(iter(known))!r}; to tell classes apart takes two")
 
@@ -223,7 +225,6 @@ def _oxford_flowers(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 def _matrices(path: Path, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
     """Flat integer arrays of a MATLAB file."""
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
     try:
         with inputs.opened(path) as file:

@@ -92,7 +92,7 @@ def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
     return thing[key]
 
 
-def identifier(value: Any, what: str, where: str | Path) -> int | str:
+def identifier(value: Any, what: str, where: object) -> int | str:
     """`value` as an id: a whole number of at most 64 bits, or one line of text. InputError if it is none."""
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if not whole and not one_line(value):
@@ -323,9 +323,7 @@ def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.r
     for item in items:
         said = int(rng.integers(len(item.texts)))
         texts = (item.texts[said], *item.texts[:said], *item.texts[said + 1 :])
-        records.append(
-            Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where)
-        )
+        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where))
     return tuple(records)
 
 
