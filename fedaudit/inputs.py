@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,13 +33,13 @@ _recorded: ContextVar[set[Path] | None] = ContextVar("recorded", default=None)
 _digests: dict[str, tuple[int, int, str]] = {}  # by file: its size, time of change and SHA-256
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> io.BufferedReader:
     """A regular file for reading. OSError, with a `strerror` for people, if it is none, is missing, or has no possible name."""
     note(path)
     return _regular(path)
 
 
-def _regular(path: Path) -> IO[bytes]:
+def _regular(path: Path) -> io.BufferedReader:
     try:
         mode = os.stat(path).st_mode
     except ValueError as error:  # a NUL or half of a surrogate pair

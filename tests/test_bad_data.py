@@ -97,3 +97,35 @@ def test_a_bad_data_set_is_refused_in_one_sentence(bad: tuple[Bad, Path]) -> Non
     assert said.isprintable()
     assert case.named in said
     assert len(said) < 1000
+
+
+def command(case: Bad, root: Path, out: Path) -> list[str]:
+    """The command that would audit a data set of the table."""
+    words = ["--data-root", str(root), "--rounds", "1", "--threads", "1", "--out", str(out), "--clients"]
+    if case in bad_images.BAD:
+        return ["--method", "promptfl", "--task", "images", "--dataset", case.layout.removesuffix("-coop"), *words, "2"]
+    sizes = ["--records", "4", "--reference", "5", "--test", "6", "--per-round", "2"]
+    task = case.layout.removesuffix("-parquet")
+    more = ["--novel", "12"] if task == "coco" else []
+    return ["--method", "fedavg", "--task", task, *sizes, *more, *words, "3"]
+
+
+SAMPLE = [case for case in TABLE if case.name in (
+    "captions_train2017.json is deep", "captions_train2017.json is a FIFO", "a file name leads outside",
+    "captions hold half a character", "captions are no UTF-8", "pictures: a bomb", "a number leads outside",
+    "questions are numbers", "names are twice the same", "one class", "labels are huge",
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", SAMPLE, indirect=True, ids=str)
+def test_the_command_says_one_line_and_writes_nothing(
+    bad: tuple[Bad, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case, root = bad
+    assert main(command(case, root, tmp_path / "out")) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith("error: ")
+    assert case.named in line
+    assert said.out == ""
+    assert not (tmp_path / "out").exists()

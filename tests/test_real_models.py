@@ -161,7 +161,7 @@ def test_models_that_cannot_be_cached_are_refused(family, folders, tmp_path):
 def test_what_a_model_raises_at_the_first_record_is_said(folders, tmp_path, monkeypatch):
     model = load(folders("llava"))
     monkeypatch.setattr(model, "processor", lambda **_: {})
-    with pytest.raises(InputError, match=r"cannot read a record \(AttributeError: .*--backbone-code"):
+    with pytest.raises(InputError, match=r"cannot read record r0 \(AttributeError: .*--backbone-code"):
         model.encode(records(1), claim(tmp_path), say=print)
 
 

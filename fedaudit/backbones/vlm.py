@@ -62,11 +62,11 @@ class FrozenVLM(Reader):
         shards = self._shards(records)
         missing = [name for name in shards if not cache.usable(name, say)]
         if missing:
-            with self._readable():
+            with self._readable(records[:1]):
                 self._check(records[0])
             with stage("image embeddings", len(missing)) as advance:
                 for name in missing:
-                    with self._readable():
+                    with self._readable(shards[name]):
                         seen = self.see(shards[name])
                     cache.write_tensors(name, packed(shards[name], seen))
                     advance()
@@ -158,7 +158,7 @@ class FrozenVLM(Reader):
         """Runs of records by the name of the file with their image embeddings."""
         if not records:
             return {}
-        with self._readable():
+        with self._readable(records[:1]):
             features = self.see(records[:1])[0].features
         size = max(1, min(CHUNK, SHARD // max(1, features.nbytes)))
         parts = [records[start : start + size] for start in range(0, len(records), size)]
@@ -196,7 +196,7 @@ class FrozenVLM(Reader):
         return bool(difference <= TOLERANCE[self.dtype] * b.float().abs().max())
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def _readable(self, records: Sequence[Record]) -> Iterator[None]:
         """InputError for whatever a model raises that takes its inputs in another way."""
         try:
             yield
@@ -204,8 +204,9 @@ class FrozenVLM(Reader):
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {on_one_line(error)}"
+            which = records[0].called if len(records) == 1 else f"one of {records[0].called} to {records[-1].called}"
             raise self._refused(
-                f"this model cannot read a record ({reason}); one with its own code takes --backbone-code"
+                f"this model cannot read {which} ({reason}); one with its own code takes --backbone-code"
             ) from error
 
 

@@ -72,23 +72,23 @@ class Record:
             return f"{self.picture.shape}".encode() + np.ascontiguousarray(self.picture).tobytes()
         if isinstance(self.picture, bytes):
             return self.picture
-        with self._read():
+        with self._read(self.picture):
             return inputs.read_bytes(self.picture)
 
     @property
     def digest(self) -> str:
         """SHA-256 of `content` in hexadecimal; a file is read once per process unless its size or time changes."""
         if isinstance(self.picture, Path):
-            with self._read():
+            with self._read(self.picture):
                 return inputs.sha256(self.picture)
         return hashlib.sha256(self.content).hexdigest()
 
     @contextmanager
-    def _read(self) -> Iterator[None]:
+    def _read(self, path: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise InputError(f"{self.called}: {self.picture} cannot be read ({error.strerror or error})") from error
+            raise InputError(f"{self.called}: {path} cannot be read ({error.strerror or error})") from error
 
     def _check(self, pixels: NDArray[np.uint8]) -> None:
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:

@@ -92,7 +92,7 @@ def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
     return thing[key]
 
 
-def identifier(value: Any, what: str, where: str | Path) -> int | str:
+def identifier(value: Any, what: str, where: object) -> int | str:
     """`value` as an id: a whole number of at most 64 bits, or one line of text. InputError if it is none."""
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if not whole and not one_line(value):
