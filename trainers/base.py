@@ -364,7 +364,22 @@ def _round(
     utility = exam.after(executor, method, aggregate, held, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
-    # 6. what each party saw; a private tensor that was also uploaded is kept once
+    # 6. what each party saw
+    tensors, messages = _seen(aggregate, uploads, held)
+    folder.write_tensors(f"round-{r:03d}.safetensors", tensors)
+    record = {
+        "round": r,
+        "cohort": cohort,
+        "uploads": messages,
+        "bytes_down": sum(d.received for d in done),
+        "bytes_up": sum(size(u.state) for u in uploads),
+        "utility": utility,
+    }
+    folder.write_json(f"round-{r:03d}.json", record | _noise([d.noised for d in done], site.noised))
+
+
+def _seen(aggregate: State, uploads: Sequence[Upload], held: Mapping[int, State]) -> tuple[State, dict[str, Any]]:
+    """The tensors and facts of a round for its files; a private tensor that was also uploaded is kept once."""
     tensors = {f"aggregate/{name}": t for name, t in aggregate.items()}
     messages = {}
     for upload in uploads:
@@ -380,16 +395,7 @@ def _round(
             "kept": sorted(private.keys() - upload.state.keys()),
             "owner": True,
         }
-    folder.write_tensors(f"round-{r:03d}.safetensors", tensors)
-    record = {
-        "round": r,
-        "cohort": cohort,
-        "uploads": messages,
-        "bytes_down": sum(d.received for d in done),
-        "bytes_up": sum(size(u.state) for u in uploads),
-        "utility": utility,
-    }
-    folder.write_json(f"round-{r:03d}.json", record | _noise([d.noised for d in done], site.noised))
+    return tensors, messages
 
 
 def _noise(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
