@@ -139,27 +139,11 @@ def read_command(words: Sequence[str]) -> Command:
     preset = preset_words(chosen.preset)
     sources = {f"--preset {chosen.preset}": preset, f"--config {chosen.config}": from_file, "": words}
     chosen, _ = first.parse_known_args([*itertools.chain(*sources.values())])
-    parser = Parser(
-        prog="audit.py",
-        description="Train a federated method, attack what each party saw, and report how much leaked.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_choices(parser)
     if chosen.run:
-        if chosen.method or chosen.task:
-            flag = "--method" if chosen.method else "--task"
-            raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
-        attacks = _attacks(chosen.attack, "lora")
-        add_linked_files(parser)
-        add_backbone(parser)
-        add_general_options(parser)
-        options, made = _parse(parser, {**_attack_groups(attacks), **_audits(attacks, "lora")}, sources)
-        plan = _own_plan(options, made)
+        options, plan = _own_run(chosen, sources)
     else:
         methods, task, learner = _choice(chosen)
-        options, made = _trained(parser, methods, task, _attacks(chosen.attack, learner), sources)
+        options, made = _trained(methods, task, _attacks(chosen.attack, learner), sources)
         plan = _plan(options, made, methods, task)
         vain.check(plan, options, vain.Said(fields(words), fields(from_file)), variants.unheard(methods))
     _check_exports(plan, options)
@@ -170,6 +154,34 @@ def read_command(words: Sequence[str]) -> Command:
         plan, options.dry_run, options.quiet, limits,
         _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
     )  # fmt: skip
+
+
+Sources = Mapping[str, Sequence[str]]  # words by where they stand, the command line's under ""; the later ones win
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="audit.py",
+        description="Train a federated method, attack what each party saw, and report how much leaked.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_choices(parser)
+    return parser
+
+
+def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Namespace, Plan]:
+    """The options and the plan to audit a training done elsewhere."""
+    if chosen.method or chosen.task:
+        flag = "--method" if chosen.method else "--task"
+        raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
+    attacks, parser = _attacks(chosen.attack, "lora"), _parser()
+    add_linked_files(parser)
+    add_backbone(parser)
+    add_general_options(parser)
+    options, made = _parse(parser, _attack_groups(attacks) | _audits(attacks, "lora"), sources)
+    return options, _own_plan(options, made)
 
 
 def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
@@ -254,8 +266,8 @@ def _audits(attacks: Sequence[Plugin], learner: str) -> dict[str, type[Any]]:
 
 
 def _trained(
-    parser: Parser, methods: variants.Named, task: Plugin, attacks: Sequence[Plugin], sources: Mapping[str, Sequence[str]],
-) -> tuple[argparse.Namespace, dict[str, Any]]:  # fmt: skip
+    methods: variants.Named, task: Plugin, attacks: Sequence[Plugin], sources: Sources
+) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options of a training and what comes after it, and the Params object of every group."""
     learner = task.learner
     swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in variants.classes(p)[:1]}
@@ -265,6 +277,7 @@ def _trained(
     groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
     groups |= {"the adversary": Adversary} if attacks and learner == "prompts" else {}
     groups |= _attack_groups(attacks) | _audits(attacks, learner)
+    parser = _parser()
     add_schedule(parser, learner)
     add_backbone(parser, learner)
     add_general_options(parser)
@@ -274,12 +287,14 @@ def _trained(
 
 
 def _parse(
-    parser: Parser, groups: Mapping[str, type[Any]], sources: Mapping[str, Sequence[str]],
+    parser: Parser,
+    groups: Mapping[str, type[Any]],
+    sources: Sources,
     swept: Mapping[str, type[Any]] = MappingProxyType({}),
-) -> tuple[argparse.Namespace, dict[str, Any]]:  # fmt: skip
-    """The options that words of several sources give, the later ones first, and the Params object of every group.
+) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options, and the Params object of every group; `swept` groups have parameters that may have several values.
 
-    `swept` groups have parameters that may have several values. InputError names the source, but for the command line's "".
+    InputError names the source of what is wrong, if it is not the command line.
     """
     for title, params in {**swept, **groups}.items():
         add_fields(parser, title, params)

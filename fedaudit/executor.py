@@ -74,9 +74,12 @@ class Executor(Generic[Bench]):
             raise WorkerDied(
                 "a worker process died (was it killed for its memory?); run the same command to resume"
             ) from error
-        finally:
+        except (
+            GeneratorExit
+        ):  # after an error they are left: a pool whose workers are killed cannot bear cancelled futures
             for future in futures:
                 future.cancel()
+            raise
 
     def __enter__(self) -> Executor[Bench]:
         return self

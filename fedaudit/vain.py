@@ -34,6 +34,8 @@ def check(plan: Plan, options: argparse.Namespace, said: Said, unheard: Set[str]
     """InputError for what would be cut down or change nothing; `unheard` are parameters whose flags no method goes by."""
     _check_limits(plan, options)
     _check_layers(plan)
+    if getattr(options, "epsilon", None) == (math.inf,):
+        unheard = unheard - {"epsilon"}  # no noise, as asked
     for names, deciders, why in _idle(plan, unheard):
         if name := next((name for name in names if said.meant(name, deciders)), None):
             raise InputError(f"--{name.replace('_', '-')}: has no effect, since {why}")

@@ -367,6 +367,7 @@ GOOD = (
     "--method dpfpl --epsilon none", "--method dpfpl --epsilon inf,0.1", "--method dpfpl --epsilon none --no-twin",
     "--method dpfpl --epsilon none,0.1 --delta 1e-6 --clip batch", "--method zeroshot,local --epsilon 0.1,0.4",
     "--method dpfpl:epsilon=0.1 --delta 1e-6", "--method dpfpl --epsilon none --sampler poisson", "--method zeroshot",
+    "--method zeroshot --epsilon none",
     "--method dpfpl --attack lira --targets 10 --shadows 8 --trajectory observed", "--method dpfpl --attack loss --targets 10",
     "--method dpfpl --attack cosine --rounds 10 --observed-rounds 10", "--method dpfpl --attack cosine --rounds 2",
     "--method dpfpl --attack shadow --rounds 2", "--method dpfpl --rounds 3 --last 3", "--method dpfpl --partition dirichlet --dirichlet 0.1",

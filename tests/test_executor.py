@@ -1,9 +1,11 @@
 """Jobs on workers: order, equality with one process, death of a worker and of the parent."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -62,6 +64,34 @@ def test_a_dead_worker_is_an_error_that_says_how_to_go_on():
 def test_an_error_in_a_job_comes_back_as_it_is():
     with Executor(lambda: 1, workers=2) as executor, pytest.raises(ValueError, match="job 4"):
         list(executor.map(fail, [4]))
+
+
+def doze(bench, x):
+    time.sleep(600)
+
+
+def interrupted(results):
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    next(results)
+
+
+def test_leaving_by_an_error_ends_the_workers_at_once_and_nobody_else():
+    """In the middle of jobs that would take ten minutes; `others` is a process of the caller's."""
+    others = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    others.start()
+    with pytest.raises(KeyboardInterrupt), Executor(lambda: 1, workers=2) as executor:
+        interrupted(executor.map(doze, range(8)))
+    assert multiprocessing.active_children() == [others]
+    others.kill()
+    others.join()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_workers_leave_signals_to_their_parent(name):
+    with Executor(lambda: 1, workers=2) as executor:
+        for _, pid in executor.map(times, range(4)):
+            os.kill(pid, getattr(signal, name))
+        assert [value for value, _ in executor.map(times, range(4))] == [0, 1, 2, 3]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -11,10 +11,9 @@ from attacks.threats import THREAT_MODELS
 from tests.whole_runs import Job, contents, report
 
 PROMPTS = (
-    "--method dpfpl --epsilon none --train 3 --test 1 --clients 3 --rounds 11 --shadows 4 --canaries 12 --targets 2 "
-    "--observed-rounds 2 --threads 2"
+    "--method dpfpl --epsilon none --train 3 --test 1 --clients 3 --rounds 11 --shadows 4 --canaries 12 --threads 2"
 )
-JOB = Job([*PROMPTS.split(), "--attack", "shadow,cosine"])
+JOB = Job([*PROMPTS.split(), *"--attack shadow,cosine --targets 2 --observed-rounds 2".split()])
 LORA = Job(
     (
         "--method fedrand --rounds 1 --clients 3 --per-round 2 --records 6 --reference 4 --novel 2 --test 2 --local-steps 2 "
@@ -72,7 +71,7 @@ def test_another_attack_and_another_seed_share_the_shadow_models(whole, tmp_path
     out, _, _ = whole
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
     before = {part: written(tmp_path / part) for part in ("runs", "shadows")}
-    done = Job([*PROMPTS.split(), "--attack", "lira", "--seeds", "2"]).audit(tmp_path)
+    done = Job([*PROMPTS.split(), *"--attack lira --targets 2 --seeds 2".split()]).audit(tmp_path)
     assert "training 1 of 2 runs" in done.stderr
     assert "reused: training of dpfpl, seed 0" in done.stderr
     assert "shadow models" not in done.stderr
