@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedaudit.cli import main
 from fedaudit.errors import InputError
 from fedaudit.tasks import coco, images, scienceqa
 from tests import bad_data, bad_images, minidata, miniimages

@@ -22,6 +22,7 @@ from fedaudit.backbones import clip, vlm
 from fedaudit.backbones.clipsource import resolve_clip
 from fedaudit.backbones.resolve import resolve, weights_hash
 from fedaudit.backbones.texts import check_texts
+from fedaudit.cli import main
 from fedaudit.errors import InputError
 from fedaudit.store import claim
 from fedaudit.tasks.base import Record
