@@ -11,6 +11,7 @@ from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.texts import check_texts
 from fedaudit.banks import bank_parts, train_banks
 from fedaudit.bench import Workshop
+from fedaudit.errors import InputError
 from fedaudit.ownrun import check_values
 from fedaudit.page import read_evidence, write_page
 from fedaudit.plan import Cell, Plan
@@ -18,6 +19,7 @@ from fedaudit.progress import Progress
 from fedaudit.store import Damaged, Folder, claim
 from fedaudit.tasks.base import Federation
 from fedaudit.training import complete, finish, intact, method_of, on_disk, train_all, transcript_of
+from trainers.base import Bench, pack, unpack
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,13 @@ class Outcome:
 
 def run(plan: Plan, progress: Progress) -> Outcome:
     """Everything that a plan asks for. Safe to kill and to run twice at once; what is finished is shown without writing anything."""
+    reused = ["report"]
     if not _sound(plan):
-        workshop = Workshop(plan, progress)
-        check(plan, workshop.federation)
-        reused = _compute(plan, workshop, progress)
-    else:
-        reused = ["report"]
+        with Workshop(plan, progress) as workshop:
+            check(plan, workshop.federation)
+            if not all(intact(cell.analysis_folder) for cell in plan.cells):
+                _open(plan, workshop)
+            reused = _compute(plan, workshop, progress)
     report = Folder(plan.report_folder)
     return Outcome(report.path / "index.html", report.read_json("findings.json"), reused)
 
@@ -65,6 +68,22 @@ def check(plan: Plan, federation: Federation) -> None:
         check_texts(plan.backbone, federation.records.values())
 
 
+def _open(plan: Plan, workshop: Workshop) -> None:
+    """Load the model. InputError if it cannot be used, or somebody's own run does not fit it, before any result is written."""
+    executor = workshop.executor
+    if plan.own is not None:
+        try:
+            next(executor.map(_put, [pack(plan.own.models[0].load())]))
+        except InputError as error:
+            raise InputError(
+                f"--run {plan.own.path}: {error}; name the model that it was trained on by --backbone"
+            ) from error
+
+
+def _put(bench: Bench, adapter: bytes) -> None:
+    bench.learner.put(unpack(adapter))
+
+
 def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     """Train, attack, audit and write the report, as far as that is not on disk; returns what was."""
     report = claim(plan.report_folder)
@@ -72,12 +91,11 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
         if complete(report, progress.say) and _sound(plan):  # another process was faster
             return ["report"]
         plan.data.save()
-        with workshop:
-            reused = _train(plan, workshop, progress)
-            evidence = []
-            for cell in plan.cells:
-                reused += _audit(cell, workshop, progress)
-                evidence.append(read_evidence(cell))
+        reused = _train(plan, workshop, progress)
+        evidence = []
+        for cell in plan.cells:
+            reused += _audit(cell, workshop, progress)
+            evidence.append(read_evidence(cell))
         with progress.stage("report", 1) as advance:
             write_page(evidence, report)
             finish(report)
