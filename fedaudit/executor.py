@@ -64,8 +64,9 @@ class Executor(Generic[Bench]):
             yield from (function(self._local, job) for job in jobs)
             return
         pool, waiting = self._pool, iter(jobs)
-        futures = collections.deque(pool.submit(_call, function, j) for j in itertools.islice(waiting, self._ahead))
+        futures: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
         try:
+            futures.extend(pool.submit(_call, function, job) for job in itertools.islice(waiting, self._ahead))
             while futures:
                 result = futures.popleft().result()
                 futures.extend(pool.submit(_call, function, job) for job in itertools.islice(waiting, 1))
@@ -135,9 +136,10 @@ class _Built:
 
 def _start_worker(build: Callable[[], Any]) -> None:
     global _bench
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the parent's to handle, which then ends its workers
+    for name in ("SIGINT", "SIGHUP"):  # the parent's to handle, which then ends its workers
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # how a broken pool ends the workers that are left
     threading.Thread(target=_die_with_parent, daemon=True).start()
     one_thread()
     _bench = build()

@@ -61,6 +61,19 @@ def test_a_dead_worker_is_an_error_that_says_how_to_go_on():
         list(executor.map(die, [1]))
 
 
+def until_the_pool_breaks(executor):
+    for _ in range(100):
+        list(executor.map(times, [1]))
+
+
+def test_a_worker_that_died_between_two_series_of_jobs():
+    with Executor(lambda: 1, workers=2) as executor:
+        (_, pid), *_ = executor.map(times, range(4))
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            until_the_pool_breaks(executor)
+
+
 def test_an_error_in_a_job_comes_back_as_it_is():
     with Executor(lambda: 1, workers=2) as executor, pytest.raises(ValueError, match="job 4"):
         list(executor.map(fail, [4]))
@@ -86,7 +99,7 @@ def test_leaving_by_an_error_ends_the_workers_at_once_and_nobody_else():
     others.join()
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_workers_leave_signals_to_their_parent(name):
     with Executor(lambda: 1, workers=2) as executor:
         for _, pid in executor.map(times, range(4)):

@@ -210,14 +210,15 @@ def gone(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 class TestSignals:
     @pytest.mark.parametrize(
         ("send", "number", "code"),
         [
             (os.killpg, signal.SIGINT, 130),  # Ctrl-C
-            (os.kill, signal.SIGTERM, 143),
-            (os.killpg, signal.SIGHUP, 129),  # a terminal that is closed
+            (os.killpg, signal.SIGTERM, 143),  # as of a service manager
+            (os.kill, signal.SIGHUP, 129),
         ],
         ids=["SIGINT", "SIGTERM", "SIGHUP"],
     )
@@ -281,6 +282,7 @@ def ignore_hangup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
+@pytest.mark.slow
 def test_the_library_leaves_signals_alone_and_ends_its_workers(tmp_path: Path) -> None:
     """A KeyboardInterrupt of the caller's, in a process with a handler and a child of its own."""
     code = (
