@@ -2,15 +2,16 @@
 
     python -m benchmarks.trials [kills|pairs|disks|all] [--seed 0] [--kills 20] [--pairs 10]
 
-A kill ends all processes of a run by SIGKILL at a random moment. What was complete then must stay as it was, and the same command must end with
-the bytes of an undisturbed run. Of two processes with one command at once both must. On a disk that fails the command exits with 2 and one sentence,
-or succeeds; when the disk works again, the same command must end with the same bytes. Disks are small ones in memory where this process
-may mount (root on Linux), else folders without permission. Nothing asserts on seconds. Exit code 1 if a promise was broken.
+A kill ends all processes of a run by SIGKILL, at a random moment after a random file appeared. What was complete then must stay as it was, and the
+same command must end with the bytes of an undisturbed run. Of two processes with one command at once both must. On a disk that fails the command
+exits with 2 and one sentence, or succeeds; when the disk works again, the same command must end with the same bytes. Disks are small ones in
+memory where this process may mount (root on Linux), else folders without permission. Nothing asserts on seconds. Exit code 1 if a promise was broken.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -80,21 +81,12 @@ class Trial:
     kept: bool
 
 
-@dataclass(frozen=True)
-class Whole:
-    """An undisturbed run."""
-
-    contents: Contents
-    seconds: float
-
-
-def whole(job: Job, out: Path) -> Whole:
-    """RuntimeError if it fails."""
-    begun = time.monotonic()
+def whole(job: Job, out: Path) -> Contents:
+    """What an undisturbed run leaves. RuntimeError if it fails."""
     done = job.finish(out)
     if done.returncode:
         raise RuntimeError(done.stderr)
-    return Whole(contents(out), time.monotonic() - begun)
+    return contents(out)
 
 
 def contents(out: Path) -> Contents:
@@ -103,23 +95,35 @@ def contents(out: Path) -> Contents:
     return {str(path.relative_to(out)): path.read_bytes() for path in files if path.is_file() and path.name != ".lock"}
 
 
-def kill(job: Job, expected: Whole, out: Path, share: float) -> Trial:
-    """A SIGKILL of all its processes after that share of an undisturbed run's time, earlier if it was faster than that; then the same command."""
+def kill(job: Job, expected: Contents, out: Path, file: str, delay: float) -> Trial:
+    """A SIGKILL of all its processes a moment after `file` appeared; then the same command."""
     running = job.start(out)
-    time.sleep(share * expected.seconds)
-    if running.poll() is not None:
-        running.communicate()
-        shutil.rmtree(out)
-        return kill(job, expected, out, share / 2)
-    os.killpg(running.pid, signal.SIGKILL)
+    while running.poll() is None and not (out / file).exists():
+        time.sleep(0.002)
+    time.sleep(delay)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
     before = complete(out)
     again = job.finish(out)
     stayed = all(stamp(out / name) == mark for name, mark in before.items() if not _passing(name))
-    same = contents(out) == expected.contents
+    same = contents(out) == expected
     rounds = sum("/round-" in name and name.endswith(".json") for name in before)
-    found = f"{rounds} rounds and {len(before)} files complete; {_after(again, same)}{'' if stayed else ', files written again'}"
-    return Trial("kill", job.name, f"at {100 * share:.0f} %", found, stayed and same and not _complaints(again))
+    state = "killed" if running.returncode == -signal.SIGKILL else f"ENDED with {running.returncode}"
+    found = f"{state}, {rounds} rounds and {len(before)} files complete; {_after(again, same)}{'' if stayed else ', files WRITTEN AGAIN'}"
+    kept = state == "killed" and stayed and same and not _complaints(again)
+    return Trial("kill", job.name, f"{1000 * delay:.0f} ms after {_short(file)}", found, kept)
+
+
+def some_file(expected: Contents, rng: random.Random) -> str:
+    """One that appears in a random stage of a run."""
+    stage = rng.choice(sorted({name.partition("/")[0] for name in expected}))
+    return rng.choice(sorted(name for name in expected if name.startswith(f"{stage}/")))
+
+
+def _short(file: str) -> str:
+    """A file's stage and name, without the keys between."""
+    return f"{file.partition('/')[0]}/…/{file.rpartition('/')[2]}"
 
 
 def complete(out: Path) -> dict[str, tuple[int, int]]:
@@ -139,23 +143,23 @@ def _passing(name: str) -> bool:
     return Path(name).name.startswith("shadows-")
 
 
-def pair(job: Job, expected: Whole, out: Path, delay: float) -> Trial:
+def pair(job: Job, expected: Contents, out: Path, delay: float) -> Trial:
     """Two processes with one command, the second a little later."""
     first = job.start(out)
     time.sleep(delay)
     both = [(p, p.communicate()[1]) for p in (first, job.start(out))]
     codes = [p.returncode for p, _ in both]
     waited = "one waited" if any("another process works on" in said for _, said in both) else "none waited"
-    same = contents(out) == expected.contents
+    same = contents(out) == expected
     found = f"exit codes {codes[0]} and {codes[1]}, {waited}, {'same' if same else 'OTHER'} bytes"
     return Trial("pair", job.name, f"{delay:.1f} s apart", found, codes == [0, 0] and same)
 
 
-def disk(name: str, job: Job, expected: Whole, out: Path) -> Trial:
+def disk(name: str, job: Job, expected: Contents, out: Path) -> Trial:
     """A run on a disk that fails, and the same command when it works again."""
     with DISKS[name](job, out) as first:
         again = job.finish(out)
-        same = contents(out) == expected.contents
+        same = contents(out) == expected
     told = "succeeds" if not first.returncode else _sentence(first).replace(str(out), "OUT")
     kept = (first.returncode == 0 or _refused(first)) and not _complaints(again) and same
     return Trial("disk", job.name, name, f"exit code {first.returncode}: {told}; then {_after(again, same)}", kept)
@@ -279,7 +283,7 @@ def trials(kinds: Sequence[str], *, kills: int, pairs: int, disks: Sequence[str]
     with tempfile.TemporaryDirectory() as place:
 
         @functools.cache
-        def undisturbed(job: Job) -> Whole:
+        def undisturbed(job: Job) -> Contents:
             return whole(job, Path(place) / job.name)
 
         def fresh() -> Path:
@@ -287,7 +291,7 @@ def trials(kinds: Sequence[str], *, kills: int, pairs: int, disks: Sequence[str]
 
         for i in range(kills if "kills" in kinds else 0):
             job = JOBS[i % len(JOBS)]
-            yield kill(job, undisturbed(job), fresh(), rng.uniform(0.1, 1))
+            yield kill(job, undisturbed(job), fresh(), some_file(undisturbed(job), rng), rng.uniform(0, 0.5))
         for i in range(pairs if "pairs" in kinds else 0):
             job = JOBS[i % len(JOBS)]
             yield pair(job, undisturbed(job), fresh(), rng.uniform(0, 1))
@@ -307,7 +311,7 @@ def main() -> int:
     for trial in trials(kinds, kills=given.kills, pairs=given.pairs, disks=list(DISKS), seed=given.seed):
         done, broken = done + 1, broken + (not trial.kept)
         print(
-            f"{'ok' if trial.kept else 'BROKEN':<8}{trial.kind:<6}{trial.job:<10}{trial.what:<26}{trial.found}",
+            f"{'ok' if trial.kept else 'BROKEN':<8}{trial.kind:<6}{trial.job:<10}{trial.what:<50}{trial.found}",
             flush=True,
         )
     print(f"{done - broken} of {done} trials as promised")

@@ -22,7 +22,7 @@ def test_a_run_keeps_what_is_promised() -> None:
     assert all(trial.kept for trial in found), [trial for trial in found if not trial.kept]
 
 
-def job(tmp_path: Path, source: str) -> trials.Job:
+def job(source: str) -> trials.Job:
     """A job that is a little program, which finds the run's folder in `out`."""
 
     class Small(trials.Job):
@@ -32,18 +32,26 @@ def job(tmp_path: Path, source: str) -> trials.Job:
     return Small("small", "")
 
 
-WRITE = "(out / 'runs').mkdir(exist_ok=True); (out / 'runs' / 'a').write_text('a')\n"
+TRACED = """
+runs = out / 'runs'
+runs.mkdir(exist_ok=True)
+n = len(list(runs.iterdir()))
+(runs / str(n)).write_text('')
+time.sleep(60 * (n == 0))
+"""
 
 
 def test_other_bytes_after_a_kill_are_noticed(tmp_path: Path) -> None:
-    """A program that leaves a trace of having been killed breaks the promise."""
-    traced = job(
-        tmp_path,
-        WRITE + "n = len(list(out.glob('runs/*')))\n(out / 'runs' / str(n)).write_text('')\ntime.sleep(5 * (n < 2))",
-    )
-    found = trials.kill(traced, trials.Whole({"runs/a": b"a", "runs/1": b""}, 3.0), tmp_path, 0.9)
+    """A program that leaves a trace of each of its runs breaks the promise."""
+    found = trials.kill(job(TRACED), {"runs/0": b""}, tmp_path, "runs/0", 0.0)
     assert not found.kept
-    assert "OTHER bytes" in found.found
+    assert found.found == "killed, 0 rounds and 0 files complete; again: OTHER bytes"
+
+
+def test_a_run_that_ended_was_not_killed(tmp_path: Path) -> None:
+    found = trials.kill(job("(out / 'runs').mkdir(exist_ok=True)"), {}, tmp_path, "runs/0", 0.0)
+    assert not found.kept
+    assert found.found.startswith("ENDED with 0")
 
 
 def test_a_traceback_is_no_sentence() -> None:
