@@ -40,13 +40,17 @@ def aged(root: Path) -> None:
         os.utime(path, (then, then))
 
 
+def built(name: str, root: Path) -> tuple[str, Path]:
+    """Words and data root of a miniature data set that is not quite new."""
+    words, build = TASKS[name]
+    build(root)
+    aged(root)
+    return words, root
+
+
 @pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
-    """Words and data root of a miniature data set."""
-    words, build = TASKS[request.param]
-    build(tmp_path / "data")
-    aged(tmp_path / "data")
-    return words, tmp_path / "data"
+    return built(request.param, tmp_path / "data")
 
 
 def digest(words: str, root: Path, out: Path) -> str:
@@ -96,44 +100,36 @@ def test_every_picture_replaced_is_other_data(task: tuple[str, Path], tmp_path: 
 
 
 def test_a_file_changed_with_its_time_kept_is_seen_by_its_size(tmp_path: Path) -> None:
-    words, build = TASKS["eurosat"]
-    build(tmp_path / "data")
-    aged(tmp_path / "data")
-    first = digest(words, tmp_path / "data", tmp_path / "out")
-    for path in (tmp_path / "data").rglob("*.jpg"):
+    words, root = built("eurosat", tmp_path / "data")
+    first = digest(words, root, tmp_path / "out")
+    for path in root.rglob("*.jpg"):
         path.write_bytes(path.read_bytes() + b"\0")
-    aged(tmp_path / "data")
-    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+    aged(root)
+    assert digest(words, root, tmp_path / "out") != first
 
 
 def test_a_class_folder_counts_by_its_name(tmp_path: Path) -> None:
-    words, build = TASKS["eurosat"]
-    build(tmp_path / "data")
-    aged(tmp_path / "data")
-    first = digest(words, tmp_path / "data", tmp_path / "out")
-    folder = next(path for path in sorted((tmp_path / "data/eurosat/2750").iterdir()))
+    words, root = built("eurosat", tmp_path / "data")
+    first = digest(words, root, tmp_path / "out")
+    folder = next(path for path in sorted((root / "eurosat/2750").iterdir()))
     folder.rename(folder.with_name("Quarry"))
-    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+    assert digest(words, root, tmp_path / "out") != first
 
 
 def test_a_picture_added_to_a_class_folder_is_seen(tmp_path: Path) -> None:
-    words, build = TASKS["caltech101"]
-    build(tmp_path / "data")
-    aged(tmp_path / "data")
-    first = digest(words, tmp_path / "data", tmp_path / "out")
-    (folder,) = (tmp_path / "data").rglob("airplanes")
+    words, root = built("caltech101", tmp_path / "data")
+    first = digest(words, root, tmp_path / "out")
+    (folder,) = root.rglob("airplanes")
     (folder / "image_9999.jpg").write_bytes(minidata.picture(77))
-    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+    assert digest(words, root, tmp_path / "out") != first
 
 
 def test_captions_that_are_drawn_count(tmp_path: Path) -> None:
-    words, build = TASKS["coco"]
-    build(tmp_path / "data")
-    aged(tmp_path / "data")
-    first = digest(words, tmp_path / "data", tmp_path / "out")
-    file = tmp_path / "data/annotations/captions_train2017.json"
+    words, root = built("coco", tmp_path / "data")
+    first = digest(words, root, tmp_path / "out")
+    file = root / "annotations/captions_train2017.json"
     file.write_text(file.read_text().replace("caption", "title").replace('"title"', '"caption"'))
-    assert digest(words, tmp_path / "data", tmp_path / "out") != first
+    assert digest(words, root, tmp_path / "out") != first
 
 
 def test_what_changed_just_now_is_read_again(tmp_path: Path) -> None:
@@ -145,13 +141,11 @@ def test_what_changed_just_now_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_damaged_index_is_not_believed(tmp_path: Path) -> None:
-    words, build = TASKS["eurosat"]
-    build(tmp_path / "data")
-    aged(tmp_path / "data")
-    first = digest(words, tmp_path / "data", tmp_path / "out")
+    words, root = built("eurosat", tmp_path / "data")
+    first = digest(words, root, tmp_path / "out")
     (index,) = (tmp_path / "out").glob("cache/data-*.json")
     index.write_text(index.read_text().replace(first, "0" * len(first)))
-    assert digest(words, tmp_path / "data", tmp_path / "out") == first
+    assert digest(words, root, tmp_path / "out") == first
 
 
 def test_the_place_of_the_data_is_in_no_key(tmp_path: Path) -> None:
