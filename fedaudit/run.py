@@ -16,7 +16,7 @@ from fedaudit.ownrun import check_values
 from fedaudit.page import read_evidence, write_page
 from fedaudit.plan import Cell, Plan
 from fedaudit.progress import Progress
-from fedaudit.store import Damaged, Folder, claim
+from fedaudit.store import Damaged, Folder, claim, refuse_files
 from fedaudit.tasks.base import Federation
 from fedaudit.training import complete, finish, intact, method_of, on_disk, train_all, transcript_of
 from trainers.base import Bench, pack, unpack
@@ -57,7 +57,8 @@ def folders(cell: Cell) -> list[Path]:
 
 
 def check(plan: Plan, federation: Federation) -> None:
-    """InputError for what is wrong with data, methods or somebody's own run, before anything is written."""
+    """InputError for what is wrong with data, methods, somebody's own run or the place of the results, before anything is written."""
+    refuse_files(plan.report_folder)
     sizes = [len(client.training_records) for client in federation.clients]
     for cell in plan.cells:
         method_of(cell, sizes)

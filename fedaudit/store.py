@@ -94,14 +94,19 @@ def fingerprint(paths: Iterable[Path], *, root: Path) -> str:
     return key_of({path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths})
 
 
+def refuse_files(path: Path) -> None:
+    """InputError if there is a file in the place of the folder `path` or of one above it."""
+    file = next((p for p in (path, *path.parents) if p.is_file()), None)
+    if file is not None:
+        raise InputError(f"{file} is a file where a folder is needed; choose another folder with --out")
+
+
 def claim(path: Path) -> Folder:
     """The folder at `path`, made with its parents where it is missing. InputError names what is in the way."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        file = next((p for p in (path, *path.parents) if p.is_file()), None)
-        if file is not None:
-            raise InputError(f"{file} is a file where a folder is needed; choose another folder with --out") from error
+        refuse_files(path)
         raise _cannot_write(path, error) from error
     return Folder(path)
 

@@ -291,8 +291,9 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
         folder.mkdir()
     (given / "good").write_text("rounds: 3\n")
     (given / "model" / "config.json").write_text(MODEL)
-    for name in ("weights.safetensors", "processor_config.json", "tokenizer.json"):
+    for name in ("processor_config.json", "tokenizer.json"):
         (given / "model" / name).write_text("{}")
+    (given / "model" / "weights.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     monkeypatch.chdir(here)
     before = sorted(given.rglob("*"))
     yield {"out": tmp_path / "out", **{name: given / name for name in ("good", "folder", "model")}}
