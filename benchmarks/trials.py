@@ -311,7 +311,7 @@ def main() -> int:
     for trial in trials(kinds, kills=given.kills, pairs=given.pairs, disks=list(DISKS), seed=given.seed):
         done, broken = done + 1, broken + (not trial.kept)
         print(
-            f"{'ok' if trial.kept else 'BROKEN':<8}{trial.kind:<6}{trial.job:<10}{trial.what:<50}{trial.found}",
+            f"{'ok' if trial.kept else 'BROKEN':<8}{trial.kind:<6}{trial.job:<10}{trial.what:<50} {trial.found}",
             flush=True,
         )
     print(f"{done - broken} of {done} trials as promised")
