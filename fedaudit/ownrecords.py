@@ -147,10 +147,7 @@ def _entry(folder: Path, name: str, line: bytes, where: str, prompt: str | None)
         raise InputError(f"{where} lacks a prompt; give it one, or run.json one for all")
     references = tuple(found.get("references", [found["text"]]))
     picture = (folder / found["image"]).absolute()
-    try:
-        record = Record(found["id"], found.get("group", ""), picture, said, found["text"], references, where=where)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+    record = Record(found["id"], found.get("group", ""), picture, said, found["text"], references, where=where)
     return Entry(record, found["image"], where, found.get("client"), found.get("position"))
 
 

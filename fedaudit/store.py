@@ -193,7 +193,8 @@ class Folder:
         """Whether a file that was complete is no longer what it was, or is gone, the manifest too. Nothing is changed."""
         manifest = self._manifest()
         if not manifest:
-            return manifest is None or any(not path.name.startswith(".") for path in self.path.glob("*"))
+            # a kill before the first manifest leaves one file that is not listed
+            return manifest is None or sum(not path.name.startswith(".") for path in self.path.iterdir()) > 1
         return not all(self.intact(name) for name in manifest)
 
     def usable(self, name: str, say: Say) -> bool:

@@ -91,7 +91,7 @@ def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, 
             with progress.stage(f"training {cell.method}, seed {cell.seed}", transcript.schedule.rounds) as advance:
                 train(
                     method_of(cell), transcript.schedule, exam,
-                    folder=folder, executor=executor, say=progress.say, advance=advance,
+                    folder=folder, executor=executor, say=progress.say, advance=advance, name=cell.method,
                 )  # fmt: skip
         finish(folder)
     return transcript, False
@@ -124,6 +124,7 @@ def train_together(cells: Sequence[Cell], workshop: Workshop, progress: Progress
                     cell.training_folder,
                     cell.training_description,
                     until,
+                    cell.method,
                     progress.quiet,
                 )
                 for cell, method in zip(todo, methods, strict=True)
@@ -138,7 +139,7 @@ def _train_block(bench: Any, job: tuple[Any, ...]) -> None:
     from fedaudit.executor import Executor
     from trainers.base import train
 
-    method, schedule, exam, path, description, until, quiet = job
+    method, schedule, exam, path, description, until, name, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(path)
     with folder.lock(say), Executor(lambda: bench) as executor:
         if complete(folder, say):
@@ -146,7 +147,7 @@ def _train_block(bench: Any, job: tuple[Any, ...]) -> None:
         folder.write_json("run.json", description)
         train(
             method, schedule, exam, folder=folder, executor=executor, say=say, advance=nothing,
-            crowd=method.settings.crowd, until=until,
+            crowd=method.settings.crowd, until=until, name=name,
         )  # fmt: skip
         if until == schedule.rounds:
             finish(folder)

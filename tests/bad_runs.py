@@ -147,7 +147,7 @@ REFUSED = {
     "empty text": (add("members.jsonl", line("x", 0, text=" ")), "line 4: text must be a text that is not empty"),
     "prompt twice": (
         add("nonmembers.jsonl", line("x", 0, prompt="<image><image>")),
-        "nonmembers.jsonl line 3: record x: its prompt must hold <image> once, not 2 times",
+        r"record x \(.*nonmembers.jsonl line 3\): its prompt must hold <image> once, not 2 times",
     ),
     "no client": (add("nonmembers.jsonl", line("x")), "nonmembers.jsonl line 3 lacks the key 'client'"),
     "no client of a reference": (

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,18 @@ def gone(group: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Commands started here hear signals, also where the tests run in a background that ignores some."""
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    ignored = [n for n, handler in before.items() if handler is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.default_int_handler)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.mark.slow

@@ -407,12 +407,12 @@ def test_the_control_before_training_trains_no_second_time():
     ("make", "text"),
     [
         (lambda: lira.Params("some"), "variance must be auto, fixed or per-record, not 'some'"),
-        (lambda: rmia.Params(gamma=0.0), "gamma must be above 0 and finite, not 0.0"),
+        (lambda: rmia.Params(gamma=0.0), "gamma must be above 0 and at most 1000000, not 0.0"),
         (lambda: rmia.Params(gamma=INF), "gamma must be"),
         (lambda: rmia.Params(gamma=NAN), "gamma must be"),
         (lambda: rmia.Params(offline_a=1.1), "offline_a must lie between 0 and 1, not 1.1"),
-        (lambda: shadow.Params(hidden=0), "hidden must be at least 1, not 0"),
-        (lambda: shadow.Params(steps=0), "steps must be at least 1, not 0"),
+        (lambda: shadow.Params(hidden=0), "hidden must be at least 1 and at most 10000, not 0"),
+        (lambda: shadow.Params(steps=0), "steps must be at least 1 and at most 1000000, not 0"),
     ],
 )
 def test_parameters_out_of_range_are_refused(make, text):

@@ -21,12 +21,12 @@ from attacks.models import models
 from attacks.threats import OF_LEARNER
 from fedaudit import cli
 from fedaudit.errors import InputError
-from fedaudit.options import words_of
 from fedaudit.ownrun import check_values, export_run, read, warnings, write_transcript
 from fedaudit.owntensors import canonical
 from fedaudit.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores, caption_scores
+from fedaudit.words import words_of
 from tests.small_run import (
     MODEL,
     PROMPT,

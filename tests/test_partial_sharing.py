@@ -94,7 +94,7 @@ class TestFedPerByHand:
 
     @pytest.mark.parametrize("value", [0, -1])
     def test_no_layers(self, value):
-        with pytest.raises(ValueError, match=f"shared_layers must be at least 1, not {value}"):
+        with pytest.raises(ValueError, match=f"shared_layers must be at least 1 and at most 1000, not {value}"):
             Params(shared_layers=value)
 
     def test_layer_index(self):

@@ -77,9 +77,10 @@ def test_a_round_on_real_formats(task, models, data, tmp_path):
 
 def test_changed_annotations_are_another_training_and_a_moved_folder_is_the_same(data, tmp_path):
     root = shutil.copytree(data / "coco", tmp_path / "one", copy_function=shutil.copy2)
+    few = "--task coco --records 3 --reference 3 --novel 4 --test 3 --clients 3 --per-round 2"
 
     def key(at):
-        return cli.read_command(["--task", "coco", "--data-root", str(at)]).plan.cells[0].training_key
+        return cli.read_command([*few.split(), "--data-root", str(at)]).plan.cells[0].training_key
 
     before = key(root)
     assert key(shutil.move(root, tmp_path / "two")) == before

@@ -21,7 +21,13 @@ class Job:
     words: Sequence[str]
 
     def command(self, out: Path, *more: str) -> list[str]:
-        return [sys.executable, str(ROOT / "audit.py"), *self.words, *more, "--out", str(out)]
+        """The words, with `more` in the place of those that give the same flags."""
+        words = list(self.words)
+        for flag in (word for word in more if word in words and word.startswith("--")):
+            start = words.index(flag)
+            stop = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words))
+            del words[start:stop]
+        return [sys.executable, str(ROOT / "audit.py"), *words, *more, "--out", str(out)]
 
     def audit(self, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(self.command(out, *more), capture_output=True, text=True, cwd=ROOT)
