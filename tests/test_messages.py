@@ -382,4 +382,5 @@ def test_a_prompt_user_has_no_history(trained: Trained) -> None:
 def test_where_nothing_is_broadcast_the_history_is_flat(trained: Trained) -> None:
     method, transcript = trained("local", {})
     found = history_of(view_of(transcript), method, federation().learner(), asked(federation()), [0, 3, 6])
-    np.testing.assert_array_equal(found, np.broadcast_to(found[0], found.shape))
+    # equal prompts in one batch: kernels may differ in the last digits from row to row
+    np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape), rtol=1e-6)
