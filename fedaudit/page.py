@@ -104,9 +104,11 @@ def _limits(plan: Plan) -> list[str]:
             "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin for each of the others "
             "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
         )
-        embedded = isinstance(plan.backbone, ClipSource) and plan.backbone.folder in EMBEDDED_CLIP.values()
+        assert isinstance(plan.backbone, ClipSource)
+        embedded = plan.backbone.folder in EMBEDDED_CLIP.values()
         return [
             *([small] if embedded else []),
+            *([plan.backbone.said] if plan.backbone.doubt else []),
             part,
             "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
             *(_attack_notes(plan) if plan.attacks else [UNATTACKED]),
