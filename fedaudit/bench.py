@@ -44,7 +44,7 @@ def make_exam(plan: Plan, federation: Any) -> Any:
 
     if plan.learner == "prompts":
         # with two domains a class of the other style is a neighbour's
-        own = [{(r.domain, name) for r in c.reference for name in c.classes} for c in federation.clients]
+        own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
         return Recognition(
             [[(r.domain, r.group) in mine for r in federation.test] for mine in own], plan.settings.crowd
         )

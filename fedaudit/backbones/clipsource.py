@@ -107,7 +107,8 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
-        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, an architecture such as ViT-B-16"
+        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, the id of such "
+        "a model that `hf download` put into the local cache, and an architecture such as ViT-B-16"
     )
 
 
