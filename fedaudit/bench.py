@@ -7,6 +7,7 @@ import importlib
 import os
 from typing import Any
 
+from fedaudit.backbones.clipsource import ClipSource
 from fedaudit.plan import Plan
 from fedaudit.progress import Progress
 
@@ -43,7 +44,7 @@ def make_exam(plan: Plan, federation: Any) -> Any:
 
     if plan.learner == "prompts":
         # with two domains a class of the other style is a neighbour's
-        own = [{(r.domain, name) for r in c.reference for name in c.classes} for c in federation.clients]
+        own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
         return Recognition(
             [[(r.domain, r.group) in mine for r in federation.test] for mine in own], plan.settings.crowd
         )
@@ -74,6 +75,8 @@ class Workshop:
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             self.progress.require_idle("starting the workers")
             self.progress.say("loading the model and its image embeddings")
+            if isinstance(self.plan.backbone, ClipSource):
+                self.progress.say(self.plan.backbone.said)
             build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
             self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
         return self._executor

@@ -100,14 +100,12 @@ def _limits(plan: Plan) -> list[str]:
         "controls are the only check of it."
     )
     if plan.learner == "prompts":
-        part = (
-            "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin for each of the others "
-            "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
-        )
-        embedded = isinstance(plan.backbone, ClipSource) and plan.backbone.folder in EMBEDDED_CLIP.values()
+        assert isinstance(plan.backbone, ClipSource)
+        embedded = plan.backbone.folder in EMBEDDED_CLIP.values()
         return [
             *([small] if embedded else []),
-            part,
+            *([plan.backbone.said] if plan.backbone.doubt else []),
+            ALL_TRAINED if not getattr(plan.task_params, "holdout", 0.5) else PART_TRAINED,
             "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
             *(_attack_notes(plan) if plan.attacks else [UNATTACKED]),
         ]
@@ -124,6 +122,14 @@ def _limits(plan: Plan) -> list[str]:
     ]
 
 
+ALL_TRAINED = (
+    "Clients train on all of their records (--holdout 0), as in the papers: nobody is held out, so that membership cannot be "
+    "attacked in this training."
+)
+PART_TRAINED = (
+    "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin for each of the others "
+    "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
+)
 UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a measured lower bound."
 
 

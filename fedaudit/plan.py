@@ -105,7 +105,9 @@ class Cell:
         """Everything that the training's numbers depend on but code and versions."""
         p, variant = self.plan, self.variant
         if isinstance(p.backbone, ClipSource):
-            backbone = {"name": p.backbone.name, "sha256": p.backbone.sha256}
+            backbone = {
+                "name": p.backbone.name, "activation": p.backbone.activation, "sha256": p.backbone.sha256
+            }  # fmt: skip
         else:
             backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
         if p.backbone_code:

@@ -32,6 +32,7 @@ class Said:
 
 def check(plan: Plan, options: argparse.Namespace, said: Said, unheard: Set[str]) -> None:
     """InputError for what would be cut down or change nothing; `unheard` are parameters whose flags no method goes by."""
+    _check_holdout(plan)
     _check_limits(plan, options)
     _check_layers(plan)
     if getattr(options, "epsilon", None) == (math.inf,):
@@ -39,6 +40,15 @@ def check(plan: Plan, options: argparse.Namespace, said: Said, unheard: Set[str]
     for names, deciders, why in _idle(plan, unheard):
         if name := next((name for name in names if said.meant(name, deciders)), None):
             raise InputError(f"--{name.replace('_', '-')}: has no effect, since {why}")
+
+
+def _check_holdout(plan: Plan) -> None:
+    """Who is in training can be guessed only where somebody is not."""
+    asked = f"--attack {plan.attack}" if plan.attacks else f"--canaries {plan.canaries.canaries}"
+    if not getattr(plan.task_params, "holdout", 0.5) and (plan.attacks or plan.canaries.canaries):
+        raise InputError(
+            f"--holdout 0: all records are trained on, and {asked} needs some that are not; take --holdout 0.5"
+        )
 
 
 def _check_limits(plan: Plan, options: argparse.Namespace) -> None:
@@ -95,6 +105,8 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
     partition = getattr(plan.task_params, "partition", "dirichlet")
     if partition != "dirichlet":
         yield {"dirichlet"}, {"partition"}, f"the partition is {partition}; add --partition dirichlet"
+    if not getattr(plan.task_params, "holdout", 0.5):
+        yield {"reference_share"}, {"holdout"}, "--holdout 0 trains on all records and keeps none for reference"
     if epochs := getattr(plan.settings, "local_epochs", 0):
         yield {"local_steps"}, {"local_epochs"}, f"--local-epochs {epochs} decides; 0 would go by --local-steps"
 

@@ -162,6 +162,15 @@ def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[Variant]) -> 
     return found
 
 
+def trained_share(task: Mapping[str, Any]) -> str:
+    """How much of what clients hold is trained on, by a task's parameters; empty where these do not say."""
+    if "holdout" not in task:
+        return ""
+    if not task["holdout"]:
+        return "all records trained on"
+    return f"about {100 * (1 - task['holdout']) * (1 - task['reference_share']):.3g} % of the records trained on"
+
+
 def _verdict(a: Agreement) -> str:
     if a.tau is None or a.p is None:
         return "cannot be compared: accuracies are all the same, or methods are missing"
@@ -177,5 +186,7 @@ def _scale(v: Variant) -> str:
     ours = [str(setting.get("backbone", {}).get("name", "another model")), f"the task {v.evidence[0].task}"]
     ours += [f"{schedule[name]} {name}" for name in ("clients", "rounds") if name in schedule]
     ours += [f"batches of {training['batch']}"] if "batch" in training else []
+    ours += [trained] if (trained := trained_share(setting.get("task", {}))) else []
     theirs = ["CLIP ViT-B/16", "four data sets of photographs", "10 clients", "100 rounds", "batches of 32"]
+    theirs += ["all records trained on"] if trained else []
     return f"The paper: {listed(theirs)}. Here: {listed(ours)}. The accuracies themselves are not comparable, at most their order is."

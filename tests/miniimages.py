@@ -180,7 +180,7 @@ def fgvc_aircraft(root: Path, coop: bool) -> Found:
     _text(base / "variants.txt", variants)
     for split, lines in lists.items():
         _text(base / f"images_variant_{split}.txt", lines)
-    return _found(rows)
+    return _found(rows, val=None)
 
 
 def ucf101(root: Path, coop: bool) -> Found:

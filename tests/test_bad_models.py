@@ -26,7 +26,7 @@ from fedaudit.cli import main
 from fedaudit.errors import InputError
 from fedaudit.store import claim
 from fedaudit.tasks.base import Record
-from tests import tiny_clip, tiny_models
+from tests import tiny_clip, tiny_hf_clip, tiny_models
 from tests.bad_data import DEEP, edited
 from tests.bad_pictures import DAMAGES, replaced
 from tests.minidata import write
@@ -209,6 +209,28 @@ def _vlms() -> Iterator[Bad]:
     yield Bad("a further FIFO", "llava", lambda folder: os.mkfifo(folder / "chat_template.jinja"))
 
 
+def _hugging_face_clips() -> Iterator[Bad]:
+    yield from _files("hf clip", "config.json", "preprocessor_config.json", "tokenizer.json")
+    yield from _weights("hf clip", WEIGHTS)
+    yield Bad("a pickle", "hf clip", _pickled("pytorch_model.bin", WEIGHTS))
+    for name in ("no kind", "an unknown kind", "a list as its kind", "text as a width", "a negative number of layers",
+                 "one layer more", "a list as text model", "text as vision model", "heads that do not divide", "a vocabulary of one",
+                 "no patches", "an unknown activation"):  # fmt: skip
+        change = HF_CLIP_CHANGES.get(name, CONFIG_CHANGES[name])
+        yield Bad(f"config.json: {name}", "hf clip", _edit("config.json", change))
+    for name, value in {"text as mean": "grey", "no mean": None, "two means": [0.5, 0.5]}.items():
+        yield Bad(name, "hf clip", _edit("preprocessor_config.json", functools.partial(_set_mean, value)))
+
+
+HF_CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
+    "one layer more": lambda c: c["text_config"].update(num_hidden_layers=4),
+}
+
+
+def _set_mean(value: object, config: dict[str, Any]) -> None:
+    config["image_mean"] = value
+
+
 def _clips() -> Iterator[Bad]:
     yield from _files("clip", CLIP_CONFIG, "tokenizer.json")
     yield from _weights("clip", CLIP_WEIGHTS)
@@ -217,7 +239,7 @@ def _clips() -> Iterator[Bad]:
         yield Bad(f"{CLIP_CONFIG}: {name}", "clip", _edit(CLIP_CONFIG, change))
 
 
-TABLE = [*_vlms(), *_clips()]
+TABLE = [*_vlms(), *_clips(), *_hugging_face_clips()]
 
 
 def record(
@@ -243,6 +265,7 @@ def _open_clip(folder: Path, out: Path) -> object:
 LAYOUTS: dict[str, tuple[Callable[[Path], object], Callable[[Path, Path], object]]] = {
     "llava": (lambda folder: tiny_models.save(folder, tiny_models.llava), _open_vlm),
     "clip": (tiny_clip.save, _open_clip),
+    "hf clip": (tiny_hf_clip.save, _open_clip),
 }
 
 

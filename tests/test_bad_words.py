@@ -193,6 +193,12 @@ LINES = {
     ),
     "gate of nothing": ("--fail-if ' > 0.6'", "--fail-if"),
     "two gates, one of them bad": ("--fail-if 'auroc > 0.6' --fail-if 'auroc > much'", "--fail-if"),
+    "holdout beside an attack": ("--method dpfpl --holdout 0 --attack loss", "--holdout 0"),
+    "holdout of a preset beside an attack": ("--preset dpfpl-tables --attack loss", "--holdout 0"),
+    "holdout beside canaries": ("--method dpfpl --holdout 0 --canaries 20", "--holdout 0"),
+    "holdout of a third": ("--method dpfpl --holdout 0.33", "holdout"),
+    "reference where nobody is held out": ("--method dpfpl --holdout 0 --reference-share 0.3", "--reference-share"),
+    "holdout of adapters": ("--method fedavg --holdout 0", "--holdout"),
     "preset of other methods": ("--preset paper --method dpfpl", "--preset paper"),
     "preset of prompts for adapters": ("--preset dpfpl-ablation --method fedavg", "--preset dpfpl-ablation"),
     "preset beside an own run": ("--preset paper --run {folder}", "--run"),
@@ -343,7 +349,7 @@ def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest
 
 ROOT = Path(cli.__file__).parent.parent
 ELSEWHERE = (
-    "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "--data-root", "...", "--help", "nightly.yaml",
+    "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "clip-vit", "--data-root", "...", "--help", "nightly.yaml",
 )  # fmt: skip
 """In examples of lines that need data, weights or files which are not here."""
 
@@ -363,7 +369,9 @@ GOOD = (
     "--threads 64", "--past", "--no-past", "--method fedrand:past=false,fedrand", "--method fedrand:rho=0.3,fedrand --rho 0.7",
     "--method fedper --shared-layers 6", "--method fedper,fedper:shared-layers=4", "--local-epochs 2", "--local-epochs 0 --local-steps 4",
     "--preset paper", "--preset paper --rounds 5 --clients 20", "--preset fedrand-tables --task vqa --dirichlet 0.1", "--preset embedded",
-    "--preset dpfpl-tables", "--preset dpfpl-ablation --epsilon none", "--preset dpfpl-tables --method dpfpl --no-twin",
+    "--method dpfpl --holdout 0",
+    "--preset dpfpl-tables", "--preset dpfpl-tables --holdout 0.5 --attack loss",
+    "--preset dpfpl-ablation --epsilon none", "--preset dpfpl-tables --method dpfpl --no-twin",
     "--preset dpfpl-figure3 --attack loss", "--preset dpfpl-figure3 --clients 2",
     "--method dpfpl --epsilon none", "--method dpfpl --epsilon inf,0.1", "--method dpfpl --epsilon none --no-twin",
     "--method dpfpl --epsilon none,0.1 --delta 1e-6 --clip batch", "--method zeroshot,local --epsilon 0.1,0.4",

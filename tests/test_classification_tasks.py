@@ -114,6 +114,31 @@ def test_the_reference_records_are_a_fixed_share_that_nobody_trains_on(share):
         assert 0 < client.member.sum() < len(client.records)
 
 
+@each_kind
+def test_where_nobody_is_held_out_all_records_are_trained_on(kind):
+    """The shares are those of the default, so that only the trained part differs."""
+    whole, part = (_federate(_labelled(), holdout=holdout, **kind) for holdout in (0, 0.5))
+    for client, other in zip(whole.clients, part.clients, strict=True):
+        held = {(r.id, _number(r)) for r in (*other.records, *other.reference)}
+        assert {(r.id, _number(r)) for r in client.training_records} == held
+        assert client.reference == ()
+        assert client.member.all()
+        assert client.classes == other.classes
+
+
+def test_a_client_may_hold_one_record_where_nobody_is_held_out():
+    assert [len(c.training_records) for c in _federate(_labelled(train=1), clients=9, holdout=0).clients] == [1] * 9
+    with pytest.raises(InputError, match="a client would hold 1 records of toy and needs 4"):
+        _federate(_labelled(train=1), clients=9)
+
+
+def test_the_default_deals_the_coins_that_it_always_dealt():
+    """The roles of the first client's records as they were before there was a choice."""
+    first = _federate(_labelled(), clients=9).clients[0]
+    assert "".join(map(str, first.member.astype(int))) == "001101100110"
+    assert [r.id for r in first.reference] == [f"client-00-{i:04d}" for i in (0, 4, 8, 9)]
+
+
 def test_ids_are_numbers_within_a_client_and_say_nothing_of_roles():
     """Over many clients, members, held-out and reference records have the same numbers (z below 4) and classes."""
     clients = [c for seed in range(40) for c in _federate(_labelled(), seed=seed).clients]
@@ -272,6 +297,7 @@ def test_the_least_a_client_may_hold_has_every_role(clients):
         ({"shots": -1}, "shots must be at least 0, and 0 with a dirichlet partition, not -1"),
         ({"shots": 4, "partition": "dirichlet"}, "shots must be at least 0, and 0 with a dirichlet partition, not 4"),
         ({"reference_share": 0.0}, "reference_share must lie between 0.05 and 0.9, not 0.0"),
+        ({"holdout": 0.25}, r"holdout must be 0.5 \(fair coins\) or 0 \(all records are trained on\), not 0.25"),
         ({"reference_share": 1.0}, "reference_share must lie between 0.05 and 0.9, not 1.0"),
     ],
 )
@@ -473,7 +499,7 @@ def _torchvision(name, root):
     elif name == "dtd":
         parts = {split: files(datasets.DTD(root, split)) for split in ("train", "val", "test")}
     elif name == "fgvc_aircraft":
-        parts = {split: files(datasets.FGVCAircraft(root, split)) for split in ("trainval", "test")}
+        parts = {split: files(datasets.FGVCAircraft(root, split)) for split in ("train", "test")}
     elif name == "eurosat":
         made = datasets.EuroSAT(root)
         parts = {"all": ((path, made.classes[label]) for path, label in made.samples)}

@@ -144,6 +144,21 @@ def test_presets_of_the_papers_tables(preset):
     found = plan(f"--preset {preset}")
     wanted = {"dpfpl-tables": 4 * 6, "dpfpl-ablation": 2 * 5 * 6}[preset]
     assert len(found.methods) == wanted
+    assert found.task_params.holdout == 0
+    assert all(client.member.all() for client in found.data.federation.clients)
+
+
+def test_the_preset_of_the_attacked_figure_holds_records_out():
+    assert plan("--preset dpfpl-figure3").task_params.holdout == 0.5
+
+
+def test_a_training_without_held_out_records_says_so(tmp_path, capsys):
+    words = "--method promptfl,fedotp --no-twin --epsilon none --rounds 2 --clients 4 --train 6 --test 2 --threads 1 --holdout 0"
+    assert cli.main([*words.split(), "--out", str(tmp_path)]) == 0
+    (page,) = tmp_path.glob("reports/*/index.html")
+    text = page.read_text()
+    assert "Clients train on all of their records (--holdout 0)" in text
+    assert text.count("all records trained on") == 2, "the paper's and ours"
 
 
 def test_the_papers_settings_ask_for_the_weights_that_are_not_here():

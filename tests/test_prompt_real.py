@@ -27,7 +27,7 @@ def federation():
     labels, tests = (np.repeat(np.arange(CLASSES), n) for n in (TRAIN, TEST))
     drawn = [drawings.draw("neon", part.tolist(), rng) for part in (labels, tests)]
     data = Labelled("neon", drawings.CLASSES[:CLASSES], drawn[0], labels, drawn[1], tests)
-    params = SimpleNamespace(partition="pathological", dirichlet=0.3, shots=0, reference_share=0.25)
+    params = SimpleNamespace(partition="pathological", dirichlet=0.3, shots=0, reference_share=0.25, holdout=0.5)
     return federate([data], params=params, clients=2, seed=0)
 
 

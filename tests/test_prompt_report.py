@@ -455,6 +455,24 @@ def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None
     assert any("too few orders" in sentence for sentence in found.sentences)
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"holdout": 0.5, "reference_share": 0.25}, "about 37.5 % of the records trained on"),
+        ({"holdout": 0.5, "reference_share": 0.5}, "about 25 % of the records trained on"),
+        ({"holdout": 0.0, "reference_share": 0.25}, "all records trained on"),
+    ],
+)
+def test_the_trained_share_stands_beside_the_papers(task: dict[str, float], said: str) -> None:
+    both = [prompt_evidence(name) for name in ("dpfpl", "promptfl")]
+    given = [replace(e, setting=e.setting | {"task": {"name": "glyphs", **task}}) for e in both]
+    found = beside.beside(variants(given))
+    assert found is not None
+    theirs, ours = found.scale.split("Here:")
+    assert said in ours
+    assert "all records trained on" in theirs
+
+
 def test_no_adjacent_rows_say_the_same(few: dict[str, bytes]) -> None:
     rows = [row for row in Reader(few["index.html"]).rows if row]
     assert all(a != b for a, b in pairwise(rows))

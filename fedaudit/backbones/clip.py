@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from fedaudit.backbones import clipimages
+from fedaudit.backbones.clipfiles import TOKENIZER
 from fedaudit.backbones.clipimages import ImageFeatures
-from fedaudit.backbones.clipsource import RANDOM_SEED, TOKENIZER, ClipSource
+from fedaudit.backbones.clipmodel import opened
+from fedaudit.backbones.clipsource import ClipSource
 from fedaudit.backbones.cliptext import ClassTexts, TextTower
 from fedaudit.backbones.files import on_one_line
 from fedaudit.errors import InputError
@@ -28,7 +30,6 @@ from fedaudit.tasks.base import Record
 __all__ = ["ClassTexts", "FrozenCLIP", "ImageFeatures", "load"]
 
 TOLERANCE = 1e-4  # between class features computed here and by open_clip
-_TAGGED = ("mean", "std", "interpolation", "resize_mode")  # what a tag of open_clip says about images
 
 
 class FrozenCLIP:
@@ -157,7 +158,7 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
     where = f"--backbone {source.folder}" if source.folder else f"--weights {source.weights or source.name}"
     try:
         with _unheard():
-            model = _open(source).to(device).eval().requires_grad_(False)
+            model = opened(where, source).to(device).eval().requires_grad_(False)
             encode, unknown = _tokenizer(source)
             clip = _wrapped(where, source, model, encode, unknown, device)
     except InputError:
@@ -182,21 +183,6 @@ def _wrapped(
             f"{where}: its tokenizer has {tower.end + 1} tokens, and its text encoder knows {len(tower.embedding)} of them"
         )
     return FrozenCLIP(source, model, tower, device)
-
-
-def _open(source: ClipSource) -> Any:
-    import open_clip
-
-    tag = open_clip.get_pretrained_cfg(source.architecture, source.tag) if source.tag else {}
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(RANDOM_SEED)
-        return open_clip.create_model(
-            source.architecture or f"local-dir:{source.folder}",
-            str(source.weights) if source.weights else None,
-            force_quick_gelu=bool(tag.get("quick_gelu")),
-            force_preprocess_cfg={key: tag[key] for key in _TAGGED if key in tag},
-            weights_only=True,
-        )
 
 
 def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | None]:

@@ -12,11 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit import inputs
+from fedaudit.backbones.clipfiles import (
+    CONFIG,
+    GELU,
+    HUB_FILES,
+    QUICK_GELU,
+    TOKENIZER,
+    WEIGHTS,
+    check_file,
+    hidden_activation,
+    told,
+)
 from fedaudit.backbones.files import damage, read_json
-from fedaudit.backbones.resolve import hub_cache
+from fedaudit.backbones.resolve import cached_snapshot, display_name, hub_cache
 from fedaudit.errors import InputError, nearest
 
-CONFIG, WEIGHTS, TOKENIZER = "open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"
 EMBEDDED_CLIP = {
     name: Path(__file__).parent / folder
     for name, folder in {"": "symbols-clip", "vit": "symbols-clip", "resnet": "symbols-clip-resnet"}.items()
@@ -24,90 +34,159 @@ EMBEDDED_CLIP = {
 RANDOM = "random"
 RANDOM_SEED = 20231  # of weights that nobody trained
 _FILES = (".safetensors", ".pt", ".pth", ".bin")
-_HUB_FILES = (WEIGHTS, "open_clip_pytorch_model.bin")  # in the order in which open_clip looks for them
+_HF_CONFIG = "config.json"
+_HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which they are looked for
+_HF_IMAGES = ("preprocessor_config.json", "processor_config.json")
+_TWIN = "-quickgelu"  # ends open_clip's name of an architecture with the other activation
 _CUSTOM = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc")
 
 
 @dataclass(frozen=True)
 class ClipSource:
-    """One CLIP: a folder in open_clip's format, or an architecture of open_clip with a file of weights."""
+    """One CLIP: a folder in open_clip's or Hugging Face's format, or an architecture of open_clip with a file of weights."""
 
     name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
     architecture: str  # open_clip's name, empty for a folder
-    folder: Path | None  # holds CONFIG, WEIGHTS and TOKENIZER
-    weights: Path | None  # for an architecture; None if it is randomly initialised
+    folder: Path | None  # holds the configuration, the weights and TOKENIZER
+    weights: Path | None  # None if it is randomly initialised
     tag: str = ""  # open_clip's name of the weights, which says how images are prepared and which GELU is used
+    activation: str = GELU  # or QUICK_GELU, in both towers
+    doubt: str = ""  # a sentence, if nothing tells that the weights were trained with this activation
+    images: Path | None = None  # how Hugging Face's format says that images are prepared
+
+    @property
+    def huggingface(self) -> bool:
+        """Whether this is a folder in the format of Hugging Face's CLIPModel."""
+        return self.images is not None
+
+    @property
+    def said(self) -> str:
+        """Which model this is and with which activation it runs, as a sentence."""
+        return f"Backbone: {self.name}, activation {self.activation}{'; ' if self.doubt else ''}{self.doubt}."
 
     @property
     def sha256(self) -> str:
         """SHA-256 over everything that decides what the model computes, wherever it lies; for "random" over architecture and seed."""
-        digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n".encode())
-        if self.folder is not None:
-            files = [self.folder / name for name in (CONFIG, WEIGHTS, TOKENIZER)]
-        else:
-            files = [_architectures()[self.architecture], *([self.weights] if self.weights else [])]
-        if self.folder is None and self.weights is None:
+        digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n{self.activation}\n".encode())
+        if self.weights is None:
             digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
-        for file in files:
+        for file in self._files:
             digest.update(_sha256(file))
         return digest.hexdigest()
 
+    @property
+    def _files(self) -> list[Path]:
+        if self.folder is None:
+            files = [_architectures()[self.architecture], self.weights]
+        else:
+            config = self.folder / (_HF_CONFIG if self.huggingface else CONFIG)
+            files = [config, self.weights, self.folder / TOKENIZER, self.images]
+        return [file for file in files if file is not None]
+
 
 def resolve_clip(backbone: str, weights: str) -> ClipSource:
-    """The CLIP that `--backbone` and `--weights` name: "" or "vit", "resnet", a folder, or an architecture of open_clip with weights.
+    """The CLIP that `--backbone` and `--weights` name: "" or "vit", "resnet", a folder or the id of a model of Hugging Face's in the
+    local cache, or an architecture of open_clip with weights.
 
     Weights are a file, a tag of open_clip whose file lies in the local Hugging Face cache, or "random". InputError names what is
     missing, or why prompts cannot be learned with this text encoder.
     """
     folder = EMBEDDED_CLIP.get(backbone) or Path(os.path.expanduser(backbone))
+    if not os.path.exists(folder):
+        folder = cached_snapshot(backbone) or folder
     if backbone in EMBEDDED_CLIP or os.path.isfile(folder / CONFIG):
         return _from_folder(backbone, folder, weights)
+    if os.path.isfile(folder / _HF_CONFIG):
+        return _from_huggingface(backbone, folder, weights)
     known = _architectures()
     if backbone in known:
         return _from_architecture(backbone, known[backbone], weights)
     if os.path.isdir(folder):
         raise InputError(
-            f"--backbone {backbone}: {folder.absolute()} is no CLIP in open_clip's format: it lacks {CONFIG}"
+            f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and {_HF_CONFIG} (Hugging Face's)"
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
-        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG}, or an architecture such as ViT-B-16"
+        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, the id of such "
+        "a model that `hf download` put into the local cache, and an architecture such as ViT-B-16"
     )
 
 
 def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
     flag = f"--backbone {backbone}" if backbone else "--backbone"
+    _check_whole(flag, folder, [CONFIG, WEIGHTS, TOKENIZER], weights)
+    model = _json(flag, folder / CONFIG).get("model_cfg")
+    if not isinstance(model, dict):
+        raise InputError(f"{flag}: {folder / CONFIG} holds no model_cfg")
+    _check_text(flag, model)
+    place = folder.absolute()
+    return ClipSource(folder.resolve().name, "", place, place / WEIGHTS, activation=_configured(model))
+
+
+def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
+    """A folder that `CLIPModel.save_pretrained` wrote, with its tokenizer and how images are prepared beside it."""
+    flag = f"--backbone {backbone}"
+    found = [
+        next((name for name in names if (folder / name).is_file()), names[0]) for names in (_HF_WEIGHTS, _HF_IMAGES)
+    ]
+    config = _json(flag, folder / _HF_CONFIG)
+    if (kind := config.get("model_type")) != "clip":
+        raise InputError(
+            f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is read"
+        )
+    _check_whole(flag, folder, [_HF_CONFIG, *found, TOKENIZER], weights)
+    place = folder.absolute()
+    return ClipSource(
+        display_name(folder), "", place, place / found[0],
+        activation=hidden_activation(flag, config), images=place / found[1],
+    )  # fmt: skip
+
+
+def _check_whole(flag: str, folder: Path, names: Sequence[str], weights: str) -> None:
     if weights:
         raise InputError(
             f"--weights {weights}: {folder.name} holds its own weights; give --weights with an architecture only"
         )
-    absent = [name for name in (CONFIG, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
+    absent = [name for name in names if not (folder / name).is_file()]
     if absent:
         raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}")
-    if wrong := damage(folder, frozenset((CONFIG, WEIGHTS, TOKENIZER))):
+    if wrong := damage(folder, frozenset(names)):
         raise InputError(f"{flag}: {folder.absolute()} {wrong}")
-    config = _json(flag, folder / CONFIG)
-    if not isinstance(config.get("model_cfg"), dict):
-        raise InputError(f"{flag}: {folder / CONFIG} holds no model_cfg")
-    _check_text(flag, config["model_cfg"])
-    return ClipSource(folder.resolve().name, "", folder.absolute(), None)
 
 
 def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
-    _check_text(f"--backbone {name}", _json(f"--backbone {name}", config))
+    model = _json(f"--backbone {name}", config)
+    _check_text(f"--backbone {name}", model)
     if weights == RANDOM:
-        return ClipSource(f"{name} ({RANDOM})", name, None, None)
+        return ClipSource(f"{name} ({RANDOM})", name, None, None, activation=_configured(model))
     file = Path(os.path.expanduser(weights))
-    if file.suffix in _FILES or len(file.parts) > 1:
-        if not os.path.isfile(file) or file.suffix not in _FILES:
-            raise InputError(
-                f"--weights {weights}: there is no file {file.absolute()} that ends in {', '.join(_FILES)}"
-            )
-        return ClipSource(f"{name} ({file.name})", name, None, file.absolute())
-    return _from_tag(name, weights)
+    if file.suffix not in _FILES and len(file.parts) <= 1:
+        return _from_tag(name, weights, _configured(model))
+    if not os.path.isfile(file) or file.suffix not in _FILES:
+        raise InputError(f"--weights {weights}: there is no file {file.absolute()} that ends in {', '.join(_FILES)}")
+    check_file(weights, file)
+    return _from_file(name, file.absolute(), _configured(model))
 
 
-def _from_tag(name: str, tag: str) -> ClipSource:
+def _from_file(name: str, file: Path, configured: str) -> ClipSource:
+    """An architecture with a file, whose tensors do not tell the activation: what stands around them does, or it is said to be unknown."""
+    known, doubt = told(file), ""
+    twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
+    if known is None and twin in _architectures():
+        other = GELU if configured == QUICK_GELU else QUICK_GELU
+        whose = ", as all of OpenAI's were" if other == QUICK_GELU else ""
+        doubt = (
+            f"nothing in {file.name} tells the activation that it was trained with: {configured} is used, as {name} has it; "
+            f"for weights trained with {other}{whose}, take --backbone {twin}"
+        )
+    if known == GELU and configured == QUICK_GELU:
+        raise InputError(
+            f"--backbone {name}: {CONFIG} beside {file} says that it was trained with GELU; take --backbone {twin}"
+        )
+    return ClipSource(f"{name} ({file.name})", name, None, file, activation=known or configured, doubt=doubt)
+
+
+def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
     from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model  # slow: imports torch
 
     tags = list_pretrained_tags_by_model(name)
@@ -120,7 +199,13 @@ def _from_tag(name: str, tag: str) -> ClipSource:
             f"valid are {_choice(tags)}"
         )
     repository, _, file = str(found["hf_hub"]).rpartition("/")
-    return ClipSource(f"{name} ({tag})", name, None, _cached(tag, repository, [file] if file else _HUB_FILES), tag)
+    weights = _cached(tag, repository, [file] if file else HUB_FILES)
+    activation = QUICK_GELU if found.get("quick_gelu") else configured
+    return ClipSource(f"{name} ({tag})", name, None, weights, tag, activation)
+
+
+def _configured(model: Mapping[str, Any]) -> str:
+    return QUICK_GELU if model.get("quick_gelu") else GELU
 
 
 def _choice(tags: Sequence[str]) -> str:

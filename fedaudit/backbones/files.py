@@ -10,7 +10,7 @@ from fedaudit import inputs
 from fedaudit.errors import InputError
 
 CONFIGS = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")  # may name code
-SHOWN = 200  # characters of what a library says
+SHOWN = 200  # characters of what a library says; nothing is cut off within a line
 
 
 def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
@@ -65,7 +65,7 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
 
 
 def on_one_line(error: BaseException) -> str:
-    """What an exception says, or its first words, without line breaks."""
-    said = " ".join(str(error).split())
-    short = said if len(said) <= SHOWN else f"{said[:SHOWN]}..."
-    return "".join(char if char.isprintable() else "?" for char in short) or type(error).__name__
+    """What an exception says without line breaks; of a long text its first line, and its kind where that is long, too."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    said = next((text for text in (" ".join(lines), *lines[:1]) if len(text) <= SHOWN), "")
+    return "".join(char if char.isprintable() else "?" for char in said).rstrip(":") or type(error).__name__

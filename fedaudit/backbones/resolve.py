@@ -71,21 +71,33 @@ def _sha256(file: Path) -> bytes:
 
 
 def _cached(text: str, folder: Path) -> Path:
-    """The snapshot of the model called `text` in the local cache: of its main branch, or the only one there is."""
+    """The snapshot of the model called `text` in the local cache. InputError if there is none."""
     if not _ID.fullmatch(text):
         raise InputError(f"--backbone {text}: there is no folder {folder.absolute()}")
-    place = hub_cache() / f"models--{text.replace('/', '--')}"
-    main = place / "refs" / "main"
-    snapshots = sorted(place.glob("snapshots/*"))
-    found = place / "snapshots" / main.read_text(errors="replace").strip() if main.is_file() else None
-    if found is None and len(snapshots) == 1:
-        found = snapshots[0]
-    if found is None or not found.is_dir():
+    if (found := cached_snapshot(text)) is None:
+        place = hub_cache() / _repository(text)
         raise InputError(
             f"--backbone {text}: there is no folder {folder.absolute()} and no such model in the local cache ({place}); "
             f"fetch it on a machine with internet by `{_fetch(text)}`, then give --backbone the id or the folder"
         )
     return found
+
+
+def cached_snapshot(text: str) -> Path | None:
+    """The snapshot of the model with an id in the local cache: of its main branch, or the only one there is; None if there is none."""
+    if not _ID.fullmatch(text):
+        return None
+    place = hub_cache() / _repository(text)
+    main = place / "refs" / "main"
+    snapshots = sorted(place.glob("snapshots/*"))
+    found = place / "snapshots" / main.read_text(errors="replace").strip() if main.is_file() else None
+    if found is None and len(snapshots) == 1:
+        found = snapshots[0]
+    return found if found is not None and found.is_dir() else None
+
+
+def _repository(text: str) -> str:
+    return f"models--{text.replace('/', '--')}"
 
 
 def _fetch(text: str) -> str:

@@ -269,13 +269,13 @@ def _dtd(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def _fgvc_aircraft(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """By variant: 100 classes."""
+    """By variant: 100 classes. The validation pictures are left out, as CoOp leaves them out."""
 
     def rows(split: str) -> Rows:
         path = base / f"images_variant_{split}.txt"
         return [(below(base / "images", f"{n}.jpg", path), name.strip()) for n, name in _lines(path, 2, " ")]
 
-    return rows("trainval"), rows("test")
+    return rows("train"), rows("test")
 
 
 def _ucf101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:

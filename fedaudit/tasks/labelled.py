@@ -1,9 +1,9 @@
 """Federations for classification: a data set with classes, a partition of it, and a coin for every record.
 
-A client's share of the training records is dealt at random: a fixed part becomes its reference records, a fair coin makes
-each of the others a member or a held-out record. All of a class's records count alike in this, so members, held-out and
-reference records of a client are exchangeable. A picture that two clients hold (`dominant`) has one role for both: what is
-held out is trained on by nobody.
+A client's share of the training records is dealt at random: a fixed part becomes its reference records, a fair coin
+makes each of the others a member or a held-out record. (With `holdout` 0 all of its records are members.) All of a
+class's records count alike in this, so members, held-out and reference records of a client are exchangeable. A
+picture that two clients hold (`dominant`) has one role for both: what is held out is trained on by nobody.
 
 Two data sets give a federation of two domains (SecFPP, 5.1): the first half of the clients share the first, the others the
 second. Its classes are those of both, a name that both have being one class; every client chooses among all of them.
@@ -29,7 +29,7 @@ Picture = NDArray[np.uint8] | Path | bytes
 Pictures = Sequence[Picture] | NDArray[np.uint8]  # pixels [n, H, W, 3] are a sequence of pictures, too
 
 SHOTS = 16  # of the dominant partition where none are asked for (DP2FL)
-LEAST = 4  # records of a client: one for reference, one member, one held out, one for the coin
+LEAST = 4  # records of a client that can be attacked: one for reference, one member, one held out, one for the coin
 UNDEALT, REFERENCE, HELD_OUT, MEMBER = range(4)  # roles of a training record
 
 
@@ -70,7 +70,7 @@ def chosen(value: str, known: Collection[str], *, flag: str) -> list[str]:
 
 
 def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: int) -> Federation:
-    """The clients of one data set or two; `params` holds partition, dirichlet, shots and reference_share."""
+    """The clients of one data set or two; `params` has the fields of `Partitioned`."""
     classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
     if clients < len(domains):
         raise InputError(f"--clients {clients}: two domains need at least a client each")
@@ -84,7 +84,7 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
             raise InputError(f"{domain.name}, for {len(numbers)} of {clients} clients: {error}") from None
         roles = np.full(len(domain.labels), UNDEALT)
         for k, share in zip(numbers.tolist(), shares, strict=True):
-            _deal(roles, share, k, params.reference_share, seed)
+            _deal(roles, share, k, params, seed)
             everyone.append(_client(k, domain, share, roles, classes, seed))
     return Federation(
         clients=tuple(everyone),
@@ -96,7 +96,7 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
 
 
 def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Generator) -> list[Share]:
-    """The shares of a domain's clients, or an InputError if one is too small to be audited."""
+    """The shares of a domain's clients, or an InputError if one is too small; a dirichlet split is the same whatever is held out."""
     if params.partition == "dirichlet":
         return partitions.dirichlet(domain.names, clients, params.dirichlet, rng, least=LEAST)
     if params.partition == "dominant":
@@ -105,20 +105,23 @@ def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Gener
         shares = partitions.few_shot(domain.names, clients, params.shots, rng)
     else:
         shares = partitions.pathological(domain.names, clients, rng)
-    least = min(len(share) for share in shares)
-    if least < LEAST:
+    least, needed = min(len(share) for share in shares), LEAST if params.holdout else 1
+    if least < needed:
         raise InputError(
-            f"--clients {clients}: a client would hold {least} records of {domain.name} and needs {LEAST}; "
+            f"--clients {clients}: a client would hold {least} records of {domain.name} and needs {needed}; "
             "lower --clients, or raise --shots or the number of training records"
         )
     return shares
 
 
-def _deal(roles: NDArray[np.int64], share: Share, k: int, reference_share: float, seed: int) -> None:
+def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int) -> None:
     """Give those of client k's records a role that no earlier client gave one."""
+    if not params.holdout:
+        roles[share] = MEMBER
+        return
     deal, coins = (np.random.default_rng((seed, 1, k, part)) for part in (1, 2))
     new = deal.permutation(share[roles[share] == UNDEALT])
-    kept = max(1, round(reference_share * len(new))) if len(new) else 0
+    kept = max(1, round(params.reference_share * len(new))) if len(new) else 0
     roles[new[:kept]] = REFERENCE
     roles[new[kept:]] = np.where(coin_flips(len(new) - kept, coins), MEMBER, HELD_OUT)
     missing = {REFERENCE, HELD_OUT, MEMBER} - set(roles[share].tolist())

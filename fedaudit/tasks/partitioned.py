@@ -16,6 +16,12 @@ class Partitioned:
         metadata={"help": "records per class and client, held-out ones included; 0: all (16 of the dominant class)"},
     )
     reference_share: float = field(default=0.25, metadata={"help": "part of a client's records kept for thresholds"})
+    holdout: float = field(
+        default=0.5,
+        metadata={
+            "help": "part of the others that coins hold out: 0.5, or 0 to train on all where nothing is attacked"
+        },
+    )
 
     def __post_init__(self) -> None:
         if self.partition not in ("pathological", "dirichlet", "dominant"):
@@ -26,3 +32,5 @@ class Partitioned:
             raise ValueError(f"shots must be at least 0, and 0 with a dirichlet partition, not {self.shots}")
         if not 0.05 <= self.reference_share <= 0.9:
             raise ValueError(f"reference_share must lie between 0.05 and 0.9, not {self.reference_share}")
+        if self.holdout not in (0, 0.5):
+            raise ValueError(f"holdout must be 0.5 (fair coins) or 0 (all records are trained on), not {self.holdout}")

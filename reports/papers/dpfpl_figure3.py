@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from reports.against import against_epsilon
+from reports.beside import trained_share
 from reports.drawing import printed, styled
 from reports.evidence import Evidence, check
 from reports.pages import Write, csv, render
@@ -111,6 +112,7 @@ def _scale(cells: Sequence[Evidence]) -> str:
     targets = {e.tables["classes"].client.nunique() for e in cells if len(e.tables.get("classes", ()))}
     found.append(f"{' or '.join(map(str, sorted(targets)))} attacked clients")
     seeds = {e.seed for e in cells}
+    found += dict.fromkeys(filter(None, (trained_share(e.setting.get("task", {})) for e in cells)))
     return listed([*found, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
 
 

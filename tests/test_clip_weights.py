@@ -1,0 +1,377 @@
+"""Weights as people have them: Hugging Face's folders against transformers' own features, TorchScript archives, and which activation is used."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from fedaudit.backbones import clipsource
+from fedaudit.backbones.clip import FrozenCLIP, load
+from fedaudit.backbones.clipsource import resolve_clip
+from fedaudit.cli import main
+from fedaudit.errors import InputError
+from fedaudit.store import claim
+from fedaudit.tasks.base import Record
+from tests import tiny_clip, tiny_hf_clip
+
+NAMES = ["cat", "the big mountain lion", "small blue letter nine"]
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # OpenAI's files are what it wrote
+TINY = ["--rounds", "1", "--clients", "4", "--train", "12", "--test", "2", "--threads", "1"]
+
+
+def activation(clip: FrozenCLIP) -> set[str]:
+    """The classes of all activations in both towers."""
+    return {
+        type(block.mlp.gelu).__name__
+        for tower in (clip.model, clip.model.visual)
+        for block in tower.transformer.resblocks
+    }
+
+
+def pictures(n: int, size: tuple[int, int]) -> list[Record]:
+    rng = np.random.default_rng(0)
+    return [Record(f"r{i}", "cat", rng.integers(0, 256, (*size, 3), np.uint8), "<image> ?", "cat") for i in range(n)]
+
+
+# --- Hugging Face's folders ---------------------------------------------------------------------------------------
+
+
+def features(model: Any, ids: Tensor, pixels: Tensor) -> list[Tensor]:
+    """transformers' own features of texts and images, of length 1."""
+    with torch.no_grad():
+        text = model.text_projection(model.text_model(ids).pooler_output)
+        image = model.visual_projection(model.vision_model(pixels).pooler_output)
+    return [F.normalize(one, dim=-1) for one in (text, image)]
+
+
+@pytest.mark.parametrize("name", ["gelu", "quick_gelu"])
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_hugging_face_folder_gives_the_features_of_transformers(name: str, weights: str, tmp_path: Path) -> None:
+    theirs = tiny_hf_clip.model(activation=name)
+    folder = tiny_hf_clip.put(theirs, tmp_path / "tiny-hf", 32)
+    if weights.endswith(".bin"):
+        (folder / "model.safetensors").unlink()
+        torch.save(
+            theirs.state_dict() | {"text_model.embeddings.position_ids": torch.arange(32)[None]}, folder / weights
+        )
+    clip = load(resolve_clip(str(folder), ""))
+    assert clip.name == "tiny-hf"
+    assert activation(clip) == {{"gelu": "GELU", "quick_gelu": "QuickGELU"}[name]}
+    assert clip.scale == pytest.approx(float(theirs.logit_scale.detach().exp()))
+    rows = [tiny_clip.tokenizer().encode(f"a photo of {one} .").ids for one in NAMES]
+    ids = torch.tensor([row + [0] * (clip.context_length - len(row)) for row in rows])
+    given = pictures(5, (32, 32))
+    prepared = (torch.stack([torch.from_numpy(r.image).permute(2, 0, 1) / 255 for r in given])
+                - torch.tensor(tiny_clip.MEAN).view(3, 1, 1)) / torch.tensor(tiny_clip.STD).view(3, 1, 1)  # fmt: skip
+    text, image = features(theirs, ids, prepared)
+    prompt = clip.words("a photo of")
+    torch.testing.assert_close(clip.text(prompt, clip.classes(NAMES, 3)), text, atol=1e-5, rtol=0)
+    found = clip.encode(given, claim(tmp_path / "cache"), say=print, patches=True)
+    torch.testing.assert_close(found.rows([r.id for r in given]), image, atol=1e-5, rtol=0)
+    assert found.patches(["r0"]).shape == (1, 16, 24)
+
+
+@pytest.mark.slow
+def test_a_full_size_folder_of_hugging_face_with_its_own_tokenizer(tmp_path: Path) -> None:
+    """clip-vit-base-patch16's architecture with random weights; the byte-level tokenizer is open_clip's vocabulary in CLIP's own class."""
+    from transformers import CLIPConfig, CLIPModel
+
+    built = CLIPModel(CLIPConfig(vision_config={"patch_size": 16})).eval()
+    folder = tiny_hf_clip.put(built, tmp_path / "vit-b-16", 224)
+    clip_tokenizer().save_pretrained(folder)
+    clip = load(resolve_clip(str(folder), ""))
+    given = pictures(2, (240, 320))
+    pixels = torch.stack([clip._prepare(Image.fromarray(r.image)) for r in given])
+    named = ["golden retriever", "Boeing 747-400", "Abyssinian (cat)"]
+    text, image = features(built, clip_tokenizer()([f"a photo of a {n} ." for n in named], padding="max_length",
+                                                   return_tensors="pt")["input_ids"], pixels)  # fmt: skip
+    prompt = clip.words("a photo of a")
+    torch.testing.assert_close(clip.text(prompt, clip.classes(named, 4)), text, atol=1e-5, rtol=0)
+    found = clip.encode(given, claim(tmp_path / "cache"), say=print)
+    torch.testing.assert_close(found.rows(["r0", "r1"]), image, atol=1e-5, rtol=0)
+
+
+def clip_tokenizer() -> Any:
+    """The tokenizer of CLIP as transformers holds it, from the vocabulary that open_clip brings."""
+    from open_clip.tokenizer import SimpleTokenizer
+    from transformers import CLIPTokenizer
+
+    simple = SimpleTokenizer()
+    names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    vocabulary = {names.get(word, word): i for word, i in simple.encoder.items()}
+    return CLIPTokenizer(vocab=vocabulary, merges=list(simple.bpe_ranks), model_max_length=77)
+
+
+def test_an_id_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match="--backbone someone/clip: there is no folder"):
+        resolve_clip("someone/clip", "")
+    tiny_hf_clip.save(tmp_path / "models--someone--clip" / "snapshots" / "a")
+    assert resolve_clip("someone/clip", "").name == "someone/clip"
+
+
+def _broken(folder: Path, what: str) -> None:
+    weights, images = folder / "model.safetensors", folder / "preprocessor_config.json"
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(weights)
+    match what:
+        case "no weights":
+            weights.unlink()
+        case "no images":
+            images.unlink()
+        case "no tokenizer":
+            (folder / "tokenizer.json").unlink()
+        case "a deep file":
+            images.write_bytes(b"[" * 10_000)
+        case "siglip":
+            tiny_hf_clip.edit(folder / "config.json", model_type="siglip")
+        case "two activations":
+            tiny_hf_clip.edit(folder / "config.json", text_config=config["text_config"] | {"hidden_act": "gelu"})
+        case "another activation":
+            acts = {name: config[name] | {"hidden_act": "relu"} for name in ("text_config", "vision_config")}
+            tiny_hf_clip.edit(folder / "config.json", **acts)
+        case "other sizes":
+            tiny_hf_clip.edit(folder / "config.json", text_config=config["text_config"] | {"hidden_size": 16})
+        case "text only":
+            save_file({name: one for name, one in tensors.items() if not name.startswith("vis")}, weights)
+        case "without k":
+            tensors.pop("text_model.encoder.layers.1.self_attn.k_proj.weight")
+            save_file(tensors, weights)
+        case "one layer more":
+            more = tensors["text_model.encoder.layers.0.layer_norm1.bias"]
+            save_file(tensors | {"text_model.encoder.layers.3.layer_norm1.bias": more.clone()}, weights)
+        case "no cut":
+            tiny_hf_clip.edit(images, do_center_crop=False)
+        case "another size":
+            tiny_hf_clip.edit(images, size={"shortest_edge": 40})
+        case "nearest":
+            tiny_hf_clip.edit(images, resample=0)
+
+
+BROKEN = {
+    "no weights": "lacks model.safetensors$",
+    "no images": "lacks preprocessor_config.json$",
+    "no tokenizer": "lacks tokenizer.json$",
+    "a deep file": "has a damaged preprocessor_config.json",
+    "siglip": "its config.json is of model_type 'siglip', and of Hugging Face's models only clip is read",
+    "two activations": "its hidden_act is gelu and quick_gelu, and gelu or quick_gelu, in both towers, is valid",
+    "another activation": "its hidden_act is relu, and",
+    "other sizes": r"model.safetensors does not hold the model in its configuration: \d+ of \d+ tensors have another size, .* first: \(32, 32\), not",
+    "text only": r"it lacks \d+ of \d+ tensors, visual.class_embedding first",
+    "without k": r"it lacks 1 of \d+ tensors, transformer.resblocks.1.attn.in_proj_weight first",
+    "one layer more": "it has 1 tensors that this model has not, transformer.resblocks.3.ln_1.bias first",
+    "no cut": "preprocessor_config.json must resize the shorter side to 32",
+    "another size": "preprocessor_config.json must resize the shorter side to 32",
+    "nearest": r"\(bilinear or bicubic\), cut out 32 x 32",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
+    folder = tiny_hf_clip.save(tmp_path / "tiny-hf")
+    _broken(folder, what)
+    with pytest.raises(InputError, match=BROKEN[what]) as refused:
+        load(resolve_clip(str(folder), ""))
+    assert str(refused.value).startswith(f"--backbone {folder}: ")
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:
+    folder = tiny_hf_clip.save(tmp_path / "tiny-hf")
+    with pytest.raises(InputError, match="--weights openai: tiny-hf holds its own weights"):
+        resolve_clip(str(folder), "openai")
+    whole = resolve_clip(str(folder), "").sha256
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"):
+        other = shutil.copytree(folder, tmp_path / name)
+        assert resolve_clip(str(other), "").sha256 == whole
+        data = (other / name).read_bytes()
+        (other / name).write_bytes(data[:-1] + b"\1" if name.endswith(".safetensors") else data + b" ")
+        assert resolve_clip(str(other), "").sha256 != whole
+
+
+# --- files for an architecture ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny architecture and its twin with QuickGELU, as open_clip's own; the state dict of a model of both."""
+    factory = importlib.import_module("open_clip.factory")
+    described = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1},
+                                 vision=tiny_clip.VIT | {"width": 64, "head_width": 64})  # fmt: skip
+    both = {"ViT-tiny": described, "ViT-tiny-quickgelu": described | {"quick_gelu": True}}
+    monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, **both})
+    for name, model in both.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(model))
+    monkeypatch.setattr(clipsource, "_architectures", lambda: {name: tmp_path / f"{name}.json" for name in both})
+    return tiny_clip.save(tmp_path / "hub", described) / "open_clip_model.safetensors"
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize(("name", "used", "other"), [("ViT-tiny", "GELU", "ViT-tiny-quickgelu"),
+                                                     ("ViT-tiny-quickgelu", "QuickGELU", "ViT-tiny")])  # fmt: skip
+def test_a_state_dict_is_run_with_the_activation_that_is_said(
+    name: str, used: str, other: str, suffix: str, twins: Path
+) -> None:
+    file = twins.parent / f"weights{suffix}"
+    shutil.copy(twins, file) if suffix == ".safetensors" else torch.save(load_file(twins), file)
+    source = resolve_clip(name, str(file))
+    assert activation(load(source)) == {used}
+    assert f"Backbone: {name} ({file.name}), activation {used}; nothing in {file.name} tells" in source.said
+    assert source.said.endswith(f", take --backbone {other}.")
+    assert source.sha256 != resolve_clip(other, str(file)).sha256
+
+
+@pytest.mark.parametrize(
+    "name", ["ViT-B-16-openai.safetensors", "rn50-quickgelu-cc12m.pt", "vit_quick_gelu.pth", "OpenAI.bin"]
+)
+def test_a_name_that_tells_the_activation_is_believed(name: str, twins: Path) -> None:
+    file = twins.parent / name
+    shutil.copy(twins, file) if name.endswith(".safetensors") else torch.save(load_file(twins), file)
+    source = resolve_clip("ViT-tiny", str(file))
+    assert (source.activation, source.doubt) == ("QuickGELU", "")
+    assert activation(load(source)) == {"QuickGELU"}
+    assert source.said == f"Backbone: ViT-tiny ({name}), activation QuickGELU."
+
+
+def test_the_configuration_beside_a_file_tells_its_activation(twins: Path) -> None:
+    plain = resolve_clip("ViT-tiny", str(twins))
+    assert (plain.activation, plain.doubt) == ("GELU", "")
+    with pytest.raises(
+        InputError,
+        match=r"--backbone ViT-tiny-quickgelu: open_clip_config.json beside .* with GELU; take --backbone ViT-tiny$",
+    ):
+        resolve_clip("ViT-tiny-quickgelu", str(twins))
+    config = json.loads((twins.parent / "open_clip_config.json").read_text())
+    config["model_cfg"]["quick_gelu"] = True
+    (twins.parent / "open_clip_config.json").write_text(json.dumps(config))
+    quick = resolve_clip("ViT-tiny", str(twins))
+    assert activation(load(quick)) == {"QuickGELU"}
+    assert (quick.doubt, resolve_clip(str(twins.parent), "").activation) == ("", "QuickGELU")
+    assert quick.sha256 != plain.sha256
+
+
+def test_folders_and_random_weights_have_the_activation_of_their_configuration(tmp_path: Path) -> None:
+    for quick in (False, True):
+        folder = tiny_clip.save(tmp_path / str(quick), tiny_clip.config(quick_gelu=quick))
+        source = resolve_clip(str(folder), "")
+        assert (source.activation, source.doubt) == ("QuickGELU" if quick else "GELU", "")
+    assert resolve_clip("ViT-B-16", "random").activation == "GELU"
+    assert resolve_clip("ViT-B-16-quickgelu", "random").activation == "QuickGELU"
+
+
+def archive(tensors: dict[str, Tensor], file: Path) -> Path:
+    """A TorchScript archive with these tensors under their names, and the three sizes that OpenAI's hold besides."""
+    sizes = {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}
+    root = nn.Module()
+    for name, tensor in (tensors | {key: torch.tensor(value) for key, value in sizes.items()}).items():
+        place = root
+        *path, last = name.split(".")
+        for part in path:
+            if part not in dict(place.named_children()):
+                place.add_module(part, nn.Module())
+            place = getattr(place, part)
+        place.register_buffer(last, tensor)
+    torch.jit.save(torch.jit.script(root), file)
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
+def test_a_torchscript_archive_is_recognised_without_being_run(
+    suffix: str, twins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = archive(load_file(twins), twins.parent / f"ViT-B-16{suffix}")
+    for module in (torch, torch.jit):
+        monkeypatch.setattr(module, "load", lambda *args, **more: pytest.fail("something was loaded"))
+    with pytest.raises(
+        InputError, match=rf"--weights {file}: this is a TorchScript archive, as OpenAI publishes"
+    ) as refused:
+        resolve_clip("ViT-tiny", str(file))
+    assert "--weights openai" in str(refused.value)
+    out = tmp_path / "out"
+    assert (
+        main(["--method", "promptfl", "--backbone", "ViT-tiny", "--weights", str(file), *TINY, "--out", str(out)]) == 2
+    )
+    assert capsys.readouterr().err == f"error: {refused.value}\n"
+    assert not out.exists()
+
+
+def test_the_way_out_of_an_archive_leads_to_the_same_model(twins: Path) -> None:
+    """The command in the message, as a shell would run it, makes a file that is read with OpenAI's activation. Their weights are halves."""
+    state = {name: one.half().float() if one.is_floating_point() else one for name, one in load_file(twins).items()}
+    file = archive(state, twins.parent / "ViT-B-16.pt")
+    with pytest.raises(InputError) as refused:
+        resolve_clip("ViT-tiny", str(file))
+    (command,) = re.findall("`python (-c .*)`", str(refused.value))
+    subprocess.run([sys.executable, *shlex.split(command)], check=True, capture_output=True, env=os.environ)
+    found = load(resolve_clip("ViT-tiny", str(file.with_name("ViT-B-16-openai.pt"))))
+    assert activation(found) == {"QuickGELU"}
+    for name, tensor in found.model.state_dict().items():
+        assert torch.equal(tensor, state[name])
+
+
+WRONG = {
+    "another model": r"does not hold ViT-tiny: it lacks \d+ of \d+ tensors, .* first$",
+    "Hugging Face's names": "holds tensors by Hugging Face's names; give the folder with its config.json as --backbone$",
+    "more tensors": r"it has 1 tensors that this model has not, 'a\\n" r"b' first$",
+    "other sizes": r"1 of \d+ tensors have another size, ln_final.bias first: \(3,\), not \(64,\)$",
+    "numbers": "holds more than tensors by name, which is never unpickled",
+    "noise": "it is damaged, or holds more than tensors",
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_file_of_another_model_is_refused_in_our_own_words(what: str, twins: Path) -> None:
+    state = load_file(twins)
+    file = twins.parent / "other.pt"
+    given: dict[str, object] = {
+        "another model": {name: one for name, one in state.items() if "resblocks" not in name},
+        "Hugging Face's names": tiny_hf_clip.model().state_dict(),
+        "more tensors": state | {"a\nb": torch.ones(1)},
+        "other sizes": state | {"ln_final.bias": torch.ones(3)},
+        "numbers": {"epoch": 3, **state},
+    }
+    torch.save(given[what], file) if what in given else file.write_bytes(bytes(range(256)) * 9)
+    with pytest.raises(InputError, match=WRONG[what]) as refused:
+        load(resolve_clip("ViT-tiny", str(file)))
+    said = str(refused.value)
+    assert said.startswith(f"--weights {file}: other.pt ")
+    assert "..." not in said
+    assert "state_dict for CLIP" not in said
+
+
+def test_a_cut_archive_is_refused(twins: Path) -> None:
+    file = twins.parent / "unreadable.pt"
+    file.write_bytes(b"PK\x03\x04")
+    with pytest.raises(InputError, match=rf"--weights {file}: unreadable.pt cannot be loaded"):
+        load(resolve_clip("ViT-tiny", str(file)))
+
+
+def test_the_command_says_the_activation_and_writes_it_down(
+    twins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = twins.parent / "weights.safetensors", tmp_path / "out"
+    shutil.copy(twins, file)
+    given = ["--method", "zeroshot", "--backbone", "ViT-tiny", "--weights", str(file), *TINY, "--out", str(out)]
+    assert main(given) == 0
+    said = capsys.readouterr().err
+    assert "Backbone: ViT-tiny (weights.safetensors), activation GELU; nothing in weights.safetensors tells" in said
+    (page,) = out.glob("reports/*/index.html")
+    text = page.read_text()
+    assert "backbone.activation" in text
+    assert "take --backbone ViT-tiny-quickgelu" in text
