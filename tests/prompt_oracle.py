@@ -99,7 +99,8 @@ class Slow(ABC):
     # --- what a method says
 
     @abstractmethod
-    def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor) -> State: ...
+    def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor, g: torch.Generator) -> State:
+        """Of two random prompts; what else is random is drawn next from g."""
 
     @abstractmethod
     def leaves(self, server: State, own: State, k: int, r: int) -> State:
@@ -140,7 +141,7 @@ class Slow(ABC):
         p_G, p_L = (0.02 * torch.randn(b, d, generator=g) for _ in range(2))
         words = [tiny_clip.VOCABULARY[word] for word in "a photo of a".split()]
         hard = self.world.clip.model.token_embedding.weight[words].detach()
-        public = server = {name: t.double() for name, t in self.start(p_G, p_L, hard).items()}
+        public = server = {name: t.double() for name, t in self.start(p_G, p_L, hard, g).items()}
         rounds = []
         for r in range(self.schedule.rounds):
             order = torch.randperm(self.schedule.clients, generator=generator(self.schedule.seed, "cohort", r)).tolist()
@@ -213,7 +214,7 @@ class Slow(ABC):
 class Local(Slow):
     local = ("p_L",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_L": p_L}
 
     def leaves(self, server, own, k, r):
@@ -232,7 +233,7 @@ class Local(Slow):
 class PromptFL(Slow):
     local = ("p_G",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G}
 
     def leaves(self, server, own, k, r):
@@ -252,7 +253,7 @@ class PromptFL(Slow):
 class FedOTP(Slow):
     local, central = ("p_L",), ("p_G",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G, "p_L": p_L}
 
     def leaves(self, server, own, k, r):
@@ -276,10 +277,10 @@ class FedOTP(Slow):
 class FedPGP(Slow):
     local, central = ("u", "v"), ("p_G",)
 
-    def start(self, p_G, p_L, hard):
-        u, values, v = torch.linalg.svd(p_L, full_matrices=False)
-        k = self.params.rank
-        return {"p_G": p_G, "u": u[:, :k], "v": torch.diag(values[:k]) @ v[:k], "hard": hard}
+    def start(self, p_G, p_L, hard, g):
+        b, d, k = *p_G.shape, self.params.rank
+        u, v = (0.02 * torch.randn(b, n, generator=g) for n in (b, d))  # of full rank, whatever k is
+        return {"p_G": p_G, "u": u[:, :k], "v": v[:k], "hard": hard}
 
     def leaves(self, server, own, k, r):
         return {"p_G": server["p_G"], "u": own["u"], "v": own["v"]}
@@ -311,7 +312,7 @@ class DPFPL(Slow):
     def local(self):
         return ("u", "v") if self.params.rank else ("p_L",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G, "p_L": p_L}
 
     def leaves(self, server, own, k, r):
@@ -342,7 +343,7 @@ class DPFPL(Slow):
 
 
 class ZeroShot(Slow):
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"hard": hard}
 
     def leaves(self, server, own, k, r):

@@ -337,7 +337,7 @@ def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
 @pytest.mark.parametrize("privacy", ["none", "record", "batch"])
 def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) -> None:
     """What mu changes in a round is mu times the gradient of the term, whole, though the clip norm is a hundredth of it and less."""
-    settings = PRIVACY[privacy] if privacy == "none" else Privacy(epsilon=20, clip_norm=1e-4, clip=privacy)
+    settings = PRIVACY[privacy] if privacy == "none" else Privacy(epsilon=20, clip_norm=1e-5, clip=privacy)
     world, start = federation(), None
     found = {}
     for mu in (0.0, 100.0):
@@ -362,21 +362,32 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
         close(with_term.upload["gradient"] - without.upload["gradient"], expected["p_G"])
         for name in ("u", "v"):
             close(without.private[name] - with_term.private[name], SETTINGS.local_rate * expected[name], atol=2e-6)
-    assert min(float(g.norm()) for g in expected.values()) > 0.03  # 300 times the clip norm
+    assert min(float(g.norm()) for g in expected.values()) > 0.003  # 300 times the clip norm
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_the_factors_start_as_the_best_part_of_p_L(rank: int) -> None:
-    initial = {"p_G": gaussian(4, 9), "p_L": gaussian(4, 9, seed=1), "hard": gaussian(4, 9, seed=2)}
-    state = FedPGP(fedpgp.Params(rank=rank), SETTINGS).start(initial)
-    assert state["u"].shape == (4, rank)
-    assert state["v"].shape == (rank, 9)
-    close(state["u"].T @ state["u"], torch.eye(rank), atol=1e-12)
-    values = np.linalg.svd(initial["p_L"].numpy(), compute_uv=False)
-    missing = float((initial["p_L"] - state["u"] @ state["v"]).norm())
-    assert missing == pytest.approx(math.hypot(*values[rank:]), abs=1e-10)
-    if rank == 4:
-        close(FedPGP(fedpgp.Params(rank=4), SETTINGS).prompt(state), initial["p_G"] + initial["p_L"], atol=1e-12)
+def test_the_factors_start_as_draws_of_their_own(rank: int) -> None:
+    """u [b, k] and v [k, d] are N(0, 0.02^2) at every rank, correlated with nothing else that methods start from."""
+    initial = [federation().learner().initial(generator(seed, "initial")) for seed in range(400)]
+    method = FedPGP(fedpgp.Params(rank=rank), SETTINGS)
+    start = [method.start(one) for one in initial]
+    assert (start[0]["u"].shape, start[0]["v"].shape) == ((4, rank), (rank, 16))
+    assert all(torch.equal(one["p_G"], state["p_G"]) for one, state in zip(initial, start, strict=True))
+    drawn = torch.stack(
+        [torch.cat([state["u"].flatten(), state["v"].flatten(), one["p_G"][0], one["p_L"][0]]) / 0.02
+         for one, state in zip(initial, start, strict=True)]
+    )  # fmt: skip
+    assert float(drawn.mean(0).abs().max()) < 5 / math.sqrt(400)
+    assert float((drawn.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 400)
+    correlations = torch.corrcoef(drawn.T) - torch.eye(drawn.shape[1])
+    assert float(correlations.abs().max()) < 5 / math.sqrt(400)
+
+
+def test_factors_change_nothing_that_other_methods_start_from() -> None:
+    """p_G and p_L are the first draws of the run's generator, as before there were factors."""
+    initial, g = federation().learner().initial(generator(3, "initial")), generator(3, "initial")
+    assert torch.equal(initial["p_G"], 0.02 * torch.randn(4, 16, generator=g))
+    assert torch.equal(initial["p_L"], 0.02 * torch.randn(4, 16, generator=g))
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------
