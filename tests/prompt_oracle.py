@@ -68,15 +68,23 @@ def transport_similarity(text: Tensor, patches: Tensor) -> Tensor:
 
 
 def slow_plan(
-    cost: Sequence[Sequence[float]], *, regularisation: float = 0.1, mass: float = 0.8, rounds: int = 100
+    cost: Sequence[Sequence[float]],
+    *,
+    regularisation: float = 0.1,
+    mass: float = 0.8,
+    rounds: int = 100,
+    still: float = 1e-3,
 ) -> list[list[float]]:
-    """Entropic plan [M][P] on plain numbers: a patch gives at most 1 / M, a prompt receives mass / P (FedOTP, 100 iterations)."""
+    """Entropic plan [M][P] on plain numbers: a patch gives at most 1 / M, a prompt receives mass / P (FedOTP: 100 iterations, or until the prompts'
+    scaling moves by no more than `still` of itself)."""
     M, P = len(cost), len(cost[0])
     K = [[math.exp(-c / regularisation) for c in row] for row in cost]
     give, receive = [1.0] * M, [1.0] * P
     for _ in range(rounds):
         give = [min(1.0, 1 / M / sum(K[m][p] * receive[p] for p in range(P))) for m in range(M)]
-        receive = [mass / P / sum(K[m][p] * give[m] for m in range(M)) for p in range(P)]
+        before, receive = receive, [mass / P / sum(K[m][p] * give[m] for m in range(M)) for p in range(P)]
+        if all(abs(b - a) <= still * a for a, b in zip(before, receive, strict=True)):
+            break
     return [[give[m] * K[m][p] * receive[p] for p in range(P)] for m in range(M)]
 
 
