@@ -92,17 +92,17 @@ def transport_plan(cost: Tensor) -> Tensor:
     to_prompts = (-least / REGULARISATION).exp()  # 1 for the unscaled kernel
     moving, own, now = torch.arange(kernel.shape[1], device=cost.device), kernel, to_prompts
     for _ in range(ITERATIONS - 1):
-        _, following = _scaled(own, now)
+        _, following = scaled(own, now)
         moves = ((following - now).abs() > STILL * now).any(0)[:, 0]
         moving, own, now = moving[moves], own[:, moves], following[:, moves]
         to_prompts = to_prompts.index_copy(1, moving, now)
         if not len(moving):
             break
-    of_patches, to_prompts = _scaled(kernel, to_prompts)
+    of_patches, to_prompts = scaled(kernel, to_prompts)
     return (kernel * of_patches * to_prompts).permute(1, 2, 0).reshape(cost.shape)
 
 
-def _scaled(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:
+def scaled(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:
     """One iteration of n problems with kernels [P, n, M]: scalings of the patches [n, M], and from them of the prompts [P, n, 1]."""
     P, _, M = kernel.shape
     of_patches = (1 / M / (kernel * to_prompts).sum(0)).clamp(max=1)
