@@ -93,8 +93,8 @@ def transport_plan(cost: Tensor) -> Tensor:
     moving, own, now = torch.arange(kernel.shape[1], device=cost.device), kernel, to_prompts
     for _ in range(ITERATIONS - 1):
         _, following = scaled(own, now)
-        moves = ((following - now).abs() > STILL * now).any(0)[:, 0]
-        moving, own, now = moving[moves], own[:, moves], following[:, moves]
+        moves = ((following - now).abs() > STILL * now).any(0)[:, 0].nonzero()[:, 0]
+        moving, own, now = moving[moves], own.index_select(1, moves), following.index_select(1, moves)
         to_prompts = to_prompts.index_copy(1, moving, now)
         if not len(moving):
             break
