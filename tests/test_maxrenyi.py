@@ -140,7 +140,9 @@ def public_code(logits, ids, ratio, part):
     return -float(np.mean(np.sort(entropies)[::-1][:k]))
 
 
-@pytest.mark.parametrize(("words", "name"), [(20, "desp"), (20, "inst_desp"), (20, "image"), (20, "instruction"), (2, "inst_desp")])
+@pytest.mark.parametrize(
+    ("words", "name"), [(20, "desp"), (20, "inst_desp"), (20, "image"), (20, "instruction"), (2, "inst_desp")]
+)
 @pytest.mark.parametrize("k", [0, 5, 10, 90, 100])
 def test_vlmia_takes_the_slices_of_the_public_code(words, name, k):
     """Two words before the image, 25 patches, 12 words of instruction, the description, and the end, which that code does not see."""

@@ -260,7 +260,8 @@ class Learner:
         Of the factors u [b, b] and v [b, d] a method of rank k takes the first k columns and rows, which are draws of their own at every k.
         """
         b, d = self.settings.prompt_length, self.clip.width
-        shapes = {"p_G": (b, d), "p_L": (b, d), "u": (b, b), "v": (b, d)}  # in this order: the later leave the earlier as they are
+        # p_G and p_L are drawn first: what other methods start from does not depend on the factors
+        shapes = {"p_G": (b, d), "p_L": (b, d), "u": (b, b), "v": (b, d)}
         drawn = {name: INITIAL_STD * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
         return drawn | {"hard": self.clip.words(HARD_PROMPT)}
 
