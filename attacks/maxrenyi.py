@@ -20,18 +20,25 @@ class Params:
     k: int = field(
         default=10, metadata={"help": "percentage of the tokens with the highest entropy, 0 = the highest one"}
     )
-    slice: str = field(default="caption", metadata={"help": "tokens: image, instruction or caption"})
+    slice: str = field(
+        default="caption",
+        metadata={"help": "tokens: image, instruction or caption; with vlmia also desp and inst_desp"},
+    )
     compat: str = field(default="exact", metadata={"help": "exact, or vlmia for the public code's arithmetic"})
 
     def __post_init__(self) -> None:
         if self.order not in (0.5, 1, 2, math.inf):
             raise ValueError(f"order must be 0.5, 1, 2 or inf, not {self.order}")
-        if self.k not in range(0, 101, 10):
-            raise ValueError(f"k must be one of 0, 10, ..., 100, not {self.k}")
-        if self.slice not in ("image", "instruction", "caption"):
-            raise ValueError(f"slice must be image, instruction or caption, not {self.slice!r}")
         if self.compat not in ("exact", "vlmia"):
             raise ValueError(f"compat must be exact or vlmia, not {self.compat!r}")
+        public = self.compat == "vlmia"
+        if self.k not in range(0, 101, 10) and not (public and self.k == 5):
+            raise ValueError(f"k must be one of 0, 10, ..., 100, or with compat vlmia 5, not {self.k}")
+        if self.slice not in ("image", "instruction", "caption", *(("desp", "inst_desp") if public else ())):
+            raise ValueError(
+                "slice must be image, instruction or caption, or with compat vlmia desp or inst_desp, "
+                f"not {self.slice!r}"
+            )
 
 
 class MaxRenyi(TokenAttack):

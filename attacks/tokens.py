@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from attacks.base import View
-from attacks.cells import record_scores
+from attacks.cells import record_scores, spans_of
 from attacks.models import Model, models
 from attacks.signals import TokenSignals, row_signals
 from trainers.base import State
@@ -44,7 +44,7 @@ class TokenAttack:
         part = np.full(len(signals), "instruction", dtype=object)
         for name, span in encoded.spans.items():
             part[span] = name
-        cells = record_scores(signals, encoded.spans, text, compat=self.compat)
+        cells = record_scores(signals, spans_of(encoded.spans, self.compat), text, compat=self.compat)
         tokens = {"token_entropy": signals.renyi[2], "token_log_prob": signals.log_prob}
         return {"record": encoded.id, **cells, "token_slice": part.tolist()} | {
             name: values.astype(np.float32) for name, values in tokens.items()

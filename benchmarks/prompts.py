@@ -1,12 +1,13 @@
 """Prompt learning as one batched problem: against the straightforward loop, and from 10 to 1000 clients.
 
-    python -m benchmarks.prompts [--part speed|scale] [--quick]
+    python -m benchmarks.prompts [--part speed|scale|transport] [--quick]
 
 speed: DP-FPL on a ViT-B/16 with random weights. The straightforward loop takes one client after the other, encodes images at every step and at
 every evaluation, and encodes all prompts at the full 77 positions, both with open_clip's own modules; where gradients are private, every record
 has a forward and a backward pass of its own. Each row of the table adds one part; the last ones are the project's own code. All rows compute the
 same numbers, which is checked before anything is timed. Preparing pixels counts nowhere; extracting features, once, is reported apart.
 scale: private DP-FPL on the embedded model, each number of clients in fresh processes (Linux).
+transport: FedOTP's plans between patches and prompts on the embedded model, all iterations of every problem against each frozen by itself.
 
 Seconds are the processor's on one thread and the minimum of trials in which the rows take turns: other work on the machine spoils no ratio.
 """
@@ -41,7 +42,7 @@ from fedaudit.privacy.settings import Privacy
 from fedaudit.store import Folder, claim
 from fedaudit.tasks import drawings
 from fedaudit.tasks.base import IMAGE, Record, dirichlet_proportions
-from trainers import dpfpl
+from trainers import dpfpl, fedotp
 from trainers.base import Bench, Participation, Schedule, generator, train
 from trainers.exams import Recognition
 from trainers.prompts import Cohort, Learner, PromptMethod, Settings, epoch_batch
@@ -51,6 +52,7 @@ LENGTH = 16  # context vectors
 NAMES = tuple([f"digit {c}" for c in drawings.CLASSES[:10]] + [f"capital letter {c}" for c in drawings.CLASSES[10:20]])
 ALONE = 2  # records of a batch on which the loops over records are timed; the seconds are those of a whole batch
 TRIALS = 2
+FROZEN = 0.01  # of a patch's mass, the most that a frozen plan may be off
 AGREEMENT = 1e-4  # of gradients with the straightforward loop's, relative to their largest entry
 KINDS = ("step", "private step", "evaluation")
 PRIVACY = {"step": Privacy(epsilon=math.inf), "private step": Privacy(epsilon=0.1)}
@@ -64,7 +66,7 @@ JOBS = {"_participate": "training", "_hits": "evaluation"}
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("speed", "scale"), help="this part only")
+    parser.add_argument("--part", choices=("speed", "scale", "transport"), help="this part only")
     parser.add_argument(
         "--quick", action="store_true", help="a look at the tables: small model, few clients, one trial"
     )
@@ -75,13 +77,18 @@ def main(words: Sequence[str] | None = None) -> None:
         clients, crowd = map(int, arguments.measure.split(","))
         print(json.dumps(measure(clients, crowd)))
         return
-    if arguments.part != "scale":
+    if arguments.part in (None, "speed"):
         clip = load(resolve_clip("", "") if arguments.quick else resolve_clip("ViT-B-16", "random"))
         with tempfile.TemporaryDirectory() as folder:
             clients, tests, trials = (2, 1, 1) if arguments.quick else (10, 2, TRIALS)
             speed(world(clip, NAMES, clients, tests, claim(Path(folder))), trials)
-    if arguments.part != "speed":
+    if arguments.part in (None, "scale"):
         scale((2, 4) if arguments.quick else SIZES, trials=1 if arguments.quick else 2)
+    if arguments.part in (None, "transport"):
+        with tempfile.TemporaryDirectory() as folder:
+            clients, tests, trials = (2, 1, 1) if arguments.quick else (10, 10, 3)
+            made = world(load(resolve_clip("", "")), NAMES, clients, tests, claim(Path(folder)), patches=True)
+            transport(made, trials)
 
 
 # --- a federation, and the straightforward loop ---------------------------------------------------------------------
@@ -109,8 +116,10 @@ class World:
         return made.protected(privacy, self.schedule(rounds), [len(ids) for ids in self.training])
 
 
-def world(clip: FrozenCLIP, names: Sequence[str], clients: int, tests: int, cache: Folder) -> World:
-    """A federation with `tests` test images of each class; their features are extracted here."""
+def world(
+    clip: FrozenCLIP, names: Sequence[str], clients: int, tests: int, cache: Folder, *, patches: bool = False
+) -> World:
+    """A federation with `tests` test images of each class; their features are extracted here, of their patches too if asked."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from PIL import Image
 
@@ -120,7 +129,7 @@ def world(clip: FrozenCLIP, names: Sequence[str], clients: int, tests: int, cach
     pictures = drawings.draw("print", list(labels.values()), np.random.default_rng(0))
     records = [Record(i, names[c], x, IMAGE, names[c]) for (i, c), x in zip(labels.items(), pictures, strict=True)]
     began = time.process_time()
-    features = clip.encode(records, cache, say=print)
+    features = clip.encode(records, cache, say=print, patches=patches)
     spent = time.process_time() - began
     prepare = image_transform_v2(PreprocessCfg(**clip.model.visual.preprocess_cfg), is_train=False)
     settings = Settings(prompt_length=min(LENGTH, clip.context_length // 2), batch=BATCH, crowd=CROWD)
@@ -383,6 +392,41 @@ def _show_rounds(found: Sequence[Variant], spent: Spent, clients: int) -> None:
         ratios = [clients * a / b for a, b in zip(alone, fast, strict=True)]
         print(f"{name:<42}{clients * alone[0]:>20.1f}{fast[0]:>12.2f}{ratios[0]:>8.1f}{ratios[1]:>14.1f}")
     print(f"straightforward: {clients} times the step and the evaluation of one client; project: trainers.base.train.")
+
+
+# --- transport -------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def transport(w: World, trials: int) -> None:
+    """Check, time and print: the plans by which all clients' prompts are scored on all test images."""
+    starts = (w.learner.initial(generator(k, "initial")) for k in range(len(w.training)))
+    text = w.learner.text(torch.stack([torch.stack([start["p_G"], start["p_L"]]) for start in starts]))
+    cost = 1 - torch.einsum("npce,bme->nbcmp", text, w.learner.images(w.test, patches=True))
+    M = cost.shape[-2]
+    far = float((all_iterations(cost) - fedotp.transport_plan(cost)).abs().max()) * M
+    if not far <= FROZEN:
+        sys.exit(f"a frozen plan is {far:.1%} of a patch's mass off that of all iterations")
+    spent = Spent()
+    for _ in range(trials):
+        for name, plan in (("all", all_iterations), ("frozen", fedotp.transport_plan)):
+            spent.time((name, "plan"), lambda plan=plan: plan(cost))
+    every, frozen = (spent.least[name, "plan"][0] for name in ("all", "frozen"))
+    print(
+        f"\nFedOTP's plans on {w.clip.name}: {cost[..., 0, 0].numel()} problems of {M} patches and two prompts\n"
+        f"all {fedotp.ITERATIONS} iterations {every:.2f} s, each problem frozen when it stands still {frozen:.2f} s: "
+        f"{every / frozen:.1f} times; largest difference {far:.1%} of a patch's mass"
+    )
+
+
+def all_iterations(cost: Tensor) -> Tensor:
+    """The plan [.., M, P] after all iterations of every problem."""
+    M, P = cost.shape[-2:]
+    costs = cost.reshape(-1, M, P).permute(2, 0, 1).contiguous()
+    kernel, of_prompts = (-costs / fedotp.REGULARISATION).exp(), torch.ones(P, costs.shape[1], 1)
+    for _ in range(fedotp.ITERATIONS):
+        of_patches, of_prompts = fedotp.scaled(kernel, of_prompts)
+    return (kernel * of_patches * of_prompts).permute(1, 2, 0).reshape(cost.shape)
 
 
 # --- scale ----------------------------------------------------------------------------------------------------------

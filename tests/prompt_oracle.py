@@ -68,15 +68,23 @@ def transport_similarity(text: Tensor, patches: Tensor) -> Tensor:
 
 
 def slow_plan(
-    cost: Sequence[Sequence[float]], *, regularisation: float = 0.1, mass: float = 0.8, rounds: int = 100
+    cost: Sequence[Sequence[float]],
+    *,
+    regularisation: float = 0.1,
+    mass: float = 0.8,
+    rounds: int = 100,
+    still: float = 1e-3,
 ) -> list[list[float]]:
-    """Entropic plan [M][P] on plain numbers: a patch gives at most 1 / M, a prompt receives mass / P (FedOTP, 100 iterations)."""
+    """Entropic plan [M][P] on plain numbers: a patch gives at most 1 / M, a prompt receives mass / P (FedOTP: 100 iterations, or until the prompts'
+    scaling moves by no more than `still` of itself)."""
     M, P = len(cost), len(cost[0])
     K = [[math.exp(-c / regularisation) for c in row] for row in cost]
     give, receive = [1.0] * M, [1.0] * P
     for _ in range(rounds):
         give = [min(1.0, 1 / M / sum(K[m][p] * receive[p] for p in range(P))) for m in range(M)]
-        receive = [mass / P / sum(K[m][p] * give[m] for m in range(M)) for p in range(P)]
+        before, receive = receive, [mass / P / sum(K[m][p] * give[m] for m in range(M)) for p in range(P)]
+        if all(abs(b - a) <= still * a for a, b in zip(before, receive, strict=True)):
+            break
     return [[give[m] * K[m][p] * receive[p] for p in range(P)] for m in range(M)]
 
 
@@ -99,7 +107,8 @@ class Slow(ABC):
     # --- what a method says
 
     @abstractmethod
-    def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor) -> State: ...
+    def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor, g: torch.Generator) -> State:
+        """Of two random prompts; what else is random is drawn next from g."""
 
     @abstractmethod
     def leaves(self, server: State, own: State, k: int, r: int) -> State:
@@ -140,7 +149,7 @@ class Slow(ABC):
         p_G, p_L = (0.02 * torch.randn(b, d, generator=g) for _ in range(2))
         words = [tiny_clip.VOCABULARY[word] for word in "a photo of a".split()]
         hard = self.world.clip.model.token_embedding.weight[words].detach()
-        public = server = {name: t.double() for name, t in self.start(p_G, p_L, hard).items()}
+        public = server = {name: t.double() for name, t in self.start(p_G, p_L, hard, g).items()}
         rounds = []
         for r in range(self.schedule.rounds):
             order = torch.randperm(self.schedule.clients, generator=generator(self.schedule.seed, "cohort", r)).tolist()
@@ -213,7 +222,7 @@ class Slow(ABC):
 class Local(Slow):
     local = ("p_L",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_L": p_L}
 
     def leaves(self, server, own, k, r):
@@ -232,7 +241,7 @@ class Local(Slow):
 class PromptFL(Slow):
     local = ("p_G",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G}
 
     def leaves(self, server, own, k, r):
@@ -252,7 +261,7 @@ class PromptFL(Slow):
 class FedOTP(Slow):
     local, central = ("p_L",), ("p_G",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G, "p_L": p_L}
 
     def leaves(self, server, own, k, r):
@@ -276,10 +285,10 @@ class FedOTP(Slow):
 class FedPGP(Slow):
     local, central = ("u", "v"), ("p_G",)
 
-    def start(self, p_G, p_L, hard):
-        u, values, v = torch.linalg.svd(p_L, full_matrices=False)
-        k = self.params.rank
-        return {"p_G": p_G, "u": u[:, :k], "v": torch.diag(values[:k]) @ v[:k], "hard": hard}
+    def start(self, p_G, p_L, hard, g):
+        b, d, k = *p_G.shape, self.params.rank
+        u, v = (0.02 * torch.randn(b, n, generator=g) for n in (b, d))  # of full rank, whatever k is
+        return {"p_G": p_G, "u": u[:, :k], "v": v[:k], "hard": hard}
 
     def leaves(self, server, own, k, r):
         return {"p_G": server["p_G"], "u": own["u"], "v": own["v"]}
@@ -311,7 +320,7 @@ class DPFPL(Slow):
     def local(self):
         return ("u", "v") if self.params.rank else ("p_L",)
 
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G, "p_L": p_L}
 
     def leaves(self, server, own, k, r):
@@ -342,7 +351,7 @@ class DPFPL(Slow):
 
 
 class ZeroShot(Slow):
-    def start(self, p_G, p_L, hard):
+    def start(self, p_G, p_L, hard, g):
         return {"hard": hard}
 
     def leaves(self, server, own, k, r):

@@ -72,6 +72,18 @@ def test_the_tables_are_printed(world: World, capsys: pytest.CaptureFixture[str]
     ]
 
 
+def test_the_transport_row_would_notice_another_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = load(resolve_clip(str(tiny_clip.save(tmp_path / "tiny")), ""))
+    world = prompts.world(clip, NAMES, 3, 2, claim(tmp_path / "cache"), patches=True)
+    prompts.transport(world, 1)
+    assert f"{3 * len(world.test) * len(NAMES)} problems of 16 patches" in capsys.readouterr().out
+    monkeypatch.setattr(prompts.fedotp, "STILL", 0.5)
+    with pytest.raises(SystemExit, match="of a patch's mass off"):
+        prompts.transport(world, 1)
+
+
 def test_clients_of_the_scale_part_hold_records(tmp_path: Path) -> None:
     settings = prompts.Settings(prompt_length=4, batch=2)
     bench = prompts.crowded(30, settings, claim(tmp_path), pictures=2, records=6)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.cells import cell_names, record_scores
-from attacks.maxrenyi import Params, max_renyi
+from attacks.cells import cell_names, record_scores, spans_of
+from attacks.maxrenyi import MaxRenyi, Params, max_renyi
 from attacks.signals import row_signals
 
 ENTROPIES = st.lists(st.floats(0, 20), min_size=1, max_size=60)
@@ -80,6 +80,7 @@ def test_refuses_with_the_reason(entropies, k, compat, message):
 
 
 SPANS = {"image": slice(0, 25), "instruction": slice(25, 37), "caption": slice(37, 60)}
+VLMIA = {**SPANS, "desp": slice(38, 59), "inst_desp": slice(25, 59)}
 TEXT = "A red cube left of a blue ball. Ein Würfel."
 
 
@@ -91,7 +92,7 @@ def some_signals(compat=None, seed=0):
 def slow_cell(name, signals, compat):
     """One cell from its name, by definition; the mean of the k largest (smallest) values of a sorted list."""
     kind, *middle, part = name.split("/")
-    rows = range(*SPANS[part].indices(60))
+    rows = range(*VLMIA[part].indices(60))
     log_p = [float(signals.log_prob[i]) for i in rows]
     n = len(log_p)
 
@@ -119,12 +120,52 @@ def slow_cell(name, signals, compat):
 @pytest.mark.parametrize("compat", ["exact", "vlmia"])
 def test_every_cell_equals_the_slow_one(compat):
     signals = some_signals(None if compat == "exact" else compat)
-    scores = record_scores(signals, SPANS, TEXT, compat=compat)
-    assert list(scores) == cell_names(SPANS)
-    assert len(scores) == 3 * 4 * 11 + 2 * 10 + 3 + 3
+    scores = record_scores(signals, spans_of(SPANS, compat), TEXT, compat=compat)
+    assert list(scores) == cell_names(spans_of(SPANS, compat), compat=compat)
+    assert len(scores) == (3 * 4 * 11 + 2 * 10 + 3 + 3 if compat == "exact" else 5 * 4 * 12 + 2 * 11 + 3 + 3)
     for name, value in scores.items():
         assert type(value) is float
         assert value == pytest.approx(slow_cell(name, signals, compat), abs=1e-12), name
+
+
+def public_code(logits, ids, ratio, part):
+    """Order 2 as VL-MIA's public code has it: both cut to the part, row i of the cut scores token i + 1 of it, so that T rows give T - 1."""
+    logits, ids = logits[part], ids[part]
+    entropies = []
+    for i, _ in enumerate(ids[1:]):
+        p = np.exp(logits[i] - logits[i].max())
+        p = np.clip(p / p.sum(), 1e-10, 1 - 1e-10)
+        entropies.append(-math.log((p**2).sum()))
+    k = max(1, int(len(entropies) * ratio))
+    return -float(np.mean(np.sort(entropies)[::-1][:k]))
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [(20, "desp"), (20, "inst_desp"), (20, "image"), (20, "instruction"), (2, "inst_desp")]
+)
+@pytest.mark.parametrize("k", [0, 5, 10, 90, 100])
+def test_vlmia_takes_the_slices_of_the_public_code(words, name, k):
+    """Two words before the image, 25 patches, 12 words of instruction, the description, and the end, which that code does not see."""
+    rng = np.random.default_rng(words)
+    n = 2 + 25 + 12 + words
+    logits, ids = rng.normal(size=(n + 1, 90)) * 3, rng.integers(0, 90, n + 1)
+    ours = {"image": slice(2, 26), "instruction": slice(27, 38), "caption": slice(38, n)}
+    public = {"image": slice(2, 27), "instruction": slice(27, 39), "desp": slice(39, n), "inst_desp": slice(27, n)}
+    signals = row_signals(logits[:-1], ids[1:], compat="vlmia")
+    found = record_scores(signals, spans_of(ours, "vlmia"), TEXT, compat="vlmia")
+    expected = public_code(logits[:n], ids[:n], k / 100, public[name])
+    assert found[f"renyi/2/{k}/{name}"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_description_of_one_word_keeps_the_row_that_predicts_it():
+    spans = spans_of({"image": slice(0, 5), "instruction": slice(5, 9), "caption": slice(9, 11)}, "vlmia")
+    assert (spans["desp"], spans["inst_desp"]) == (slice(9, 10), slice(5, 10))
+
+
+def test_the_exact_mode_has_the_cells_that_it_had():
+    assert spans_of(SPANS) == SPANS
+    assert len(cell_names(SPANS)) == 158
+    assert not any("desp" in name or "/5/" in name for name in cell_names(SPANS))
 
 
 def test_cells_agree_with_max_renyi():
@@ -184,7 +225,9 @@ def test_a_span_must_hold_rows(span):
         ("order", 3, "order must be 0.5, 1, 2 or inf, not 3"),
         ("k", -10, "k must be .*, not -10"),
         ("k", 101, "k must be .*, not 101"),
-        ("slice", "text", "slice must be image, instruction or caption, not 'text'"),
+        ("k", 5, "k must be one of 0, 10, ..., 100, or with compat vlmia 5, not 5"),
+        ("slice", "text", "slice must be image, instruction or caption, or with compat vlmia .*, not 'text'"),
+        ("slice", "inst_desp", "with compat vlmia desp or inst_desp, not 'inst_desp'"),
         ("compat", "old", "compat must be exact or vlmia, not 'old'"),
     ],
 )
@@ -194,8 +237,8 @@ def test_parameters_name_what_is_wrong(field, value, message):
 
 
 def test_every_parameter_names_a_cell():
-    names = set(cell_names(SPANS))
-    for order in (0.5, 1, 2, math.inf):
-        for k in (0, 10, 100):
-            p = dataclasses.replace(Params(), order=order, k=k)
-            assert f"renyi/{p.order:g}/{p.k}/{p.slice}" in names
+    for compat, ks, slices in (("exact", (0, 10, 100), SPANS), ("vlmia", (0, 5, 100), VLMIA)):
+        names = set(cell_names(slices, compat=compat))
+        for order, k, part in itertools.product((0.5, 1, 2, math.inf), ks, slices):
+            p = dataclasses.replace(Params(), order=order, k=k, slice=part, compat=compat)
+            assert MaxRenyi(p).signal in names

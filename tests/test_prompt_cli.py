@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fedaudit import cli
+from fedaudit.config import preset_words
 from fedaudit.errors import InputError
 from tests.test_cli import refuse
 
@@ -159,6 +160,14 @@ def test_a_training_without_held_out_records_says_so(tmp_path, capsys):
     text = page.read_text()
     assert "Clients train on all of their records (--holdout 0)" in text
     assert text.count("all records trained on") == 2, "the paper's and ours"
+
+
+@pytest.mark.parametrize("preset", ["dpfpl-paper", "dpfpl-paper-cifar100", "dpfpl-tables"])
+def test_fedpgp_of_the_papers_presets_is_their_baseline(preset):
+    """DP-FPL's tables have four methods, and FedPGP without the contrastive term (A.2)."""
+    assert "--method=promptfl,fedotp,fedpgp:mu=0,dpfpl" in preset_words(preset)
+    found = plan("--method promptfl,fedotp,fedpgp:mu=0,dpfpl --rank 8 --epsilon none").methods.values()
+    assert [v.params.mu for v in found if v.method == "fedpgp"] == [0.0]
 
 
 def test_the_papers_settings_ask_for_the_weights_that_are_not_here():

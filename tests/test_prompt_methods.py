@@ -34,7 +34,7 @@ from tests.prompt_toy import (
     run,
     with_noise,
 )
-from trainers import dpfpl, fedpgp
+from trainers import dpfpl, fedotp, fedpgp
 from trainers.base import Schedule, Site, Transcript, Upload, generator
 from trainers.dpfpl import DPFPL, full_gradient, power_iteration
 from trainers.fedotp import transport_plan, transport_scores
@@ -267,7 +267,7 @@ def test_a_plan_is_the_optimum_of_its_problem(M: int, P: int, seed: int) -> None
     The slow iteration, run to its end, fulfils them to rounding; the plan after 100 iterations is within 1 % of a patch's mass of it.
     """
     cost = costs(M, P, seed)
-    plan = torch.tensor(prompt_oracle.slow_plan(cost.tolist(), rounds=3000), dtype=torch.float64)
+    plan = torch.tensor(prompt_oracle.slow_plan(cost.tolist(), rounds=3000, still=0), dtype=torch.float64)
     sums = plan.log() + cost / 0.1
     g = sums.amax(0)  # of a patch that does not give all it has, f = 0
     f = (sums - g)[:, 0]
@@ -286,7 +286,7 @@ def test_sharp_costs_give_the_plan_of_linear_programming(seed: int) -> None:
     cost = costs(M, P, seed)
     give, receive = np.kron(np.eye(M), np.ones(P)), np.kron(np.ones(M), np.eye(P))
     found = linprog(cost.numpy().ravel(), A_ub=give, b_ub=[1 / M] * M, A_eq=receive, b_eq=[0.8 / P] * P)
-    slow = torch.tensor(prompt_oracle.slow_plan(cost.tolist(), regularisation=0.004, rounds=20_000))
+    slow = torch.tensor(prompt_oracle.slow_plan(cost.tolist(), regularisation=0.004, rounds=20_000, still=0))
     assert float((slow * cost).sum()) == pytest.approx(found.fun, abs=0.004)
     assert float((transport_plan(cost) * cost).sum()) == pytest.approx(found.fun, abs=0.1)  # eps = 0.1
 
@@ -310,10 +310,31 @@ def test_the_extremes_of_cosines_do_not_overflow(size: float, shift: float) -> N
     assert (plan.sum(1) <= 1 / 5 + 0.02).all()
 
 
-def test_a_plan_does_not_depend_on_what_is_computed_beside_it() -> None:
-    several = torch.stack([costs(5, 2, seed) for seed in range(20)])
-    for plan, cost in zip(transport_plan(several), several, strict=True):
-        close(plan, transport_plan(cost), atol=1e-12)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("M", "P"), [(1, 2), (5, 2), (16, 2), (49, 2), (196, 2), (7, 3)])
+def test_a_plan_does_not_depend_on_what_is_computed_beside_it(M: int, P: int, dtype: torch.dtype) -> None:
+    """To the bit: alone, in another order, with others left out, twice, and beside problems that stop at once or never."""
+    several = torch.stack([costs(M, P, seed) for seed in range(40)]).to(dtype)
+    several[3], several[4] = 0.5, torch.linspace(0, 2, M * P).reshape(M, P)
+    plans = transport_plan(several)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    for chosen in (order, order[:7], order[[0, 0, 1, 1, 2]], torch.tensor([4, 9])):
+        assert torch.equal(transport_plan(several[chosen]), plans[chosen])
+    assert all(torch.equal(transport_plan(cost), plan) for cost, plan in zip(several, plans, strict=True))
+    assert torch.equal(transport_plan(several.reshape(5, 2, 4, M, P)), plans.reshape(5, 2, 4, M, P))
+
+
+@pytest.mark.parametrize("M", [5, 16, 49])
+def test_a_frozen_plan_is_near_that_of_all_iterations(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 1 % of a patch's mass, though most problems stop within 20 of the 100 iterations; it is not the same."""
+    several = torch.stack([costs(M, 2, seed) for seed in range(200)]) / 2  # as far apart as an image's patches
+    frozen = transport_plan(several)
+    monkeypatch.setattr(fedotp, "ITERATIONS", 20)
+    assert sum(map(torch.equal, transport_plan(several), frozen)) > 100
+    monkeypatch.setattr(fedotp, "ITERATIONS", 100)
+    monkeypatch.setattr(fedotp, "STILL", 0.0)
+    far = float((transport_plan(several) - frozen).abs().max())
+    assert 0 < far < 0.01 / M
 
 
 def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
@@ -337,7 +358,7 @@ def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
 @pytest.mark.parametrize("privacy", ["none", "record", "batch"])
 def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) -> None:
     """What mu changes in a round is mu times the gradient of the term, whole, though the clip norm is a hundredth of it and less."""
-    settings = PRIVACY[privacy] if privacy == "none" else Privacy(epsilon=20, clip_norm=1e-4, clip=privacy)
+    settings = PRIVACY[privacy] if privacy == "none" else Privacy(epsilon=20, clip_norm=1e-5, clip=privacy)
     world, start = federation(), None
     found = {}
     for mu in (0.0, 100.0):
@@ -362,21 +383,32 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
         close(with_term.upload["gradient"] - without.upload["gradient"], expected["p_G"])
         for name in ("u", "v"):
             close(without.private[name] - with_term.private[name], SETTINGS.local_rate * expected[name], atol=2e-6)
-    assert min(float(g.norm()) for g in expected.values()) > 0.03  # 300 times the clip norm
+    assert min(float(g.norm()) for g in expected.values()) > 0.003  # 300 times the clip norm
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_the_factors_start_as_the_best_part_of_p_L(rank: int) -> None:
-    initial = {"p_G": gaussian(4, 9), "p_L": gaussian(4, 9, seed=1), "hard": gaussian(4, 9, seed=2)}
-    state = FedPGP(fedpgp.Params(rank=rank), SETTINGS).start(initial)
-    assert state["u"].shape == (4, rank)
-    assert state["v"].shape == (rank, 9)
-    close(state["u"].T @ state["u"], torch.eye(rank), atol=1e-12)
-    values = np.linalg.svd(initial["p_L"].numpy(), compute_uv=False)
-    missing = float((initial["p_L"] - state["u"] @ state["v"]).norm())
-    assert missing == pytest.approx(math.hypot(*values[rank:]), abs=1e-10)
-    if rank == 4:
-        close(FedPGP(fedpgp.Params(rank=4), SETTINGS).prompt(state), initial["p_G"] + initial["p_L"], atol=1e-12)
+def test_the_factors_start_as_draws_of_their_own(rank: int) -> None:
+    """u [b, k] and v [k, d] are N(0, 0.02^2) at every rank, correlated with nothing else that methods start from."""
+    initial = [federation().learner().initial(generator(seed, "initial")) for seed in range(400)]
+    method = FedPGP(fedpgp.Params(rank=rank), SETTINGS)
+    start = [method.start(one) for one in initial]
+    assert (start[0]["u"].shape, start[0]["v"].shape) == ((4, rank), (rank, 16))
+    assert all(torch.equal(one["p_G"], state["p_G"]) for one, state in zip(initial, start, strict=True))
+    drawn = torch.stack(
+        [torch.cat([state["u"].flatten(), state["v"].flatten(), one["p_G"][0], one["p_L"][0]]) / 0.02
+         for one, state in zip(initial, start, strict=True)]
+    )  # fmt: skip
+    assert float(drawn.mean(0).abs().max()) < 5 / math.sqrt(400)
+    assert float((drawn.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 400)
+    correlations = torch.corrcoef(drawn.T) - torch.eye(drawn.shape[1])
+    assert float(correlations.abs().max()) < 5 / math.sqrt(400)
+
+
+def test_factors_change_nothing_that_other_methods_start_from() -> None:
+    """p_G and p_L are the first draws of the run's generator, as before there were factors."""
+    initial, g = federation().learner().initial(generator(3, "initial")), generator(3, "initial")
+    assert torch.equal(initial["p_G"], 0.02 * torch.randn(4, 16, generator=g))
+    assert torch.equal(initial["p_L"], 0.02 * torch.randn(4, 16, generator=g))
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ hard prompt's, t_0, and away from the personalised one's, t_i: -log(e^(cos(t_0, 
 `--mu 0` is DP-FPL's baseline. With privacy, u and v carry the client's noise (LDP) and p_G the server's (GDP). The contrastive term sees no
 record: its gradient is added after clipping and costs no privacy.
 
-Where the papers are silent: u and v start as the factorisation of the public random p_L, once (u orthonormal).
+u and v start as independent draws N(0, 0.02^2), as in both released codes, public and the same for all clients: u v is nearly zero, so that a client
+starts from p_G. t_0 is CLIP's "a photo of a {class}."; FedPGP's released code takes the text feature of its placeholder instead, the embedded words
+"X X ... X {class}." that its random prompt displaces.
 """
 
 from collections.abc import Sequence
@@ -46,9 +48,8 @@ class FedPGP(PromptMethod):
         check_rank(self.params.rank, self.settings.prompt_length)
 
     def start(self, initial: State) -> State:
-        u, values, v = torch.linalg.svd(initial["p_L"], full_matrices=False)
         k = self.params.rank
-        return {"p_G": initial["p_G"], "u": u[:, :k], "v": values[:k, None] * v[:k], "hard": initial["hard"]}
+        return {"p_G": initial["p_G"], "u": initial["u"][:, :k], "v": initial["v"][:k], "hard": initial["hard"]}
 
     def download(self, server: State, client: object) -> State:
         return {name: server[name] for name in ("p_G", "hard")}

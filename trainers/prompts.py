@@ -255,9 +255,14 @@ class Learner:
         return f"lower {rates}, or the noise, if there is any, by a larger --epsilon"
 
     def initial(self, generator: torch.Generator) -> State:
-        """What methods start from: two random prompts N(0, 0.02^2), and the words of the hard prompt [n, d]."""
-        shape = self.settings.prompt_length, self.clip.width
-        drawn = {name: INITIAL_STD * torch.randn(shape, generator=generator) for name in ("p_G", "p_L")}
+        """What methods start from: random prompts and factors N(0, 0.02^2), and the words of the hard prompt [n, d].
+
+        Of the factors u [b, b] and v [b, d] a method of rank k takes the first k columns and rows, which are draws of their own at every k.
+        """
+        b, d = self.settings.prompt_length, self.clip.width
+        # p_G and p_L are drawn first: what other methods start from does not depend on the factors
+        shapes = {"p_G": (b, d), "p_L": (b, d), "u": (b, b), "v": (b, d)}
+        drawn = {name: INITIAL_STD * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
         return drawn | {"hard": self.clip.words(HARD_PROMPT)}
 
     def work(
