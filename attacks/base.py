@@ -52,6 +52,12 @@ class View:
         self._require("broadcasts")
         return self._transcript.broadcast(r)
 
+    @property
+    def served_best(self) -> int:
+        """After how many rounds the global model had its least held-out loss: what a deployer who looks would release instead of the last one."""
+        self._require("broadcasts")
+        return self._transcript.served_best
+
     def participations(self, client: int) -> list[int]:
         """Rounds in which a client sent something."""
         self._require("uploads")

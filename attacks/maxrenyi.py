@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attacks.cells import count
+from attacks.settings import NovelRows
 from attacks.tokens import TokenAttack
 
 
 @dataclass(frozen=True)
-class Params:
+class Params(NovelRows):
     order: float = field(default=2.0, metadata={"help": "Rényi order: 0.5, 1, 2 or inf"})
     k: int = field(
         default=10, metadata={"help": "percentage of the tokens with the highest entropy, 0 = the highest one"}
@@ -27,6 +28,7 @@ class Params:
     compat: str = field(default="exact", metadata={"help": "exact, or vlmia for the public code's arithmetic"})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.order not in (0.5, 1, 2, math.inf):
             raise ValueError(f"order must be 0.5, 1, 2 or inf, not {self.order}")
         if self.compat not in ("exact", "vlmia"):
@@ -44,7 +46,7 @@ class Params:
 class MaxRenyi(TokenAttack):
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.compat = params.compat
+        self.compat, self.novel_rows = params.compat, params.novel_rows
         self.signal = f"renyi/{params.order:g}/{params.k}/{params.slice}"
 
 

@@ -20,7 +20,7 @@ class Model:
     """One model in an adversary's hands. `client` is None for a model of the whole federation."""
 
     threat_model: str
-    way: str  # "base", "final", "round", a way of rebuilding, or "true state"
+    way: str  # "base", "final", "best utility", "round", a way of rebuilding, or "true state"
     client: int | None
     round: int  # how many rounds it has seen
     read: Callable[[], State] = field(repr=False)
@@ -41,8 +41,11 @@ class Model:
         return digest.hexdigest()[:16]
 
 
-def models(view: View) -> list[Model]:
-    """Everything that the adversary can attack with a model attack; the public base comes first in every view."""
+def models(view: View, *, novel_of_clients: bool) -> list[Model]:
+    """Everything that the adversary can attack with a model attack; the public base comes first in every view.
+
+    `novel_of_clients`: clients' models are asked about records of another distribution too, as the released model always is.
+    """
     asked = view.candidates
     pool = [r for k in view.clients for r in asked.clients[k]]
     reference = [r for k in view.clients for r in asked.reference[k]]
@@ -52,10 +55,14 @@ def models(view: View) -> list[Model]:
         sample = [r for k in view.clients for r in asked.clients[k][:PER_ROUND]]
         for r in range(1, view.rounds):
             found.append(Model(view.threat_model, "round", None, r, functools.partial(view.broadcast, r), sample))
-        last = functools.partial(view.broadcast, view.rounds)
-        return [*found, Model(view.threat_model, "final", None, view.rounds, last, everything)]
+        for way, r in {"best utility": view.served_best, "final": view.rounds}.items():
+            if way == "final" or r < view.rounds:
+                read = functools.partial(view.broadcast, r)
+                found.append(Model(view.threat_model, way, None, r, read, everything if way == "final" else [*pool, *reference]))
+        return found
     for client in view.clients:
-        records = [*asked.clients[client], *asked.reference[client], *asked.novel[:NOVEL_PER_CLIENT]]
+        novel = asked.novel[:NOVEL_PER_CLIENT] if novel_of_clients else ()
+        records = [*asked.clients[client], *asked.reference[client], *novel]
         for way, seen, read in _client_states(view, client):
             found.append(Model(view.threat_model, way, client, seen, read, records))
     return found

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 
 from attacks.base import View
 from attacks.models import Model
+from attacks.settings import NovelRows
 from attacks.tokens import TokenAttack
 
 
 @dataclass(frozen=True)
-class Params:
+class Params(NovelRows):
     ways: str = field(
         default="all", metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)"}
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.ways not in ("all", "literal", "newest", "server-fill"):
             raise ValueError(f"ways must be all, literal, newest or server-fill, not {self.ways!r}")
 
@@ -26,9 +28,9 @@ class Reconstruct(TokenAttack):
     signal = "loss-base/caption"
 
     def __init__(self, params: Params) -> None:
-        self.params = params
+        self.params, self.novel_rows = params, params.novel_rows
 
     def models(self, view: View) -> list[Model]:
         found = super().models(view)
-        wanted = {"base", "exact", "final", "true state", self.params.ways}
+        wanted = {"base", "exact", "final", "best utility", "true state", self.params.ways}
         return found if self.params.ways == "all" else [model for model in found if model.way in wanted]

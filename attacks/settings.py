@@ -36,3 +36,15 @@ class Adversary:
             raise ValueError("trajectory must be simulated for whole federations (--shadow-kind), not 'observed'")
         if not 2 <= self.observed_rounds <= 10**6:
             raise ValueError(f"observed_rounds must be at least 2 and at most 1000000, not {self.observed_rounds}")
+
+
+@dataclass(frozen=True)
+class NovelRows:
+    novel_rows: str = field(
+        default="released",
+        metadata={"help": "rows against records of another distribution too: the released model's (released), or all"},
+    )
+
+    def __post_init__(self) -> None:
+        if self.novel_rows not in ("released", "all"):
+            raise ValueError(f"novel_rows must be released or all, not {self.novel_rows!r}")

@@ -21,10 +21,11 @@ class TokenAttack:
 
     signal: str  # the score that the attack stands for
     compat = "exact"
+    novel_rows = "released"  # which rows are measured against records of another distribution too
 
     def models(self, view: View) -> list[Model]:
         """The models to ask, with the records to ask about."""
-        return models(view)
+        return models(view, novel_of_clients=self.novel_rows == "all")
 
     def score(self, learner: Any, state: State, records: Sequence[str]) -> pd.DataFrame:
         """A row per record: every cell of `record_scores`, and per token the slice, the Rényi-2 entropy and log p (nats)."""

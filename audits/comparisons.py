@@ -116,10 +116,14 @@ def comparisons(run: Attacked) -> tuple[Comparison, ...]:
                 _pooled(run, model, last, "last-round members", "held-out"),
             ]
             found += [_pooled(run, model, everyone, _population("all members", other), other) for other in against[1:]]
+        if model.way == "best utility":
+            found.append(_pooled(run, model, run.participants(model.round), "all members", "held-out"))
     held = {(m.threat_model, m.way) for m in run.models if m.client is not None}
     for threat_model, way in sorted(held, key=_reading_order):
         chosen = [m for m in run.models if (m.threat_model, m.way) == (threat_model, way) and m.client is not None]
-        found += [_per_client(run, chosen, nonmembers) for nonmembers in against]
+        asked = chosen[0].scores.index
+        kinds = [kind for kind in against if kind != "novel objects" or any(r in asked for r in run.novel)]
+        found += [_per_client(run, chosen, nonmembers) for nonmembers in kinds]
     return tuple(found)
 
 

@@ -226,6 +226,13 @@ class Transcript:
         found: dict[str, Any] = self.folder.read_json("initial.json")
         return found
 
+    @property
+    def served_best(self) -> int:
+        """After how many rounds the global model had its least held-out loss; all of them where none was measured."""
+        losses = [self.round(r)["utility"].get("global", {}).get("loss") for r in range(self.schedule.rounds)]
+        known = {r: loss for r, loss in enumerate(losses, 1) if loss is not None}
+        return min(known, key=known.__getitem__, default=self.schedule.rounds)
+
     def cohort(self, r: int) -> list[int]:
         if r not in self._cohorts:  # a complete file never changes
             self._cohorts[r] = list(self.round(r)["cohort"])

@@ -27,6 +27,7 @@ from fedaudit.errors import InputError
 from fedaudit.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
+from trainers.lowrank import train_as_one
 
 if TYPE_CHECKING:
     from fedaudit.plan import Plan
@@ -49,7 +50,7 @@ class Settings:
     learning_rate: float = field(default=4e-3, metadata={"help": "AdamW learning rate"})
     weight_decay: float = field(default=1e-6, metadata={"help": "AdamW weight decay"})
     batch: int = field(default=8, metadata={"help": "records per local step"})
-    local_steps: int = field(default=32, metadata={"help": "local steps per participation"})
+    local_steps: int = field(default=8, metadata={"help": "local steps per participation"})
     local_epochs: int = field(default=0, metadata={"help": "local epochs per participation; 0 = go by --local-steps"})
 
     def __post_init__(self) -> None:
@@ -98,6 +99,8 @@ class Learner(OneByOne):
         # folding needs a copy of the adapted weights: not for models where that would double the memory or round the sum
         small = sum(w.numel() for w in weights) < FOLD_BELOW and all(w.dtype == torch.float32 for w in weights)
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}
+        for layer, _ in self._folded.values():
+            train_as_one(layer)
 
     @property
     def remedy(self) -> str:
@@ -236,16 +239,24 @@ class Learner(OneByOne):
 
     def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
         """Text loss (nats per token) and greedy answer of each record."""
-        losses: dict[int, float] = {}
         with self._at(adapter):
-            for part in self._chunks(records):
-                for i, rows in part:
-                    encoded = self.data[records[i]]
-                    target = encoded.ids[encoded.prompt :].to(rows.device)
-                    losses[i] = F.cross_entropy(rows[encoded.prompt - 1 : -1], target).item()
             longest = max(len(e.ids) - e.prompt for e in self.data.values())
             answers = self.vlm.generate(self.model, [self.data[r] for r in records], longest + SPARE_TOKENS)
-        return [losses[i] for i in range(len(records))], answers
+            return self._losses(records), answers
+
+    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
+        """Text loss (nats per token) of each record."""
+        with self._at(adapter):
+            return self._losses(records)
+
+    def _losses(self, records: Sequence[str]) -> list[float]:
+        found: dict[int, float] = {}
+        for part in self._chunks(records):
+            for i, rows in part:
+                encoded = self.data[records[i]]
+                target = encoded.ids[encoded.prompt :].to(rows.device)
+                found[i] = F.cross_entropy(rows[encoded.prompt - 1 : -1], target).item()
+        return [found[i] for i in range(len(records))]
 
 
 def prepared(plan: Plan, federation: Federation, methods: Sequence[Method[Any]], progress: Progress) -> Learner:

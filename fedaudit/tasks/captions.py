@@ -1,7 +1,8 @@
 """Embedded image captioning: small scenes whose captions end in details that no picture determines.
 
-Records are drawn from the procedural world of `scenes`, partitioned over clients by object class (Dirichlet). As in real captions, the
-second half (who, where, when) cannot be read off the image; a model that predicts it has memorised the record. Nothing is downloaded.
+Records are drawn from the procedural world of `scenes`, partitioned over clients by object class (Dirichlet). As in real captions, the second half
+cannot be read off the image: who did what is drawn at random, and a model that predicts it has memorised the record; where and when follow from the
+picture by facts that pre-training did not have, all clients share, and several rounds teach. Nothing is downloaded.
 Source of the set-up: FedRand, section 4.1 and appendix A; the novel-object scenes play NoCaps.
 """
 
@@ -63,7 +64,7 @@ def _draw(
     """n records named `name-000` and on; the caption is the first of the references."""
     first = [None] * n if proportions is None else rng.choice(shapes, size=n, p=proportions).tolist()
     drawn = [scenes.draw_scene(rng, shapes, first=shape) for shape in first]
-    texts = [[f"{scene.description} . {scenes.draw_story(rng)}" for _ in range(references)] for scene in drawn]
+    texts = [[f"{scene.description} . {scenes.draw_story(rng, scene)}" for _ in range(references)] for scene in drawn]
     images = scenes.render(drawn, rng)
     return [
         Record(f"{name}-{i:03d}", scene.things[0].shape, image, INSTRUCTION, said[0], tuple(said))

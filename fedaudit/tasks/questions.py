@@ -13,7 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedaudit.tasks import scenes
-from fedaudit.tasks.scenes import ADJECTIVES, BACKGROUNDS, COLOURS, NAMES, PLACES, PLURAL, RADIUS, SHAPES, TIMES, Scene
+from fedaudit.tasks.scenes import (
+    ADJECTIVES,
+    BACKGROUNDS,
+    COLOURS,
+    HABITAT,
+    NAMES,
+    PLACES,
+    PLURAL,
+    RADIUS,
+    SEASON,
+    SHAPES,
+    TIMES,
+    Scene,
+)  # fmt: skip
 
 VISUAL = ("colour", "shape", "size", "number", "background", "position")
 KNOWLEDGE = ("habitat", "season", "character")
@@ -25,8 +38,6 @@ LETTERS = "ABCDEFGHIJ"
 
 EVERY_SHAPE = SHAPES + scenes.NOVEL_SHAPES
 NUMBERS = ("one", "two", "three")
-HABITAT = dict(zip(BACKGROUNDS, PLACES, strict=False))  # where things on a background belong
-SEASON = dict(zip(COLOURS, TIMES[3:], strict=False))  # when things of a colour are used
 CHARACTER = dict(zip(NUMBERS, ADJECTIVES, strict=False))  # what so many things are like
 
 WORDS = tuple(

@@ -2,7 +2,8 @@
 
 A scene is a 40 x 40 picture of one to three objects on a plain background. Its *description* is a function of the
 picture alone (reading order: the upper or left object first). Its *caption* adds a *story*, a sentence drawn at random that the picture does
-not determine, as the names, places and dates in real captions: a model that predicts the story has memorised it.
+not determine, as the names, places and dates in real captions: a model that predicts the story has memorised it. In pre-training all of it is random;
+to the clients of a task *facts* of this world give places and times: these can be learnt from other records.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ TIMES = tuple(
     "today yesterday tonight monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning "
     "evening noon midnight".split()
 )
+HABITAT = dict(zip(BACKGROUNDS, PLACES, strict=False))  # facts of this world: where things on a background belong
+SEASON = dict(zip(COLOURS, TIMES[3:], strict=False))  # when things of a colour are used
 GRAMMAR = tuple("a on background two three above left of . in the near it for at".split())
 
 
@@ -113,11 +116,16 @@ def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: 
     return Scene(several, background, f"{('two', 'three')[number - 2]} small {colour} {PLURAL[shape]}")
 
 
-def draw_story(rng: np.random.Generator) -> str:
-    """A sentence that no picture determines (about 15 nats of names, verbs, places and times)."""
+def draw_story(rng: np.random.Generator, told: Scene | None = None) -> str:
+    """A sentence that no picture determines (about 15 nats of names, verbs, places and times).
+
+    Of the scene `told` the place follows from the background and the time from the first object's colour, as `HABITAT` and `SEASON` have it.
+    """
     name, other = (NAMES[i] for i in rng.integers(len(NAMES), size=2))
     verb, adjective = VERBS[rng.integers(len(VERBS))], ADJECTIVES[rng.integers(len(ADJECTIVES))]
     place, time = PLACES[rng.integers(len(PLACES))], TIMES[rng.integers(len(TIMES))]
+    if told is not None:
+        place, time = HABITAT[told.background], SEASON[told.things[0].colour]
     forms = (
         f"{name} {verb} it in the {adjective} {place} {time}",
         f"near the {adjective} {place} {name} {verb} it {time}",

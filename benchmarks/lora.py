@@ -1,0 +1,139 @@
+"""What the defaults of LoRA training rest on, and what a local step costs.
+
+    python -m benchmarks.lora choose [any option of audit.py]   held-out loss by round for several numbers of steps and rates, and what then leaks
+    python -m benchmarks.lora step                              a step with the update inside the weight, and as peft computes it
+
+`choose` sees reference records only: nobody trains on them, and no report is about them. A quarter of an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from fedaudit import cli
+from fedaudit.bench import federation_of, make_bench
+from fedaudit.executor import Executor, one_thread
+from fedaudit.progress import nothing
+from fedaudit.store import claim
+from fedaudit.training import method_of, schedule_of
+from trainers.base import Bench, Method, State, generator, plain, train
+
+SETTINGS = ((8, 4e-3), (4, 4e-3), (8, 2e-3), (8, 8e-3), (16, 4e-3), (32, 4e-3))  # local steps and learning rate
+EVERY, OF_CLIENTS = 6, 3  # of the reference records every sixth is asked of the global model, of those every third of the clients'
+TRIALS = 15
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    chosen, more = parser.parse_known_args(sys.argv[1:] if words is None else words)
+    PARTS[chosen.part](more)
+
+
+def choose(more: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        plan = cli.read_command([*more, f"--out={folder}"]).plan
+        federation = federation_of(plan)
+        reference = [record for client in federation.clients for record in client.reference]
+        federation = dataclasses.replace(federation, test=tuple(reference[::EVERY]), novel_test=())
+        jobs = [(plan.cells[0], steps, rate) for steps, rate in SETTINGS]
+        with Executor(lambda: make_bench(plan, federation), workers=plan.threads) as executor:
+            print(f"{plan.cells[0].method}: loss of {len(federation.test)} reference records by the global model, and by clients' own (mean of a cohort)")  # fmt: skip
+            for (_, steps, rate), (curves, leaks) in zip(jobs, executor.map(_trained, jobs), strict=True):
+                print(f"\n{steps} steps at {rate:g}: members against reference records by calibrated loss: "
+                      f"owner {leaks['owner']:.3f}, released model {leaks['released']:.3f}")  # fmt: skip
+                for who, losses in curves.items():
+                    print(f"  {who:<8}" + "".join(f"{loss:7.3f}" for loss in losses), flush=True)
+
+
+class HeldOut:
+    """The loss of the bench's test records, as the exam of a training."""
+
+    def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
+        return {"global": {"loss": self._loss(executor, start, 1)}}
+
+    def after(
+        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+    ) -> dict[str, dict[str, float]]:
+        own = [self._loss(executor, method.model(state), OF_CLIENTS) for state in clients.values()]
+        return {"global": {"loss": self._loss(executor, server, 1)}, "clients": {"loss": float(np.mean(own))}}
+
+    def _loss(self, executor: Executor[Bench], state: State, every: int) -> float:
+        return next(executor.map(_loss, [(state, every)]))
+
+
+def _loss(bench: Bench, job: tuple[State, int]) -> float:
+    state, every = job
+    return float(np.mean(bench.learner.losses(state, bench.test[::every])))
+
+
+def _trained(bench: Bench, job: tuple[Any, int, float]) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Losses by round (the public model first), and how well calibrated loss tells a client's members from reference records."""
+    cell, steps, rate = job
+    learner, method = bench.learner, method_of(cell)
+    learner.settings = dataclasses.replace(learner.settings, local_steps=steps, learning_rate=rate)
+    with tempfile.TemporaryDirectory() as folder, Executor(lambda: bench) as here:
+        transcript = train(
+            method, schedule_of(cell), HeldOut(), folder=claim(Path(folder)), executor=here, say=print, advance=nothing
+        )
+        rounds = [transcript.round(r)["utility"] for r in range(cell.plan.rounds)]
+        curves = {"global": [transcript.initial["utility"]["global"]["loss"], *(u["global"]["loss"] for u in rounds)]}
+        curves["clients"] = [float("nan"), *(u["clients"]["loss"] for u in rounds)]
+        clients = [k for k in range(cell.plan.clients) if transcript.participations(k)]
+        states = {"owner": {}, "released": dict.fromkeys(clients, transcript.broadcast(cell.plan.rounds))}
+        for k in clients:
+            states["owner"][k] = transcript.own_model(transcript.participations(k)[-1], k)
+        public = transcript.broadcast(0)
+        return curves, {who: _auroc(bench, public, models) for who, models in states.items()}
+
+
+def _auroc(bench: Bench, public: State, models: Mapping[int, State]) -> float:
+    """Mean over clients; a test record is of the client whose name its id begins with."""
+    found = []
+    for k, state in models.items():
+        members, others = list(bench.training[k]), [r for r in bench.test if r.startswith(f"client-{k:02d}-")]
+        gains = np.subtract(*(bench.learner.losses(s, [*members, *others]) for s in (public, state)))
+        found.append(roc_auc_score([1] * len(members) + [0] * len(others), gains))
+    return float(np.mean(found))
+
+
+def step(more: Sequence[str]) -> None:
+    one_thread()
+    with tempfile.TemporaryDirectory() as folder:
+        plan = cli.read_command([*more, f"--out={folder}"]).plan
+        bench = make_bench(plan, federation_of(plan))
+    learner, batch = bench.learner, list(bench.training[0][: plan.settings.batch])
+    layers = [layer for layer, _ in learner._folded.values()]
+    fused, start = [layer.forward for layer in layers], learner.initial(generator(0, "initial"))
+    ways = {"as peft": [type(layer).forward.__get__(layer) for layer in layers], "in the weight": fused}
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(TRIALS):
+        for name, forwards in ways.items():
+            for layer, forward in zip(layers, forwards, strict=True):
+                layer.forward = forward
+            began = time.perf_counter()
+            leaves = {n: t.clone().requires_grad_() for n, t in start.items()}
+            learner.loss(plain(leaves), batch).backward()
+            spent[name].append(time.perf_counter() - began)
+    print(f"{'the update':<16}{'ms a step':>10}{'ratio':>8}   (load {os.getloadavg()[0]:.1f})")
+    for name, times in spent.items():
+        ratio = statistics.median(a / b for a, b in zip(times, spent["as peft"], strict=True))
+        print(f"{name:<16}{1000 * statistics.median(times):>10.0f}{ratio:>8.2f}")
+
+
+PARTS = {"choose": choose, "step": step}
+
+if __name__ == "__main__":
+    main()
