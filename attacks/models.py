@@ -55,10 +55,10 @@ def models(view: View, *, novel_of_clients: bool) -> list[Model]:
         sample = [r for k in view.clients for r in asked.clients[k][:PER_ROUND]]
         for r in range(1, view.rounds):
             found.append(Model(view.threat_model, "round", None, r, functools.partial(view.broadcast, r), sample))
-        for way, r in {"best utility": view.served_best, "final": view.rounds}.items():
-            if way == "final" or r < view.rounds:
-                read = functools.partial(view.broadcast, r)
-                found.append(Model(view.threat_model, way, None, r, read, everything if way == "final" else [*pool, *reference]))
+        last, best = (functools.partial(view.broadcast, r) for r in (view.rounds, view.served_best))
+        found.append(Model(view.threat_model, "final", None, view.rounds, last, everything))
+        if view.served_best < view.rounds:
+            found.append(Model(view.threat_model, "best utility", None, view.served_best, best, [*pool, *reference]))
         return found
     for client in view.clients:
         novel = asked.novel[:NOVEL_PER_CLIENT] if novel_of_clients else ()

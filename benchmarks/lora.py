@@ -28,10 +28,13 @@ from fedaudit.executor import Executor, one_thread
 from fedaudit.progress import nothing
 from fedaudit.store import claim
 from fedaudit.training import method_of, schedule_of
-from trainers.base import Bench, Method, State, generator, plain, train
+from trainers.base import Bench, Method, Schedule, State, generator, plain, train
 
 SETTINGS = ((8, 4e-3), (4, 4e-3), (8, 2e-3), (8, 8e-3), (16, 4e-3), (32, 4e-3))  # local steps and learning rate
-EVERY, OF_CLIENTS = 6, 3  # of the reference records every sixth is asked of the global model, of those every third of the clients'
+EVERY, OF_CLIENTS = (
+    6,
+    3,
+)  # of the reference records every sixth is asked of the global model, of those every third of the clients'
 TRIALS = 15
 
 
@@ -48,10 +51,11 @@ def choose(more: Sequence[str]) -> None:
         federation = federation_of(plan)
         reference = [record for client in federation.clients for record in client.reference]
         federation = dataclasses.replace(federation, test=tuple(reference[::EVERY]), novel_test=())
-        jobs = [(plan.cells[0], steps, rate) for steps, rate in SETTINGS]
+        what = method_of(plan.cells[0]), schedule_of(plan.cells[0])
+        jobs = [(*what, steps, rate) for steps, rate in SETTINGS]
         with Executor(lambda: make_bench(plan, federation), workers=plan.threads) as executor:
             print(f"{plan.cells[0].method}: loss of {len(federation.test)} reference records by the global model, and by clients' own (mean of a cohort)")  # fmt: skip
-            for (_, steps, rate), (curves, leaks) in zip(jobs, executor.map(_trained, jobs), strict=True):
+            for (*_, steps, rate), (curves, leaks) in zip(jobs, executor.map(_trained, jobs), strict=True):
                 print(f"\n{steps} steps at {rate:g}: members against reference records by calibrated loss: "
                       f"owner {leaks['owner']:.3f}, released model {leaks['released']:.3f}")  # fmt: skip
                 for who, losses in curves.items():
@@ -79,20 +83,22 @@ def _loss(bench: Bench, job: tuple[State, int]) -> float:
     return float(np.mean(bench.learner.losses(state, bench.test[::every])))
 
 
-def _trained(bench: Bench, job: tuple[Any, int, float]) -> tuple[dict[str, list[float]], dict[str, float]]:
+def _trained(
+    bench: Bench, job: tuple[Method[Any], Schedule, int, float]
+) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Losses by round (the public model first), and how well calibrated loss tells a client's members from reference records."""
-    cell, steps, rate = job
-    learner, method = bench.learner, method_of(cell)
+    method, schedule, steps, rate = job
+    learner = bench.learner
     learner.settings = dataclasses.replace(learner.settings, local_steps=steps, learning_rate=rate)
     with tempfile.TemporaryDirectory() as folder, Executor(lambda: bench) as here:
         transcript = train(
-            method, schedule_of(cell), HeldOut(), folder=claim(Path(folder)), executor=here, say=print, advance=nothing
+            method, schedule, HeldOut(), folder=claim(Path(folder)), executor=here, say=print, advance=nothing
         )
-        rounds = [transcript.round(r)["utility"] for r in range(cell.plan.rounds)]
+        rounds = [transcript.round(r)["utility"] for r in range(schedule.rounds)]
         curves = {"global": [transcript.initial["utility"]["global"]["loss"], *(u["global"]["loss"] for u in rounds)]}
         curves["clients"] = [float("nan"), *(u["clients"]["loss"] for u in rounds)]
-        clients = [k for k in range(cell.plan.clients) if transcript.participations(k)]
-        states = {"owner": {}, "released": dict.fromkeys(clients, transcript.broadcast(cell.plan.rounds))}
+        clients = [k for k in range(schedule.clients) if transcript.participations(k)]
+        states = {"owner": {}, "released": dict.fromkeys(clients, transcript.broadcast(schedule.rounds))}
         for k in clients:
             states["owner"][k] = transcript.own_model(transcript.participations(k)[-1], k)
         public = transcript.broadcast(0)

@@ -535,7 +535,7 @@ class TestRoundTrip:
                 {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)},
                 [r.id for r in data.novel],
             )
-            held = [m for name in OF_LEARNER["lora"] for m in models(View(found, name, asked))]
+            held = [m for name in OF_LEARNER["lora"] for m in models(View(found, name, asked), novel_of_clients=True)]
             both.append([(m.threat_model, m.way, m.client, m.round, m.digest) for m in held])
         assert both[0] == both[1]
         assert {way for _, way, *_ in both[0]} >= {"base", "final", "true state"}

@@ -1,5 +1,7 @@
 """Threat models, views and the server's reconstruction of clients."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -146,16 +148,51 @@ def test_update_distance_by_hand():
 
 
 def test_models_of_each_threat_model(fedrand, fedavg):
-    released = models(View(fedrand, "released-model", CANDIDATES))
-    assert [m.way for m in released] == ["base"] + ["round"] * 11 + ["final"]
-    assert released[-1].records[:4] == ["0-0", "0-1", "0-2", "0-3"]
-    server = models(View(fedavg, "server", CANDIDATES))
-    owner = models(View(fedavg, "owner", CANDIDATES))
+    released = models(View(fedrand, "released-model", CANDIDATES), novel_of_clients=True)
+    assert [m.way for m in released[:13]] == ["base"] + ["round"] * 11 + ["final"]
+    assert released[12].records[:4] == ["0-0", "0-1", "0-2", "0-3"]
+    server = models(View(fedavg, "server", CANDIDATES), novel_of_clients=True)
+    owner = models(View(fedavg, "owner", CANDIDATES), novel_of_clients=True)
     assert {m.digest for m in server} == {m.digest for m in owner}  # equal weights are scored once
-    assert {m.way for m in models(View(fedrand, "server", CANDIDATES))} <= {"base", "literal", "newest", "server-fill"}
+    assert {m.way for m in models(View(fedrand, "server", CANDIDATES), novel_of_clients=True)} <= {
+        "base",
+        "literal",
+        "newest",
+        "server-fill",
+    }
     one = server[1]
     assert "state" not in vars(one)  # read when it is asked for
     assert all(
         torch.equal(t, one.state[name]) for name, t in View(fedavg, "owner", CANDIDATES).private(one.client).items()
     )
     assert one.records == [*CANDIDATES.clients[one.client], *CANDIDATES.reference[one.client], "n-0", "n-1"]
+
+
+def test_clients_models_are_asked_about_novel_records_where_that_is_wanted(fedavg):
+    for view in (View(fedavg, name, CANDIDATES) for name in ("server", "owner")):
+        without, wanted = (models(view, novel_of_clients=novel)[1:] for novel in (False, True))
+        assert [[*m.records, "n-0", "n-1"] for m in without] == [list(m.records) for m in wanted]
+    released = models(View(fedavg, "released-model", CANDIDATES), novel_of_clients=False)
+    (final,) = (m for m in released if m.way == "final")
+    assert set(CANDIDATES.novel) < set(final.records)
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"), [([3.0, 1.0, 2.0], 2), ([3.0, 2.0, 1.0], 3), ([1.0, 1.0, 2.0], 1), ([], None)]
+)
+def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, best):
+    """The first of equals; the last round's where nothing was measured. It gets a row of its own unless it is the released one."""
+    utility = [{"global": {"loss": loss}} for loss in losses] or [{}] * 3
+    short = dataclasses.replace(fedavg, schedule=dataclasses.replace(fedavg.schedule, rounds=3))
+    read = type(fedavg).round
+    monkeypatch.setattr(type(fedavg), "round", lambda self, r: read(self, r) | {"utility": utility[r]})
+    view = View(short, "released-model", CANDIDATES)
+    assert view.served_best == (best or 3)
+    found = [m for m in models(view, novel_of_clients=False) if m.way == "best utility"]
+    assert [m.round for m in found] == ([] if best in (None, 3) else [best])
+    for model in found:
+        assert all(torch.equal(t, view.broadcast(best)[name]) for name, t in model.state.items())
+        assert not set(CANDIDATES.novel) & set(model.records)
+    assert "broadcasts" not in THREAT_MODELS["prompt-user"]
+    with pytest.raises(LacksCapability, match="broadcasts"):
+        View(short, "prompt-user", CANDIDATES).served_best  # noqa: B018

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 FOLD_BELOW = 50_000_000  # adapted weights
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, about
 KEPT = 5  # numbers that a pass keeps per token and output feature of the linear layers, measured on Llama
+PASS = 8  # records of a pass on a processor: their activations stay in its cache (64 take a tenth longer)
 SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
 
 
@@ -231,6 +232,7 @@ class Learner(OneByOne):
         encoded = [self.data[record] for record in records]
         order = sorted(range(len(records)), key=lambda i: (len(encoded[i].ids), i))
         few = self.vlm.chunk(max(len(e.ids) for e in encoded))
+        few = min(few, PASS) if self.vlm.device.type == "cpu" else few
         for start in range(0, len(order), few):
             part = order[start : start + few]
             batch = self.vlm.batch([encoded[i] for i in part])

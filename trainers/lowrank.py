@@ -18,14 +18,14 @@ class _LowRank(torch.autograd.Function):
     """x [..., in], frozen W [out, in] and bias [out] or None, A [r, in], B [out, r] to x (W + scale B A)^T + bias."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
         whole = torch.addmm(weight, b, a, alpha=scale)
         ctx.save_for_backward(x, whole, a, b)
         ctx.scale = scale
         return F.linear(x, whole, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, whole, a, b = ctx.saved_tensors
         outer, inner = gradient.flatten(0, -2), x.flatten(0, -2)
         to_a = ctx.scale * ((outer @ b).T @ inner)
@@ -41,6 +41,6 @@ def train_as_one(layer: Any) -> None:
 def _forward(layer: Any, x: Tensor) -> Tensor:
     base = layer.base_layer
     if layer.disable_adapters:
-        return base(x)  # type: ignore[no-any-return]
+        return base(x)
     a, b = (factor["default"].weight for factor in (layer.lora_A, layer.lora_B))
-    return _LowRank.apply(x, base.weight, base.bias, a, b, layer.scaling["default"])  # type: ignore[no-any-return, no-untyped-call]
+    return _LowRank.apply(x, base.weight, base.bias, a, b, layer.scaling["default"])
