@@ -54,7 +54,7 @@ def choose(more: Sequence[str]) -> None:
         what = method_of(plan.cells[0]), schedule_of(plan.cells[0])
         jobs = [(*what, steps, rate) for steps, rate in SETTINGS]
         with Executor(lambda: make_bench(plan, federation), workers=plan.threads) as executor:
-            print(f"{plan.cells[0].method}: loss of {len(federation.test)} reference records by the global model, and by clients' own (mean of a cohort)")  # fmt: skip
+            print(f"{plan.cells[0].method}: loss of {len(federation.test)} reference records by round")
             for (*_, steps, rate), (curves, leaks) in zip(jobs, executor.map(_trained, jobs), strict=True):
                 print(f"\n{steps} steps at {rate:g}: members against reference records by calibrated loss: "
                       f"owner {leaks['owner']:.3f}, released model {leaks['released']:.3f}")  # fmt: skip

@@ -99,6 +99,23 @@ def test_description_is_a_function_of_the_scene_and_story_is_not():
     assert len({scenes.draw_story(rng) for _ in range(200)}) > 195
 
 
+def test_facts_give_places_and_times_and_nothing_else():
+    """Told a scene, a story has that scene's place and time; all else is drawn as for no scene."""
+    for seed in range(100):
+        scene = scenes.draw_scene(np.random.default_rng(seed))
+        free, told = (scenes.draw_story(np.random.default_rng(seed), given).split() for given in (None, scene))
+        place, time = scenes.HABITAT[scene.background], scenes.SEASON[scene.things[0].colour]
+        assert {place, time} <= set(told)
+        given = set(scenes.PLACES) | set(scenes.TIMES)
+        assert [w for w in free if w not in given] == [w for w in told if w not in given]
+
+
+def test_clients_test_and_novel_captions_share_the_facts(federation):
+    records = federation.records.values()
+    assert all(sum(word in scenes.HABITAT.values() for word in r.text.split()) == 1 for r in records)
+    assert all(sum(word in scenes.SEASON.values() for word in r.text.split()) == 1 for r in records)
+
+
 def test_descriptions_follow_reading_order():
     rng = np.random.default_rng(1)
     for _ in range(300):
