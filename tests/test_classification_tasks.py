@@ -341,7 +341,7 @@ def test_parameters_out_of_range_are_named(module, changes, complaint):
 
 @pytest.mark.parametrize("name", ["train", "test"])
 def test_sizes_of_glyphs_out_of_range_are_named(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1 and at most 10000, not 0"):
         glyphs_task.Params(**{name: 0})
 
 
