@@ -55,7 +55,7 @@ class Accuracy:
     method: str
     task: str
     seed: int
-    metric: str  # accuracy/local, accuracy/neighbour, accuracy/overall
+    metric: str  # accuracy/local, accuracy/neighbour, accuracy/overall, accuracy/own_test
     value: float
     low: float | None  # None for a single client
     high: float | None

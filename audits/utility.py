@@ -17,7 +17,7 @@ from audits.base import Accuracy
 from fedaudit.privacy.ledger import strict
 from trainers.base import Transcript
 
-SPLITS = ("local", "neighbour", "overall")
+SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 @dataclass(frozen=True)

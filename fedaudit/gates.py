@@ -20,7 +20,7 @@ from fedaudit.plugins import Plugin
 from fedaudit.words import number
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
-ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall")
+ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall", "accuracy/own_test")
 METRICS = MEMBERSHIP + ACCURACY
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,

@@ -16,7 +16,7 @@ from fedaudit.ownrun import check_values
 from fedaudit.page import read_evidence, write_page
 from fedaudit.plan import Cell, Plan
 from fedaudit.progress import Progress
-from fedaudit.store import Damaged, Folder, claim, refuse_files
+from fedaudit.store import Damaged, Folder, Missing, claim, refuse_files, undisturbed
 from fedaudit.tasks.base import Federation
 from fedaudit.training import complete, finish, intact, method_of, on_disk, train_all, transcript_of
 from trainers.base import Bench, pack, unpack
@@ -31,8 +31,12 @@ class Outcome:
     reused: list[str]
 
 
+@undisturbed()
 def run(plan: Plan, progress: Progress) -> Outcome:
-    """Everything that a plan asks for. Safe to kill and to run twice at once; what is finished is shown without writing anything."""
+    """Everything that a plan asks for. Safe to kill and to run twice at once; what is finished is shown without writing anything.
+
+    InputError: somebody damaged or deleted what was complete while it was needed; the same call computes it again.
+    """
     reused = ["report"]
     if not _sound(plan):
         with Workshop(plan, progress) as workshop:
@@ -124,12 +128,13 @@ def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
         analyse = importlib.import_module(f"fedaudit.analysis_{cell.plan.learner}").analyse
         try:
             analyse(cell, folder, workshop, progress)
-        except Damaged as damage:  # found on the way: what it belongs to is checked and computed again, once
-            progress.say(f"{damage}; computing it again")
+        except (Damaged, Missing) as lost:  # found on the way: what it belongs to is checked and computed again, once
+            progress.say(f"{lost}; computing it again")
             analyse(cell, folder, workshop, progress)
     return []
 
 
+@undisturbed()
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
     """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft loads."""
     if run_to is None and adapters_to is None:

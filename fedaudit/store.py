@@ -80,6 +80,29 @@ class Damaged(Exception):
         return f"{self.path} {self.reason}"
 
 
+class Missing(FileNotFoundError):
+    """No complete file has a name; `path` is where it would be."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} is not there: {MANIFEST} does not list it"
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Within, what was complete is needed. InputError names the folder if somebody damaged or deleted it meanwhile."""
+    try:
+        yield
+    except (Damaged, Missing) as error:
+        raise InputError(
+            f"{error}, but was whole: keep the folder {error.path.parent} as it is while it is worked on, and run the same command "
+            "again, which computes again what is lost"
+        ) from error
+
+
 def key_of(description: Mapping[str, Any]) -> str:
     """16 hex digits of the SHA-256 over a description as canonical JSON.
 
@@ -149,7 +172,7 @@ class Folder:
             self._list(manifest | {name: digest})
 
     def read(self, name: str) -> bytes:
-        """The bytes under `name`: Damaged if not those that were written, FileNotFoundError if none were."""
+        """The bytes under `name`: Damaged if not those that were written, Missing if none were."""
         path = self._checked(name)
         try:
             return path.read_bytes()
@@ -163,7 +186,7 @@ class Folder:
         if manifest is None:
             raise Damaged(self.path / MANIFEST, "is damaged (it does not list names and SHA-256s)")
         if name not in manifest:
-            raise FileNotFoundError(f"{path} is not there: {MANIFEST} does not list it")
+            raise Missing(path)
         try:
             if _sha256(path) != manifest[name]:
                 raise Damaged(path)
@@ -179,6 +202,13 @@ class Folder:
     def names(self) -> list[str]:
         """What the manifest lists, sorted."""
         return sorted(self._manifest() or {})
+
+    def require(self, names: Iterable[str]) -> None:
+        """Missing for the first of `names` that the manifest does not list."""
+        listed = self._manifest() or {}
+        for name in names:
+            if name not in listed:
+                raise Missing(self._file(name))
 
     def intact(self, name: str) -> bool:
         """Whether `name` is listed, exists and has the hash that was listed."""

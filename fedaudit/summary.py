@@ -11,7 +11,7 @@ from reports.words import short
 
 Finding = dict[str, Any]
 FEW = 3  # attacks whose rows fit beside each other
-SPLITS = ("local", "neighbour", "overall")
+SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 def show(findings: Sequence[Finding], attack: str | None) -> None:
@@ -48,7 +48,7 @@ def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequenc
     table.add_column("method", min_width=8, overflow="fold")
     widths = {"ε": 4, **dict.fromkeys(splits, 6), "noise/ signal": 6, "claimed": 6, "proven": 6, "server": 6}
     for name, least in widths.items():  # a narrow window breaks lines, it cuts no number
-        table.add_column(name, justify="right", overflow="fold", min_width=least)
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold", min_width=least)
     for label in dict.fromkeys(f["method"] for f in accuracies):
         mine = [f for f in accuracies if f["method"] == label]
         ratios = [float(f["noise_ratio"]) for f in mine if f["noise_ratio"] is not None]

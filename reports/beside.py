@@ -1,4 +1,4 @@
-"""Our accuracies beside those that DP-FPL's Tables 2 and 3 print, and whether the methods come in the same order.
+"""Our accuracies beside those that DP-FPL's Tables 2 and 3 print (of a Dirichlet split: Table 4), and whether methods come in the same order.
 
 The order is compared by Kendall's tau-b, among the methods at one epsilon and over all cells. Its p-value is exact: the share of all ways to
 relabel our methods, the same way at every epsilon, that agree with the paper at least as well. With 4 methods there are 24 of them, so that p is
@@ -23,8 +23,13 @@ from reports.words import listed, tau
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
 EPSILONS = (math.inf, 0.4, 0.2, 0.1, 0.05, 0.01)
 SPLITS = {"local": 2, "neighbour": 3}  # the paper's table of each
-MEAN = "mean"  # over the paper's data sets
+TEST_SETS = {
+    "own_test": 4,
+    "overall": 4,
+}  # of a Dirichlet split; the paper does not say which of the two its Table 4 is of
+MEAN = "mean"  # over what the paper's columns differ in
 LEVEL = 0.05
+PLACES = {"own_test": "the clients' own test sets", "overall": "the whole test set"}
 
 Cells = Mapping[tuple[str, float], float]  # accuracy by method and epsilon
 
@@ -44,8 +49,10 @@ class Agreement:
 class Beside:
     """What the section shows."""
 
+    where: str  # the paper's tables, in words
+    by: str  # what its columns differ in
     rows: list[dict[str, Any]]  # an epsilon and method each: ours and the paper's, by split
-    datasets: list[str]
+    columns: list[str]
     orders: list[dict[str, Any]]  # by split: agreements at every epsilon and over all cells, by data set
     sentences: list[str]
     scale: str
@@ -65,11 +72,12 @@ def table(number: int) -> pd.DataFrame:
 
 
 def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
-    """The paper's accuracies by data set, and their mean, by method and epsilon."""
-    rows = table(SPLITS[split])
+    """The paper's accuracies by data set, or by number of clients, and their mean, by method and epsilon."""
+    rows = table((SPLITS | TEST_SETS)[split])
+    columns = rows.dataset if split in SPLITS else rows.clients.map("{} clients".format)
     found = {
         str(name): {(r["method"], r["epsilon"]): float(r["mean"]) for r in part.to_dict("records")}
-        for name, part in rows.groupby("dataset", sort=False)
+        for name, part in rows.groupby(columns, sort=False)
     }
     average = rows.groupby(["method", "epsilon"])["mean"].mean()
     return {MEAN: {key: float(value) for key, value in average.items()}, **found}
@@ -81,7 +89,9 @@ def beside(found: Sequence[Variant]) -> Beside | None:
         v for v in as_printed(found) if v.method in NAMES and v.method in METHODS.values() and v.epsilon in EPSILONS
     ]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
-    splits = [split for split in SPLITS if ours and all(split in v.scores for v in ours)]
+    dirichlet = all(v.evidence[0].setting.get("task", {}).get("partition") == "dirichlet" for v in ours)
+    tables = TEST_SETS if dirichlet else SPLITS
+    splits = [split for split in tables if ours and all(split in v.scores for v in ours)]
     if not levels or not splits:
         return None
     ours = [v for v in ours if v.epsilon in levels]
@@ -100,13 +110,21 @@ def beside(found: Sequence[Variant]) -> Beside | None:
         for i, v in enumerate(order)
     ]
     orders = [{"split": split, "rows": _orders(order, split, levels, paper[split])} for split in splits]
-    return Beside(rows, [n for n in paper[splits[0]] if n != MEAN], orders, _sentences(orders, order), _scale(order[0]))
+    return Beside(
+        where="Table 4, mean over 25 and 50 clients" if dirichlet else "Tables 2 and 3, mean over its four data sets",
+        by="client count" if dirichlet else "data set",
+        rows=rows,
+        columns=[name for name in paper[splits[0]] if name != MEAN],
+        orders=orders,
+        sentences=_sentences(orders, order),
+        scale=_scale(order[0], dirichlet=dirichlet),
+    )
 
 
 def _orders(
     ours: Sequence[Variant], split: str, levels: Sequence[float], paper: Mapping[str, Cells]
 ) -> list[dict[str, Any]]:
-    """Agreement at every epsilon and over all cells, with every data set and with their mean."""
+    """Agreement at every epsilon and over all cells, with every column of the paper and with their mean."""
     groups = [([level], "no noise" if math.isinf(level) else f"ε {level:g}") for level in levels]
     if len(levels) > 1:
         groups.append((list(levels), "all cells"))
@@ -152,7 +170,8 @@ def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[Variant]) -> 
     for part in orders:
         for row in (r for r in part["rows"] if r["name"] in ("no noise", "all cells") or len(part["rows"]) == 1):
             where = "over all cells" if row["name"] == "all cells" else f"with {row['name']}"
-            found.append(f"On {part['split']} classes, {where}, the paper's order {_verdict(row['by'][MEAN])}.")
+            on = PLACES.get(part["split"], f"{part['split']} classes")
+            found.append(f"On {on}, {where}, the paper's order {_verdict(row['by'][MEAN])}.")
     methods = len({v.method for v in ours})
     least = 1 / math.factorial(methods)
     if least > LEVEL:
@@ -179,7 +198,7 @@ def _verdict(a: Agreement) -> str:
     return f"{word} (τ {tau(a.tau)} over {a.n} cells; {share})"
 
 
-def _scale(v: Variant) -> str:
+def _scale(v: Variant, *, dirichlet: bool) -> str:
     """What differs between the paper's runs and these."""
     setting = v.evidence[0].setting
     schedule, training = setting.get("schedule", {}), setting.get("training", {})
@@ -187,6 +206,11 @@ def _scale(v: Variant) -> str:
     ours += [f"{schedule[name]} {name}" for name in ("clients", "rounds") if name in schedule]
     ours += [f"batches of {training['batch']}"] if "batch" in training else []
     ours += [trained] if (trained := trained_share(setting.get("task", {}))) else []
-    theirs = ["CLIP ViT-B/16", "four data sets of photographs", "10 clients", "100 rounds", "batches of 32"]
+    theirs = (
+        ["CLIP ResNet50", "CIFAR-100", "25 or 50 clients", "200 rounds"]
+        if dirichlet
+        else ["CLIP ViT-B/16", "four data sets of photographs", "10 clients", "100 rounds"]
+    )
+    theirs += ["batches of 32"]
     theirs += ["all records trained on"] if trained else []
     return f"The paper: {listed(theirs)}. Here: {listed(ours)}. The accuracies themselves are not comparable, at most their order is."

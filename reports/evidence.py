@@ -34,7 +34,7 @@ TABLES = {
 }
 OF_PROMPTS = {"exposed": "rank record client score percentile label reason png"}  # where prompts were trained
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
-SPLITS = ("local", "neighbour", "overall")
+SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,7 @@ def _several(found: Sequence[Variant]) -> bool:
 
 def _panels(found: Sequence[Variant]) -> list[str]:
     """Local and neighbour accuracy; overall where there is no other."""
-    present = [split for split in SPLITS if any(split in v.scores for v in found)]
-    return [split for split in present if split != "overall"] or present
+    return [split for split in SPLITS[:2] if any(split in v.scores for v in found)] or ["overall"]
 
 
 def few(found: Sequence[Variant]) -> tuple[list[Variant], str]:

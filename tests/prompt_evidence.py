@@ -155,6 +155,17 @@ def prompt_evidence(
     )
 
 
+def of_a_dirichlet_split(e: Evidence) -> Evidence:
+    """The same cell, of clients that share classes: their own test sets are worth half a point more than the whole one."""
+    whole = next(f for f in e.findings if f["metric"] == "accuracy/overall")
+    mine = whole | {"metric": "accuracy/own_test", "value": whole["value"] + 0.5}
+    task = e.setting["task"] | {"partition": "dirichlet"}
+    table = e.tables["accuracy"]
+    added = table[table.split == "overall"].assign(split="own_test", accuracy=lambda t: t.accuracy + 0.5)
+    tables = e.tables | {"accuracy": pd.concat([table, added])}
+    return replace(e, findings=[*e.findings, mine], tables=tables, setting=e.setting | {"task": task})
+
+
 ATTACKS = {  # the first score of each is its headline
     "shadow": ("shadow",),
     "lira": ("lira/online", "lira/offline"),

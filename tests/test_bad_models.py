@@ -185,6 +185,12 @@ CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
 }  # fmt: skip
 
 
+INDICES = {
+    "deep": DEEP, "a list": b"[]", "without a map": b"{}", "of numbers": b'{"weight_map": {"a": 1}}',
+    "leading outside": b'{"weight_map": {"a": "../model.safetensors"}}', "of a NUL": b'{"weight_map": {"a": "\\u0000"}}',
+}  # fmt: skip
+
+
 def _vlms() -> Iterator[Bad]:
     yield from _files("llava", "config.json", "processor_config.json", "tokenizer_config.json", "tokenizer.json")
     yield from _weights("llava", WEIGHTS)
@@ -193,9 +199,7 @@ def _vlms() -> Iterator[Bad]:
         yield Bad(f"config.json: {name}", "llava", _edit("config.json", change))
     for name in ("config", "model", "processor"):
         yield Bad(f"code for its {name}", "llava", OWN_CODE[name])
-    indices = {"deep": DEEP, "a list": b"[]", "without a map": b"{}", "of numbers": b'{"weight_map": {"a": 1}}',
-               "leading outside": b'{"weight_map": {"a": "../model.safetensors"}}', "of a NUL": b'{"weight_map": {"a": "\\u0000"}}'}  # fmt: skip
-    for name, content in indices.items():
+    for name, content in INDICES.items():
         yield Bad(f"an index {name}", "llava", _content("model.safetensors.index.json", content))
     yield Bad("adapters", "llava", _content("adapter_config.json", b'{"base_model_name_or_path": "elsewhere"}'))
     yield Bad(
@@ -213,6 +217,8 @@ def _hugging_face_clips() -> Iterator[Bad]:
     yield from _files("hf clip", "config.json", "preprocessor_config.json", "tokenizer.json")
     yield from _weights("hf clip", WEIGHTS)
     yield Bad("a pickle", "hf clip", _pickled("pytorch_model.bin", WEIGHTS))
+    for name, content in INDICES.items():
+        yield Bad(f"an index {name}", "hf clip", functools.partial(_indexed, content))
     for name in ("no kind", "an unknown kind", "a list as its kind", "text as a width", "a negative number of layers",
                  "one layer more", "a list as text model", "text as vision model", "heads that do not divide", "a vocabulary of one",
                  "no patches", "an unknown activation"):  # fmt: skip
@@ -225,6 +231,11 @@ def _hugging_face_clips() -> Iterator[Bad]:
 HF_CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
     "one layer more": lambda c: c["text_config"].update(num_hidden_layers=4),
 }
+
+
+def _indexed(index: bytes, folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
+    (folder / f"{WEIGHTS}.index.json").write_bytes(index)
 
 
 def _set_mean(value: object, config: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from fedaudit.bench import own_tests
 from fedaudit.errors import InputError
 from fedaudit.tasks import digits as digits_task
 from fedaudit.tasks import drawings, imagesets
@@ -112,6 +113,37 @@ def test_the_reference_records_are_a_fixed_share_that_nobody_trains_on(share):
         assert len(client.reference) == max(1, round(share * n))
         assert not {r.id for r in client.training_records} & {r.id for r in client.reference}
         assert 0 < client.member.sum() < len(client.records)
+
+
+def _uneven():
+    """Class c has c + 1 test records."""
+    even = _labelled(test=9)
+    kept = [9 * c + i for c in range(9) for i in range(c + 1)]
+    return dataclasses.replace(even, test_pictures=even.test_pictures[kept], test_labels=even.test_labels[kept])
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "dominant"])
+@pytest.mark.parametrize("holdout", [0, 0.5])
+def test_a_clients_own_test_set_has_its_class_proportions(kind, holdout):
+    """Against drawing a record that the client holds, then a test record of its class and domain, one pair at a time."""
+    first, second = _uneven(), dataclasses.replace(_labelled(), name="other", classes=_uneven().classes)
+    federation = _federate(first, second, clients=6, holdout=holdout, **KINDS[kind])
+    found = own_tests(federation)
+    assert len(found) == 6
+    for client, chances in zip(federation.clients, found, strict=True):
+        held = [*client.records, *client.reference]
+        slow = dict.fromkeys((record.id for record in federation.test), 0.0)
+        for mine in held:
+            alike = [r for r in federation.test if (r.domain, r.group) == (mine.domain, mine.group)]
+            for record in alike:
+                slow[record.id] += 1 / len(held) / len(alike)
+        assert chances == pytest.approx(list(slow.values()))
+        assert sum(chances) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["pathological", "few-shot"])
+def test_where_no_class_is_shared_the_local_classes_are_the_own_test_set(kind):
+    assert own_tests(_federate(_labelled(), _labelled(name="other"), clients=6, **KINDS[kind])) == []
 
 
 @each_kind
@@ -309,7 +341,7 @@ def test_parameters_out_of_range_are_named(module, changes, complaint):
 
 @pytest.mark.parametrize("name", ["train", "test"])
 def test_sizes_of_glyphs_out_of_range_are_named(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1 and at most 10000, not 0"):
         glyphs_task.Params(**{name: 0})
 
 

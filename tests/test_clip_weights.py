@@ -32,6 +32,7 @@ from tests import tiny_clip, tiny_hf_clip
 
 NAMES = ["cat", "the big mountain lion", "small blue letter nine"]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # OpenAI's files are what it wrote
+SAFE_INDEX, BIN_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 TINY = ["--rounds", "1", "--clients", "4", "--train", "12", "--test", "2", "--threads", "1"]
 
 
@@ -61,10 +62,12 @@ def features(model: Any, ids: Tensor, pixels: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", ["gelu", "quick_gelu"])
-@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", SAFE_INDEX, BIN_INDEX])
 def test_a_hugging_face_folder_gives_the_features_of_transformers(name: str, weights: str, tmp_path: Path) -> None:
     theirs = tiny_hf_clip.model(activation=name)
-    folder = tiny_hf_clip.put(theirs, tmp_path / "tiny-hf", 32)
+    folder = tiny_hf_clip.put(theirs, tmp_path / "tiny-hf", 32, shard="100KB" if "index" in weights else "1GB")
+    if weights == BIN_INDEX:
+        pickled(folder)
     if weights.endswith(".bin"):
         (folder / "model.safetensors").unlink()
         torch.save(
@@ -85,6 +88,19 @@ def test_a_hugging_face_folder_gives_the_features_of_transformers(name: str, wei
     found = clip.encode(given, claim(tmp_path / "cache"), say=print, patches=True)
     torch.testing.assert_close(found.rows([r.id for r in given]), image, atol=1e-5, rtol=0)
     assert found.patches(["r0"]).shape == (1, 16, 24)
+
+
+def pickled(folder: Path) -> None:
+    """The shards of a folder as older versions of transformers write them."""
+    index = json.loads((folder / SAFE_INDEX).read_text())
+    names = {old: old.replace("model-", "pytorch_model-").replace(".safetensors", ".bin")
+             for old in set(index["weight_map"].values())}  # fmt: skip
+    for old, new in names.items():
+        torch.save(load_file(folder / old), folder / new)
+        (folder / old).unlink()
+    index["weight_map"] = {name: names[old] for name, old in index["weight_map"].items()}
+    (folder / BIN_INDEX).write_text(json.dumps(index))
+    (folder / SAFE_INDEX).unlink()
 
 
 @pytest.mark.slow
@@ -190,6 +206,74 @@ def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(what: str, tmp_path: 
         load(resolve_clip(str(folder), ""))
     assert str(refused.value).startswith(f"--backbone {folder}: ")
     assert len(str(refused.value).splitlines()) == 1
+
+
+SHARDS = {
+    "a missing shard": rf"lacks 1 of the \d+ weight files that {SAFE_INDEX} lists, model-00002-of-\d+.safetensors first$",
+    "a cut shard": r"has a damaged model-00002-of-\d+.safetensors \(",
+    "a shard elsewhere": rf"lacks 1 of the \d+ weight files that {SAFE_INDEX} lists, \.\./outside\.safetensors first$",
+    "an absolute shard": rf"lacks 1 of the \d+ weight files that {SAFE_INDEX} lists, /.*/outside\.safetensors first$",
+    "a pickled shard": rf"lacks 1 of the \d+ weight files that {SAFE_INDEX} lists, outside\.bin first$",
+    "a folder as a shard": rf"lacks 1 of the \d+ weight files that {SAFE_INDEX} lists, folder\.safetensors first$",
+    "an index of nothing": f"has a damaged {SAFE_INDEX}$",
+    "an index of numbers": f"has a damaged {SAFE_INDEX}$",
+    "an index that is a list": f"has a damaged {SAFE_INDEX}$",
+    "a tensor of no shard": rf"{SAFE_INDEX} does not hold the model in its configuration: it lacks 1 of \d+ tensors, logit_scale first$",
+    "a tensor of two shards": rf"{SAFE_INDEX} cannot be loaded: ",
+}
+
+
+def _broken_shards(folder: Path, what: str) -> None:
+    index = json.loads((folder / SAFE_INDEX).read_text())["weight_map"]
+    second = folder / sorted(set(index.values()))[1]
+    holder, other = folder / index["logit_scale"], folder / next(n for n in index.values() if n != index["logit_scale"])
+    moved = {"a shard elsewhere": "../outside.safetensors", "an absolute shard": str(folder.parent / "outside.safetensors"),
+             "a pickled shard": "outside.bin", "a folder as a shard": "folder.safetensors"}  # fmt: skip
+    held = load_file(holder)
+    match what:
+        case "a missing shard":
+            second.unlink()
+        case "a cut shard":
+            second.write_bytes(second.read_bytes()[:-4])
+        case "an index of nothing":
+            tiny_hf_clip.edit(folder / SAFE_INDEX, weight_map={})
+        case "an index of numbers":
+            tiny_hf_clip.edit(folder / SAFE_INDEX, weight_map=dict.fromkeys(index, 1))
+        case "an index that is a list":
+            (folder / SAFE_INDEX).write_text("[]")
+        case "a tensor of no shard":
+            save_file({name: one for name, one in held.items() if name != "logit_scale"}, holder)
+        case "a tensor of two shards":
+            save_file(load_file(other) | {"logit_scale": held["logit_scale"]}, other)
+        case _:
+            for place in (folder.parent / "outside.safetensors", folder / "outside.bin"):
+                shutil.copy(second, place)
+            (folder / "folder.safetensors").mkdir()
+            named = {name: moved[what] if file == second.name else file for name, file in index.items()}
+            tiny_hf_clip.edit(folder / SAFE_INDEX, weight_map=named)
+
+
+@pytest.mark.parametrize("what", SHARDS)
+def test_what_is_wrong_with_shards_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
+    folder = tiny_hf_clip.put(tiny_hf_clip.model(), tmp_path / "tiny-hf", 32, shard="100KB")
+    load(resolve_clip(str(folder), ""))
+    _broken_shards(folder, what)
+    with pytest.raises(InputError, match=SHARDS[what]) as refused:
+        load(resolve_clip(str(folder), ""))
+    assert str(refused.value).startswith(f"--backbone {folder}: ")
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_every_shard_counts(tmp_path: Path) -> None:
+    folder = tiny_hf_clip.put(tiny_hf_clip.model(), tmp_path / "tiny-hf", 32, shard="100KB")
+    whole = resolve_clip(str(folder), "").sha256
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    for shard in shards:
+        other = shutil.copytree(folder, tmp_path / shard.stem)
+        assert resolve_clip(str(other), "").sha256 == whole
+        (other / shard.name).write_bytes(shard.read_bytes()[:-1] + b"\1")
+        assert resolve_clip(str(other), "").sha256 != whole
 
 
 def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from reports.prompts import sentence
 from reports.report import Evidence
 from reports.variants import Variant, as_printed, twin, variants
 from reports.words import epsilon, listed, short, signed, tau
-from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, prompt_evidence, sweep
+from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
 from tests.test_report import ONE, Reader
 
 INF = math.inf
@@ -446,6 +446,41 @@ def test_ours_stand_beside_the_papers() -> None:
     assert f"{tau(a.tau)} p {a.p:.2f}" in next(row for row in rows if row[:2] == ["no noise", "4 4 methods"])[6]
 
 
+def test_clients_own_test_sets_have_a_column_of_their_own() -> None:
+    plain, shared = ({"index.html": b""} | built(cells) for cells in (FEW, list(map(of_a_dirichlet_split, FEW))))
+    before, after = Reader(plain["index.html"]), Reader(shared["index.html"])
+    assert "own test" not in before.text
+    assert "a test set in the client's own class proportions" in after.text
+    for e in FEW:
+        cells = [f"{f['value']:.1f}" for f in e.findings if f["metric"].startswith("accuracy/")]
+        cells.append(f"{float(accuracy_of(*named(e), 'overall', 0, 8, True)) + 0.5:.1f}")
+        assert cells in [[cell.split()[0] for cell in row[2:6]] for row in after.rows if len(row) == 8]
+    assert {name: data for name, data in shared.items() if name.endswith(".svg")} == {
+        name: data for name, data in plain.items() if name.endswith(".svg")
+    }
+
+
+def named(e: Evidence) -> tuple[str, float]:
+    return e.setting["method"]["name"], float(e.setting["privacy"]["epsilon"])
+
+
+def test_a_dirichlet_split_stands_beside_table_4() -> None:
+    paper = beside.printed("own_test")
+    assert set(paper) == {"mean", "25 clients", "50 clients"}
+    assert paper["25 clients"]["promptfl", INF] == 71.20
+    assert paper["50 clients"]["dpfpl", 0.01] == 56.09
+    assert paper["mean"]["fedotp", 0.1] == pytest.approx((46.95 + 57.05) / 2)
+    assert beside.printed("overall") == paper
+    reader = Reader(built(list(map(of_a_dirichlet_split, sweep(seeds=2))))["index.html"])
+    assert "On the clients' own test sets, over all cells, the paper's order" in reader.text
+    assert "Table 4, mean over 25 and 50 clients" in reader.text
+    assert "On local classes" not in reader.text  # Tables 2 and 3 are of a pathological split
+    ours = [accuracy_of("fedotp", 0.1, "overall", s, 8, True) for s in (0, 1)]
+    row = next(row for row in reader.rows if row[:2] == ["ε 0.1", "FedOTP"] and len(row) == 6)
+    spread = f"± {stdev(ours):.1f}"
+    assert row[2:] == [f"{mean(ours) + 0.5:.1f} {spread}", "52.0", f"{mean(ours):.1f} {spread}", "52.0"]
+
+
 def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None:
     assert beside.beside(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
     assert beside.beside(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
@@ -487,6 +522,16 @@ def test_summary_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert row[2:5] == [f"{local:.1f}", f"[{local - 6.25:.1f},", f"{local + 6.25:.1f}]"]
     assert row[-4:] == [short(ratio), "0.1", f"{0.03 * math.sqrt(3):.3g}", "∞"]
     assert next(words for words in lines if words[:2] == ["promptfl", "none"])[-4:] == ["none", "none", "∞", "same"]
+
+
+def test_summary_of_own_test_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    e = of_a_dirichlet_split(FEW[3])
+    show(e.findings, None)
+    out = capsys.readouterr().out
+    value = accuracy_of("dpfpl", INF, "overall", 0, 8, True) + 0.5
+    assert "own test" in out
+    assert f"{value:.1f} [" in out
+    assert parse(f"accuracy/own_test < {value + 0.1}").crossed(e.findings)
 
 
 def test_summary_of_seeds_and_of_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:

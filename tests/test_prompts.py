@@ -493,6 +493,19 @@ def test_accuracies_by_hand(crowd: int) -> None:
     assert [before[f"client-0{k}"]["overall"] for k in range(3)] == [40, 40, 40]
 
 
+def test_accuracy_on_a_clients_own_test_set_by_hand() -> None:
+    """Client 0 recognises images 0, 2 and 3, of chances 1/2, 1/8 and 0; client 1 all; the other accuracies stay as they are."""
+    own = [[True, True, True, False], [False, False, True, True]]
+    chances = [[0.5, 0.375, 0.125, 0], [0, 0, 0.25, 0.75]]
+    states = {k: {"p_L": torch.tensor(float(bits))} for k, bits in enumerate([0b1101, 0b1111])}
+    with Executor(lambda: Bench(Fixed(), [["a"]] * 2, ["t"] * 4)) as executor:
+        given = executor, made("dpfpl", {"rank": 0}), {"p_G": torch.tensor(0.0)}, states
+        found = Recognition(own, 50, chances).after(*given, last=True)
+        without = Recognition(own, 50).after(*given, last=True)
+    assert [found[name].pop("own_test") for name in ("client-00", "client-01", "clients")] == [62.5, 100, 81.25]
+    assert found == without
+
+
 @pytest.mark.parametrize("match", ["sum", "ot"])
 def test_recognition_equals_images_one_by_one(match: str) -> None:
     """300 images, more than are looked at at once."""

@@ -20,12 +20,15 @@ from trainers import lora, prompts
 
 KINDS = ("method", "attack", "audit")
 CLASSES = {f"{kind} {name}": p.params for kind in KINDS for name, p in plugins.plugins(kind).items()}
+CLASSES |= {
+    f"task {name}": p.params for name, p in plugins.plugins("task").items() if name in ("captions", "vqa", "glyphs")
+}
 CLASSES |= {"lora": lora.Settings, "prompts": prompts.Settings, "privacy": Privacy, "adversary": Adversary}
 FIELDS = [
     pytest.param(cls, field, id=f"{name} {field.name}")
     for name, cls in CLASSES.items()
     for field in dataclasses.fields(cls)
-    if type(field.default) in (int, float)
+    if type(field.default) in (int, float) and field.name != "shots"  # that is refused by the records that there are
 ]
 ABSURD = (math.nan, math.inf, -math.inf, 1e300, -1e300, 10**23, -(10**23))
 MEANT = {("epsilon", math.inf), ("order", math.inf)}  # documented: none, and the Rényi order
@@ -70,6 +73,14 @@ AT_THE_DOOR = {
     "--method promptfl --global-rate 1e38": ["--global-rate", "positive and at most 1000000", "not 1e+38"],
     "--method dpfpl --epsilon 0.1,1e-9": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e-09"],
     "--method dpfpl:clip_norm=1e300": ["clip_norm", "from 0.000001 to 1000000", "not 1e+300"],
+    "--records 1000000": ["--records", "at least 2 and at most 10000", "not 1000000"],
+    "--task vqa --reference 1000000": ["--reference", "at least 2 and at most 10000"],
+    "--novel 1000000": ["--novel", "at least 2 and at most 100000"],
+    "--test 1000000": ["--test", "at least 1 and at most 10000"],
+    "--method promptfl --train 1000000": ["--train", "at least 1 and at most 10000", "not 1000000"],
+    "--method promptfl --test 1000000": ["--test", "at least 1 and at most 10000"],
+    "--method promptfl --shots 1000000": ["--shots 1000000", "has only 48 training records"],
+    "--method promptfl --attack loss --canaries 1000000": ["--canaries 1000000", "valid here are 0 to"],
     "--method dpfpl --attack lira --shadows 1000000": ["--shadows", "at least 4 and at most 10000", "not 1000000"],
 }
 

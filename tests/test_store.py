@@ -28,7 +28,7 @@ import pytest
 
 from fedaudit import store
 from fedaudit.errors import InputError, nearest
-from fedaudit.store import Damaged, Folder, claim, fingerprint, key_of, write_atomic
+from fedaudit.store import Damaged, Folder, Missing, claim, fingerprint, key_of, write_atomic
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 2
@@ -243,6 +243,8 @@ def test_an_unreadable_file_is_named(folder: Folder) -> None:
 
 
 def test_damaged_survives_the_way_out_of_a_worker() -> None:
+    lost = pickle.loads(pickle.dumps(Missing(Path("x"))))
+    assert (lost.path, str(lost)) == (Path("x"), "x is not there: manifest.json does not list it")
     error = pickle.loads(pickle.dumps(Damaged(Path("x"), "is missing")))
     assert (str(error), error.path) == ("x is missing", Path("x"))
 

@@ -189,15 +189,46 @@ def test_cohorts_are_uniform():
     assert all(abs(c - 300) < 4 * 12.3 for c in counts)
 
 
-def test_a_folder_that_is_deleted_meanwhile_is_named(tmp_path):
-    class Deletes(FedAvg):
+def halved(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+HARMS = {
+    "the folder deleted": (shutil.rmtree, r"is not there: manifest\.json does not list it"),
+    "the manifest damaged": (
+        lambda run: halved(run / "manifest.json"),
+        r"is not there: manifest\.json does not list it",
+    ),
+    "the start damaged": (
+        lambda run: halved(run / "initial.safetensors"),
+        r"initial\.safetensors is damaged \(its SHA-256",
+    ),
+    "the start deleted": (lambda run: (run / "initial.safetensors").unlink(), r"initial\.safetensors is missing"),
+    "a round damaged": (
+        lambda run: halved(run / "round-000.safetensors"),
+        r"round-000\.safetensors is damaged \(its SHA-256",
+    ),
+}
+LAST = SCHEDULE.rounds - 1
+
+
+@pytest.mark.parametrize(
+    ("harm", "at"), [*((harm, 1) for harm in HARMS), ("the folder deleted", LAST), ("the manifest damaged", LAST)]
+)
+def test_what_is_damaged_or_deleted_meanwhile_is_named(harm, at, tmp_path):
+    """What is left of the other files in the last round is not read again here; it is still listed, and so whoever reads it knows."""
+    change, words = HARMS[harm]
+
+    class Harms(FedAvg):
         def aggregate(self, server, uploads, site):
-            if site.round == 1:
-                shutil.rmtree(tmp_path / "run")
+            if site.round == at:
+                change(tmp_path / "run")
             return super().aggregate(server, uploads, site)
 
-    with pytest.raises(InputError, match=r"run/.* is not there: .* run the same command again"):
-        toy_run(tmp_path / "run", Deletes(AvgParams()), schedule=SCHEDULE)
+    with pytest.raises(InputError, match=words) as refused:
+        toy_run(tmp_path / "run", Harms(AvgParams()), schedule=SCHEDULE)
+    assert f"keep the folder {tmp_path / 'run'} as it is while it is worked on" in str(refused.value)
+    assert str(refused.value).endswith("run the same command again, which computes again what is lost")
     toy_run(tmp_path / "run", FedAvg(AvgParams()), schedule=SCHEDULE)
     toy_run(tmp_path / "whole", FedAvg(AvgParams()), schedule=SCHEDULE)
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")

@@ -34,9 +34,9 @@ def save(folder: Path, **more: Any) -> Path:
     return put(model(**more), folder, 32)
 
 
-def put(built: Any, folder: Path, size: int) -> Path:
-    """A folder with a model of transformers, as its authors would publish it."""
-    built.save_pretrained(folder)
+def put(built: Any, folder: Path, size: int, *, shard: str = "1GB") -> Path:
+    """A folder with a model of transformers, as its authors would publish it; weights in files of at most `shard`."""
+    built.save_pretrained(folder, max_shard_size=shard)
     CLIPImageProcessor(
         size={"shortest_edge": size}, crop_size={"height": size, "width": size},
         image_mean=tiny_clip.MEAN, image_std=tiny_clip.STD,

@@ -17,10 +17,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedaudit.errors import Diverged, InputError
+from fedaudit.errors import Diverged
 from fedaudit.executor import Executor
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
-from fedaudit.store import Folder
+from fedaudit.store import Folder, undisturbed
 from fedaudit.tasks.base import client_name
 
 State = dict[str, Tensor]
@@ -322,7 +322,7 @@ def train(
     """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed run equals a whole one.
 
     `crowd` clients make one job. `advance` is called once a round. `name` is what messages call the training, by default its method's name.
-    Diverged: a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier round was deleted meanwhile.
+    Diverged: a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier one was damaged or deleted.
     """
     transcript = Transcript(folder, schedule, method.model)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
@@ -330,18 +330,18 @@ def train(
         start = method.start(unpack(offered))
         folder.write_tensors("initial.safetensors", start)
         folder.write_json("initial.json", {"utility": exam.before(executor, method, start)})
-    for r in range(schedule.rounds if until is None else until):
-        if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
-            try:
-                _round(transcript, r, method, exam, executor, crowd)
-            except NotFinite as what:
-                (remedy,) = executor.map(_remedy, [None])
-                raise Diverged(name or plugin_name(method), schedule.seed, r, str(what), remedy) from None
-            except FileNotFoundError as gone:
-                raise InputError(
-                    f"{gone}, but was: keep the folder while it is worked on, and run the same command again"
-                ) from gone
-        advance()
+    rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]
+    with undisturbed():
+        for r, part in enumerate(rounds):
+            if not (folder.usable(f"{part}.safetensors", say) and folder.usable(f"{part}.json", say)):
+                try:
+                    _round(transcript, r, method, exam, executor, crowd)
+                except NotFinite as what:
+                    (remedy,) = executor.map(_remedy, [None])
+                    raise Diverged(name or plugin_name(method), schedule.seed, r, str(what), remedy) from None
+            advance()
+        # else a folder that was deleted in the last round would count as finished
+        folder.require(f"{part}.{kind}" for part in ("initial", *rounds) for kind in ("safetensors", "json"))
     return transcript
 
 

@@ -77,11 +77,15 @@ def _own_answers(bench: Bench, job: tuple[Method[Any], bytes]) -> tuple[list[flo
 class Recognition:
     """Accuracy (percent) of every client's personalised prompt on the test images, in `crowd` clients at a time.
 
-    *local* = images of the client's own classes, *neighbour* = of the classes that other clients own, *overall* = all (DP-FPL, section 4.1).
+    *local* = images of the client's own classes, *neighbour* = of the classes that other clients own, *overall* = all (DP-FPL, section 4.1);
+    *own_test* = those that a test set in the client's own class proportions would hold, each counted by its chance to be drawn into it.
     """
 
     local: Sequence[Sequence[bool]]  # [client][test record]: of the client's own classes
     crowd: int
+    chances: Sequence[
+        Sequence[float]
+    ] = ()  # [client][test record], of sum 1: in the client's own test set; none where no class is shared
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:
         return self.after(executor, method, start, {k: {} for k in range(len(self.local))}, last=False)
@@ -102,7 +106,8 @@ class Recognition:
     def _accuracies(self, client: int, hit: Any) -> dict[str, float]:
         own = np.asarray(self.local[client])
         parts = {"local": own, "neighbour": ~own, "overall": np.ones_like(own)}
-        return {name: 100 * float(hit[part].mean()) for name, part in parts.items() if part.any()}
+        found = {name: 100 * float(hit[part].mean()) for name, part in parts.items() if part.any()}
+        return found | ({"own_test": 100 * float(hit @ np.asarray(self.chances[client]))} if len(self.chances) else {})
 
 
 def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> Any:

@@ -48,12 +48,17 @@ def _built(source: ClipSource) -> Any:
 
 
 def _tensors(source: ClipSource) -> dict[str, Tensor]:
-    """What a file of weights holds by name. ValueError if that is not tensors only."""
+    """What the weights hold by name, of shards what all of them hold. ValueError if that is not tensors only, or a name stands twice."""
     from open_clip.factory import load_state_dict
 
-    found = load_state_dict(str(source.weights), weights_only=True)
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ValueError("not all of its values are tensors")
+    found: dict[str, Tensor] = {}
+    for file in source.shards or (source.weights,):
+        part = load_state_dict(str(file), weights_only=True)
+        if not isinstance(part, dict) or not all(isinstance(value, Tensor) for value in part.values()):
+            raise ValueError(f"not all values of {file} are tensors")
+        if twice := part.keys() & found.keys():
+            raise ValueError(f"{file} holds {min(twice)} once more")
+        found |= part
     return found
 
 

@@ -23,7 +23,7 @@ from fedaudit.backbones.clipfiles import (
     hidden_activation,
     told,
 )
-from fedaudit.backbones.files import damage, read_json
+from fedaudit.backbones.files import INDEX, damage, lacking, read_json, shards
 from fedaudit.backbones.resolve import cached_snapshot, display_name, hub_cache
 from fedaudit.errors import InputError, nearest
 
@@ -35,7 +35,9 @@ RANDOM = "random"
 RANDOM_SEED = 20231  # of weights that nobody trained
 _FILES = (".safetensors", ".pt", ".pth", ".bin")
 _HF_CONFIG = "config.json"
-_HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which they are looked for
+_HF_WEIGHTS = (  # in the order in which they are looked for, as by transformers
+    "model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}",
+)  # fmt: skip
 _HF_IMAGES = ("preprocessor_config.json", "processor_config.json")
 _TWIN = "-quickgelu"  # ends open_clip's name of an architecture with the other activation
 _CUSTOM = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc")
@@ -48,11 +50,12 @@ class ClipSource:
     name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
     architecture: str  # open_clip's name, empty for a folder
     folder: Path | None  # holds the configuration, the weights and TOKENIZER
-    weights: Path | None  # None if it is randomly initialised
+    weights: Path | None  # a file of tensors, or the index of `shards`; None if it is randomly initialised
     tag: str = ""  # open_clip's name of the weights, which says how images are prepared and which GELU is used
     activation: str = GELU  # or QUICK_GELU, in both towers
     doubt: str = ""  # a sentence, if nothing tells that the weights were trained with this activation
     images: Path | None = None  # how Hugging Face's format says that images are prepared
+    shards: tuple[Path, ...] = ()  # files of tensors beside the index
 
     @property
     def huggingface(self) -> bool:
@@ -80,7 +83,7 @@ class ClipSource:
             files = [_architectures()[self.architecture], self.weights]
         else:
             config = self.folder / (_HF_CONFIG if self.huggingface else CONFIG)
-            files = [config, self.weights, self.folder / TOKENIZER, self.images]
+            files = [config, self.weights, *self.shards, self.folder / TOKENIZER, self.images]
         return [file for file in files if file is not None]
 
 
@@ -138,8 +141,18 @@ def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
     place = folder.absolute()
     return ClipSource(
         display_name(folder), "", place, place / found[0],
-        activation=hidden_activation(flag, config), images=place / found[1],
+        activation=hidden_activation(flag, config), images=place / found[1], shards=_shards(flag, place / found[0]),
     )  # fmt: skip
+
+
+def _shards(flag: str, weights: Path) -> tuple[Path, ...]:
+    """The files that hold the tensors if `weights` is an index, else none. InputError if one is missing or damaged."""
+    if not weights.name.endswith(INDEX):
+        return ()
+    folder = weights.parent
+    if wrong := lacking(weights) or damage(folder, frozenset(shards(weights))):
+        raise InputError(f"{flag}: {folder} {wrong}")
+    return tuple(folder / name for name in shards(weights))
 
 
 def _check_whole(flag: str, folder: Path, names: Sequence[str], weights: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from fedaudit import inputs
 from fedaudit.errors import InputError
 
 CONFIGS = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")  # may name code
+INDEX = ".index.json"  # ends the name of a file that lists weight files
 SHOWN = 200  # characters of what a library says; nothing is cut off within a line
 
 
@@ -40,6 +42,33 @@ def read_json(path: Path) -> Any:
         return json.loads(inputs.read_bytes(path))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def shards(index: Path) -> list[str]:
+    """The weight files that an index lists, sorted. OSError or ValueError: it cannot be read, or lists none."""
+    held = read_json(index)
+    listed = held.get("weight_map") if isinstance(held, dict) else None
+    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+        raise ValueError("it has no weight_map that names files")
+    return sorted(set(listed.values()))
+
+
+def lacking(index: Path) -> str:
+    """What is wrong with an index or with the files that it lists, which must lie beside it; empty if nothing is."""
+    try:
+        listed = shards(index)
+    except (OSError, ValueError):
+        return f"has a damaged {index.name}"
+    kind = index.name.removesuffix(INDEX).rpartition(".")[2]  # of model.safetensors.index.json safetensors
+    absent = [
+        name
+        for name in listed
+        if Path(name).name != name or not name.endswith(f".{kind}") or not os.path.isfile(index.parent / name)
+    ]
+    if not absent:
+        return ""
+    shown = absent[0] if absent[0].isprintable() else ascii(absent[0])
+    return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {shown} first"
 
 
 def _check_header(path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from fedaudit import inputs
-from fedaudit.backbones.files import damage, read_json
+from fedaudit.backbones.files import damage, lacking
 from fedaudit.errors import InputError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -120,14 +120,8 @@ def _lacks(folder: Path, processor: bool) -> str:
     if not (folder / "config.json").is_file():
         return "is no model folder: it lacks config.json"
     for index in sorted(folder.glob("*.safetensors.index.json")):
-        try:
-            listed = sorted(set(read_json(index)["weight_map"].values()))
-            absent = [name for name in listed if Path(name).name != name or not os.path.isfile(folder / name)]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return f"has a damaged {index.name}"
-        if absent:
-            shown = absent[0] if absent[0].isprintable() else ascii(absent[0])
-            return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {shown} first"
+        if wrong := lacking(index):
+            return wrong
     if not any(file.is_file() for file in folder.glob("*.safetensors")):
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""
         return f"lacks the weights (*.safetensors){pickled}"

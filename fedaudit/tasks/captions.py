@@ -26,9 +26,15 @@ class Params:
     test: int = field(default=40, metadata={"help": "test scenes for utility"})
 
     def __post_init__(self) -> None:
-        for name, least in (("records", 2), ("reference", 2), ("novel", 2), ("test", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        # all are drawn before anything is trained, about a thousand a second, and held in memory
+        for name, least, most in (
+            ("records", 2, 10**4),
+            ("reference", 2, 10**4),
+            ("novel", 2, 10**5),
+            ("test", 1, 10**4),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be at least {least} and at most {most}, not {getattr(self, name)}")
         if not 1e-3 <= self.dirichlet <= 1e6:
             raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
 

@@ -26,9 +26,9 @@ class Params(Partitioned):
     test: int = field(default=20, metadata={"help": "test pictures of each class"})
 
     def __post_init__(self) -> None:
-        for name in ("train", "test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("train", "test"):  # all are drawn before anything is trained, and held in memory
+            if not 1 <= getattr(self, name) <= 10**4:
+                raise ValueError(f"{name} must be at least 1 and at most 10000, not {getattr(self, name)}")
         super().__post_init__()
 
 
