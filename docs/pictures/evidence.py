@@ -33,7 +33,7 @@ def keep(plan: Plan, folder: Folder, progress: Progress) -> None:
     """Write into `folder` what the page of a finished plan is made of: of each cell its setting and first round as JSON, and tables."""
     with Workshop(plan, progress) as workshop:
         for i, cell in enumerate(plan.cells):
-            about, tables = (_lora if plan.learner == "lora" else _prompts)(cell, workshop, progress)
+            about, tables = _lora(cell, workshop, progress) if plan.learner == "lora" else _prompts(cell)
             shared = {
                 "setting": read_evidence(cell).setting,
                 "first_round": transcript_of(cell).round(0)["utility"],
@@ -80,7 +80,7 @@ def moved(plan: Plan, folder: Folder) -> list[str]:
     return found
 
 
-def _prompts(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+def _prompts(cell: Cell) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     analysis = claim(cell.analysis_folder)
     tables = {name: analysis.read_table(f"{name}.parquet") for name in ("accuracy", "noise")}
     return {"ledger": analysis.read_json("ledger.json")}, tables

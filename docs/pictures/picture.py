@@ -13,6 +13,7 @@ from PIL import Image
 from docs.pictures.evidence import evidence, keep, moved
 from docs.pictures.photographs import WORDS, digest, lines, photograph
 from fedaudit.cli import read_command
+from fedaudit.errors import InputError
 from fedaudit.plan import Plan
 from fedaudit.progress import Progress
 from fedaudit.run import run
@@ -56,9 +57,12 @@ class Picture:
         return read_command([*self.command, "--device", "cpu", *more]).plan
 
     def page(self) -> bytes:
-        """The report of the evidence, by the code as it is now."""
+        """The report of the evidence, by the code as it is now. InputError if that code needs other evidence."""
         files: dict[str, bytes] = {}
-        build(evidence(self.plan(), self.kept), files.__setitem__)
+        try:
+            build(evidence(self.plan(), self.kept), files.__setitem__)
+        except (FileNotFoundError, KeyError, ValueError) as error:
+            raise InputError(f"{self.kept.path}: no report can be made of it any more ({error})") from error
         return files["index.html"]
 
     def record(self, out: Path, progress: Progress) -> None:
@@ -78,8 +82,12 @@ class Picture:
 
     def stale(self) -> list[str]:
         """A sentence for everything in which the picture is not what the command would show now; none if it is up to date."""
-        found = [f"{self.name}: {what}; run {AGAIN} --record OUT" for what in moved(self.plan(), self.kept)]
-        if changes := self._changes():
+        try:
+            moves, changes = moved(self.plan(), self.kept), self._changes()
+        except (FileNotFoundError, InputError) as error:
+            return [f"{self.name}: {error}; run {AGAIN} --record OUT"]
+        found = [f"{self.name}: {what}; run {AGAIN} --record OUT" for what in moves]
+        if changes:
             found.append(f"{self.name}: its page now says {'; '.join(changes)}; run {AGAIN}")
         with Image.open(self.file) as picture:
             if picture.size != (WIDTH, self.height) or picture.info.get(WORDS) != digest(self.words):
