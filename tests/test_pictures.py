@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from audits import membership
+from docs.pictures import __main__ as command
 from docs.pictures import evidence
-from docs.pictures.__main__ import main
 from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
 from docs.pictures.picture import HERE, PICTURES, WIDTH, Picture
 from fedaudit.bench import Workshop
@@ -122,7 +122,7 @@ def test_another_default_is_found(copy: Picture) -> None:
         rf"{copy.name}: .*: training .*'batch': 3.*, now .*; run python -m docs.pictures --record OUT$", found
     )
     other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
-    assert any("'rounds': 7" in sentence for sentence in other.stale())
+    assert any("'rounds': 7" in sentence for sentence in evidence.moved(other.plan(), other.kept))
 
 
 def test_evidence_that_the_code_can_no_longer_read_is_found(copy: Picture) -> None:
@@ -198,7 +198,7 @@ def test_without_a_browser_one_sentence_and_nothing_is_changed(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     before = {picture.file: picture.file.stat().st_mtime_ns for picture in PICTURES}
-    assert main(["--record", str(tmp_path / "runs")]) == 2
+    assert command.main(["--record", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert all(name in said for name in ("PATH", *BROWSERS))
@@ -214,14 +214,35 @@ def test_a_browser_that_takes_no_picture_is_said(does: str, monkeypatch: pytest.
 
 
 def test_the_picture_is_cut_and_knows_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Image.new("RGB", (40, 400), "red").save(tmp_path / "big.png")
-    does = f'for w; do case "$w" in --screenshot=*) cp {tmp_path}/big.png "${{w#*=}}";; esac; done; echo "<title>lines: 3</title>"'
-    _browser(tmp_path, monkeypatch, does)
+    _browser(tmp_path, monkeypatch, _photographer(tmp_path, 40, 400))
     png, words = photograph(PAGE, 40, 300)
     opened = Image.open(io.BytesIO(png))
     assert opened.size == (40, 300)
     assert words == ["One & two", "three", "four"]
     assert opened.info["words"] == digest(words)
+
+
+@pytest.mark.parametrize("picture", PICTURES[1:], ids=NAMES[1:], indirect=True)
+def test_the_command_mends_words_and_says_what_only_a_record_mends(
+    copy: Picture, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    copy.words_file.write_text("old words\n")
+    _browser(tmp_path, monkeypatch, _photographer(tmp_path, WIDTH, copy.height + 200))
+    monkeypatch.setattr(command, "PICTURES", (copy,))
+    assert command.main([]) == 0
+    assert copy.words == lines(copy.page())[:3]
+    assert capsys.readouterr() == (f"{copy.file}\n", "")
+    other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
+    monkeypatch.setattr(command, "PICTURES", (other,))
+    assert command.main(["--only", copy.name]) == 0
+    assert re.search(r"stale: .*'rounds': 7.*run python -m docs.pictures --record OUT\n", capsys.readouterr().err)
+
+
+def _photographer(folder: Path, width: int, height: int) -> str:
+    """What a chromium does that always sees three lines on a red page."""
+    Image.new("RGB", (width, height), "red").save(folder / "big.png")
+    copied = f'for w; do case "$w" in --screenshot=*) cp {folder}/big.png "${{w#*=}}";; esac; done'
+    return f'{copied}; echo "<title>lines: 3</title>"'
 
 
 def _browser(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
