@@ -8,6 +8,7 @@ from typing import Any
 
 from attacks.base import Candidates, View
 from attacks.threats import OF_LEARNER
+from audits.base import Finding
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
 from audits.evidence import evidence, panels
@@ -27,31 +28,18 @@ NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # o
 def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
     """Attack and audit a training; write findings and tables."""
     transcript, _ = train_one(cell, workshop, progress)  # nothing to do, unless it was damaged since
-    federation, executor = workshop.federation, workshop.executor
-    candidates = Candidates(
-        {k: [r.id for r in (*client.records, *client.canaries)] for k, client in enumerate(federation.clients)},
-        {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
-        [r.id for r in federation.novel],
-    )
-    views = {name: View(transcript, name, candidates) for name in OF_LEARNER["lora"]}
-    ((name, params),) = cell.plan.attacks.items()
-    attack = plugins.plugins("attack")[name].make(params)
-    audit = cell.plan.audits["membership"]
-    scores = _score_models(attack, views, folder, executor, progress)
-    attacked = _attacked(attack, scores, views, transcript, federation)
+    federation = workshop.federation
+    run = attacked(cell, transcript, folder, workshop, progress)
     with progress.stage(f"audit of {cell.method}", 3) as advance:
-        own = cell.plan.own
-        names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
-        epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
-        found = membership(attacked, audit, attack_signal=attack.signal, names=names, epsilon=epsilon)
+        found = findings(cell, run)
         advance()
-        asked = [record for _, record in panels(attacked)]
-        words = dict(zip(asked, next(executor.map(_words, [asked])), strict=True))
-        confidence = audit.confidence
-        tables = evidence(attacked, transcript, views["server"], federation, words,
-                          attack_signal=attack.signal, confidence=confidence)  # fmt: skip
+        asked = [record for _, record in panels(run)]
+        words = dict(zip(asked, next(workshop.executor.map(_words, [asked])), strict=True))
+        confidence = cell.plan.audits["membership"].confidence
+        tables = evidence(run, transcript, _views(transcript, federation)["server"], federation, words,
+                          attack_signal=attack_of(cell).signal, confidence=confidence)  # fmt: skip
         advance()
-        tables["cells"] = cells(attacked, confidence)
+        tables["cells"] = cells(run, confidence)
         if cell.plan.canaries.canaries:
             coins = [used for client in federation.clients for used in client.canary_included]
             tables["canaries"] = canary_table(cell.plan.canaries.canary_kind, coins, delta=0.0)
@@ -60,6 +48,38 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         folder.write_table(f"{name}.parquet", table)
     folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
     finish(folder)
+
+
+def attacked(cell: Cell, transcript: Any, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
+    """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and controls."""
+    attack, views = attack_of(cell), _views(transcript, workshop.federation)
+    scores = _score_models(attack, views, folder, workshop.executor, progress)
+    return _attacked(attack, scores, views, transcript, workshop.federation)
+
+
+def _views(transcript: Any, federation: Any) -> dict[str, View]:
+    """What each adversary holds, by threat model."""
+    candidates = Candidates(
+        {k: [r.id for r in (*client.records, *client.canaries)] for k, client in enumerate(federation.clients)},
+        {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
+        [r.id for r in federation.novel],
+    )
+    return {name: View(transcript, name, candidates) for name in OF_LEARNER["lora"]}
+
+
+def findings(cell: Cell, run: Attacked) -> list[Finding]:
+    """What the membership audit says about the attacked training of a cell."""
+    own = cell.plan.own
+    names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
+    epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
+    audit = cell.plan.audits["membership"]
+    return membership(run, audit, attack_signal=attack_of(cell).signal, names=names, epsilon=epsilon)
+
+
+def attack_of(cell: Cell) -> Any:
+    """The one attack of a cell."""
+    ((name, params),) = cell.plan.attacks.items()
+    return plugins.plugins("attack")[name].make(params)
 
 
 def _score_models(
@@ -81,7 +101,7 @@ def _score_models(
 
 def _attacked(
     attack: Any, scores: list[tuple[Any, Any]], views: dict[str, Any], transcript: Any, federation: Any
-) -> Any:
+) -> Attacked:
     """The scores with the truth and the controls beside them."""
     base = next(table for model, table in scores if model.way == "base")
     scored = [

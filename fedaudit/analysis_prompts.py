@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
+from audits.base import Accuracy, Epsilon
 from audits.epsilon import epsilon, ledger_of, noise_table, privacy_table
 from audits.utility import accuracies, utility
 from fedaudit import plugins
@@ -21,20 +25,13 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     train_together([cell], workshop, progress)  # nothing to do, unless it was damaged since
     transcript, method, plan = transcript_of(cell), method_of(cell), cell.plan
     assert cell.variant is not None
-    names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
     ledger = ledger_of(transcript, method)
-    params = {name: plugins.plugins("audit")[name].own(given) for name, given in plan.audits.items()}
     tables = {
         "accuracy": accuracies(transcript),
         "privacy": privacy_table(ledger, method, cell.variant.privacy),
         "noise": noise_table(ledger, transcript),
     }
-    found: list[Any] = [
-        *utility(
-            tables["accuracy"], tables["noise"], params["utility"], epsilon=cell.variant.privacy.epsilon, names=names
-        ),
-        *epsilon(tables["privacy"], params["epsilon"], names=names),
-    ]
+    found: list[Any] = findings(cell, tables)
     if plan.attacks:
         leaks, more = leakage(cell, tables["privacy"], folder, workshop, progress)
         found, tables = [*leaks, *found], tables | more
@@ -43,3 +40,15 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     folder.write_json("ledger.json", ledger.to_json())
     folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
     finish(folder)
+
+
+def findings(cell: Cell, tables: Mapping[str, pd.DataFrame]) -> list[Accuracy | Epsilon]:
+    """What the audits of utility and epsilon say about the tables accuracy, noise and privacy of a cell."""
+    assert cell.variant is not None
+    names = {"method": cell.method, "task": cell.plan.task, "seed": cell.seed}
+    params = {name: plugins.plugins("audit")[name].own(given) for name, given in cell.plan.audits.items()}
+    spent = cell.variant.privacy.epsilon
+    return [
+        *utility(tables["accuracy"], tables["noise"], params["utility"], epsilon=spent, names=names),
+        *epsilon(tables["privacy"], params["epsilon"], names=names),
+    ]

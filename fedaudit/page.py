@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedaudit import __version__
 from fedaudit.backbones import EMBEDDED
@@ -27,14 +28,7 @@ def read_evidence(cell: Cell) -> Evidence:
     names = [n for n in folder.names() if n.endswith(".parquet") and not n.startswith("scores-")]
     tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in names}
     stored = folder.read_json("findings.json")
-    setting = cell.setting | {
-        "attack": cell.analysis_description["attack"],
-        "audit": cell.analysis_description["audit"],
-        **(
-            {"adversary": cell.analysis_description["adversary"]}
-            if cell.plan.learner == "prompts" and cell.plan.attacks
-            else {}
-        ),
+    setting = setting_of(cell) | {
         "keys": {"training": cell.training_key, "analysis": cell.analysis_key},
         "manifests": manifests(cell),
         "versions": cell.training_description["versions"],
@@ -43,6 +37,12 @@ def read_evidence(cell: Cell) -> Evidence:
     return Evidence(
         cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, _notes(cell.plan)
     )
+
+
+def setting_of(cell: Cell) -> dict[str, Any]:
+    """Everything that a cell's findings depend on but code and versions."""
+    said = cell.analysis_description
+    return cell.setting | {name: said[name] for name in ("attack", "audit", "adversary") if name in said}
 
 
 def manifests(cell: Cell) -> dict[str, str]:

@@ -1,0 +1,44 @@
+"""Take the pictures of README and docs again.
+
+`python -m docs.pictures` after a change of a report's words or looks; with `--record OUT` after a change of numbers: then the commands run first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from docs.pictures.photographs import browser
+from docs.pictures.picture import PICTURES
+from fedaudit import exits
+from fedaudit.options import Parser
+from fedaudit.progress import Progress
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code (`fedaudit.exits`) of the command with these words."""
+    return exits.ended(lambda: _main(argv), debug=False)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    parser = Parser(prog="python -m docs.pictures", description=__doc__, allow_abbrev=False)
+    names = [picture.name for picture in PICTURES]
+    parser.add_argument("--only", choices=names, help="one picture (default: all)")
+    text = "run the commands first, as far as their results are not in this folder, and keep what their reports are made of"
+    parser.add_argument("--record", type=Path, metavar="OUT", help=text)
+    options = parser.parse_args(argv)
+    browser()  # looked for before minutes of training
+    for picture in PICTURES:
+        if options.only in (None, picture.name):
+            if options.record:
+                picture.record(options.record, Progress())
+            picture.take()
+            print(picture.file)
+            for sentence in picture.stale():
+                print(f"stale: {sentence}", file=sys.stderr)
+    return exits.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""What a picture's page is made of, kept in the repository: what a training and its attack left before anything was judged.
+
+Of LoRA these are scores, who was a member and the controls' scores, of prompts accuracies and the ledger of the noise. Whenever a page is built the
+audits, their verdicts and the page itself are made again, by the code as it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from audits.comparisons import Attacked, ScoredModel
+from audits.epsilon import privacy_table
+from audits.membership import LOSS, headline_signals
+from fedaudit import analysis_lora, analysis_prompts
+from fedaudit.bench import Workshop
+from fedaudit.page import read_evidence, setting_of
+from fedaudit.plan import Cell, Plan
+from fedaudit.privacy.ledger import Ledger
+from fedaudit.progress import Progress
+from fedaudit.store import Folder, claim
+from fedaudit.training import method_of, transcript_of
+from reports.report import Evidence
+
+NOBODY = -1  # the client of what is no single client's
+BLIND = "blind/"  # what the columns of the blind classifier's scores begin with
+
+
+def keep(plan: Plan, folder: Folder, progress: Progress) -> None:
+    """Write into `folder` what the page of a finished plan is made of: of each cell its setting and first round as JSON, and tables."""
+    with Workshop(plan, progress) as workshop:
+        for i, cell in enumerate(plan.cells):
+            about, tables = _lora(cell, workshop, progress) if plan.learner == "lora" else _prompts(cell)
+            shared = {
+                "setting": read_evidence(cell).setting,
+                "first_round": transcript_of(cell).round(0)["utility"],
+            }
+            folder.write_json(f"{i}.json", shared | about)
+            for name, table in tables.items():
+                folder.write_table(f"{i}-{name}.parquet", table)
+
+
+def evidence(plan: Plan, folder: Folder) -> list[Evidence]:
+    """What `keep` wrote, as reports take it: judged anew, under the settings that the training really had."""
+    return [_judged(cell, folder, str(i)) for i, cell in enumerate(plan.cells)]
+
+
+def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
+    about = folder.read_json(f"{name}.json")
+    found: Sequence[Any]
+    if cell.plan.learner == "lora":
+        tables: dict[str, pd.DataFrame] = {}
+        scores, records = (folder.read_table(f"{name}-{kind}.parquet") for kind in ("scores", "records"))
+        found = analysis_lora.findings(cell, _attacked(scores, records, about["cohorts"]))
+    else:
+        tables = {kind: folder.read_table(f"{name}-{kind}.parquet") for kind in ("accuracy", "noise")}
+        assert cell.variant is not None
+        ledger = Ledger.from_json(about["ledger"])
+        tables["privacy"] = privacy_table(ledger, method_of(cell), cell.variant.privacy)
+        found = analysis_prompts.findings(cell, tables)
+    plan = cell.plan
+    return Evidence(
+        cell.method, cell.seed, plan.attack, plan.task, [asdict(f) for f in found], tables, about["setting"], notes=[]
+    )
+
+
+def moved(plan: Plan, folder: Folder) -> list[str]:
+    """The settings that differ between what the evidence comes from and what the same command has now, in words."""
+    found = []
+    for i, cell in enumerate(plan.cells):
+        before, now = folder.read_json(f"{i}.json")["setting"], setting_of(cell)
+        found += [
+            f"{cell.method}: {name} {before.get(name)}, now {now[name]}"
+            for name in now
+            if before.get(name) != now[name]
+        ]
+    return found
+
+
+def _prompts(cell: Cell) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    analysis = claim(cell.analysis_folder)
+    tables = {name: analysis.read_table(f"{name}.parquet") for name in ("accuracy", "noise")}
+    return {"ledger": analysis.read_json("ledger.json")}, tables
+
+
+def _lora(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    transcript = transcript_of(cell)
+    run = analysis_lora.attacked(cell, transcript, claim(cell.analysis_folder), workshop, progress)
+    cohorts = [transcript.cohort(r) for r in range(cell.plan.rounds)]
+    signals = list(dict.fromkeys((*headline_signals(analysis_lora.attack_of(cell).signal), LOSS)))
+    return {"cohorts": cohorts}, {"scores": _scores(run, signals), "records": _records(run)}
+
+
+def _scores(run: Attacked, signals: Sequence[str]) -> pd.DataFrame:
+    """A row per record and model that a verdict is about, the public base first; models of single rounds are for figures only."""
+    base = ScoredModel("", "base", None, 0, run.base)
+    models = [base, *(model for model in run.models if model.way != "round")]
+    return pd.concat([_rows(model, signals) for model in models], ignore_index=True)
+
+
+def _rows(model: ScoredModel, signals: Sequence[str]) -> pd.DataFrame:
+    client = NOBODY if model.client is None else model.client
+    places = {"threat_model": model.threat_model, "way": model.way, "client": client, "round": model.round}
+    return model.scores[signals].rename_axis("record").reset_index().assign(**places)
+
+
+def _records(run: Attacked) -> pd.DataFrame:
+    """A row per record: whose, of which kind, whether it was trained on, and what a classifier that sees no model says of it."""
+    rows = [(record, k, "candidate") for k, records in run.records.items() for record in records]
+    rows += [(record, k, "reference") for k, records in run.reference.items() for record in records]
+    rows += [(record, NOBODY, "novel") for record in run.novel]
+    found = pd.DataFrame(rows, columns=["record", "client", "kind"])
+    found["member"] = [bool(run.truth.get(record, False)) for record in found.record]
+    return found.assign(**{BLIND + name: found.record.map(dict(scores)) for name, scores in run.blind.items()})
+
+
+def _attacked(scores: pd.DataFrame, records: pd.DataFrame, cohorts: Sequence[Sequence[int]]) -> Attacked:
+    """What `_scores` and `_records` were made of."""
+    signals = [name for name in scores if "/" in name]
+    models = [
+        ScoredModel(
+            threat_model, way, None if client == NOBODY else client, r, part.set_index("record", drop=False)[signals]
+        )
+        for (threat_model, way, client, r), part in scores.groupby(
+            ["threat_model", "way", "client", "round"], sort=False
+        )
+    ]
+    blind = {
+        name.removeprefix(BLIND): records.set_index("record")[name].dropna().to_dict()
+        for name in records
+        if name.startswith(BLIND)
+    }
+    candidates = records[records.kind == "candidate"]
+    return Attacked(
+        models[1:], models[0].scores, blind, _of_clients(candidates), _of_clients(records[records.kind == "reference"]),
+        records.record[records.kind == "novel"].tolist(), dict(zip(candidates.record, candidates.member, strict=True)), cohorts,
+    )  # fmt: skip
+
+
+def _of_clients(records: pd.DataFrame) -> Mapping[int, list[str]]:
+    return {int(k): part.record.tolist() for k, part in records.groupby("client", sort=False)}

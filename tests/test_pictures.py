@@ -1,0 +1,260 @@
+"""The pictures of README and docs say what the code says now."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from audits import membership
+from docs.pictures import __main__ as command
+from docs.pictures import evidence
+from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
+from docs.pictures.picture import HERE, PICTURES, WIDTH, Picture
+from fedaudit.bench import Workshop
+from fedaudit.errors import InputError
+from fedaudit.progress import Progress
+from fedaudit.store import Damaged
+from fedaudit.training import train_all, transcript_of
+
+ROOT = HERE.parent.parent
+NAMES = [picture.name for picture in PICTURES]
+QUIET = Progress(quiet=True)
+SMALL = {
+    "report": "--rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 4 --local-steps 2",
+    "report-prompts": "--rounds 3 --clients 4 --train 12 --test 2",
+}
+PAGE = b"<title>no</title><style>no {}</style><h1>One  &amp;\ntwo</h1><p>three <b>four</b> </p><script>no</script><p>five</p>"
+
+
+@pytest.fixture(params=PICTURES, ids=NAMES)
+def picture(request: pytest.FixtureRequest) -> Picture:
+    return request.param
+
+
+@pytest.fixture
+def copy(picture: Picture, tmp_path: Path) -> Picture:
+    """A picture with all that belongs to it in a folder where it may be changed."""
+    shutil.copytree(HERE, tmp_path / "copy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    return dataclasses.replace(picture, home=tmp_path / "copy")
+
+
+def test_a_picture_shows_what_its_command_says_now(picture: Picture) -> None:
+    assert picture.stale() == []
+
+
+def test_pages_show_these_pictures_and_no_others() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    shown = [
+        page.parent / name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8"))
+    ]
+    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in PICTURES)
+    assert not list(ROOT.glob("docs/*.png"))
+
+
+def test_evidence_and_pictures_are_small(picture: Picture) -> None:
+    assert sum(path.stat().st_size for path in (picture.file, *picture.kept.path.iterdir())) < 800_000
+
+
+# what makes a picture stale
+
+
+def test_another_word_than_the_page_says_is_found(copy: Picture) -> None:
+    words = copy.words
+    at = next(i for i, line in enumerate(words) if re.search(r"\d\.\d", line))
+    changed = re.sub(r"(\d\.)\d", r"\g<1>x", words[at], count=1)
+    copy.words_file.write_text("\n".join([*words[:at], changed, *words[at + 1 :]]) + "\n", "utf-8")
+    found = " ".join(copy.stale())
+    assert f"-{changed}; +{words[at]}" in found
+    assert "run python -m docs.pictures" in found
+
+
+@pytest.mark.parametrize("picture", PICTURES[:1], ids=NAMES[:1], indirect=True)
+def test_another_verdict_rule_is_found(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is scores: the rule of today judges them."""
+    verdict_of, other = membership.verdict_of, {"leak": "confounded", "confounded": "leak"}
+
+    def turned(*args: object, **more: object) -> str:
+        verdict = verdict_of(*args, **more)
+        return other.get(verdict, verdict)
+
+    monkeypatch.setattr(membership, "verdict_of", turned)
+    (found,) = picture.stale()
+    assert "+confounded" in found or "+leak" in found
+
+
+@pytest.mark.parametrize("picture", PICTURES[1:], ids=NAMES[1:], indirect=True)
+def test_another_accountant_is_found(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is the ledger: the accountant of today proves."""
+    table = evidence.privacy_table
+    monkeypatch.setattr(evidence, "privacy_table", lambda *args: table(*args).assign(every_step=0.0987))
+    (found,) = picture.stale()
+    assert "+0.0987" in found
+
+
+def test_other_evidence_is_found(copy: Picture) -> None:
+    name, column = (
+        ("0-scores.parquet", "loss-base/caption")
+        if "0-scores.parquet" in copy.kept
+        else ("0-accuracy.parquet", "accuracy")
+    )
+    table = copy.kept.read_table(name)
+    copy.kept.write_table(name, table.assign(**{column: table[column].to_numpy()[::-1]}))
+    assert any("its page now says" in sentence for sentence in copy.stale())
+    (copy.kept.path / name).write_bytes(b"by hand")
+    with pytest.raises(Damaged, match=re.escape(name)):
+        copy.stale()
+
+
+def test_another_default_is_found(copy: Picture) -> None:
+    """The evidence was made under settings that the command has no longer."""
+    about = copy.kept.read_json("0.json")
+    about["setting"]["training"] |= {"batch": 3}
+    copy.kept.write_json("0.json", about)
+    (found,) = copy.stale()
+    assert re.match(
+        rf"{copy.name}: .*: training .*'batch': 3.*, now .*; run python -m docs.pictures --record OUT$", found
+    )
+    other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
+    assert any("'rounds': 7" in sentence for sentence in evidence.moved(other.plan(), other.kept))
+
+
+def test_evidence_that_the_code_can_no_longer_read_is_found(copy: Picture) -> None:
+    """As where an audit needs another table, or the command has one more method."""
+    name = next(name for name in copy.kept.names() if name.endswith(".parquet"))
+    table = copy.kept.read_table(name)
+    copy.kept.write_table(name, table.rename(columns={table.columns[0]: "other"}))
+    (found,) = copy.stale()
+    assert re.search(r"no report can be made of it any more .*; run python -m docs.pictures --record OUT", found)
+    with pytest.raises(InputError, match="no report can be made"):
+        copy.take()
+    copy.kept.remove("0.json")
+    assert "--record" in copy.stale()[0]
+
+
+@pytest.mark.parametrize("harm", ["other words", "other size"])
+def test_a_file_that_is_not_the_picture_of_the_words_is_found(copy: Picture, harm: str) -> None:
+    png = Image.open(copy.file)
+    if harm == "other words":
+        png.save(copy.file)  # Pillow leaves out what the picture says of itself
+    else:
+        shutil.copy(next(p for p in PICTURES if p.name != copy.name).file, copy.file)
+    (found,) = copy.stale()
+    assert "is not the picture of" in found
+
+
+@pytest.mark.slow
+def test_the_first_round_of_the_command_has_the_numbers_of_the_picture(picture: Picture, tmp_path: Path) -> None:
+    """Code that trains otherwise than it did is found, without the minutes of a whole training."""
+    plan = picture.plan("--rounds", "1", "--threads", "1", "--out", str(tmp_path))
+    with Workshop(plan, QUIET) as workshop:
+        train_all(plan.cells[:1], workshop, QUIET)  # noise, of the second one of prompts, depends on the rounds
+    now = _flat(transcript_of(plan.cells[0]).round(0)["utility"])
+    before = _flat(picture.kept.read_json("0.json")["first_round"])
+    measured, close = ("overall", 0.5) if plan.learner == "prompts" else ("loss", 2e-3)
+    names = [name for name in before.keys() & now.keys() if name.endswith(measured)]
+    assert names
+    expected = pytest.approx({name: before[name] for name in names}, abs=close)
+    assert {name: now[name] for name in names} == expected, (
+        f"run python -m docs.pictures --record OUT --only {picture.name}"
+    )
+
+
+def _flat(utility: dict[str, dict[str, float]]) -> dict[str, float]:
+    return {f"{model} {metric}": value for model, found in utility.items() for metric, value in found.items()}
+
+
+# how it is made
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_judged_as_the_run_was(picture: Picture, tmp_path: Path) -> None:
+    """From record to page: the same findings and the same first words as in the run's own report."""
+    small = dataclasses.replace(
+        picture, command=(*picture.command, *SMALL[picture.name].split(), "--threads", "1"), home=tmp_path
+    )
+    small.record(tmp_path / "runs", QUIET)
+    report = small.plan("--out", str(tmp_path / "runs")).report_folder
+    found = [f for e in evidence.evidence(small.plan(), small.kept) for f in e.findings]
+    assert json.loads(json.dumps(found)) == json.loads((report / "findings.json").read_bytes())
+    first = lines((report / "index.html").read_bytes())
+    assert (words := lines(small.page()))[:100] == first[:100]
+    assert evidence.moved(small.plan(), small.kept) == []
+    assert len(words) > 100
+
+
+def test_lines_are_what_a_reader_sees() -> None:
+    assert lines(PAGE) == ["One & two", "three", "four", "five"]
+
+
+def test_without_a_browser_one_sentence_and_nothing_is_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = {picture.file: picture.file.stat().st_mtime_ns for picture in PICTURES}
+    assert command.main(["--record", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert all(name in said for name in ("PATH", *BROWSERS))
+    assert not list(tmp_path.iterdir())
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+@pytest.mark.parametrize("does", ["echo no page", "exit 3"])
+def test_a_browser_that_takes_no_picture_is_said(does: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _browser(tmp_path, monkeypatch, does)
+    with pytest.raises(InputError, match=r"chromium: took no picture, its exit code is [03]$"):
+        photograph(PAGE, 10, 10)
+
+
+def test_the_picture_is_cut_and_knows_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _browser(tmp_path, monkeypatch, _photographer(tmp_path, 40, 400))
+    png, words = photograph(PAGE, 40, 300)
+    opened = Image.open(io.BytesIO(png))
+    assert opened.size == (40, 300)
+    assert words == ["One & two", "three", "four"]
+    assert opened.info["words"] == digest(words)
+
+
+@pytest.mark.parametrize("picture", PICTURES[1:], ids=NAMES[1:], indirect=True)
+def test_the_command_mends_words_and_says_what_only_a_record_mends(
+    copy: Picture, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    copy.words_file.write_text("old words\n")
+    _browser(tmp_path, monkeypatch, _photographer(tmp_path, WIDTH, copy.height + 200))
+    monkeypatch.setattr(command, "PICTURES", (copy,))
+    assert command.main([]) == 0
+    assert copy.words == lines(copy.page())[:3]
+    assert capsys.readouterr() == (f"{copy.file}\n", "")
+    other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
+    monkeypatch.setattr(command, "PICTURES", (other,))
+    assert command.main(["--only", copy.name]) == 0
+    assert re.search(r"stale: .*'rounds': 7.*run python -m docs.pictures --record OUT\n", capsys.readouterr().err)
+
+
+def _photographer(folder: Path, width: int, height: int) -> str:
+    """What a chromium does that always sees three lines on a red page."""
+    Image.new("RGB", (width, height), "red").save(folder / "big.png")
+    copied = f'for w; do case "$w" in --screenshot=*) cp {folder}/big.png "${{w#*=}}";; esac; done'
+    return f'{copied}; echo "<title>lines: 3</title>"'
+
+
+def _browser(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    """A chromium that does something else, in front of every other one."""
+    (folder / "chromium").write_text(f"#!/bin/sh\n{does}\n")
+    (folder / "chromium").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium")
+def test_a_real_browser_sees_the_words_at_the_top_only() -> None:
+    assert browser()
+    page = b"<body><p>first <b>bold</b></p><p hidden>hidden</p><p style='margin-top:900px'>below</p>"
+    _, words = photograph(page, WIDTH, 300)
+    assert words == ["first", "bold"]
