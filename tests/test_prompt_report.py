@@ -301,9 +301,9 @@ def test_noise_stands_as_it_ran(few: dict[str, bytes]) -> None:
     rows = Reader(few["index.html"]).rows
     std = 1.25 * math.sqrt(6 * math.log(1e5)) / 0.1
     noise = std * math.sqrt(1536)
-    numbers = ["1.25", short(std), "1536", "epochs", "8", "6", short(noise), "1.5", short(noise / 1.5)]
+    numbers = ["1.25", short(std), "1536", "epochs", "8", "6", short(noise), "1.5", short(noise / 1.5), "77.5"]
     assert ["u", "client", "each record to 10", *numbers] in rows
-    first = ["PromptFL, ε 0.1", "p_G", "client", "each record to 10", *numbers[:-2], "0.5", short(noise / 0.5)]
+    first = ["PromptFL, ε 0.1", "p_G", "client", "each record to 10", *numbers[:-3], "0.5", short(noise / 0.5), "87.5"]
     assert first in rows
 
 
