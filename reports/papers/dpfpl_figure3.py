@@ -114,24 +114,6 @@ def falls(line: Sequence[Variant]) -> list[Fall]:
     return found
 
 
-def reading(self) -> str:
-    return {1: "above 0", 0: "not told from 0", -1: "below 0"}[_side(self.fall, 0.0)]
-
-
-def falls(line: Sequence[Variant]) -> list[Fall]:
-    """Of every attack how much lower its AUROC is at the least epsilon than without noise; those that both trainings were attacked by."""
-    clear = next((v for v in line if not v.private), None)
-    noised = min((v for v in line if v.private), key=lambda v: v.epsilon, default=None)
-    found = []
-    for signal in signals(line) if clear and noised else []:
-        assert clear is not None and noised is not None
-        both = [with_leakage(v, signal).scores.get("auroc") for v in (clear, noised)]
-        difference = fall(clear, noised, signal)
-        if difference and all(both):
-            found.append(Fall(signal_name(signal), noised.noise, both[0], both[1], difference))
-    return found
-
-
 def reading(line: Sequence[Variant]) -> str:
     """What the curve of one task says, in words: where the attack beats guessing, and what epsilon 0.1 costs."""
     rated = [v for v in line if "success" in v.scores]
