@@ -92,7 +92,7 @@ class Fall:
     @property
     def text(self) -> str:
         ends = "" if self.fall.low is None else f" [{self.fall.low:.3f}, {self.fall.high:.3f}]"
-        return f"{self.fall.value:.3f}{ends} ({self.attack})".replace("-", "−")
+        return f"{self.fall.value:.3f}{ends}".replace("-", "−") + f" ({self.attack})"
 
     @property
     def reading(self) -> str:
@@ -101,8 +101,7 @@ class Fall:
 
 def falls(line: Sequence[Variant]) -> list[Fall]:
     """Of every attack how much lower its AUROC is at the least epsilon than without noise; those that both trainings were attacked by."""
-    clear = next((v for v in line if not v.private), None)
-    noised = min((v for v in line if v.private), key=lambda v: v.epsilon, default=None)
+    clear, noised = _ends(line)
     if clear is None or noised is None:
         return []
     found = []
@@ -114,8 +113,14 @@ def falls(line: Sequence[Variant]) -> list[Fall]:
     return found
 
 
+def _ends(line: Sequence[Variant]) -> tuple[Variant | None, Variant | None]:
+    """Without noise, and at the least epsilon."""
+    clear = next((v for v in line if not v.private), None)
+    return clear, min((v for v in line if v.private), key=lambda v: v.epsilon, default=None)
+
+
 def reading(line: Sequence[Variant]) -> str:
-    """What the curve of one task says, in words: where the attack beats guessing, and what epsilon 0.1 costs."""
+    """What the curve of one task says, in words: where the attack beats guessing, and what noise takes from leakage and accuracy."""
     rated = [v for v in line if "success" in v.scores]
     above = [v for v in rated if _against_guessing(v.scores["success"]) == "above guessing"]
     clear, noised = [v for v in above if not v.private], [v for v in above if v.private]
@@ -146,12 +151,12 @@ def _fallen(line: Sequence[Variant]) -> Iterator[str]:
 
 
 def _cost(line: Sequence[Variant]) -> Iterator[str]:
-    """What epsilon 0.1 takes from the accuracies."""
-    clear, noised = (next((v for v in line if v.noise == noise), None) for noise in ("no noise", "ε 0.1"))
+    """What the least epsilon takes from the accuracies."""
+    clear, noised = _ends(line)
     if clear and noised:
         both = [split for split in ("local", "neighbour") if split in clear.scores and split in noised.scores]
         lost = [f"{signed(noised.scores[s].value - clear.scores[s].value)} points on {s} classes" for s in both]
-        yield from [f"ε 0.1 changes accuracy by {listed(lost)}."] if lost else []
+        yield from [f"{noised.noise} changes accuracy by {listed(lost)}."] if lost else []
 
 
 def _scale(cells: Sequence[Evidence]) -> str:
