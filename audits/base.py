@@ -65,6 +65,9 @@ class Accuracy:
     rounds: int  # last rounds that are averaged
     epsilon: float | str  # that set the noise; "inf" for none
     noise_ratio: float | str | None  # largest noise over signal of any release; None without noise
+    clipped: (
+        float | None
+    )  # share of the gradients of records longer than C, the largest of any release; None without clipping
     interval: str  # how the interval was made
 
 

@@ -22,7 +22,7 @@ from trainers.base import Transcript
 
 VIEWS = ("prompt-user", "released-model", "server", "owner")
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
-NOISE = "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio".split()
+NOISE = "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped".split()
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,16 @@ def privacy_table(ledger: Ledger, method: Any, privacy: Any) -> pd.DataFrame:
 
 
 def noise_table(ledger: Ledger, transcript: Transcript) -> pd.DataFrame:
-    """Every mechanism that ran, how often, and its noise over the mean length of the gradient that it covers."""
-    found = [transcript.round(r).get("noise", {}).get("signals", {}) for r in range(transcript.schedule.rounds)]
+    """Every mechanism that ran, how often, its noise over the mean length of the gradient that it covers, and the share of gradients that were
+    longer than C (NaN where there were none)."""
+    noised = [found["noise"] for r in range(transcript.schedule.rounds) if "noise" in (found := transcript.round(r))]
     rows = []
     for k, step in enumerate(ledger.steps):
         for m in step:
-            signal = float(np.mean([signals[m.release] for signals in found if m.release in signals]))
+            signal = float(np.mean([one["signals"][m.release] for one in noised if m.release in one["signals"]]))
+            cut, counted = np.sum([one["clipped"][m.release] for one in noised], axis=0)
             rows.append((m.release, m.party, m.std, m.dimension, m.sensitivity, m.clip, m.clip_norm, m.sampler, m.batch,
                          max(e.steps[k] for e in ledger.exposures), m.std * math.sqrt(m.dimension), signal,
-                         noise_to_signal(std=m.std, dimension=m.dimension, signal=signal)))  # fmt: skip
+                         noise_to_signal(std=m.std, dimension=m.dimension, signal=signal),
+                         cut / counted if counted else math.nan))  # fmt: skip
     return pd.DataFrame(rows, columns=NOISE)

@@ -56,10 +56,16 @@ def utility(
                 rounds=len([r for r in rounds if r >= 0]),
                 epsilon=strict(epsilon),
                 noise_ratio=strict(float(noise.ratio.max())) if len(noise) else None,
+                clipped=_largest(noise.clipped),
                 interval="Student's t over clients",
             )
         )
     return found
+
+
+def _largest(shares: pd.Series) -> float | None:
+    """None where nothing was clipped, or no gradient was there to be."""
+    return float(shares.max()) if shares.notna().any() else None
 
 
 def mean_interval(values: Any, confidence: float) -> tuple[float | None, float | None]:

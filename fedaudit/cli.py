@@ -52,7 +52,9 @@ examples:
   audit.py --method fedotp --attack all --targets 4  every attack on prompts, under every threat model
   audit.py --method dpfpl --attack lira,shadow --canaries 100
   audit.py --method promptfl,fedotp,fedpgp,dpfpl --epsilon none,0.4,0.1 --seeds 3
-  audit.py --paper dpfpl:figure3                     a paper's figure: three tasks, six budgets, 50 shadow models per client
+  audit.py --preset private-demo                     noise from none to so much that the prompt is of no use
+  audit.py --preset memorising                       prompts that leak: few pictures, many rounds
+  audit.py --paper dpfpl:figure3                     a paper's figure: attack success and accuracy against epsilon
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)

@@ -32,9 +32,7 @@ FIGURES = {
         "dpfpl_figure3",
         "dpfpl-figure3",
         {
-            "symbols in neon": ("--task=glyphs", "--domain=neon"),
-            "symbols in dots": ("--task=glyphs", "--domain=dots"),
-            "handwritten digits": ("--task=digits",),
+            "symbols in relief": ("--task=glyphs", "--domain=relief"),
         },
     )
 }

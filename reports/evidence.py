@@ -23,7 +23,7 @@ TABLES = {
     "cells": "threat_model way population nonmembers signal auroc low high p p_adjusted",
     "accuracy": "round client split accuracy",
     "privacy": "threat_model whose claimed provable every_step replace_one delta why",
-    "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio",
+    "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped",
     "records": "threat_model way client record label kind member rank percentile",  # and a column for every score
     "classes": "threat_model way client label signal success low high members nonmembers",  # label "mean": over a client's classes
     "agreement": "threat_model way signal_a signal_b spearman overlap chance",

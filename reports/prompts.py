@@ -171,6 +171,7 @@ def _rows(found: Sequence[Variant]) -> list[dict[str, Any]]:
             "kind": "private" if v.private else "noise-free" if v.trained else "nothing is trained",
             "scores": v.scores,
             "ratio": v.ratio,
+            "clipped": v.clipped,
             "new": i == 0 or found[i - 1].method != v.method,
         }
         for i, v in enumerate(found)

@@ -52,6 +52,7 @@ class Variant:
     options: Mapping[str, Any]
     scores: Mapping[str, Score]  # by split
     ratio: float | None  # largest noise over signal of any release and seed
+    clipped: float | None  # largest share of gradients longer than C of any release, mean over seeds
     claims: tuple[Claim, ...]
     evidence: tuple[Evidence, ...]  # by seed
 
@@ -137,7 +138,10 @@ def variants(evidence: Sequence[Evidence]) -> list[Variant]:
         seeds = tuple(sorted((e for e in measured if e.method == label), key=lambda e: e.seed))
         varying = _varying([e for e in measured if _method(e) == _method(seeds[0])])
         own = _parameters(seeds[0])
-        ratios = [float(f["noise_ratio"]) for e in seeds for f in e.findings if f.get("noise_ratio") is not None]
+        ratios, clipped = (
+            [float(f[name]) for e in seeds for f in e.findings if f.get(name) is not None]
+            for name in ("noise_ratio", "clipped")
+        )
         found.append(
             Variant(
                 label=label,
@@ -147,6 +151,7 @@ def variants(evidence: Sequence[Evidence]) -> list[Variant]:
                 options={name: own[name] for name in varying if name in own},
                 scores=_scores(seeds),
                 ratio=max(ratios, default=None),
+                clipped=mean(clipped) if clipped else None,
                 claims=_claims(seeds),
                 evidence=seeds,
             )

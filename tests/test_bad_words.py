@@ -372,7 +372,7 @@ GOOD = (
     "--method dpfpl --holdout 0",
     "--preset dpfpl-tables", "--preset dpfpl-tables --holdout 0.5 --attack loss",
     "--preset dpfpl-ablation --epsilon none", "--preset dpfpl-tables --method dpfpl --no-twin",
-    "--preset dpfpl-figure3 --attack loss", "--preset dpfpl-figure3 --clients 2",
+    "--preset dpfpl-figure3 --attack loss", "--preset dpfpl-figure3 --clients 2 --targets 2",
     "--method dpfpl --epsilon none", "--method dpfpl --epsilon inf,0.1", "--method dpfpl --epsilon none --no-twin",
     "--method dpfpl --epsilon none,0.1 --delta 1e-6 --clip batch", "--method zeroshot,local --epsilon 0.1,0.4",
     "--method dpfpl:epsilon=0.1 --delta 1e-6", "--method dpfpl --epsilon none --sampler poisson", "--method zeroshot",

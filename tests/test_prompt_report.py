@@ -138,8 +138,9 @@ def test_every_accuracy_stands_in_its_row_beside_its_noise(few: dict[str, bytes]
         scores = [f for f in e.findings if f["metric"].startswith("accuracy/")]
         expected = [f"{f['value']:.1f} [{f['low']:.1f}, {f['high']:.1f}] from 12.0" for f in scores]
         ratio = scores[0]["noise_ratio"]
-        assert [*expected, "none" if ratio is None else short(ratio)] in [row[2:6] for row in rows]
-    kinds = [row[-1] for row in rows if len(row) == 7 and row[-1] in ("noise-free", "private", "nothing is trained")]
+        noise = ["none", "none"] if ratio is None else [short(ratio), "87.5"]
+        assert [*expected, *noise] in [row[2:7] for row in rows]
+    kinds = [row[-1] for row in rows if len(row) == 8 and row[-1] in ("noise-free", "private", "nothing is trained")]
     assert kinds == ["nothing is trained", "noise-free", "private", "noise-free", "private"]
 
 
@@ -158,7 +159,7 @@ def test_seeds_are_averaged(seeds: dict[str, bytes]) -> None:
 def test_settings_are_shown_only_where_they_differ(few: dict[str, bytes], seeds: dict[str, bytes]) -> None:
     assert "rank 8" not in Reader(few["index.html"]).text
     settings = [
-        row[2] for row in Reader(seeds["index.html"]).rows if len(row) == 8 and row[-1] in ("noise-free", "private")
+        row[2] for row in Reader(seeds["index.html"]).rows if len(row) == 9 and row[-1] in ("noise-free", "private")
     ]
     assert len(settings) == 24
     assert settings[:2] == ["rank 1, with residual", "rank 1, without residual"]
@@ -300,9 +301,9 @@ def test_noise_stands_as_it_ran(few: dict[str, bytes]) -> None:
     rows = Reader(few["index.html"]).rows
     std = 1.25 * math.sqrt(6 * math.log(1e5)) / 0.1
     noise = std * math.sqrt(1536)
-    numbers = ["1.25", short(std), "1536", "epochs", "8", "6", short(noise), "1.5", short(noise / 1.5)]
+    numbers = ["1.25", short(std), "1536", "epochs", "8", "6", short(noise), "1.5", short(noise / 1.5), "77.5"]
     assert ["u", "client", "each record to 10", *numbers] in rows
-    first = ["PromptFL, ε 0.1", "p_G", "client", "each record to 10", *numbers[:-2], "0.5", short(noise / 0.5)]
+    first = ["PromptFL, ε 0.1", "p_G", "client", "each record to 10", *numbers[:-3], "0.5", short(noise / 0.5), "87.5"]
     assert first in rows
 
 

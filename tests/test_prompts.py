@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from audits.epsilon import noise_table
 from fedaudit.executor import Executor
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise
@@ -97,11 +98,11 @@ def test_padding_never_matters(privacy: Privacy) -> None:
     images[padded] = -images[padded] + 3
     labels[padded] = (labels[padded] + 1) % 5
     other.batch = dataclasses.replace(other.batch, images=images, labels=labels)
-    found, changed = (one.clip(one.gradient(own)) for one in (ours, other))
+    found, changed = (one.clip(one.gradient(own), "p_L") for one in (ours, other))
     assert torch.equal(found, changed)
     alone = cohort(method, world, only=slice(2, 3))
     assert alone.batch.weights.shape == (3, 1)
-    close(alone.clip(alone.gradient(own[2:]))[0], found[2], atol=1e-6)
+    close(alone.clip(alone.gradient(own[2:]), "p_L")[0], found[2], atol=1e-6)
 
 
 def test_states_of_clients_are_stacked_in_order() -> None:
@@ -135,7 +136,7 @@ def test_a_short_batch_is_divided_by_the_public_size() -> None:
     world, own = federation(), prompts(3)
     clipped = cohort(with_noise(made("local", {}), Privacy(epsilon=1, clip_norm=1e9), {"p_L": 0.0}), world)
     mean = cohort(made("local", {}), world).gradient(own)[0]
-    found = clipped.clip(clipped.gradient(own))
+    found = clipped.clip(clipped.gradient(own), "p_L")
     for k, share in enumerate([1, 1, 3 / 4]):
         close(found[k], share * mean[k], atol=1e-6)
 
@@ -146,11 +147,11 @@ def test_one_record_moves_the_clipped_mean_by_at_most_its_sensitivity() -> None:
     C, moved = 0.5, []
     method = with_noise(made("local", {}), Privacy(epsilon=1, clip_norm=C), {"p_L": 0.0})
     before = cohort(method, world)
-    base = before.clip(before.gradient(own))
+    base = before.clip(before.gradient(own), "p_L")
     for record in world.training[0]:
         changed = dataclasses.replace(world, labels=world.labels | {record: (world.labels[record] + 1) % 5})
         after = cohort(method, changed)
-        moved.append(float((after.clip(after.gradient(own)) - base)[0].norm()))
+        moved.append(float((after.clip(after.gradient(own), "p_L") - base)[0].norm()))
     assert max(moved) <= 2 * C / 4 * (1 + 1e-5)
     assert max(moved) > C / 4
     assert moved.count(0.0) == 10 - 4
@@ -378,6 +379,29 @@ def test_signals_are_the_lengths_of_what_the_noise_covers(tmp_path: Path) -> Non
     updates = learner.work(bare, [start] * 3, [start] * 3, world.clients(learner, seed=SCHEDULE.seed))
     norms = [float((start["p_G"] - update.upload["p_G"]).norm()) / SETTINGS.global_rate for update in updates]
     assert transcript.round(0)["noise"]["signals"] == {"p_G": pytest.approx(np.mean(norms), rel=1e-4)}
+
+
+@pytest.mark.parametrize("clip", ["record", "batch"])
+def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip: str) -> None:
+    """Of every release, over both crowds: records whose gradient alone is longer than C, or clients whose mean is; padding counts nowhere."""
+    schedule = dataclasses.replace(SCHEDULE, rounds=1)
+    world, learner = federation(), federation().learner()
+    clients = world.clients(learner, seed=SCHEDULE.seed)
+    start = made("fedotp", {}).start(learner.initial(generator(SCHEDULE.seed, "initial")))
+    prompt = start["p_G"] + start["p_L"]
+    slow = [
+        torch.stack([slow_gradient(world, prompt, client.records[i]) for i in epoch_batch(client, 4)])
+        for client in clients
+    ]
+    units = [*torch.cat(slow)] if clip == "record" else [one.mean(0) for one in slow]
+    lengths = sorted(float(unit.norm()) for unit in units)
+    C = (lengths[1] + lengths[2]) / 2
+    method = made("fedotp", {}, Privacy(epsilon=10, clip_norm=C, clip=clip), schedule)
+    transcript = run(tmp_path, method, world, schedule, crowd=2)
+    counts = [len(lengths) - 2, len(lengths)]
+    assert transcript.round(0)["noise"]["clipped"] == {"p_L": counts, "p_G": counts}
+    table = noise_table(ledger_of(transcript, method), transcript)
+    assert table.clipped.tolist() == [counts[0] / counts[1]] * 2
 
 
 # --- samplers -------------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ class Noised:
 
     mechanisms: list[Mechanism] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)  # release to L2 norm before the noise, mean over clients
+    clipped: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # release to gradients longer than C, and to all of them
     turns: list[Turn] = field(default_factory=list)
 
 
@@ -406,7 +409,8 @@ def _seen(aggregate: State, uploads: Sequence[Upload], held: Mapping[int, State]
 
 
 def _noise(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
-    """What was noised in a round, for its file: each mechanism once (all clients run the same), signals as means over clients."""
+    """What was noised in a round, for its file: each mechanism once (all clients run the same), signals as means over clients, clipped gradients
+    as [longer than C, all]."""
     mechanisms = dict.fromkeys(m for party in (*clients, server) for m in party.mechanisms)
     if not mechanisms:
         return {}
@@ -415,7 +419,10 @@ def _noise(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
     weights = [len(c.turns) for c in crowds]
     names = crowds[0].signals
     signals = {n: float(np.average([c.signals[n] for c in crowds], weights=weights)) for n in names} | server.signals
-    return {"noise": ran.to_json() | {"signals": signals}}
+    clipped = {
+        n: [sum(counts) for counts in zip(*(c.clipped[n] for c in crowds), strict=True)] for n in crowds[0].clipped
+    }
+    return {"noise": ran.to_json() | {"signals": signals, "clipped": clipped}}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class DPFPL(PromptMethod):
         p_G, p_L = server["p_G"], own["p_L"]  # line 4
         if self.params.rank == 0:
             G = client.gradient(p_G + p_L)
-            d_L = client.noise(client.clip(G), "p_L")
+            d_L = client.noise(client.clip(G, "p_L"), "p_L")
         else:
             Q = torch.stack(
                 [torch.randn(p_L.shape[-1], self.params.rank, generator=g) for g in client.generators("power")]
@@ -65,11 +65,11 @@ class DPFPL(PromptMethod):
             G = client.gradient(
                 p_G + (p_L if self.params.residual else u @ u.mT @ p_L)
             )  # lines 7 and 8; p_L = u u^T p_L + r
-            d_u = client.noise(client.clip(G @ v.mT), "u")  # lines 9 and 10
-            d_v = client.noise(client.clip(u.mT @ G), "v")
+            d_u = client.noise(client.clip(G @ v.mT, "u"), "u")  # lines 9 and 10
+            d_v = client.noise(client.clip(u.mT @ G, "v"), "v")
             d_L = full_gradient(u, v, d_u, d_v)  # line 11
         p_L = p_L - self.settings.local_rate * d_L  # line 12
-        return Update(upload={"gradient": client.clip(G)}, private={"p_L": p_L})  # line 13
+        return Update(upload={"gradient": client.clip(G, "p_G")}, private={"p_L": p_L})  # line 13
 
     def replay(self, server: State, own: State, upload: State, learner: object, generator: torch.Generator) -> State:
         """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken: exact at rank 0 only."""

@@ -50,8 +50,8 @@ class FedOTP(PromptMethod):
         p_G, p_L = server["p_G"], own["p_L"]
         G = client.gradient(self.prompt({"p_G": p_G, "p_L": p_L}))
         to_G, to_L = (G, G) if self.params.match == "sum" else G.unbind(-3)
-        p_L = p_L - self.settings.local_rate * client.noise(client.clip(to_L), "p_L")
-        return Update(upload={"gradient": client.clip(to_G)}, private={"p_L": p_L})
+        p_L = p_L - self.settings.local_rate * client.noise(client.clip(to_L, "p_L"), "p_L")
+        return Update(upload={"gradient": client.clip(to_G, "p_G")}, private={"p_L": p_L})
 
     def replay(self, server: State, own: State, upload: State, learner: object, generator: object) -> State:
         """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and p_L stays as it was."""

@@ -57,7 +57,7 @@ class FedPGP(PromptMethod):
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, u, v = server["p_G"], own["u"], own["v"]
         G = client.gradient(p_G + u @ v)
-        d_G, d_u, d_v = client.clip(G), client.clip(G @ v.mT), client.clip(u.mT @ G)
+        d_G, d_u, d_v = client.clip(G, "p_G"), client.clip(G @ v.mT, "u"), client.clip(u.mT @ G, "v")
         d_u, d_v = client.noise(d_u, "u"), client.noise(d_v, "v")
         if self.params.mu:
             to_G, to_i = self._contrast(server["hard"], p_G, p_G + u @ v, client.learner)

@@ -27,7 +27,7 @@ class Local(PromptMethod):
         return {"p_L": initial["p_L"]}
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
-        gradient = client.noise(client.clip(client.gradient(own["p_L"])), "p_L")
+        gradient = client.noise(client.clip(client.gradient(own["p_L"]), "p_L"), "p_L")
         return Update(upload={}, private={"p_L": own["p_L"] - self.settings.local_rate * gradient})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:

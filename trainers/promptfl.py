@@ -28,7 +28,7 @@ class PromptFL(PromptMethod):
         return {"p_G": initial["p_G"]}
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
-        gradient = client.noise(client.clip(client.gradient(server["p_G"])), "p_G")
+        gradient = client.noise(client.clip(client.gradient(server["p_G"]), "p_G"), "p_G")
         return Update(upload={"p_G": server["p_G"] - self.settings.global_rate * gradient}, private={})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:

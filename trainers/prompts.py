@@ -124,9 +124,9 @@ class Cohort:
         logits = self.learner.scale * self._scores(text, images[:, None])[:, 0]
         return F.cross_entropy(logits, labels, reduction="sum")
 
-    def clip(self, gradients: Tensor) -> Tensor:
-        """The mean [N, ...] of clipped gradients [R, N, ...]."""
-        return self._protection.clip(gradients, self.batch.weights)
+    def clip(self, gradients: Tensor, release: str) -> Tensor:
+        """The mean [N, ...] of clipped gradients [R, N, ...] of what is released."""
+        return self._protection.clip(gradients, self.batch.weights, release, self)
 
     def noise(self, mean: Tensor, release: str) -> Tensor:
         """`mean` with each client's own noise (LDP)."""

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedaudit.privacy.clipping import add_noise, clipped_mean
+from fedaudit.privacy.clipping import add_noise, clipped_mean, longer
 from fedaudit.privacy.ledger import Mechanism, sensitivity
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Noised
@@ -48,11 +48,16 @@ class Protection:
         """Whether gradients of single records are needed."""
         return self.private and self.privacy.clip == "record"
 
-    def clip(self, gradients: Tensor, weights: Tensor) -> Tensor:
-        """The mean [N, ...] of clipped gradients [R, N, ...]; without privacy, and where the mean is clipped, R = 1 is the batch's mean."""
+    def clip(self, gradients: Tensor, weights: Tensor, release: str, party: Party) -> Tensor:
+        """The mean [N, ...] of clipped gradients [R, N, ...]; without privacy, and where the mean is clipped, R = 1 is the batch's mean.
+
+        The party's record says how many of them were longer than C.
+        """
         if not self.private:
             return gradients[0]
         how, norm = self.privacy.clip, self.privacy.clip_norm
+        counted = weights if self.per_record else weights.amax(0, keepdim=True)  # an empty batch has no mean
+        party.noised.clipped[release] = longer(gradients, counted, norm=norm)
         return clipped_mean(gradients, weights if self.per_record else None, how=how, norm=norm, batch=self.batch)
 
     def noise(self, mean: Tensor, release: str, party: Party, *, averaged: int = 1) -> Tensor:

@@ -27,6 +27,12 @@ def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, 
     return total / batch if how == "record" else total
 
 
+def longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
+    """How many of the gradients [R, N, ...] whose weight in `weights` [R, N] is 1 have an L2 norm above `norm`, and how many these are."""
+    counted = weights > 0
+    return int((_norms(gradients)[counted] > norm).sum()), int(counted.sum())
+
+
 def add_noise(mean: Tensor, std: float, generators: Sequence[torch.Generator]) -> Tensor:
     """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; that of row i is drawn from generators[i], whoever else takes part."""
     if not 0 <= std < math.inf:

@@ -1,5 +1,5 @@
 """DP-FPL's Figure 3 (Tran et al., ICLR 2025, section A.3): accuracy on local and on neighbour classes, and success of the shadow-model attack,
-against epsilon, for several tasks; the attack's AUROC beside them.
+against epsilon, for several tasks; the attack's AUROC beside them, and by how much noise lowers that of every attack which ran.
 
 The paper prints no numbers for this figure, only what section A.3 says of it; that stands beside ours.
 """
@@ -7,15 +7,16 @@ The paper prints no numbers for this figure, only what section A.3 says of it; t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reports.against import against_epsilon
 from reports.beside import trained_share
 from reports.drawing import printed, styled
 from reports.evidence import Evidence, check
+from reports.figures import signal_name
 from reports.pages import Write, csv, render
-from reports.success import with_leakage
+from reports.success import fall, signals, with_leakage
 from reports.variants import Score, Variant, as_printed, variants
 from reports.words import listed, signed
 
@@ -42,7 +43,10 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     write("figure3.svg", drawing.svg)
     write("figure3.pdf", drawing.pdf)
     write("figure3.csv", csv(drawing.data.rename(columns={"method": "task"})))
-    rows = [{"task": task, "lines": [_row(v) for v in line], "reading": reading(line)} for task, line in lines.items()]
+    rows = [
+        {"task": task, "lines": [_row(v) for v in line], "reading": reading(line), "falls": falls(line)}
+        for task, line in lines.items()
+    ]
     cells = [e for own in evidence.values() for e in own]
     parts = {"drawing": drawing, "rows": rows, "scale": _scale(cells), "seeds": any(len(v.evidence) > 1 for v in shown)}
     write("index.html", render("papers/dpfpl_figure3.html", parts))
@@ -63,18 +67,60 @@ def _row(v: Variant) -> dict[str, Any]:
 
 
 def _against_guessing(score: Score) -> str:
-    """On which side of 50 %, by more than the interval of one seed and the spread over seeds."""
+    return {1: "above guessing", 0: "guessing", -1: "below guessing"}[_side(score, GUESSING)]
+
+
+def _side(score: Score, middle: float) -> int:
+    """On which side of a number (1 above, -1 below), by more than the interval of one seed and the spread over seeds; else 0."""
     first = next(iter(score.seeds.values()))
     down, up = (
         score.sd or 0.0 if end is None else max(abs(first - end), score.sd or 0.0) for end in (score.low, score.high)
     )
-    if score.value - down > GUESSING:
-        return "above guessing"
-    return "below guessing" if score.value + up < GUESSING else "guessing"
+    return (score.value - down > middle) - (score.value + up < middle)
+
+
+@dataclass(frozen=True)
+class Fall:
+    """An attack's AUROC without noise, at the least epsilon, and the difference."""
+
+    attack: str
+    noise: str
+    clear: Score
+    noised: Score
+    fall: Score
+
+    @property
+    def text(self) -> str:
+        ends = "" if self.fall.low is None else f" [{self.fall.low:.3f}, {self.fall.high:.3f}]"
+        return f"{self.fall.value:.3f}{ends}".replace("-", "−") + f" ({self.attack})"
+
+    @property
+    def reading(self) -> str:
+        return {1: "above 0", 0: "not told from 0", -1: "below 0"}[_side(self.fall, 0.0)]
+
+
+def falls(line: Sequence[Variant]) -> list[Fall]:
+    """Of every attack how much lower its AUROC is at the least epsilon than without noise; those that both trainings were attacked by."""
+    clear, noised = _ends(line)
+    if clear is None or noised is None:
+        return []
+    found = []
+    for signal in signals(line):
+        before, after = (with_leakage(v, signal).scores.get("auroc") for v in (clear, noised))
+        difference = fall(clear, noised, signal)
+        if before and after and difference:
+            found.append(Fall(signal_name(signal), noised.noise, before, after, difference))
+    return found
+
+
+def _ends(line: Sequence[Variant]) -> tuple[Variant | None, Variant | None]:
+    """Without noise, and at the least epsilon."""
+    clear = next((v for v in line if not v.private), None)
+    return clear, min((v for v in line if v.private), key=lambda v: v.epsilon, default=None)
 
 
 def reading(line: Sequence[Variant]) -> str:
-    """What the curve of one task says, in words: where the attack beats guessing, and what epsilon 0.1 costs."""
+    """What the curve of one task says, in words: where the attack beats guessing, and what noise takes from leakage and accuracy."""
     rated = [v for v in line if "success" in v.scores]
     above = [v for v in rated if _against_guessing(v.scores["success"]) == "above guessing"]
     clear, noised = [v for v in above if not v.private], [v for v in above if v.private]
@@ -88,16 +134,29 @@ def reading(line: Sequence[Variant]) -> str:
         text = "The attack beats guessing nowhere, not even without noise: the curve cannot show what noise does."
     else:
         text = "The attack beats guessing nowhere."
-    return " ".join([text, *_cost(line)])
+    return " ".join([text, *_fallen(line), *_cost(line)])
+
+
+def _fallen(line: Sequence[Variant]) -> Iterator[str]:
+    """By how much noise lowers the AUROC, and by which attacks that is told from chance."""
+    found = falls(line)
+    if found:
+        yield f"AUROC without noise minus AUROC with {found[0].noise}: {listed([one.text for one in found])}."
+        above = [one.attack for one in found if one.reading == "above 0"]
+        yield (
+            f"Noise lowers leakage as measured by {listed(above)}."
+            if above
+            else "No attack shows that noise lowers leakage."
+        )
 
 
 def _cost(line: Sequence[Variant]) -> Iterator[str]:
-    """What epsilon 0.1 takes from the accuracies."""
-    clear, noised = (next((v for v in line if v.noise == noise), None) for noise in ("no noise", "ε 0.1"))
+    """What the least epsilon takes from the accuracies."""
+    clear, noised = _ends(line)
     if clear and noised:
         both = [split for split in ("local", "neighbour") if split in clear.scores and split in noised.scores]
         lost = [f"{signed(noised.scores[s].value - clear.scores[s].value)} points on {s} classes" for s in both]
-        yield from [f"ε 0.1 changes accuracy by {listed(lost)}."] if lost else []
+        yield from [f"{noised.noise} changes accuracy by {listed(lost)}."] if lost else []
 
 
 def _scale(cells: Sequence[Evidence]) -> str:
