@@ -88,7 +88,7 @@ def _page(evidence: Sequence[Evidence], findings: Sequence[Finding], parts: dict
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
     """The configuration flattened: one value where all runs share it, else a row per entry, or per run if those are many."""
-    flat = [_flat(e.setting) for e in evidence]
+    flat = [flattened(e.setting) for e in evidence]
     names = list(dict.fromkeys(name for one in flat for name in one))
     rows = [(name, [one.get(name, "n/a") for one in flat]) for name in names]
     differing = [(name, values) for name, values in rows if len(set(values)) > 1]
@@ -103,10 +103,11 @@ def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
     return {"shared": shared, "head": head, "differing": body if differing else []}
 
 
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def flattened(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """The entries of a nested configuration as they are shown, by their path."""
     found: dict[str, str] = {}
     for name, inner in value.items():
-        found |= _flat(inner, f"{prefix}{name}.") if isinstance(inner, dict) else {f"{prefix}{name}": plain(inner)}
+        found |= flattened(inner, f"{prefix}{name}.") if isinstance(inner, dict) else {f"{prefix}{name}": plain(inner)}
     return found
 
 

@@ -118,11 +118,9 @@ def test_another_default_is_found(copy: Picture) -> None:
     about["setting"]["training"] |= {"batch": 3}
     copy.kept.write_json("0.json", about)
     (found,) = copy.stale()
-    assert re.match(
-        rf"{copy.name}: .*: training .*'batch': 3.*, now .*; run python -m docs.pictures --record OUT$", found
-    )
+    assert re.match(rf"{copy.name}: .*: training.batch was 3, is 8; run python -m docs.pictures --record OUT$", found)
     other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
-    assert any("'rounds': 7" in sentence for sentence in evidence.moved(other.plan(), other.kept))
+    assert any(re.search(r": schedule.rounds was \d+, is 7$", m) for m in evidence.moved(other.plan(), other.kept))
 
 
 def test_evidence_that_the_code_can_no_longer_read_is_found(copy: Picture) -> None:
@@ -235,7 +233,9 @@ def test_the_command_mends_words_and_says_what_only_a_record_mends(
     other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
     monkeypatch.setattr(command, "PICTURES", (other,))
     assert command.main(["--only", copy.name]) == 0
-    assert re.search(r"stale: .*'rounds': 7.*run python -m docs.pictures --record OUT\n", capsys.readouterr().err)
+    assert re.search(
+        r"stale: .*schedule.rounds was 100, is 7; run python -m docs.pictures --record OUT\n", capsys.readouterr().err
+    )
 
 
 def _photographer(folder: Path, width: int, height: int) -> str:

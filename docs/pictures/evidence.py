@@ -23,7 +23,7 @@ from fedaudit.privacy.ledger import Ledger
 from fedaudit.progress import Progress
 from fedaudit.store import Folder, claim
 from fedaudit.training import method_of, transcript_of
-from reports.report import Evidence
+from reports.report import Evidence, flattened
 
 NOBODY = -1  # the client of what is no single client's
 BLIND = "blind/"  # what the columns of the blind classifier's scores begin with
@@ -71,11 +71,13 @@ def moved(plan: Plan, folder: Folder) -> list[str]:
     """The settings that differ between what the evidence comes from and what the same command has now, in words."""
     found = []
     for i, cell in enumerate(plan.cells):
-        before, now = folder.read_json(f"{i}.json")["setting"], setting_of(cell)
+        setting, now = folder.read_json(f"{i}.json")["setting"], flattened(setting_of(cell))
+        before = flattened(
+            {name: setting.get(name, {}) for name in setting_of(cell)}
+        )  # code and versions are no settings
+        names = [name for name in before | now if before.get(name) != now.get(name)]
         found += [
-            f"{cell.method}: {name} {before.get(name)}, now {now[name]}"
-            for name in now
-            if before.get(name) != now[name]
+            f"{cell.method}: {name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}" for name in names
         ]
     return found
 
