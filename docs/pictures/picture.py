@@ -61,7 +61,7 @@ class Picture:
         files: dict[str, bytes] = {}
         try:
             build(evidence(self.plan(), self.kept), files.__setitem__)
-        except (FileNotFoundError, KeyError, ValueError) as error:
+        except (AttributeError, FileNotFoundError, KeyError, ValueError) as error:  # as where a table lacks a column
             raise InputError(f"{self.kept.path}: no report can be made of it any more ({error})") from error
         return files["index.html"]
 
