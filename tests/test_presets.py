@@ -85,5 +85,7 @@ def test_trainings_are_examined_on_reference_records() -> None:
 @pytest.mark.slow
 def test_the_private_preset_clips_at_the_median(tmp_path: Path) -> None:
     found = plan("--preset", "private-demo", "--out", str(tmp_path))
-    (norm,) = {v.privacy.clip_norm for v in found.methods.values() if v is not None and math.isfinite(v.privacy.epsilon)}
+    (norm,) = {
+        v.privacy.clip_norm for v in found.methods.values() if v is not None and math.isfinite(v.privacy.epsilon)
+    }
     assert norm == pytest.approx(np.median(presets.record_lengths(found)), rel=0.05)
