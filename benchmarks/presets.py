@@ -4,8 +4,8 @@
     python -m benchmarks.presets private-demo    accuracy against the learning rate, for three of its epsilons and their mean
     python -m benchmarks.presets memorising      AUROC of the loss, members against reference records, against rate and rounds
 
-The first preset clips at the median and takes the rate with the best mean on local classes, the second that with the largest AUROC. Further
-words are flags of the command, as `--threads=1`. Minutes each on two idle cores.
+The first preset clips at the median and takes the rate with the best mean on local classes, the second the middle of rates that differ by less
+than their intervals. Further words are flags of the command, as `--threads=1`. Minutes each on two idle cores.
 """
 
 from __future__ import annotations
