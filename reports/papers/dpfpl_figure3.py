@@ -131,7 +131,7 @@ def reading(line: Sequence[Variant]) -> str:
     elif clear:
         text = "The attack beats guessing without noise, and with none of the epsilons."
     elif unnoised:
-        text = "The attack beats guessing nowhere, not even without noise: the curve cannot show what noise does."
+        text = "The attack beats guessing nowhere, not even without noise: its success cannot show what noise does."
     else:
         text = "The attack beats guessing nowhere."
     return " ".join([text, *_fallen(line), *_cost(line)])
