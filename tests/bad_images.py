@@ -119,7 +119,7 @@ LISTS: list[tuple[str, str, str, bytes]] = [
     (
         "an aircraft outside",
         "fgvc_aircraft",
-        "fgvc-aircraft-2013b/data/images_variant_trainval.txt",
+        "fgvc-aircraft-2013b/data/images_variant_train.txt",
         b"../../x Boeing\n",
     ),
     ("an action without a name", "ucf101", "ucf101/ucfTrainTestlist/trainlist01.txt", b"yoyo/v_1.avi 1\n"),

@@ -325,6 +325,11 @@ SAMPLE = [case for case in TABLE if case.name in (
 )]  # fmt: skip
 
 
+LATE = [
+    case for case in TABLE if str(case) == "hf clip: a pickle"
+]  # what a pytorch_model.bin holds is seen when it is loaded
+
+
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_the_command_says_one_line_and_writes_nothing(
     case: Bad, built: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -337,7 +342,9 @@ def test_the_command_says_one_line_and_writes_nothing(
         main(["--method", method, "--backbone", str(folder), "--rounds", "1", "--threads", "1", "--out", str(out)]) == 2
     )
     said = capsys.readouterr()
-    (line,) = said.err.splitlines()
+    *progress, line = said.err.splitlines()
+    if case not in LATE:
+        assert progress == []
     assert line.startswith("error: ")
     assert "--backbone" in line
     assert said.out == ""

@@ -455,7 +455,7 @@ def test_clients_own_test_sets_have_a_column_of_their_own() -> None:
     for e in FEW:
         cells = [f"{f['value']:.1f}" for f in e.findings if f["metric"].startswith("accuracy/")]
         cells.append(f"{float(accuracy_of(*named(e), 'overall', 0, 8, True)) + 0.5:.1f}")
-        assert cells in [[cell.split()[0] for cell in row[2:6]] for row in after.rows if len(row) == 8]
+        assert cells in [[cell.split()[0] for cell in row[2:6]] for row in after.rows if len(row) == 9]
     assert {name: data for name, data in shared.items() if name.endswith(".svg")} == {
         name: data for name, data in plain.items() if name.endswith(".svg")
     }
