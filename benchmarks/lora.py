@@ -3,7 +3,7 @@
     python -m benchmarks.lora choose [any option of audit.py]   held-out loss by round for several numbers of steps and rates, and what then leaks
     python -m benchmarks.lora step                              a step with the update inside the weight, and as peft computes it
 
-`choose` sees reference records only: nobody trains on them, and no report is about them. A quarter of an hour on two cores.
+`choose` sees reference records only: nobody trains on them, and no report is about them. Minutes for each of the settings.
 """
 
 from __future__ import annotations

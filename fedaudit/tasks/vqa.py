@@ -13,30 +13,15 @@ import numpy as np
 
 from fedaudit.tasks import scenes
 from fedaudit.tasks.base import Client, Federation, Record, dirichlet_proportions, exchangeable_client
+from fedaudit.tasks.drawn import Drawn
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import TOPICS, draw_question
 
 
 @dataclass(frozen=True)
-class Params:
-    records: int = field(default=28, metadata={"help": "expected training records per client; as many are held out"})
+class Params(Drawn):
     dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition by topic"})
-    reference: int = field(default=75, metadata={"help": "records per client kept for thresholds"})
-    novel: int = field(default=300, metadata={"help": "out-of-distribution records (novel objects)"})
     test: int = field(default=60, metadata={"help": "test questions for utility"})
-
-    def __post_init__(self) -> None:
-        # all are drawn before anything is trained, about a thousand a second, and held in memory
-        for name, least, most in (
-            ("records", 2, 10**4),
-            ("reference", 2, 10**4),
-            ("novel", 2, 10**5),
-            ("test", 1, 10**4),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least {least} and at most {most}, not {getattr(self, name)}")
-        if not 1e-3 <= self.dirichlet <= 1e6:
-            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
 
 
 def vqa(params: Params, *, clients: int, seed: int) -> Federation:
