@@ -255,7 +255,8 @@ class TestSignals:
         os.killpg(running.pid, signal.SIGINT)
         os.killpg(running.pid, second)
         running.communicate(timeout=60)
-        assert running.returncode in (130, -second)
+        # the threads of a process may hear two signals of the same moment in either order
+        assert running.returncode in {code for number in (signal.SIGINT, second) for code in (128 + number, -number)}
         assert gone(running.pid)
 
     def test_a_second_one_in_the_middle_of_ending(self) -> None:
