@@ -29,7 +29,7 @@ from attacks.messages import Messages
 from attacks.seen import Seen
 from audits.stratified import stratified_auroc
 from fedaudit import plugins
-from fedaudit.banks import recipe_of, shadows_of, targets, train_banks
+from fedaudit.banks import recipe_of, shadows_of, train_banks
 from fedaudit.bench import Workshop, make_bench
 from fedaudit.cli import read_command
 from fedaudit.executor import one_thread
@@ -180,7 +180,7 @@ def cost(words: str) -> Iterator[tuple[str, float]]:
 def _cost(cell: Cell, workshop: Workshop, bench: Any) -> dict[str, float]:
     recipe, progress = recipe_of(cell, workshop.federation), Progress(quiet=True)
     assert recipe is not None
-    simulation, client = claim(recipe.federation(bank.SIMULATED)), targets(cell)[0]
+    simulation, client = claim(recipe.federation(bank.SIMULATED)), cell.targets[0]
     about: dict[str, Any] = {"seed": recipe.seed, "say": progress.say}
 
     def shadows() -> None:

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from attacks import bank
-from fedaudit import plugins
 from fedaudit.bench import Workshop
 from fedaudit.plan import Cell
 from fedaudit.progress import Progress
 from fedaudit.store import claim
 from fedaudit.training import complete, finish, method_of, schedule_of
 from trainers.base import Bench, Transcript
-
-TARGETS = 2  # clients that are attacked where each takes its own shadow models
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Recipe:
 
 def recipe_of(cell: Cell, federation: Any) -> Recipe | None:
     """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its members anew."""
-    if not needs_bank(cell):
+    if not cell.needs_shadows:
         return None
     plan, sizes = cell.plan, [len(client.training_records) for client in federation.clients]
     return Recipe(
@@ -73,26 +70,6 @@ def recipe_of(cell: Cell, federation: Any) -> Recipe | None:
         plan.seed,
         cell.bank_description,
     )
-
-
-def needs_bank(cell: Cell) -> bool:
-    """Whether shadow models are trained."""
-    return any(plugins.plugins("attack")[name].shadows for name in cell.plan.attacks)
-
-
-def targets(cell: Cell) -> list[int]:
-    """The clients that are attacked: the first ones; the partition has given them their records at random."""
-    usual = TARGETS if needs_bank(cell) else cell.plan.clients
-    return list(range(min(cell.plan.adversary.targets or usual, cell.plan.clients)))
-
-
-def bank_parts(cell: Cell) -> list[Path]:
-    """The folders on disk that hold what the shadow models of a cell's targets are; others share its bank with more targets."""
-    if not needs_bank(cell) or not cell.bank_folder.is_dir():
-        return []
-    own = {f"client-{client:03d}" for client in targets(cell)}
-    places = (place for place in cell.bank_folder.iterdir() if place.is_dir())
-    return sorted(place for place in places if place.name in own or not place.name.startswith("client-"))
 
 
 Part = tuple[Recipe, int]  # a simulated federation by its shadow's number, or the shadows of a target by its client's
@@ -115,7 +92,7 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
 
 def untrained(cells: Sequence[Cell], federation: Any, done: Callable[[Path], bool]) -> tuple[list[Part], list[Part]]:
     """What the cells' shadow models need beyond the folders that are done: simulated federations, and targets."""
-    todo = [cell for cell in {c.bank_folder: c for c in cells if needs_bank(c)}.values() if trains(method_of(cell))]
+    todo = [cell for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values() if trains(method_of(cell))]
     recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
     federations = [
         (recipe, s)
@@ -125,7 +102,7 @@ def untrained(cells: Sequence[Cell], federation: Any, done: Callable[[Path], boo
         if not done(recipe.federation(s))
     ]
     clients = [
-        (recipe, k) for cell, recipe in recipes if not recipe.whole for k in targets(cell) if not done(recipe.client(k))
+        (recipe, k) for cell, recipe in recipes if not recipe.whole for k in cell.targets if not done(recipe.client(k))
     ]
     return federations, clients
 

@@ -84,7 +84,7 @@ def _main(words: list[str]) -> int:
     if command.paper:
         print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
         return exits.DONE
-    from fedaudit.page import canary_notes
+    from fedaudit.notes import canary_notes
     from fedaudit.run import export, run
 
     outcome = run(command.plan, progress)

@@ -25,7 +25,7 @@ SCORED = 6  # forward passes per record: twice by the released models, four time
 def estimate(plan: Plan, progress: Progress) -> str:
     """A few lines for the terminal; nothing is written but the cached image embeddings."""
     from fedaudit.bench import federation_of
-    from fedaudit.run import check
+    from fedaudit.compute import check
 
     check(plan, federation_of(plan))
     return _estimate_prompts(plan, progress) if plan.learner == "prompts" else _estimate_adapters(plan, progress)

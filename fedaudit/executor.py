@@ -22,7 +22,7 @@ Bench = TypeVar("Bench")
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-AHEAD = 3  # jobs per worker that have been handed over: none waits for the others' results to be written
+AHEAD = 3  # unfinished jobs per worker that have been handed over: none waits for others' results to be written
 
 _bench: Any = None  # in a worker: what `build` returned
 
@@ -59,18 +59,28 @@ class Executor(Generic[Bench]):
             raise
 
     def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
-        """Results in the order of the jobs. Few jobs are under way at once: `jobs` may be a generator of large ones."""
+        """Results in the order of the jobs. Few jobs are under way at once: `jobs` may be a generator of large ones.
+
+        Behind a long job the results of later ones wait in memory.
+        """
         if self._pool is None:
             yield from (function(self._local, job) for job in jobs)
             return
         pool, waiting = self._pool, iter(jobs)
         futures: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
+        running: set[concurrent.futures.Future[Result]] = set()
         try:
-            futures.extend(pool.submit(_call, function, job) for job in itertools.islice(waiting, self._ahead))
-            while futures:
-                result = futures.popleft().result()
-                futures.extend(pool.submit(_call, function, job) for job in itertools.islice(waiting, 1))
-                yield result
+            while True:
+                running = {future for future in running if not future.done()}
+                for job in itertools.islice(waiting, self._ahead - len(running)):
+                    futures.append(pool.submit(_call, function, job))
+                    running.add(futures[-1])
+                if not futures:
+                    return
+                if futures[0].done():
+                    yield futures.popleft().result()
+                else:  # any of them may be the next to end: short jobs go on beside a long one
+                    concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
         except concurrent.futures.process.BrokenProcessPool as error:
             raise WorkerDied(
                 "a worker process died (was it killed for its memory?); run the same command to resume"

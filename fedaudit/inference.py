@@ -19,7 +19,7 @@ from attacks.seen import Seen, Shadows, own_class
 from attacks.source import attribution
 from attacks.threats import THREAT_MODELS, refusal
 from fedaudit import plugins
-from fedaudit.banks import Recipe, recipe_of, shadows_of, targets, trains
+from fedaudit.banks import Recipe, recipe_of, shadows_of, trains
 from fedaudit.plan import Cell
 from fedaudit.training import method_of, transcript_of
 from trainers.base import Bench, Transcript
@@ -62,7 +62,7 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
 def questions(cell: Cell, federation: Any) -> list[observe.Question]:
     """What the adversaries ask about each target. The sample of other clients' records is drawn at random."""
     found = []
-    for k in targets(cell):
+    for k in cell.targets:
         client = federation.clients[k]
         rest = [
             r.id for j, other in enumerate(federation.clients) if j != k for r in (*other.records, *other.reference)

@@ -17,7 +17,7 @@ from audits.membership import prompt_cells, prompt_membership
 from audits.onerun import canary_table
 from audits.targets import HELD, AttackedPrompts, rows
 from fedaudit import inference, plugins
-from fedaudit.banks import targets, train_banks
+from fedaudit.banks import train_banks
 from fedaudit.bench import Workshop
 from fedaudit.plan import Cell
 from fedaudit.progress import Progress
@@ -39,7 +39,7 @@ def leakage(
     refused = _refused(cell)
     tables = {"refused": refused} if len(refused) else {}
     if plan.canaries.canaries:
-        coins = [used for k in targets(cell) for used in federation.clients[k].canary_included]
+        coins = [used for k in cell.targets for used in federation.clients[k].canary_included]
         tables["canaries"] = canary_table(plan.canaries.canary_kind, coins, delta=cell.variant.privacy.delta)
     if not attacked:
         return [], tables
@@ -65,7 +65,7 @@ def _attack(
     cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
 ) -> dict[tuple[str, int], dict[str, pd.DataFrame]]:
     """Tables by threat model and target; what is on disk is not computed again."""
-    done = {k: f"scores-{k:03d}.json" for k in targets(cell)}
+    done = {k: f"scores-{k:03d}.json" for k in cell.targets}
     todo = [k for k in done if not _all_there(folder, k, done[k], progress.say)]
     if todo and (jobs := inference.jobs_of(cell, workshop.federation, todo)):
         executor = workshop.executor

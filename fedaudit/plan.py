@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedaudit.ownrun import OwnRun
     from fedaudit.tasks.canaries import Canaries
 
+TARGETS = 2  # clients that are attacked where each takes its own shadow models
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -170,6 +172,32 @@ class Cell:
     def analysis_folder(self) -> Path:
         name = f"{_slug(self.method)}-seed{self.seed}-{_shown(self.plan.attacks) or 'utility'}-{self.analysis_key}"
         return self.plan.out / "analyses" / name
+
+    @property
+    def shadow_folders(self) -> list[Path]:
+        """The folders on disk that hold what the shadow models of the targets are; cells with more targets share the bank."""
+        if not self.needs_shadows or not self.bank_folder.is_dir():
+            return []
+        own = {f"client-{client:03d}" for client in self.targets}
+        places = (place for place in self.bank_folder.iterdir() if place.is_dir())
+        return sorted(place for place in places if place.name in own or not place.name.startswith("client-"))
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders on disk that the findings came from."""
+        places = (self.training_folder, *self.shadow_folders, self.analysis_folder)
+        return [place for place in places if place.is_dir()]
+
+    @property
+    def needs_shadows(self) -> bool:
+        """Whether shadow models are trained."""
+        return any(plugins.plugins("attack")[name].shadows for name in self.plan.attacks)
+
+    @property
+    def targets(self) -> list[int]:
+        """The clients that are attacked: the first ones; the partition has given them their records at random."""
+        usual = TARGETS if self.needs_shadows else self.plan.clients
+        return list(range(min(self.plan.adversary.targets or usual, self.plan.clients)))
 
     @property
     def variant(self) -> Variant | None:

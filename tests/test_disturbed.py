@@ -40,10 +40,10 @@ DISTURBED: dict[str, tuple[str, int, str, Harm, str]] = {
     "a start damaged in training": ("trainers.base:_round", 1, "runs", start, "initial.safetensors is damaged"),
     "a training deleted in training": ("trainers.base:_round", 1, "runs", shutil.rmtree, "is not there"),
     "a training deleted in analysis, again and again": ("analysis", 9, "runs", shutil.rmtree, "is not there"),
-    "an analysis deleted before the report": ("fedaudit.run:read_evidence", 1, "analyses", shutil.rmtree, "is not there"),
+    "an analysis deleted before the report": ("fedaudit.compute:read_evidence", 1, "analyses", shutil.rmtree, "is not there"),
 }  # fmt: skip
 MENDED: dict[str, tuple[str, int, str, Harm]] = {
-    "a training deleted after it": ("fedaudit.run:_audit", 1, "runs", shutil.rmtree),
+    "a training deleted after it": ("fedaudit.compute:_audit", 1, "runs", shutil.rmtree),
     "a training deleted in analysis": ("analysis", 1, "runs", shutil.rmtree),
     "a training damaged in analysis": ("analysis", 1, "runs", start),
 }

@@ -27,6 +27,22 @@ def fail(bench, x):
     raise ValueError(f"job {x}")
 
 
+def slowly(bench, x):
+    time.sleep(0.05)
+    return bench * x
+
+
+def meet(bench, job):
+    path, x = job
+    if x == 20:
+        path.touch()
+    for _ in range(3000 if x == 0 else 0):
+        if path.exists():
+            break
+        time.sleep(0.01)
+    return x != 0 or path.exists()
+
+
 def test_results_come_in_the_order_of_the_jobs_and_from_several_processes():
     with Executor(lambda: 10, workers=2) as executor:
         found = list(executor.map(times, range(12)))
@@ -44,11 +60,17 @@ def test_jobs_are_made_when_their_turn_is_near():
             yield x
 
     with Executor(lambda: 1, workers=2) as executor:
-        results = executor.map(times, jobs())
+        results = executor.map(slowly, jobs())
         next(results)
-        assert len(drawn) <= 2 * AHEAD + 1
-        assert [value for value, _ in results] == list(range(1, 50))
+        assert len(drawn) <= 2 * AHEAD + 4  # those that ended beside the first one made room
+        assert list(results) == list(range(1, 50))
     assert len(drawn) == 50
+
+
+def test_short_jobs_go_on_beside_a_long_one(tmp_path):
+    """The first of 30 ends only when the twentieth has: handing out work in blocks would never come so far."""
+    with Executor(lambda: 1, workers=2) as executor:
+        assert list(executor.map(meet, [(tmp_path / "met", x) for x in range(30)])) == [True] * 30
 
 
 def test_one_worker_is_this_process():

@@ -27,7 +27,7 @@ from audits.membership import Params as MembershipParams
 from audits.membership import prompt_membership
 from audits.targets import AttackedPrompts, rows
 from fedaudit import cli, inference, plugins
-from fedaudit.banks import Recipe, recipe_of, shadows_of, targets, train_banks
+from fedaudit.banks import Recipe, recipe_of, shadows_of, train_banks
 from fedaudit.bench import Workshop
 from fedaudit.executor import Executor
 from fedaudit.leakage import leakage
@@ -77,7 +77,7 @@ class Lab:
         return cell
 
     def attack(self, cell: Cell) -> Found:
-        (job,) = inference.jobs_of(cell, self.federation, targets(cell))
+        (job,) = inference.jobs_of(cell, self.federation, cell.targets)
         return inference.attack(self.bench, job)
 
 
@@ -329,7 +329,7 @@ def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
 )
 def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, expected: list[int]) -> None:
     plan = cli.read_command(["--method", "dpfpl", "--clients", "5", "--no-twin", *words.split()]).plan
-    assert targets(plan.cells[0]) == expected
+    assert plan.cells[0].targets == expected
 
 
 def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others(lab: Lab) -> None:

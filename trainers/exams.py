@@ -30,11 +30,13 @@ class Answers:
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        """Of the global model ("global", at the end also "novel") and the mean over the cohort's own models ("clients")."""
-        found = executor.map(_own_answers, [(method, pack(state)) for state in clients.values()])
-        own = [
-            {"loss": float(np.mean(losses))} | self.score(answers, self.references) for losses, answers in list(found)
-        ]
+        """Of the global model ("global", at the end also "novel") and the mean over the cohort's own models ("clients").
+
+        Those answer after the last round only, which takes as long as their loss: it is what every round is judged by.
+        """
+        ask = _own_utility if last else _own_loss
+        jobs = [(method, pack(state), self) for state in clients.values()]
+        own = list(executor.map(ask, jobs))
         utility = self._global(executor, server, novel=last)
         utility["clients"] = {name: float(np.mean([one[name] for one in own])) for name in own[0]}
         return utility
@@ -67,10 +69,15 @@ def _answers(bench: Bench, job: tuple[bytes, int, bool]) -> tuple[list[float], l
     return found
 
 
-def _own_answers(bench: Bench, job: tuple[Method[Any], bytes]) -> tuple[list[float], list[str]]:
-    method, private = job
-    found: tuple[list[float], list[str]] = bench.learner.evaluate(method.model(unpack(private)), bench.test)
-    return found
+def _own_loss(bench: Bench, job: tuple[Method[Any], bytes, Answers]) -> dict[str, float]:
+    method, private, _ = job
+    return {"loss": float(np.mean(bench.learner.losses(method.model(unpack(private)), bench.test)))}
+
+
+def _own_utility(bench: Bench, job: tuple[Method[Any], bytes, Answers]) -> dict[str, float]:
+    method, private, exam = job
+    losses, answers = bench.learner.evaluate(method.model(unpack(private)), bench.test)
+    return {"loss": float(np.mean(losses))} | exam.score(answers, exam.references)
 
 
 @dataclass(frozen=True)

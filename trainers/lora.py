@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedaudit.backbones.prefix import Prefix, shared
 from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM, load
 from fedaudit.errors import InputError
 from fedaudit.store import Folder, claim, write_atomic
@@ -102,6 +103,9 @@ class Learner(OneByOne):
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}
         for layer, _ in self._folded.values():
             train_as_one(layer)
+        self._shared = (
+            self._usable_prefix() if small else 0
+        )  # beside a large model's image tokens the words are nothing
 
     @property
     def remedy(self) -> str:
@@ -233,11 +237,29 @@ class Learner(OneByOne):
         order = sorted(range(len(records)), key=lambda i: (len(encoded[i].ids), i))
         few = self.vlm.chunk(max(len(e.ids) for e in encoded))
         few = min(few, PASS) if self.vlm.device.type == "cpu" else few
+        prefix = self._prefix(encoded[0], self._shared) if self._shared else None
         for start in range(0, len(order), few):
             part = order[start : start + few]
-            batch = self.vlm.batch([encoded[i] for i in part])
-            logits = self.model(**batch.inputs, use_cache=False).logits.float()
-            yield [(i, rows[: len(encoded[i].ids)]) for i, rows in zip(part, logits, strict=True)]
+            inputs = self.vlm.batch([encoded[i] for i in part]).inputs
+            logits = prefix.logits(inputs) if prefix else self.model(**inputs, use_cache=False).logits
+            yield [(i, rows[: len(encoded[i].ids)]) for i, rows in zip(part, logits.float(), strict=True)]
+
+    def _prefix(self, record: Encoded, length: int) -> Prefix:
+        """The first words of a record, under the model as it is."""
+        return Prefix(self.model, self.vlm.embed(record.ids[None, :length], []))
+
+    @torch.no_grad()
+    def _usable_prefix(self) -> int:
+        """How many first tokens the records share; 0 if the model does not go on from them as it reads the whole."""
+        if not (length := shared(self.data.values())):
+            return 0
+        record = next(iter(self.data.values()))
+        inputs = self.vlm.batch([record]).inputs
+        try:
+            split = self._prefix(record, length).logits(inputs)
+        except Exception:  # families differ in what they take beside a cache
+            return 0
+        return length if self.vlm.same(split, self.model(**inputs, use_cache=False).logits) else 0
 
     def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
         """Text loss (nats per token) and greedy answer of each record."""

@@ -77,11 +77,12 @@ class FrozenVLM(Reader):
             for record, seen, source in unpacked(part, cache, name, in_memory=in_memory)
         }
 
-    def embed(self, ids: Tensor, records: Sequence[Encoded], *, left: bool = False) -> Tensor:
-        """Input embeddings [B, T, width] of padded ids [B, T] with the records' image embeddings in place."""
+    def embed(self, ids: Tensor, records: Sequence[Encoded]) -> Tensor:
+        """Input embeddings [B, T, width] of padded ids [B, T] with the image embeddings of `records` (none: of words only) in place."""
         embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.device))
         at = (ids == self.image_token).to(self.device)
-        embeddings[at] = torch.cat([r.features for r in records]).to(self.device, embeddings.dtype)
+        if records:
+            embeddings[at] = torch.cat([r.features for r in records]).to(self.device, embeddings.dtype)
         return embeddings
 
     def batch(self, records: Sequence[Encoded]) -> Batch:
@@ -185,13 +186,14 @@ class FrozenVLM(Reader):
         cached, whole = self.model(**inputs).logits[0], self.whole(record, encoded.ids)
         if not whole.isfinite().all():
             raise self._refused("its logits are not finite: its weights hold NaN or infinities")
-        if not self._same(cached, whole):
+        if not self.same(cached, whole):
             raise self._uncacheable("with cached image embeddings its logits are others")
         _, inputs = self._inputs([encoded], [last], left=False)
-        if not self._same(self.model(**inputs).logits[0], cached[:last]):
+        if not self.same(self.model(**inputs).logits[0], cached[:last]):
             raise self._uncacheable("what it says of a token depends on later ones")
 
-    def _same(self, a: Tensor, b: Tensor) -> bool:
+    def same(self, a: Tensor, b: Tensor) -> bool:
+        """Whether two ways to compute the same logits agree."""
         difference = (a.float() - b.float()).abs().max()
         return bool(difference <= TOLERANCE[self.dtype] * b.float().abs().max())
 
