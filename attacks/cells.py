@@ -56,12 +56,16 @@ def record_scores(
         if not len(inside) or (span.stop or 0) > len(signals):
             raise ValueError(f"span {part!r} must be one or more rows of 0..{len(signals) - 1}, not {span}")
         means = _extreme_means(-np.stack([inside.renyi[order] for order in ORDERS]), compat)
-        names = (f"renyi/{order:g}/{k}/{part}" for order in ORDERS for k in PERCENTS[compat])
-        scores |= dict(zip(names, means.ravel().tolist(), strict=True))
+        scores |= dict(zip(_renyi_names(part, compat), means.ravel().tolist(), strict=True))
     if "caption" in spans:
         siblings = _siblings(signals[spans["caption"]], text, compat)
         scores |= {f"{name}/caption": value for name, value in siblings.items()}
     return scores
+
+
+@functools.cache
+def _renyi_names(part: str, compat: str) -> tuple[str, ...]:
+    return tuple(f"renyi/{order:g}/{k}/{part}" for order in ORDERS for k in PERCENTS[compat])
 
 
 def cell_names(slices: Iterable[str], *, compat: str = "exact") -> list[str]:

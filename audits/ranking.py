@@ -121,19 +121,20 @@ def client_auroc(
     """
     s, m, codes, labels = _checked(scores, member, client, confidence)
     own = _with_both(m, codes, at_least=1)
-    each = {c: auroc(s[codes == c], m[codes == c], codes[codes == c], confidence=confidence) for c in own}
+    rows = {c: codes == c for c in own}
+    each = {c: float(_below(s[r & m], s[r & ~m]).mean()) for c, r in rows.items()}
     kept = np.isin(codes, own)
     about = _about(m[kept], codes[kept], confidence)
     if len(own) == 1:
-        mean = each[own[0]]
-    elif all(one.how == "constant score" for one in each.values()):
+        mean = auroc(s[kept], m[kept], codes[kept], confidence=confidence)
+    elif all(s[r].min() == s[r].max() for r in rows.values()):
         mean = _certain(0.5, about, "constant score")
     else:
-        value, se, dof = _mean([one.value for one in each.values()])
+        value, se, dof = _mean(list(each.values()))
         if se == 0.0:  # nothing varies between clients: the bound is that of the records of the client with the fewest
-            dof = max(dof, min(min(one.members, one.nonmembers) for one in each.values()) - 1)
+            dof = max(dof, min(min((r & m).sum(), (r & ~m).sum()) for r in rows.values()) - 1)
         mean = _interval(value, se, dof, about, "mean over clients")
-    return mean, {labels[c]: one.value for c, one in each.items()}
+    return mean, {labels[c]: value for c, value in each.items()}
 
 
 def client_auroc_difference(
@@ -352,13 +353,14 @@ def _codes(labels: Labels) -> Ints:
 
 def _placements(s: Floats, m: Bools) -> tuple[Floats, Floats]:
     """V10 of each member: the share of non-members below it; V01 of each non-member: the share of members above it."""
+    return _below(s[m], s[~m]), 1 - _below(s[~m], s[m])
 
-    def below(values: Floats, others: Floats) -> Floats:
-        others = np.sort(others)
-        twice = np.searchsorted(others, values, "left") + np.searchsorted(others, values, "right")
-        return twice / (2 * len(others))
 
-    return below(s[m], s[~m]), 1 - below(s[~m], s[m])
+def _below(values: Floats, others: Floats) -> Floats:
+    """The share of `others` below each value, ties counted one half."""
+    others = np.sort(others)
+    twice = np.searchsorted(others, values, "left") + np.searchsorted(others, values, "right")
+    return twice / (2 * len(others))
 
 
 def _standard_error(x: Floats, y: Floats, client_x: Ints, client_y: Ints) -> tuple[float, int | None]:

@@ -1,6 +1,7 @@
 """The frozen model, the adapters on it, and the embedded weights."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaudit.backbones import EMBEDDED, pretrain_vlm
+from fedaudit.backbones import EMBEDDED, prefix, pretrain_vlm
+from fedaudit.backbones.prefix import shared
 from fedaudit.backbones.vlm import load
 from fedaudit.store import claim
 from fedaudit.tasks import questions
@@ -120,6 +122,43 @@ def test_untrained_adapters_change_nothing(vlm, learner, data, federation):
         with torch.no_grad():
             base = vlm.model(**batch.inputs).logits[0]
         assert torch.allclose(logits, base, atol=1e-4)
+
+
+class TestPrefix:
+    """The words before the image are the same for all records, so that they are computed once per model."""
+
+    def test_trained_logits_are_those_of_whole_records_one_by_one(self, vlm, learner, data, federation):
+        ids = [r.id for r in federation.clients[0].records]
+        state = {
+            name: t + 0.05 * torch.randn(t.shape, generator=torch.Generator().manual_seed(i))
+            for i, (name, t) in enumerate(learner.initial(torch.Generator().manual_seed(0)).items())
+        }
+        found = learner.logits(state, ids)
+        with torch.no_grad(), learner._at(state):
+            for record, logits in zip(ids, found, strict=True):
+                whole = learner.model(**vlm.batch([data[record]]).inputs).logits[0]
+                assert torch.allclose(logits, whole, atol=1e-4)
+
+    def test_it_is_the_words_before_the_image(self, learner, data):
+        first = next(iter(data.values()))
+        assert learner._shared == shared(data.values()) == first.image.start == 8
+
+    def test_none_where_records_begin_differently_or_bring_more_than_tokens(self, data):
+        one, *others = data.values()
+        assert shared([]) == 0
+        assert shared([dataclasses.replace(one, extra={"token_type_ids": one.ids}), *others]) == 0
+        other = dataclasses.replace(one, ids=one.ids.clone())
+        other.ids[3] += 1
+        assert shared([other, *others]) == 3
+
+    def test_a_model_that_keeps_something_else_reads_whole_records(self, learner, monkeypatch):
+        monkeypatch.setattr(prefix, "DynamicLayer", dict)
+        assert learner._usable_prefix() == 0
+
+    def test_a_model_that_does_not_go_on_from_it_reads_whole_records(self, learner, monkeypatch):
+        exact = prefix.Prefix.logits
+        monkeypatch.setattr(prefix.Prefix, "logits", lambda self, inputs: 1.1 * exact(self, inputs))
+        assert learner._usable_prefix() == 0
 
 
 def test_adapters_are_where_the_paper_has_them(learner):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import os
@@ -132,7 +133,7 @@ class Opened:
         """Token ids of a record's text as it goes on from the prompt."""
         before = record.prompt.partition(IMAGE)[2]
         text = f" {record.text}"
-        start, joined = self._ids(before), self._ids(before + text)
+        start, joined = self._instruction(before), self._ids(before + text)
         # a tokenizer that marks the start of what it is given (SentencePiece) would do so again in the middle
         found = joined[len(start) :] if start and joined[: len(start)] == start else self._ids(text)
         if self.image_token in found:
@@ -145,6 +146,10 @@ class Opened:
     def _check_length(self, record: Record, prompt: int) -> None:
         """InputError if prompt tokens, text and end are more than the model's positions."""
         check_length(record, prompt + len(self._text(record)) + 1, self._positions, self.path)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019, one model per process: most records share an instruction
+    def _instruction(self, text: str) -> list[int]:
+        return self._ids(text)
 
     def _ids(self, text: str) -> list[int]:
         found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]

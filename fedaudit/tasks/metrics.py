@@ -150,11 +150,12 @@ def _cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]],
         grams = _ngrams(tokens, n).items()
         return {gram: count * math.log(len(references) / max(1, frequency[gram])) for gram, count in grams}
 
-    def score(hypothesis: Tokens, reference: Tokens) -> float:
-        penalty = math.exp(-((len(hypothesis) - len(reference)) ** 2) / (2 * SIGMA**2))
-        return 10 * penalty * _clipped_cosine(weigh(hypothesis), weigh(reference))
+    def score(hypothesis: Tokens, refs: Sequence[Tokens]) -> float:
+        own = weigh(hypothesis)
+        penalties = [math.exp(-((len(hypothesis) - len(r)) ** 2) / (2 * SIGMA**2)) for r in refs]
+        return fmean(10 * p * _clipped_cosine(own, weigh(r)) for p, r in zip(penalties, refs, strict=True))
 
-    return fmean(fmean(score(h, r) for r in refs) for h, refs in zip(hypotheses, references, strict=True))
+    return fmean(score(h, refs) for h, refs in zip(hypotheses, references, strict=True))
 
 
 def _clipped_cosine(a: dict[Gram, float], b: dict[Gram, float]) -> float:
