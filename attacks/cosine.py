@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.seen import Floats, Seen
+from attacks.knowledge import Floats, Seen
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)

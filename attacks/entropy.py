@@ -10,8 +10,8 @@ Needs the attacked model only. A probability of 0 or 1 counts as its limit, 0 lo
 
 from dataclasses import dataclass
 
-from attacks.seen import Floats, Seen
-from attacks.signals import row_signals
+from attacks.knowledge import Floats, Seen
+from attacks.tokens.signals import row_signals
 
 LEARNER = "prompts"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from attacks.seen import Floats, Seen
+from attacks.knowledge import Floats, Seen
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)

@@ -9,7 +9,7 @@ Needs a model through which the adversary can differentiate, the backbone includ
 
 from dataclasses import dataclass
 
-from attacks.seen import Floats, Seen
+from attacks.knowledge import Floats, Seen
 
 LEARNER = "prompts"
 GRADIENTS = True

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from attacks.seen import Floats, Seen, log_odds
+from attacks.knowledge import Floats, Seen, log_odds
 
 LEARNER = "prompts"
 SHADOWS = True

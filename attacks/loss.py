@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.seen import Floats, Seen, own_class
+from attacks.knowledge import Floats, Seen, own_class
 
 LEARNER = "prompts"
 

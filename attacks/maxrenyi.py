@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attacks.cells import count
 from attacks.settings import NovelRows
-from attacks.tokens import TokenAttack
+from attacks.tokens.attack import TokenAttack
+from attacks.tokens.scores import count
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.seen import Floats, Seen, log_odds, own_class
+from attacks.knowledge import Floats, Seen, log_odds, own_class
 
 LEARNER = "prompts"
 SHADOWS = True

@@ -6,10 +6,10 @@ model; a client that cannot be rebuilt gets no number. `attacks.rebuild` says wh
 
 from dataclasses import dataclass, field
 
+from attacks.attacked_models import Model
 from attacks.base import View
-from attacks.models import Model
 from attacks.settings import NovelRows
-from attacks.tokens import TokenAttack
+from attacks.tokens.attack import TokenAttack
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from attacks.seen import Floats, Seen, own_class
+from attacks.knowledge import Floats, Seen, own_class
 
 LEARNER = "prompts"
 SHADOWS = True

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attacks.seen import Floats, Seen, Shadows
+from attacks.knowledge import Floats, Seen, Shadows
 
 LEARNER = "prompts"
 SHADOWS = True

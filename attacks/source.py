@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from attacks.seen import Floats, Rounds, Seen
+from attacks.knowledge import Floats, Rounds, Seen
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedaudit.plugins import Plugin
+    from fedaudit.machinery.plugins import Plugin
 
 THREAT_MODELS: dict[str, frozenset[str]] = {
     "prompt-user": frozenset(

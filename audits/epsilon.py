@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.base import Epsilon
+from audits.findings import Epsilon
 from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
 from trainers.base import Transcript

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits import ranking, stratified
-from audits.base import Finding
 from audits.blind import FOLDS
-from audits.comparisons import COIN, Attacked, Comparison, comparisons
-from audits.ranking import Interval
-from audits.targets import AttackedPrompts, target_comparisons
-from audits.thresholds import numbers, thresholded
+from audits.comparisons.models import COIN, Attacked, Comparison, comparisons
+from audits.comparisons.targets import AttackedPrompts, target_comparisons
+from audits.findings import Finding
+from audits.statistics import ranking, stratified
+from audits.statistics.ranking import Interval
+from audits.statistics.thresholds import numbers, thresholded
 from audits.verdicts import off_half, sentence, verdict_of
 
 CONTROL_CONFIDENCE = 0.99  # a control is called off 0.5 at this level: two controls stand beside every row

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.base import Accuracy
+from audits.findings import Accuracy
 from fedaudit.privacy.ledger import strict
 from trainers.base import Transcript
 

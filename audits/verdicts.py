@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from audits.comparisons import Comparison
-from audits.ranking import Interval
+from audits.comparisons.models import Comparison
+from audits.statistics.ranking import Interval
 
 WHO = {
     ("prompt-user", "prompt"): "whoever uses a client's released prompt",

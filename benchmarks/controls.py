@@ -13,12 +13,12 @@ from pathlib import Path
 
 from attacks.maxrenyi import MaxRenyi, Params
 from audits.blind import blind_scores
-from audits.ranking import auroc
-from fedaudit import plugins
+from audits.statistics.ranking import auroc
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
-from fedaudit.executor import one_thread
-from fedaudit.store import claim
+from fedaudit.machinery import plugins
+from fedaudit.machinery.executor import one_thread
+from fedaudit.machinery.store import claim
 from trainers.base import generator
 from trainers.lora import Learner, Settings
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks import lira, rmia, shadow
-from attacks.seen import Shadows
-from fedaudit.executor import one_thread
+from attacks.knowledge import Shadows
+from fedaudit.machinery.executor import one_thread
 from tests import inference_oracle as oracle
 
 TRIALS = 5

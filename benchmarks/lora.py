@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from fedaudit import cli
-from fedaudit.bench import federation_of, make_bench
-from fedaudit.executor import Executor, one_thread
-from fedaudit.progress import nothing
-from fedaudit.store import claim
-from fedaudit.training import method_of, schedule_of
+from fedaudit.command import cli
+from fedaudit.machinery.executor import Executor, one_thread
+from fedaudit.machinery.progress import nothing
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline.trainings import method_of, schedule_of
+from fedaudit.pipeline.workers import federation_of, make_bench
 from trainers.base import Bench, Method, Schedule, State, generator, plain, train
 
 SETTINGS = ((8, 4e-3), (4, 4e-3), (8, 2e-3), (8, 8e-3), (16, 4e-3), (32, 4e-3))  # local steps and learning rate

@@ -22,22 +22,23 @@ from typing import Any
 
 import numpy as np
 
-from attacks import bank, observe
+from attacks import queries
 from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
-from attacks.messages import Messages
-from attacks.seen import Seen
-from audits.stratified import stratified_auroc
-from fedaudit import plugins
-from fedaudit.banks import recipe_of, shadows_of, train_banks
-from fedaudit.bench import Workshop, make_bench
-from fedaudit.cli import read_command
-from fedaudit.executor import one_thread
-from fedaudit.inference import questions
-from fedaudit.plan import Cell
-from fedaudit.progress import Progress
-from fedaudit.store import claim
-from fedaudit.training import method_of, train_together, transcript_of
+from attacks.knowledge import Seen
+from attacks.replay import Messages
+from audits.statistics.stratified import stratified_auroc
+from fedaudit.command.cli import read_command
+from fedaudit.machinery import plugins
+from fedaudit.machinery.executor import one_thread
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline import bank
+from fedaudit.pipeline.attack_jobs import questions
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import recipe_of, shadows_of, train_banks
+from fedaudit.pipeline.trainings import method_of, train_together, transcript_of
+from fedaudit.pipeline.workers import Workshop, make_bench
 
 REPETITIONS = 200
 NULL = "--method=dpfpl --epsilon=none --attack=all"
@@ -72,7 +73,7 @@ def prepare(words: str, out: str) -> Setting:
         k = asked.client
         trained = shadows_of(bench, recipe, k)
         norms = functools.partial(_norms, method, bench.learner, asked.records)
-        shadows = observe.ask(
+        shadows = queries.ask(
             method, bench.learner, asked, trained.personal, trained.member, norms=norms, normed=len(trained.member)
         )
         server, user = (
@@ -80,9 +81,9 @@ def prepare(words: str, out: str) -> Setting:
             for name in ("server", "prompt-user")
         )
         about: dict[str, Any] = {"shadows": shadows, "norms": norms}
-        found = observe.see(user, method, bench.learner, asked, messages=None, rounds=0, **about)
+        found = queries.see(user, method, bench.learner, asked, messages=None, rounds=0, **about)
         sent = Messages(server, method, bench.learner)
-        also = observe.see(
+        also = queries.see(
             server, method, bench.learner, asked, messages=sent, rounds=plan.adversary.observed_rounds, **about
         )
         assert found is not None

@@ -97,7 +97,7 @@ def measure(folder: Path, dtype: str, batch: int) -> dict[str, Any]:
     import torch
 
     from fedaudit.backbones.vlm import load
-    from fedaudit.store import claim
+    from fedaudit.machinery.store import claim
     from fedaudit.tasks.base import Record
     from trainers.lora import Learner, Settings
 

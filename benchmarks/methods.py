@@ -13,7 +13,8 @@ import tempfile
 import time
 from typing import Any
 
-from fedaudit import cli, plugins
+from fedaudit.command import cli
+from fedaudit.machinery import plugins
 
 METHODS = "fedavg,fedper,fedpara,fedrand"
 TRIALS = 7
@@ -34,9 +35,9 @@ def main() -> None:
 
 def show(words: list[str]) -> None:
     """Utility, communication and leakage by method, read back from what the command wrote."""
-    from fedaudit.progress import Progress
-    from fedaudit.run import run
-    from fedaudit.training import transcript_of
+    from fedaudit.machinery.progress import Progress
+    from fedaudit.pipeline.run import run
+    from fedaudit.pipeline.trainings import transcript_of
 
     plan = cli.read_command(words).plan
     findings = run(plan, Progress(quiet=True)).findings
@@ -62,8 +63,8 @@ def line(f: dict[str, Any]) -> str:
 
 def steps() -> None:
     """Cost of a local step of each method, as a ratio to FedAvg's."""
-    from fedaudit.bench import federation_of, make_bench
-    from fedaudit.executor import one_thread
+    from fedaudit.machinery.executor import one_thread
+    from fedaudit.pipeline.workers import federation_of, make_bench
     from trainers.base import Participation, generator
 
     one_thread()

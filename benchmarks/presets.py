@@ -23,14 +23,15 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from audits.stratified import stratified_auroc
+from audits.statistics.stratified import stratified_auroc
 from audits.utility import accuracies
-from fedaudit import cli, inference
-from fedaudit.bench import Workshop, make_bench
-from fedaudit.plan import Cell, Plan
+from fedaudit.command import cli
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.plan import Cell, Plan
+from fedaudit.pipeline.trainings import method_of, train_together, transcript_of
+from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.settings import Privacy
-from fedaudit.progress import Progress
-from fedaudit.training import method_of, train_together, transcript_of
 from trainers.base import Participation, generator
 from trainers.prompts import Cohort
 from trainers.protection import Protection
@@ -105,11 +106,11 @@ def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     """Loss of every client's own members and reference records by its own prompt, by round."""
     federation, jobs, member = workshop.federation, [], {}
     for k, client in enumerate(federation.clients):
-        members = sorted(inference.trained_on(cell, federation, k))
+        members = sorted(attack_jobs.trained_on(cell, federation, k))
         reference = [record.id for record in client.reference]
         member |= dict.fromkeys(members, True) | dict.fromkeys(reference, False)
         jobs.append((method_of(cell), transcript_of(cell), k, [*members, *reference]))
-    found = pd.concat(list(workshop.executor.map(inference.trajectory, jobs)), ignore_index=True)
+    found = pd.concat(list(workshop.executor.map(attack_jobs.trajectory, jobs)), ignore_index=True)
     return found.assign(member=found.record.map(member))
 
 

@@ -36,10 +36,10 @@ from torch import Tensor
 from benchmarks.memory import memory
 from fedaudit.backbones import cliptext
 from fedaudit.backbones.clip import FrozenCLIP, load
-from fedaudit.backbones.clipsource import resolve_clip
-from fedaudit.executor import Executor, one_thread
+from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.machinery.executor import Executor, one_thread
+from fedaudit.machinery.store import Folder, claim
 from fedaudit.privacy.settings import Privacy
-from fedaudit.store import Folder, claim
 from fedaudit.tasks import drawings
 from fedaudit.tasks.base import IMAGE, Record, dirichlet_proportions
 from trainers import dpfpl, fedotp

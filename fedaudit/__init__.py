@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedaudit.api import Audit, audit, dry_run
-    from fedaudit.errors import InputError
+    from fedaudit.machinery.errors import InputError
 
 __all__ = ["Audit", "InputError", "audit", "dry_run"]
 __version__ = "0.1.0"
 
-_HOMES = {"Audit": "fedaudit.api", "InputError": "fedaudit.errors", "audit": "fedaudit.api", "dry_run": "fedaudit.api"}
+_HOMES = {
+    "Audit": "fedaudit.api",
+    "InputError": "fedaudit.machinery.errors",
+    "audit": "fedaudit.api",
+    "dry_run": "fedaudit.api",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -20,7 +25,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name != "InputError":
-        from fedaudit.shadowing import refuse_shadowed
+        from fedaudit.command.shadowing import refuse_shadowed
 
         refuse_shadowed()
     return getattr(importlib.import_module(_HOMES[name]), name)

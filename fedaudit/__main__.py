@@ -6,18 +6,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fedaudit.errors import InputError
-from fedaudit.shadowing import HOME, refuse_shadowed
+from fedaudit.command.shadowing import HOME, refuse_shadowed
+from fedaudit.machinery.errors import InputError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code as `fedaudit.cli.main` does, 2 where another package hides one of ours."""
+    """Run the command; returns its exit code as `fedaudit.command.cli.main` does, 2 where another package hides one of ours."""
     try:
         refuse_shadowed()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    from fedaudit.cli import main as command
+    from fedaudit.command.cli import main as command
 
     return command(argv)
 

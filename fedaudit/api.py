@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.cli import Command, estimated, read_command
-from fedaudit.errors import InputError
-from fedaudit.progress import Progress
-from fedaudit.words import words_of
+from fedaudit.command.cli import Command, estimated, read_command
+from fedaudit.command.words import words_of
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +32,8 @@ def audit(**options: Any) -> Audit:
     """
     import pandas as pd
 
-    from fedaudit.executor import restored_threads
-    from fedaudit.run import export, run
+    from fedaudit.machinery.executor import restored_threads
+    from fedaudit.pipeline.run import export, run
 
     command = _command(options)
     if command.dry_run:
@@ -52,7 +52,7 @@ def audit(**options: Any) -> Audit:
 
 def dry_run(**options: Any) -> str:
     """What `audit` with these options would run, how long and how much disk: a few lines. Nothing is trained. InputError as of `audit`."""
-    from fedaudit.executor import restored_threads
+    from fedaudit.machinery.executor import restored_threads
 
     command = _command(options)
     with restored_threads():

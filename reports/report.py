@@ -13,11 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from reports import figures, inference, inferencetables, leakage, prompts
-from reports.drawing import Drawing
-from reports.evidence import TABLES, Evidence, Finding, about_membership, check, joined
-from reports.pages import Write, csv, render, write_drawings
-from reports.words import plain
+from reports.figures import membership as figures
+from reports.figures.drawing import Drawing
+from reports.formats import plain
+from reports.inputs import TABLES, Evidence, Finding, about_membership, check, joined
+from reports.sections import inference, leakage, prompts
+from reports.sections import inference_tables as inferencetables
+from reports.templates import Write, csv, render, write_drawings
 
 __all__ = ["TABLES", "Evidence", "build"]
 

@@ -1,4 +1,4 @@
-"""The attacks on prompts record by record, as slow as their definitions read. Log-probabilities and confidences as in attacks/seen.py."""
+"""The attacks on prompts record by record, as slow as their definitions read. Log-probabilities and confidences as in attacks/knowledge.py."""
 
 from __future__ import annotations
 

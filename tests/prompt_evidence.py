@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from audits.base import Accuracy, Epsilon, Finding
-from reports.evidence import OF_PROMPTS
+from audits.findings import Accuracy, Epsilon, Finding
+from reports.inputs import OF_PROMPTS
 from reports.report import TABLES, Evidence, build
 
 CLIENTS = [f"client-{k:02d}" for k in range(4)]

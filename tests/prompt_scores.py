@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import ScoredModel
-from audits.targets import HELD, AttackedPrompts, rows
+from audits.comparisons.models import ScoredModel
+from audits.comparisons.targets import HELD, AttackedPrompts, rows
 
 SIGNALS = {"shadow": "shadow", "lira/online": "lira", "lira/offline": "lira", "loss": "loss"}
 CLASSES = 4

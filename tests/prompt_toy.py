@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedaudit import plugins
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
-from fedaudit.backbones.clipsource import resolve_clip
-from fedaudit.executor import Executor
+from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.machinery import plugins
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
-from fedaudit.store import claim
 from tests import tiny_clip
 from trainers.base import Bench, Participation, Schedule, Transcript, Update, train
 from trainers.exams import Recognition

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.seen import Floats, Rounds, Seen, Shadows, own_class
+from attacks.knowledge import Floats, Rounds, Seen, Shadows, own_class
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
 LEARNT = 1.0  # what training adds to the own class of every record of the distribution, member or not

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 import fedaudit
-from fedaudit import cli
 from fedaudit.backbones import EMBEDDED
-from fedaudit.errors import InputError
-from fedaudit.words import words_of
+from fedaudit.command import cli
+from fedaudit.command.words import words_of
+from fedaudit.machinery.errors import InputError
 
 TINY = {
     "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 8, "novel": 8, "test": 3, "local_steps": 2, "threads": 1,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedaudit.cli import main
-from fedaudit.errors import InputError
+from fedaudit.command.cli import main
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import coco, images, scienceqa
 from tests import bad_data, bad_images, minidata, miniimages
 from tests.bad_data import Bad

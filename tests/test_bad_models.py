@@ -19,12 +19,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from fedaudit.backbones import clip, vlm
-from fedaudit.backbones.clipsource import resolve_clip
+from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.backbones.resolve import resolve, weights_hash
 from fedaudit.backbones.texts import check_texts
-from fedaudit.cli import main
-from fedaudit.errors import InputError
-from fedaudit.store import claim
+from fedaudit.command.cli import main
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
 from tests import tiny_clip, tiny_hf_clip, tiny_models
 from tests.bad_data import DEEP, edited

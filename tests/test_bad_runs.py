@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit import cli
-from fedaudit.errors import InputError
-from fedaudit.ownrun import check_values, read
+from fedaudit.command import cli
+from fedaudit.external.run import check_values, read
+from fedaudit.machinery.errors import InputError
 from tests.bad_run_files import FILES, VALUES
 from tests.bad_run_texts import JSON
 from tests.bad_runs import REFUSED

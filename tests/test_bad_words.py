@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedaudit import cli
-from fedaudit.bench import Workshop
+from fedaudit.command import cli
+from fedaudit.pipeline.workers import Workshop
 
 LONG = "x" * 300  # more than a file's name may have
 VALUED = (

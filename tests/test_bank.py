@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import bank
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline import bank
 from fedaudit.privacy.settings import Privacy
-from fedaudit.store import claim
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, Transcript
 from trainers.prompts import Cohort, used

@@ -11,8 +11,8 @@ import torch
 from benchmarks import prompts
 from benchmarks.prompts import KINDS, World
 from fedaudit.backbones.clip import load
-from fedaudit.backbones.clipsource import resolve_clip
-from fedaudit.store import claim
+from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.machinery.store import claim
 from tests import tiny_clip
 from trainers.base import generator
 

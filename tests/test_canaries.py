@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from scipy.stats import binom, chisquare
 
-from fedaudit import plugins
-from fedaudit.errors import InputError
-from fedaudit.options import made
+from fedaudit.command.flags import made
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import captions as captions_task
 from fedaudit.tasks import vqa as vqa_task
 from fedaudit.tasks.base import IMAGE, Client, Federation, Record

@@ -11,17 +11,17 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from fedaudit.bench import own_tests
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline.workers import own_tests
 from fedaudit.tasks import digits as digits_task
 from fedaudit.tasks import drawings, imagesets
 from fedaudit.tasks import glyphs as glyphs_task
 from fedaudit.tasks import images as images_task
+from fedaudit.tasks.classification import Labelled, chosen, federate
 from fedaudit.tasks.digits import digits
 from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.images import images
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
-from fedaudit.tasks.labelled import Labelled, chosen, federate
 from tests import miniimages
 from tests.minidata import picture, write
 

@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from fedaudit import cli, store
+from fedaudit.command import cli
+from fedaudit.machinery import store
 
 TINY = "--rounds 2 --clients 3 --per-round 2 --records 4 --reference 4 --novel 6 --test 3 --local-steps 2 --threads 1".split()
 

@@ -19,11 +19,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedaudit.backbones import clipimages, clipsource
+from fedaudit.backbones import clip_images, clip_source
 from fedaudit.backbones.clip import FrozenCLIP, load
-from fedaudit.backbones.clipsource import EMBEDDED_CLIP, ClipSource, resolve_clip
-from fedaudit.errors import InputError
-from fedaudit.store import Folder, claim
+from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource, resolve_clip
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.base import Record
 from tests import tiny_clip
 
@@ -234,13 +234,13 @@ class Counter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen = 0
-        whole = clipimages.see
+        whole = clip_images.see
 
         def see(model: Any, pixels: Tensor, *, patches: bool) -> Tensor:
             self.seen += len(pixels)
             return whole(model, pixels, patches=patches)
 
-        monkeypatch.setattr(clipimages, "see", see)
+        monkeypatch.setattr(clip_images, "see", see)
 
     def since(self) -> int:
         seen, self.seen = self.seen, 0
@@ -248,7 +248,7 @@ class Counter:
 
 
 def test_what_was_seen_once_is_read_back(vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    counter, batch = Counter(monkeypatch), clipimages.BATCH
+    counter, batch = Counter(monkeypatch), clip_images.BATCH
     given = records(batch + 3)
     first = encoded(vit, given, cache)
     assert counter.since() == 2 * batch  # the last batch is filled up
@@ -286,8 +286,8 @@ def test_other_weights_and_other_preprocessing_share_no_features(
 def test_a_damaged_file_is_named_and_computed_again(
     vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clipimages, "SHARD", 1)  # a file per batch
-    given = records(2 * clipimages.BATCH)
+    monkeypatch.setattr(clip_images, "SHARD", 1)  # a file per batch
+    given = records(2 * clip_images.BATCH)
     ids = [r.id for r in given]
     first = encoded(vit, given, cache).rows(ids)
     names = cache.names()
@@ -297,7 +297,7 @@ def test_a_damaged_file_is_named_and_computed_again(
     counter, said = Counter(monkeypatch), []
     found = vit.encode(given, cache, say=said.append)
     assert said == [f"{file} is damaged; computing it again"]
-    assert counter.since() == clipimages.BATCH
+    assert counter.since() == clip_images.BATCH
     assert torch.equal(found.rows(ids), first)
     assert cache.names() == names
 
@@ -316,7 +316,7 @@ def test_progress_counts_the_batches_that_are_missing(vit: FrozenCLIP, cache: Fo
 
         yield advance
 
-    for n in (clipimages.BATCH, 3 * clipimages.BATCH + 1, 3 * clipimages.BATCH + 1):
+    for n in (clip_images.BATCH, 3 * clip_images.BATCH + 1, 3 * clip_images.BATCH + 1):
         encoded(vit, records(n), cache, stage=stage)
     assert stages == [["image features", 1, 1], ["image features", 3, 3]]
 
@@ -370,7 +370,7 @@ def test_patches_on_disk_equal_those_in_memory(vit: FrozenCLIP, cache: Folder, m
     given = records(3)
     ids = [r.id for r in given][::-1]
     held = encoded(vit, given, cache, patches=True).patches(ids)
-    monkeypatch.setattr(clipimages, "IN_MEMORY", 0)
+    monkeypatch.setattr(clip_images, "IN_MEMORY", 0)
     assert torch.equal(encoded(vit, given, cache, patches=True).patches(ids), held)
 
 
@@ -425,7 +425,7 @@ def test_folders_are_checked(tmp_path: Path) -> None:
 
 def test_architectures_are_known_without_importing_open_clip(tmp_path: Path) -> None:
     code = (
-        "import sys; from fedaudit.backbones.clipsource import resolve_clip; print(resolve_clip('ViT-B-16', 'random').sha256);"
+        "import sys; from fedaudit.backbones.clip_source import resolve_clip; print(resolve_clip('ViT-B-16', 'random').sha256);"
         f"resolve_clip({str(tiny_clip.save(tmp_path / 'tiny'))!r}, '').sha256;"
         "assert not {'torch', 'open_clip', 'transformers'} & set(sys.modules)"
     )
@@ -606,7 +606,7 @@ def tiny_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, name: described})
     file = tmp_path / f"{name}.json"
     file.write_text(json.dumps(described))
-    monkeypatch.setattr(clipsource, "_architectures", lambda: {name: file})
+    monkeypatch.setattr(clip_source, "_architectures", lambda: {name: file})
     tag = {
         "hf_hub": "someone/tiny/",
         "mean": (0.1, 0.2, 0.3),

@@ -21,12 +21,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fedaudit.backbones import clipsource
+from fedaudit.backbones import clip_source
 from fedaudit.backbones.clip import FrozenCLIP, load
-from fedaudit.backbones.clipsource import resolve_clip
-from fedaudit.cli import main
-from fedaudit.errors import InputError
-from fedaudit.store import claim
+from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.command.cli import main
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
 from tests import tiny_clip, tiny_hf_clip
 
@@ -302,7 +302,7 @@ def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, **both})
     for name, model in both.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(model))
-    monkeypatch.setattr(clipsource, "_architectures", lambda: {name: tmp_path / f"{name}.json" for name in both})
+    monkeypatch.setattr(clip_source, "_architectures", lambda: {name: tmp_path / f"{name}.json" for name in both})
     return tiny_clip.save(tmp_path / "hub", described) / "open_clip_model.safetensors"
 
 

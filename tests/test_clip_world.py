@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer
 
-from fedaudit.backbones import pretrain_clip as recipe_of
-from fedaudit.backbones import pretrain_symbols
+from fedaudit.backbones.recipes import clip as recipe_of
+from fedaudit.backbones.recipes import symbols as pretrain_symbols
 from fedaudit.tasks import drawings
 
 torch.set_num_threads(1)

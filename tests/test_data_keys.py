@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit import data, inputs
-from fedaudit.cli import read_command
+from fedaudit.command.cli import read_command
+from fedaudit.machinery import inputs
+from fedaudit.pipeline import data
 from tests import minidata, miniimages
 
 COCO = "--task coco --records 3 --reference 3 --novel 4 --test 3 --clients 3 --per-round 2"

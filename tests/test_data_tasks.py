@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import coco as coco_task
 from fedaudit.tasks import local
 from fedaudit.tasks import scienceqa as scienceqa_task
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.coco import coco
-from fedaudit.tasks.local import Item, Pool, federate
+from fedaudit.tasks.local_files import Item, Pool, federate
 from fedaudit.tasks.metrics import answer_scores, caption_scores
 from fedaudit.tasks.scienceqa import scienceqa
 from tests import minidata

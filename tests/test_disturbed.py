@@ -16,7 +16,10 @@ RUNS = {
     "LoRA": "--method fedavg --attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1",
     "prompts": "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 2",
 }
-ANALYSIS = {"LoRA": "fedaudit.analysis_lora:_score_models", "prompts": "fedaudit.analysis_prompts:ledger_of"}
+ANALYSIS = {
+    "LoRA": "fedaudit.pipeline.analysis_lora:_score_models",
+    "prompts": "fedaudit.pipeline.analysis_prompts:ledger_of",
+}
 Harm = Callable[[Path], None]
 
 
@@ -40,10 +43,10 @@ DISTURBED: dict[str, tuple[str, int, str, Harm, str]] = {
     "a start damaged in training": ("trainers.base:_round", 1, "runs", start, "initial.safetensors is damaged"),
     "a training deleted in training": ("trainers.base:_round", 1, "runs", shutil.rmtree, "is not there"),
     "a training deleted in analysis, again and again": ("analysis", 9, "runs", shutil.rmtree, "is not there"),
-    "an analysis deleted before the report": ("fedaudit.compute:read_evidence", 1, "analyses", shutil.rmtree, "is not there"),
+    "an analysis deleted before the report": ("fedaudit.pipeline.compute:read_evidence", 1, "analyses", shutil.rmtree, "is not there"),
 }  # fmt: skip
 MENDED: dict[str, tuple[str, int, str, Harm]] = {
-    "a training deleted after it": ("fedaudit.compute:_audit", 1, "runs", shutil.rmtree),
+    "a training deleted after it": ("fedaudit.pipeline.compute:_audit", 1, "runs", shutil.rmtree),
     "a training deleted in analysis": ("analysis", 1, "runs", shutil.rmtree),
     "a training damaged in analysis": ("analysis", 1, "runs", start),
 }

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from attacks import bank
-from fedaudit.errors import Diverged
-from fedaudit.executor import Executor
-from fedaudit.store import claim
+from fedaudit.machinery.errors import Diverged
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline import bank
 from tests import prompt_toy
 from tests.test_bank import bench_of
 from tests.test_cli import TINY, refuse

@@ -11,7 +11,7 @@ import time
 import pytest
 import torch  # noqa: F401  before the fork, so that all workers start at once
 
-from fedaudit.executor import AHEAD, Executor, WorkerDied
+from fedaudit.machinery.executor import AHEAD, Executor, WorkerDied
 
 
 def times(bench, x):
@@ -137,7 +137,7 @@ def test_workers_leave_signals_to_their_parent(name):
 def test_workers_die_with_a_killed_parent():
     code = (
         "import os, time\n"
-        "from fedaudit.executor import Executor\n"
+        "from fedaudit.machinery.executor import Executor\n"
         "from tests.test_executor import times\n"
         "with Executor(lambda: 1, workers=2) as e:\n"
         "    print(*{pid for _, pid in e.map(times, range(8))}, flush=True)\n"

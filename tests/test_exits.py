@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import fedaudit
-from fedaudit import cli, exits
-from fedaudit.executor import WorkerDied
+from fedaudit.command import cli, exits
+from fedaudit.machinery.executor import WorkerDied
 from tests.whole_runs import ROOT, Job, contents, report
 
 AUDIT = [sys.executable, str(ROOT / "audit.py")]

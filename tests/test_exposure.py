@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 from scipy.stats import spearmanr
 
-from audits.comparisons import ScoredModel
-from audits.exposure import CLASSES, exposure
+from audits.comparisons.models import ScoredModel
+from audits.comparisons.targets import HELD, AttackedPrompts, rows
 from audits.membership import Params, prompt_membership
-from audits.stratified import accuracy_at
-from audits.targets import HELD, AttackedPrompts, rows
+from audits.statistics.stratified import accuracy_at
+from audits.tables.targets import CLASSES, exposure
 from fedaudit.tasks.base import Record
-from reports.evidence import OF_PROMPTS, TABLES
+from reports.inputs import OF_PROMPTS, TABLES
 from tests.prompt_scores import SIGNALS, changed, made_up, with_scores
 
 PLACE = {"threat_model": "prompt-user", "way": "prompt", "client": "client-00"}
@@ -252,7 +252,7 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
 
 
 def test_tables_survive_the_disk(tmp_path):
-    from fedaudit.store import claim
+    from fedaudit.machinery.store import claim
 
     folder = claim(tmp_path)
     for name, table in tables(made_up(6, canaries=6)).items():

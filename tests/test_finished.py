@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedaudit import cli, store
+from fedaudit.command import cli
+from fedaudit.machinery import store
 
 WORDS = "--method promptfl --attack lira --shadows 4 --rounds 2 --clients 3 --train 12 --test 2 --targets 1 --no-twin --threads 1"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import fedaudit
-from fedaudit import cli
-from fedaudit.errors import InputError
-from fedaudit.gates import parse
+from fedaudit.command import cli
+from fedaudit.command.gates import parse
+from fedaudit.machinery.errors import InputError
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,26 +15,28 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks import bank, observe
+from attacks import queries
 from attacks.base import View
 from attacks.lira import LiRA
 from attacks.lira import Params as LiRAParams
-from attacks.messages import Messages
+from attacks.replay import Messages
 from attacks.threats import THREAT_MODELS
-from audits.comparisons import ScoredModel
+from audits.comparisons.models import ScoredModel
+from audits.comparisons.targets import AttackedPrompts, rows
 from audits.epsilon import ledger_of, privacy_table
 from audits.membership import Params as MembershipParams
 from audits.membership import prompt_membership
-from audits.targets import AttackedPrompts, rows
-from fedaudit import cli, inference, plugins
-from fedaudit.banks import Recipe, recipe_of, shadows_of, train_banks
-from fedaudit.bench import Workshop
-from fedaudit.executor import Executor
-from fedaudit.leakage import leakage
-from fedaudit.plan import Cell
-from fedaudit.progress import Progress
-from fedaudit.store import claim
-from fedaudit.training import method_of, train_together, transcript_of
+from fedaudit.command import cli
+from fedaudit.machinery import plugins
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline import attack_jobs, bank
+from fedaudit.pipeline.leakage import leakage
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import Recipe, recipe_of, shadows_of, train_banks
+from fedaudit.pipeline.trainings import method_of, train_together, transcript_of
+from fedaudit.pipeline.workers import Workshop
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, train
 from trainers.prompts import Settings, used
@@ -54,7 +56,7 @@ def unsafe_but_quick() -> Iterator[None]:
         yield
 
 
-Found = dict[int, dict[str, inference.Tables]]
+Found = dict[int, dict[str, attack_jobs.Tables]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +79,8 @@ class Lab:
         return cell
 
     def attack(self, cell: Cell) -> Found:
-        (job,) = inference.jobs_of(cell, self.federation, cell.targets)
-        return inference.attack(self.bench, job)
+        (job,) = attack_jobs.jobs_of(cell, self.federation, cell.targets)
+        return attack_jobs.attack(self.bench, job)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,7 @@ def watched(lab: Lab) -> Watched:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LiRA, "score", score)
-        patch.setattr(inference, "Messages", read)
+        patch.setattr(attack_jobs, "Messages", read)
         return Watched(lab.attack(lab.cell), lira, messages)
 
 
@@ -149,8 +151,8 @@ class TestTruth:
     def test_scores_are_the_same_whoever_the_members_are(self, lab: Lab, found: Found) -> None:
         """Every table, exactly; and what a worker holds of the truth, who trains on what, is never looked at."""
         blind = dataclasses.replace(lab.bench, training=Secret())  # type: ignore[arg-type]
-        (job,) = inference.jobs_of(lab.cell, inverted(lab.federation), [0, 1])
-        again = inference.attack(blind, job)
+        (job,) = attack_jobs.jobs_of(lab.cell, inverted(lab.federation), [0, 1])
+        again = attack_jobs.attack(blind, job)
         assert again.keys() == found.keys() == {0, 1}
         for k, views in found.items():
             assert again[k].keys() == views.keys() == set(THREAT_MODELS)
@@ -168,13 +170,13 @@ class TestTruth:
                 super().__init__(*args)
                 views.append(View(*args))
 
-        monkeypatch.setattr(inference, "View", Watched)
-        monkeypatch.setattr(observe, "see", lambda *_, **__: None)
+        monkeypatch.setattr(attack_jobs, "View", Watched)
+        monkeypatch.setattr(queries, "see", lambda *_, **__: None)
         held = []
         for federation in (lab.federation, inverted(lab.federation)):
-            jobs = inference.jobs_of(lab.cell, federation, [0, 1])
+            jobs = attack_jobs.jobs_of(lab.cell, federation, [0, 1])
             sent = pickle.dumps(jobs)
-            inference.attack(lab.bench, jobs[0])
+            attack_jobs.attack(lab.bench, jobs[0])
             held.append((sent, [pickle.dumps(view) for view in views]))
             assert [view.threat_model for view in views] == 2 * [*THREAT_MODELS]
             views.clear()
@@ -187,7 +189,7 @@ class TestOnce:
     def test_equal_models_are_attacked_once(self, watched: Watched) -> None:
         """A target's prompt as its user and its owner have it, as the server rebuilds it, and the released one; with the shadows of
         either kind also the start of training and four shadows."""
-        assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + inference.PSEUDO))
+        assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + attack_jobs.PSEUDO))
         assert set(watched.lira.values()) == {1}
         for tables in watched.found.values():
             pd.testing.assert_frame_equal(tables["prompt-user"]["scores"], tables["owner"]["scores"])
@@ -198,15 +200,15 @@ class TestOnce:
     @pytest.mark.parametrize(("threads", "parts"), [(1, [[0, 1]]), (2, [[0], [1]]), (5, [[0], [1]])])
     def test_workers_share_the_targets(self, threads: int, parts: list[list[int]], lab: Lab) -> None:
         cell = Cell(dataclasses.replace(lab.cell.plan, threads=threads), lab.cell.method, lab.cell.seed)
-        jobs = inference.jobs_of(cell, lab.federation, [0, 1])
+        jobs = attack_jobs.jobs_of(cell, lab.federation, [0, 1])
         assert [[asked.client for asked in job.asked] for job in jobs] == parts
-        (alone,) = inference.jobs_of(cell, lab.federation, [1])
+        (alone,) = attack_jobs.jobs_of(cell, lab.federation, [1])
         assert [asked.client for asked in alone.asked] == [1]
 
 
 class TestTables:
     def test_every_record_is_asked_about_by_every_adversary(self, lab: Lab, found: Found) -> None:
-        for asked in inference.questions(lab.cell, lab.federation):
+        for asked in attack_jobs.questions(lab.cell, lab.federation):
             for view, tables in found[asked.client].items():
                 scores = tables["scores"]
                 lira = ["lira/online", "lira/offline"]
@@ -219,7 +221,7 @@ class TestTables:
         """Four shadows in the attacked model's place, and for messages the federation that was simulated; reference records are in none."""
         recipe = recipe_of(lab.cell, lab.federation)
         assert recipe is not None
-        for asked in inference.questions(lab.cell, lab.federation):
+        for asked in attack_jobs.questions(lab.cell, lab.federation):
             shadows = shadows_of(lab.bench, recipe, asked.client).member
             simulated = bank.members(
                 lab.bench, recipe.method, recipe.others, asked.client, seed=recipe.seed, shadows=[bank.SIMULATED]
@@ -227,18 +229,18 @@ class TestTables:
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
                 pseudo = tables["pseudo"]
-                expected = np.concatenate([shadows[: inference.PSEUDO], *[simulated] * (view == "server")])
+                expected = np.concatenate([shadows[: attack_jobs.PSEUDO], *[simulated] * (view == "server")])
                 expected = np.pad(expected, ((0, 0), (0, len(asked.reference))))
                 assert list(pseudo.record) == own * len(expected)
                 assert (pseudo.member.to_numpy().reshape(expected.shape) == expected).all()
 
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
-        (asked, _) = inference.questions(lab.cell, lab.federation)
+        (asked, _) = attack_jobs.questions(lab.cell, lab.federation)
         sizes = [len(client.training_records) for client in lab.federation.clients]
         records = list(asked.candidates)
         job = method_of(lab.cell, sizes), transcript_of(lab.cell), asked.client, records
-        path = inference.trajectory(lab.bench, job).pivot(index="record", columns="round", values="loss").loc[records]
+        path = attack_jobs.trajectory(lab.bench, job).pivot(index="record", columns="round", values="loss").loc[records]
         assert list(path) == [0, 1, 2, 3]
         facts = found[asked.client]["owner"]["facts"].set_index("record").loc[records]
         np.testing.assert_allclose(path[3], facts.loss, atol=1e-5)
@@ -311,7 +313,7 @@ ALLOWED: dict[str, dict[str, dict[str, str | None]]] = {
 @pytest.mark.parametrize("words", ALLOWED)
 def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
     plan = cli.read_command([*words.split(), "--attack", "cosine,slope,loss,lira", "--epsilon", "none"]).plan
-    found = inference.allowed(plan.cells[0], threat_model)
+    found = attack_jobs.allowed(plan.cells[0], threat_model)
     for attack, expected in ALLOWED[words][threat_model].items():
         sees = expected in SEES.values()
         assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
@@ -334,7 +336,7 @@ def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, exp
 
 def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others(lab: Lab) -> None:
     federation = lab.federation
-    asked = inference.questions(lab.cell, federation)
+    asked = attack_jobs.questions(lab.cell, federation)
     assert [question.client for question in asked] == [0, 1]
     for question in asked:
         own, others = federation.clients[question.client], set()
@@ -343,21 +345,21 @@ def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others
         assert list(question.candidates) == [r.id for r in (*own.records, *own.canaries)]
         assert list(question.reference) == [r.id for r in own.reference]
         assert set(question.others) <= others
-        assert len(set(question.others)) == len(question.others) == min(inference.OTHERS, len(others))
+        assert len(set(question.others)) == len(question.others) == min(attack_jobs.OTHERS, len(others))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "OTHERS", 5)
-        drawn, again = (inference.questions(lab.cell, federation)[0].others for _ in range(2))
+        patch.setattr(attack_jobs, "OTHERS", 5)
+        drawn, again = (attack_jobs.questions(lab.cell, federation)[0].others for _ in range(2))
         other_seed = Cell(dataclasses.replace(lab.cell.plan, seed=1), lab.cell.method, 1)
         assert len(drawn) == 5
         assert drawn == again
-        assert drawn != inference.questions(other_seed, federation)[0].others
+        assert drawn != attack_jobs.questions(other_seed, federation)[0].others
 
 
 class TestOneRound:
     """A training of one round takes one batch: the other training records are neither members nor held out."""
 
     @staticmethod
-    def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], inference.Tables]:
+    def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], attack_jobs.Tables]:
         plan = lab.cell.plan
         loss, source = (plugins.plugins("attack")[name].params() for name in ("loss", "source"))
         cell = lab.trained(
@@ -372,7 +374,7 @@ class TestOneRound:
     def test_unused_training_records_are_in_no_comparison(self, lab: Lab, tmp_path: Path) -> None:
         cell, findings, tables = self.audited(lab, 8, tmp_path)
         client = lab.federation.clients[0]
-        seen = inference.trained_on(cell, lab.federation, 0)
+        seen = attack_jobs.trained_on(cell, lab.federation, 0)
         unused = {r.id for r in client.training_records} - seen
         assert len(seen) == 8
         assert unused
@@ -414,7 +416,7 @@ RECORDS, KNOWN = 20, 6  # of each client
 ROUNDS, SHADOWS = 60, 10
 
 
-def learnt_by_heart(path: Path) -> tuple[Bench, inference.Job]:
+def learnt_by_heart(path: Path) -> tuple[Bench, attack_jobs.Job]:
     """Two targets of three clients with random pictures and labels, trained for long with the shadows of both, and what the owner asks."""
     schedule, world = Schedule(ROUNDS, 3, 3, seed=1), prompt_toy.federation(3 * (RECORDS + KNOWN,), test=1)
     candidates, reference = ([ids[i] for ids in world.training] for i in (slice(RECORDS), slice(RECORDS, None)))
@@ -435,14 +437,14 @@ def learnt_by_heart(path: Path) -> tuple[Bench, inference.Job]:
         bank.train_shadows(
             bench, method, recipe.others, k, folder, seed=5, shadows=SHADOWS, until=ROUNDS, say=print
         )  # fmt: skip
-    asked = [observe.Question(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
-    return bench, inference.Job(method, transcript, recipe, {"owner": {"lira": LiRAParams()}}, asked, 0)
+    asked = [queries.Question(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
+    return bench, attack_jobs.Job(method, transcript, recipe, {"owner": {"lira": LiRAParams()}}, asked, 0)
 
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> AttackedPrompts:
     bench, job = learnt_by_heart(tmp_path_factory.mktemp("leak"))
-    found = inference.attack(bench, job)
+    found = attack_jobs.attack(bench, job)
     parts = {k: {n: t.set_index("record") for n, t in views["owner"].items()} for k, views in found.items()}
     run = AttackedPrompts(
         models=[ScoredModel("owner", "true state", k, ROUNDS, **part) for k, part in parts.items()],

@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
 from attacks import entropy, gradnorm, lira, loss, quantile, rmia, shadow
-from attacks.seen import Seen, Shadows, own_class
-from fedaudit import plugins
+from attacks.knowledge import Seen, Shadows, own_class
+from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
 from tests.seen_toy import toy_seen
 

@@ -13,9 +13,11 @@ import pytest
 
 from attacks.settings import Adversary
 from attacks.threats import THREAT_MODELS
-from fedaudit import cli, estimate, papers, plugins
-from fedaudit.progress import Progress
-from fedaudit.training import COMPLETE
+from fedaudit.command import cli, dry_run
+from fedaudit.machinery import plugins
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import papers
+from fedaudit.pipeline.trainings import COMPLETE
 from tests.test_cli import refuse
 
 PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if plugin.learner == "prompts"]
@@ -88,7 +90,7 @@ def test_the_number_of_canaries_that_is_named_is_valid(capsys: Any, tmp_path: Pa
     most = int(sentence.split("valid here are 0 to ")[1])
     assert str(most + 1) in refuse(capsys, [*words, "--canaries", str(most + 1)])
     plan = plan_of(f"{' '.join(words)} --canaries {most}")
-    from fedaudit.bench import federation_of
+    from fedaudit.pipeline.workers import federation_of
 
     assert sum(len(client.canaries) for client in federation_of(plan).clients) == most
 
@@ -218,11 +220,11 @@ class TestDryRun:
     @pytest.fixture(autouse=True)
     def paced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A round takes 4 s, 3 s of them training, and a megabyte."""
-        pace = estimate.Pace(seconds=4.0, bare=3.0, size=1e6)
-        monkeypatch.setattr(estimate, "_trials", lambda cells, *_: [pace] * len(cells))
+        pace = dry_run.Pace(seconds=4.0, bare=3.0, size=1e6)
+        monkeypatch.setattr(dry_run, "_trials", lambda cells, *_: [pace] * len(cells))
 
     def said(self, words: str, out: Path) -> str:
-        return estimate.estimate(self.plan(words, out), Progress(quiet=True))
+        return dry_run.estimate(self.plan(words, out), Progress(quiet=True))
 
     def plan(self, words: str, out: Path) -> Any:
         """DP-FPL without noise and with 8 shadows, but for what the words say."""

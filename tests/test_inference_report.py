@@ -21,13 +21,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.against import against_epsilon
-from reports.evidence import OF_PROMPTS, TABLES
+from reports.attack_success import headline, with_leakage
+from reports.figures.against_epsilon import against_epsilon
+from reports.inputs import OF_PROMPTS, TABLES
 from reports.papers import dpfpl_figure3
 from reports.report import Evidence
-from reports.success import headline, with_leakage
-from reports.variants import variants
-from reports.verdicts import card
+from reports.rows import variants
+from reports.verdict_cards import card
 from tests.prompt_evidence import (
     ATTACKS,
     TARGETS,

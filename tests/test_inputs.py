@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedaudit import inputs
-from fedaudit.errors import InputError
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Record
 from tests.bad_pictures import CONTENTS, saved
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from fedaudit import closure, keys, run
-from fedaudit.cli import read_command
-from fedaudit.plan import Cell, Plan
-from fedaudit.progress import Progress
-from fedaudit.store import key_of
+from fedaudit.command.cli import read_command
+from fedaudit.machinery import closure
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import key_of
+from fedaudit.pipeline import keys, run
+from fedaudit.pipeline.plan import Cell, Plan
 
 ROOT = Path(__file__).parents[1]
 LORA = "--method fedrand --attack maxrenyi --rounds 1 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
@@ -133,7 +134,7 @@ def copied(place: Path) -> Path:
 def keys_in(place: Path) -> list[str]:
     """The keys that the code in a folder gives to the commands."""
     script = (
-        "import json, sys; from fedaudit.cli import read_command\n"
+        "import json, sys; from fedaudit.command.cli import read_command\n"
         "cells = [read_command(words.split()).plan.cells[0] for words in json.loads(sys.argv[1])]\n"
         "print(json.dumps([[c.training_key, str(c.bank_folder), c.analysis_key, str(c.plan.report_folder)] for c in cells]))"
     )
@@ -174,7 +175,7 @@ def test_with_the_truth_upside_down_the_old_page_is_not_current(tmp_path: Path) 
 
     _, value = audited()
     assert "reused: report" in audited()[0]
-    file = place / "fedaudit/leakage.py"
+    file = place / "fedaudit/pipeline/leakage.py"
     source = file.read_text()
     assert '"truth": federation.truth,' in source
     file.write_text(

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from fedaudit import plugins
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
-from fedaudit.store import claim
+from fedaudit.machinery import plugins
+from fedaudit.machinery.store import claim
 from fedaudit.tasks.captions import Params as Task
 from fedaudit.tasks.captions import captions
 from trainers.base import Bench, Participation, Schedule, Transcript, generator
@@ -146,7 +146,7 @@ def test_only_named_projections_are_adapted(federation, tmp_path):
 @pytest.fixture(scope="module")
 def short_run(learner, federation, tmp_path_factory):
     """A FedPara run of two rounds with everything that a transcript holds."""
-    from fedaudit.executor import Executor
+    from fedaudit.machinery.executor import Executor
     from trainers.base import train
     from trainers.exams import Answers
 

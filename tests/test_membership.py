@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits import ranking
 from audits.blind import blind_scores
-from audits.comparisons import Attacked, ScoredModel, by_round, comparisons
+from audits.comparisons.models import Attacked, ScoredModel, by_round, comparisons
 from audits.membership import Params, cells, headline_signals, membership
+from audits.statistics import ranking
 from fedaudit.tasks.base import Record
 
 SIGNAL = "renyi/2/10/caption"

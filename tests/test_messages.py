@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.base import Candidates, LacksCapability, View
 from attacks.gradients import gradient_norms
-from attacks.messages import Messages, history_of
+from attacks.replay import Messages, history_of
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
 from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, on_a_line, run, with_noise

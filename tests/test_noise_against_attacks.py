@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from reports.evidence import Evidence
+from reports.attack_success import fall, with_leakage
+from reports.inputs import Evidence
 from reports.papers import dpfpl_figure3
-from reports.success import fall, with_leakage
-from reports.variants import Score, Variant, variants
+from reports.rows import Score, Variant, variants
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_inference_report import INF, bare, drawn
 from tests.test_report import Reader

@@ -16,17 +16,17 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from attacks.attacked_models import models
 from attacks.base import Candidates, View
-from attacks.models import models
 from attacks.threats import OF_LEARNER
-from fedaudit import cli
-from fedaudit.errors import InputError
-from fedaudit.ownrun import check_values, export_run, read, warnings, write_transcript
-from fedaudit.owntensors import canonical
-from fedaudit.store import claim
+from fedaudit.command import cli
+from fedaudit.command.words import words_of
+from fedaudit.external.adapters import canonical
+from fedaudit.external.run import check_values, export_run, read, warnings, write_transcript
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores, caption_scores
-from fedaudit.words import words_of
 from tests.small_run import (
     MODEL,
     PROMPT,
@@ -317,7 +317,7 @@ class TestIdentity:
 
 def test_importing_is_light():
     """The command line imports this module before it knows what is asked for."""
-    code = "import sys, fedaudit.ownrun; print([m for m in ('torch', 'numpy', 'PIL') if m in sys.modules])"
+    code = "import sys, fedaudit.external.run; print([m for m in ('torch', 'numpy', 'PIL') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
@@ -615,7 +615,7 @@ class TestExport:
 
     def test_a_kill_leaves_nothing_that_is_read(self, plain, tmp_path, monkeypatch):
         """Killed before each of its writes in turn."""
-        from fedaudit.export import _Destination
+        from fedaudit.external.export import _Destination
 
         put_all, writes = _Destination.put, []
         monkeypatch.setattr(_Destination, "put", lambda s, n, d, **k: (writes.append(n), put_all(s, n, d, **k)))

@@ -6,8 +6,8 @@ import torch
 
 from attacks.base import Candidates, LacksCapability, View
 from attacks.rebuild import rebuild, rebuild_all
-from audits.evidence import update_distance
-from fedaudit.errors import InputError
+from audits.tables.models import update_distance
+from fedaudit.machinery.errors import InputError
 from tests.toy import EXAM, ToyLearner, toy_run
 from trainers.base import Participation, Schedule, Site, Upload, size
 from trainers.exams import Answers

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import partitions
 
 

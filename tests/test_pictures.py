@@ -17,11 +17,11 @@ from docs.pictures import __main__ as command
 from docs.pictures import evidence
 from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
 from docs.pictures.picture import HERE, PICTURES, WIDTH, Picture
-from fedaudit.bench import Workshop
-from fedaudit.errors import InputError
-from fedaudit.progress import Progress
-from fedaudit.store import Damaged
-from fedaudit.training import train_all, transcript_of
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Damaged
+from fedaudit.pipeline.trainings import train_all, transcript_of
+from fedaudit.pipeline.workers import Workshop
 
 ROOT = HERE.parent.parent
 NAMES = [picture.name for picture in PICTURES]

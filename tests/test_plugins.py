@@ -9,9 +9,10 @@ import sys
 import pytest
 
 from attacks.threats import THREAT_MODELS, LacksCapability, refusal, require
-from fedaudit import listing, plugins
-from fedaudit.errors import InputError
-from fedaudit.options import Parser, add_backbone, add_choices, add_general_options, add_schedule
+from fedaudit.command import listing
+from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")

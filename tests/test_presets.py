@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from benchmarks import presets
-from fedaudit import cli, papers
-from fedaudit.bench import Workshop, make_bench
-from fedaudit.plan import Plan
-from fedaudit.progress import Progress
+from fedaudit.command import cli
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import papers
+from fedaudit.pipeline.plan import Plan
+from fedaudit.pipeline.workers import Workshop, make_bench
 from trainers.base import generator
 
 SMALL = "--clients=3 --train=8 --test=1 --rounds=3 --threads=1".split()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaudit import plugins
+from fedaudit.machinery import plugins
 from fedaudit.privacy import accountant, ledger
 from fedaudit.privacy.accountant import calibrated_stds, noise_stds, nominal_std, provable
 from fedaudit.privacy.clipping import add_noise, clipped_mean

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaudit.progress import Progress
+from fedaudit.machinery.progress import Progress
 
 
 def test_a_stage_is_announced_and_ended_on_stderr(capsys):

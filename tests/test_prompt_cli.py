@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from fedaudit import cli
-from fedaudit.config import preset_words
-from fedaudit.errors import InputError
+from fedaudit.command import cli
+from fedaudit.command.config import preset_words
+from fedaudit.machinery.errors import InputError
 from tests.test_cli import refuse
 
 TINY = "--rounds 2 --clients 4 --train 12 --test 2 --threads 1".split()

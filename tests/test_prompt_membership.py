@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from audits.blind import blind_controls
+from audits.comparisons.targets import HELD, rows, target_comparisons
 from audits.membership import Params, prompt_cells, prompt_membership, simultaneous
-from audits.ranking import best_threshold
-from audits.stratified import stratified_auroc
-from audits.targets import HELD, rows, target_comparisons
+from audits.statistics.ranking import best_threshold
+from audits.statistics.stratified import stratified_auroc
 from audits.verdicts import in_words
 from fedaudit.tasks.base import Record
 from tests.prompt_scores import SIGNALS, changed, made_up, with_scores

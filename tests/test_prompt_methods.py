@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from scipy.optimize import linprog
 from torch import Tensor
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle, prompt_toy
 from tests.prompt_toy import (

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from fedaudit.backbones.clip import load
-from fedaudit.backbones.clipsource import resolve_clip
-from fedaudit.executor import Executor
+from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
-from fedaudit.store import claim
 from fedaudit.tasks import drawings
-from fedaudit.tasks.labelled import Labelled, federate
+from fedaudit.tasks.classification import Labelled, federate
 from trainers.base import Bench, Schedule, train
 from trainers.dpfpl import DPFPL, Params
 from trainers.exams import Recognition

@@ -21,13 +21,13 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
-from fedaudit.gates import parse
-from fedaudit.summary import show
-from reports import beside
-from reports.prompts import sentence
+from fedaudit.command.gates import parse
+from fedaudit.command.terminal import show
+from reports.formats import epsilon, listed, short, signed, tau
+from reports.papers import dpfpl_accuracies as beside
 from reports.report import Evidence
-from reports.variants import Variant, as_printed, twin, variants
-from reports.words import epsilon, listed, short, signed, tau
+from reports.rows import Variant, as_printed, twin, variants
+from reports.sections.prompts import sentence
 from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
 from tests.test_report import ONE, Reader
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from audits.epsilon import noise_table
-from fedaudit.executor import Executor
+from fedaudit.machinery.executor import Executor
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise
 from fedaudit.privacy.settings import Privacy

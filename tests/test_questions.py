@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedaudit.backbones.pretrain_vlm import CAPTION_WORDS, UNK, WORDS, build_tokenizer
+from fedaudit.backbones.recipes.vlm import CAPTION_WORDS, UNK, WORDS, build_tokenizer
 from fedaudit.tasks import scenes
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import (

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from attacks.settings import Adversary
-from fedaudit import cli, plugins
-from fedaudit.errors import InputError
-from fedaudit.options import presets
+from fedaudit.command import cli
+from fedaudit.command.flags import presets
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, calibrated_stds, nominal_std
 from fedaudit.privacy.settings import Privacy
 from tests.test_cli import refuse

@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 from statsmodels.stats.multitest import multipletests
 
-from audits.ranking import (
+from audits.statistics.ranking import (
     auroc,
     auroc_difference,
     auroc_p_value,

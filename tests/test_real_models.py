@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from fedaudit.backbones import EMBEDDED, encoded, vlm
 from fedaudit.backbones.resolve import display_name, resolve, weights_hash
 from fedaudit.backbones.vlm import load
-from fedaudit.errors import InputError
-from fedaudit.store import claim
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
 from tests import tiny_models
 from trainers.lora import Learner, Settings

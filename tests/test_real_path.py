@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import fedaudit
-from fedaudit import cli
 from fedaudit.backbones import EMBEDDED as EMBEDDED_MODEL
+from fedaudit.command import cli
 from tests import minidata, tiny_models
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedaudit import inputs
-from fedaudit.errors import InputError
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
 from tests import bad_data, minidata, miniimages
 from tests.minidata import write
 from tests.test_bad_data import LAYOUTS, _classes

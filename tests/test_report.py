@@ -23,10 +23,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from audits.base import Finding
-from reports import drawing, figures
+from audits.findings import Finding
+from reports.figures import drawing
+from reports.figures import membership as figures
+from reports.formats import number, plain
 from reports.report import TABLES, Evidence, build
-from reports.words import number, plain
 
 ATTACK, SIBLING, LOSS = "renyi/2/10/caption", "loss-base/caption", "loss/caption"
 CLIENTS = [f"client-{k:02d}" for k in range(6)]

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from attacks import cosine, fedmia, slope, source
-from attacks.seen import Floats, Rounds, Seen
+from attacks.knowledge import Floats, Rounds, Seen
 from tests.seen_toy import toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error")

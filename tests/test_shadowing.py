@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.shadowing import PACKAGES
+from fedaudit.command.shadowing import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 MINE = "raise SystemExit('this is mine')\n"

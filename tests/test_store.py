@@ -26,9 +26,9 @@ from typing import Any
 
 import pytest
 
-from fedaudit import store
-from fedaudit.errors import InputError, nearest
-from fedaudit.store import Damaged, Folder, Missing, claim, fingerprint, key_of, write_atomic
+from fedaudit.machinery import store
+from fedaudit.machinery.errors import InputError, nearest
+from fedaudit.machinery.store import Damaged, Folder, Missing, claim, fingerprint, key_of, write_atomic
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 2
@@ -609,7 +609,7 @@ def test_a_forked_worker_can_neither_write_nor_keep_the_lock(folder: Folder) -> 
 
 def test_importing_loads_nothing_heavy() -> None:
     heavy = "{'numpy', 'torch', 'pandas', 'pyarrow', 'safetensors'}"
-    code = f"import sys, fedaudit.store, fedaudit.errors; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, fedaudit.machinery.store, fedaudit.machinery.errors; print(sorted({heavy} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from audits.ranking import (
+from audits.statistics.ranking import (
     auroc,
     auroc_p_value,
     balanced_accuracy,
@@ -19,7 +19,7 @@ from audits.ranking import (
     roc_band,
     tpr_at_fpr,
 )
-from audits.stratified import (
+from audits.statistics.stratified import (
     _tprs_on,
     accuracy_at,
     client_roc_band,

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import scenes
 from fedaudit.tasks.base import Record, coin_flips
 from fedaudit.tasks.captions import Params, captions

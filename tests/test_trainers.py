@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from tests.toy import A, B, ToyLearner, state, toy_run
 from tests.whole_runs import contents
 from trainers.base import Participation, Schedule, Site, Upload, generator, size, weighted_mean

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from attacks.attacked_models import models
 from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
-from attacks.models import models
 from attacks.rebuild import rebuild, rebuild_all
-from audits.evidence import update_distance
+from audits.tables.models import update_distance
 from tests.toy import A, B, state, toy_run
 from trainers.base import Schedule
 from trainers.fedavg import FedAvg

@@ -10,10 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaudit.backbones import EMBEDDED, prefix, pretrain_vlm
-from fedaudit.backbones.prefix import shared
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones import vlm_prefix as prefix
+from fedaudit.backbones.recipes import vlm as pretrain_vlm
 from fedaudit.backbones.vlm import load
-from fedaudit.store import claim
+from fedaudit.backbones.vlm_prefix import shared
+from fedaudit.machinery.store import claim
 from fedaudit.tasks import questions
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
 from trainers.lora import Learner, Settings

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedaudit.executor import Executor
-from fedaudit.store import Folder, claim
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.metrics import caption_scores
 from trainers.base import Bench, Exam, Method, OneByOne, Schedule, State, Transcript, train
 from trainers.exams import Answers

@@ -17,10 +17,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedaudit.errors import Diverged
-from fedaudit.executor import Executor
+from fedaudit.machinery.errors import Diverged
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
-from fedaudit.store import Folder, undisturbed
 from fedaudit.tasks.base import client_name
 
 State = dict[str, Tensor]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod
 

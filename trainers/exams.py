@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedaudit.executor import Executor
+from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Method, State, pack, unpack
 

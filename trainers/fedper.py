@@ -8,7 +8,7 @@ receives the start.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"

@@ -22,17 +22,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedaudit.backbones.prefix import Prefix, shared
 from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM, load
-from fedaudit.errors import InputError
-from fedaudit.store import Folder, claim, write_atomic
+from fedaudit.backbones.vlm_prefix import Prefix, shared
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
 from trainers.lowrank import train_as_one
 
 if TYPE_CHECKING:
-    from fedaudit.plan import Plan
-    from fedaudit.progress import Progress
+    from fedaudit.machinery.progress import Progress
+    from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation
 
 FOLD_BELOW = 50_000_000  # adapted weights

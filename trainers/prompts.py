@@ -24,17 +24,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
-from fedaudit.backbones.clipsource import ClipSource
+from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.machinery.store import claim
 from fedaudit.privacy.accountant import noise_stds
 from fedaudit.privacy.ledger import Turn, epoch_length, sensitivity
 from fedaudit.privacy.settings import Privacy
-from fedaudit.store import claim
 from trainers.base import Method, Noised, Participation, Schedule, Site, State, Update, Upload, generator, weighted_mean
 from trainers.protection import Protection
 
 if TYPE_CHECKING:
-    from fedaudit.plan import Plan
-    from fedaudit.progress import Progress
+    from fedaudit.machinery.progress import Progress
+    from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from docs.pictures.photographs import browser
 from docs.pictures.picture import PICTURES
-from fedaudit import exits
-from fedaudit.options import Parser
-from fedaudit.progress import Progress
+from fedaudit.command import exits
+from fedaudit.command.flags import Parser
+from fedaudit.machinery.progress import Progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code (`fedaudit.exits`) of the command with these words."""
+    """The exit code (`fedaudit.command.exits`) of the command with these words."""
     return exits.ended(lambda: _main(argv), debug=False)
 
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pandas as pd
 
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons.models import Attacked, ScoredModel
 from audits.epsilon import privacy_table
 from audits.membership import LOSS, headline_signals
-from fedaudit import analysis_lora, analysis_prompts
-from fedaudit.bench import Workshop
-from fedaudit.page import read_evidence, setting_of
-from fedaudit.plan import Cell, Plan
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Folder, claim
+from fedaudit.pipeline import analysis_lora, analysis_prompts
+from fedaudit.pipeline.page import read_evidence, setting_of
+from fedaudit.pipeline.plan import Cell, Plan
+from fedaudit.pipeline.trainings import method_of, transcript_of
+from fedaudit.pipeline.workers import Workshop
 from fedaudit.privacy.ledger import Ledger
-from fedaudit.progress import Progress
-from fedaudit.store import Folder, claim
-from fedaudit.training import method_of, transcript_of
 from reports.report import Evidence, flattened
 
 NOBODY = -1  # the client of what is no single client's

@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FURNITURE = 200  # pixels that a window may be higher than the page in it

@@ -12,12 +12,12 @@ from PIL import Image
 
 from docs.pictures.evidence import evidence, keep, moved
 from docs.pictures.photographs import WORDS, digest, lines, photograph
-from fedaudit.cli import read_command
-from fedaudit.errors import InputError
-from fedaudit.plan import Plan
-from fedaudit.progress import Progress
-from fedaudit.run import run
-from fedaudit.store import Folder, write_atomic
+from fedaudit.command.cli import read_command
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Folder, write_atomic
+from fedaudit.pipeline.plan import Plan
+from fedaudit.pipeline.run import run
 from reports.report import build
 
 HERE = Path(__file__).parent

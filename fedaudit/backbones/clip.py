@@ -1,6 +1,6 @@
 """A frozen CLIP of open_clip: image features computed once, class features as a function of learned context vectors.
 
-Which one is decided by `fedaudit.backbones.clipsource`; the embedded one is `symbols-clip`.
+Which one is decided by `fedaudit.backbones.clip_source`; the embedded one is `symbols-clip`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaudit.backbones import clipimages
-from fedaudit.backbones.clipfiles import TOKENIZER
-from fedaudit.backbones.clipimages import ImageFeatures
-from fedaudit.backbones.clipmodel import opened
-from fedaudit.backbones.clipsource import ClipSource
-from fedaudit.backbones.cliptext import ClassTexts, TextTower
-from fedaudit.backbones.files import on_one_line
-from fedaudit.errors import InputError
-from fedaudit.progress import Stage, unseen
-from fedaudit.store import Folder
+from fedaudit.backbones import clip_images
+from fedaudit.backbones.clip_files import TOKENIZER
+from fedaudit.backbones.clip_images import ImageFeatures
+from fedaudit.backbones.clip_loading import opened
+from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.backbones.clip_text import ClassTexts, TextTower
+from fedaudit.backbones.model_folders import on_one_line
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Stage, unseen
+from fedaudit.machinery.store import Folder
 from fedaudit.tasks.base import Record
 
 __all__ = ["ClassTexts", "FrozenCLIP", "ImageFeatures", "load"]
@@ -63,7 +63,7 @@ class FrozenCLIP:
         digests = [record.digest for record in records]
         row = {digest: i for i, digest in enumerate(dict.fromkeys(digests))}
         pictures = dict(zip(digests, records, strict=True))
-        stored = clipimages.encode(
+        stored = clip_images.encode(
             {digest: pictures[digest] for digest in row},
             lambda part: self._see(part, patches=patches),
             self._identity(patches=patches),
@@ -71,7 +71,7 @@ class FrozenCLIP:
             say=say,
             stage=stage,
         )
-        return clipimages.gathered(
+        return clip_images.gathered(
             {r.id: row[d] for r, d in zip(records, digests, strict=True)},
             [stored[digest] for digest in row],
             torch.empty(0, self.embed, device=self.device),
@@ -101,7 +101,7 @@ class FrozenCLIP:
         from PIL import Image
 
         pixels = torch.stack([self._prepare(Image.fromarray(record.image)) for record in records])
-        return clipimages.see(self.model, pixels.to(self.device), patches=patches)
+        return clip_images.see(self.model, pixels.to(self.device), patches=patches)
 
     def _identity(self, *, patches: bool) -> dict[str, Any]:
         """What decides the features of a picture."""

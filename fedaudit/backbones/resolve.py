@@ -7,9 +7,9 @@ import os
 import re
 from pathlib import Path
 
-from fedaudit import inputs
-from fedaudit.backbones.files import damage, lacking
-from fedaudit.errors import InputError
+from fedaudit.backbones.model_folders import damage, lacking
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _BLOB = re.compile(r"[0-9a-f]{64}")  # the hub's cache names large files by their SHA-256

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedaudit.backbones.files import unloadable
-from fedaudit.errors import InputError
+from fedaudit.backbones.model_folders import unloadable
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import IMAGE, Record
 
 

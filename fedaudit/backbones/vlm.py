@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaudit import inputs
-from fedaudit.backbones.encoded import (
+from fedaudit.backbones.model_folders import on_one_line, unloadable
+from fedaudit.backbones.resolve import weights_hash
+from fedaudit.backbones.vlm_batches import (
     IGNORE,
     POSITIONS,
     Batch,
@@ -28,13 +29,12 @@ from fedaudit.backbones.encoded import (
     padded,
     unpacked,
 )
-from fedaudit.backbones.files import on_one_line, unloadable
-from fedaudit.backbones.opened import CHUNK, DTYPES, user_class
-from fedaudit.backbones.reading import Reader
-from fedaudit.backbones.resolve import weights_hash
-from fedaudit.errors import InputError
-from fedaudit.progress import Stage, unseen
-from fedaudit.store import Folder, key_of
+from fedaudit.backbones.vlm_embeddings import Reader
+from fedaudit.backbones.vlm_loading import CHUNK, DTYPES, user_class
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Stage, unseen
+from fedaudit.machinery.store import Folder, key_of
 from fedaudit.tasks.base import Record
 
 __all__ = ["CHUNK", "IGNORE", "Batch", "Encoded", "FrozenVLM", "Seen", "load"]

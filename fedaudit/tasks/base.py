@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedaudit import inputs
-from fedaudit.errors import InputError
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.metrics import caption_scores
 
 IMAGE = "<image>"  # where a prompt shows its picture

@@ -2,7 +2,8 @@
 
 Some of each client's candidates leave these and become canaries, as they are or changed into something that a model can only know by heart:
 a mislabelled picture, or a picture of nothing. The coins are fair and independent of each other and of everything else; that is all that the
-one-run theorem asks for (`audits.onerun`). Source: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023).
+one-run theorem asks for (`audits.statistics.one_run`).
+Source: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Client, Federation, Record
 
 KEPT = 2  # members, and as many held-out records, that stay a client's candidates

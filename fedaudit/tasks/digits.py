@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.tasks.base import Federation
-from fedaudit.tasks.labelled import Labelled, federate
-from fedaudit.tasks.partitioned import Partitioned
+from fedaudit.tasks.classification import Labelled, federate
+from fedaudit.tasks.partition_params import Partitioned
 
 LEARNER = "prompts"
 

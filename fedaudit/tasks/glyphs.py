@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedaudit.tasks.base import Federation
+from fedaudit.tasks.classification import Labelled, chosen, federate
 from fedaudit.tasks.drawings import CLASSES, DOMAINS, draw
-from fedaudit.tasks.labelled import Labelled, chosen, federate
-from fedaudit.tasks.partitioned import Partitioned
+from fedaudit.tasks.partition_params import Partitioned
 
 LEARNER = "prompts"
 

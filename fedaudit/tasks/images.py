@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedaudit.tasks.base import Federation
+from fedaudit.tasks.classification import chosen, federate
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
-from fedaudit.tasks.labelled import chosen, federate
-from fedaudit.tasks.local import folder
-from fedaudit.tasks.partitioned import Partitioned
+from fedaudit.tasks.local_files import folder
+from fedaudit.tasks.partition_params import Partitioned
 
 LEARNER = "prompts"
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedaudit import inputs
-from fedaudit.errors import InputError
-from fedaudit.tasks.labelled import Labelled, Picture
-from fedaudit.tasks.local import below, need, one_line, read_json, shown
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+from fedaudit.tasks.classification import Labelled, Picture
+from fedaudit.tasks.local_files import below, need, one_line, read_json, shown
 
 Rows = list[tuple[Picture, str]]  # pictures with the class as the files name it
 TEST_SHARE = 0.3  # where a data set has no test list; CoOp's share

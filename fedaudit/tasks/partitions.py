@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedaudit.errors import InputError
+from fedaudit.machinery.errors import InputError
 
 Labels = NDArray[Any]  # [n]
 Share = NDArray[np.int64]  # positions of one client's records, ascending

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedaudit import inputs
-from fedaudit.errors import InputError
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Federation
-from fedaudit.tasks.local import (
+from fedaudit.tasks.local_files import (
     Item,
     Row,
     below,

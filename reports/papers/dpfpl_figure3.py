@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reports.against import against_epsilon
-from reports.beside import trained_share
-from reports.drawing import printed, styled
-from reports.evidence import Evidence, check
-from reports.figures import signal_name
-from reports.pages import Write, csv, render
-from reports.success import fall, signals, with_leakage
-from reports.variants import Score, Variant, as_printed, variants
-from reports.words import listed, signed
+from reports.attack_success import fall, signals, with_leakage
+from reports.figures.against_epsilon import against_epsilon
+from reports.figures.drawing import printed, styled
+from reports.figures.membership import signal_name
+from reports.formats import listed, signed
+from reports.inputs import Evidence, check
+from reports.papers.dpfpl_accuracies import trained_share
+from reports.rows import Score, Variant, as_printed, variants
+from reports.templates import Write, csv, render
 
 QUANTITIES = ("local", "neighbour", "success", "auroc")
 ALT = "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, by task"

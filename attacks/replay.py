@@ -1,0 +1,140 @@
+"""What a server computes of the messages of a run on prompts: the clients' models round by round, and what records look like to each of them.
+
+A client's own part never leaves it, but its start is public and the same for all, and what moves it is the gradient that is uploaded. So the server
+replays the method's own rule for it (`PromptMethod.replay`), from the first message to the last. How good that is differs:
+
+- PromptFL: the upload is the client's model, exact.
+- FedOTP, FedPGP: exact without noise (and, of FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part of the gradient, so that p_L is
+  unknown and stays at its start.
+- DP-FPL: the random Q of every round is the client's own. The server takes the expected step: after 100 noise-free rounds of rank 8 with a prompt of
+  16 vectors, p_L is off by .4 to .5 of its length and p_i by a third. At rank 0 it is exact.
+- With noise on the client's own part the replay is that of a run without it, and soon says little.
+- Local prompts and zero-shot send nothing: there is nothing to rebuild.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.base import View
+from attacks.gradients import record_gradients
+from attacks.knowledge import Floats, Rounds
+from trainers.base import Site, State, Upload, generator
+from trainers.prompts import Learner, PromptMethod, stacked
+from trainers.protection import Protection
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """One round as the server saw it. All states lead with the M clients that sent something, in the order of `clients`."""
+
+    clients: list[int]
+    server: State  # what the round started from
+    own: State  # the clients' own parts at its start, as replayed
+    upload: State
+    after: State  # their own parts at its end
+
+
+class Messages:
+    """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
+
+    def __init__(self, view: View, method: PromptMethod, learner: Learner) -> None:
+        self.view, self.method, self.learner = view, method, learner
+        self.exchanges = _exchanges(
+            view, method, learner
+        )  # by round; rounds in which nobody sent anything are not there
+
+    def rebuilt(self, client: int) -> State | None:
+        """The client's personalised prompt after its last participation, as `View.private` has the true one; None if it never sent anything."""
+        rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
+        if not rounds:
+            return None
+        last = self.exchanges[rounds[-1]]
+        i = last.clients.index(client)
+        return self.method.model(_of(last.after, i) | self.view.broadcast(rounds[-1] + 1) | _of(last.upload, i))
+
+    def rounds(self, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
+        """What the messages of T rounds say about a client's records.
+
+        Losses are under what each client's model is right after its own step, before any other client's message is mixed in. Cosines take the
+        records' gradients in p_G where this client took its own; if it was away, the round has none.
+        """
+        shape = len(rounds), len(self.view.clients), len(records)
+        loss, cosine = np.full(shape, np.nan), np.full(shape, np.nan)
+        for t, r in enumerate(rounds):
+            if (exchange := self.exchanges.get(r)) is not None:
+                loss[t, exchange.clients] = losses(self.method, self.learner, self._stepped(exchange), records)
+                if client in exchange.clients:
+                    cosine[t, exchange.clients] = self._cosines(exchange, exchange.clients.index(client), records)
+        return Rounds(client, loss, cosine)
+
+    def _stepped(self, exchange: Exchange) -> Tensor:
+        """Prompts [M, .., b, d] with the server's step on each client's message alone, and the client's own part after the round."""
+        noise_free = dataclasses.replace(self.method, protection=Protection())
+        alone = noise_free.aggregate(exchange.server, [Upload(0, 1, exchange.upload)], Site(seed=0, round=0))
+        return self.method.prompt(exchange.after | alone)
+
+    def _cosines(self, exchange: Exchange, i: int, records: Sequence[str]) -> Floats:
+        """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest for the i-th."""
+        started = _of(exchange.own | exchange.server, i)
+
+        def text(p_G: Tensor) -> Tensor:
+            return self.learner.text(self.method.prompt(started | {"p_G": p_G}))
+
+        ascent = record_gradients(self.method, self.learner, text, started["p_G"], records)
+        sent = exchange.upload
+        update = -sent["gradient"] if "gradient" in sent else sent["p_G"] - exchange.server["p_G"]
+        found: Floats = (_directions(update) @ _directions(-ascent).T).numpy()
+        return found
+
+
+def _exchanges(view: View, method: PromptMethod, learner: Learner) -> dict[int, Exchange]:
+    own = dict.fromkeys(view.clients, view.public)
+    chance = generator(0, "server", "replay")
+    found = {}
+    for r in range(view.rounds):
+        messages = dict(sorted(view.uploads(r).items()))
+        if not messages:
+            continue
+        server, upload = stacked([view.broadcast(r)] * len(messages)), stacked(list(messages.values()))
+        before = stacked([own[k] for k in messages])
+        after = method.replay(server, before, upload, learner, chance)
+        own |= {k: _of(after, i) for i, k in enumerate(messages)}
+        found[r] = Exchange(list(messages), server, before, upload, after)
+    return found
+
+
+def history_of(
+    view: View, method: PromptMethod, learner: Learner, records: Sequence[str], rounds: Sequence[int]
+) -> Floats:
+    """Losses [T, n] under the global states that T rounds started from, with the public start for a client's own part."""
+    return losses(
+        method, learner, torch.stack([method.prompt(view.public | view.broadcast(r)) for r in rounds]), records
+    )
+
+
+@torch.no_grad()
+def losses(method: PromptMethod, learner: Learner, prompts: Tensor, records: Sequence[str]) -> Floats:
+    """Cross-entropies [M, n] in nats of records under prompts [M, .., b, d]."""
+    images, labels = learner.images(records, patches=method.patches), learner.labels(records)
+    scores = [method.scores(learner.text(part), images[None]) for part in prompts.split(method.settings.crowd)]
+    logits = learner.scale * torch.cat(scores).double()  # [M, n, C]
+    found: Floats = F.cross_entropy(logits.mT, labels.expand(len(logits), -1), reduction="none").numpy()
+    return found
+
+
+def _of(state: State, i: int) -> State:
+    """One client's of a state that leads with clients."""
+    return {name: tensor[i] for name, tensor in state.items()}
+
+
+def _directions(vectors: Tensor) -> Tensor:
+    """Vectors [n, ..] as rows [n, d] of length 1, in double precision; a zero vector, which points nowhere, stays zero."""
+    return F.normalize(vectors.flatten(1).double(), dim=1, eps=1e-300)

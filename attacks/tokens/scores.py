@@ -1,0 +1,102 @@
+"""Every score of one record from its token signals: MaxRényi-K% in all orders, K and slices, and its siblings. Higher = more likely a member."""
+
+import functools
+import zlib
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
+
+PERCENTS = {"exact": tuple(range(0, 101, 10)), "vlmia": (0, 5, *range(10, 101, 10))}
+
+
+@functools.cache
+def count(n: int, k_percent: float, compat: str = "exact") -> int:
+    """How many of n tokens are the top K %: max(1, n K // 100), exactly; `vlmia` multiplies in floating point.
+
+    A fractional K is the nearest fraction with a denominator up to a million: 0.29 * 100, which is 28.999..., is 29.
+    """
+    if not 0 <= k_percent <= 100:
+        raise ValueError(f"k_percent must lie between 0 and 100, not {k_percent}")
+    if compat not in ("exact", "vlmia"):
+        raise ValueError(f"compat must be exact or vlmia, not {compat!r}")
+    if compat == "vlmia":
+        return max(1, int(n * (k_percent / 100)))
+    return max(1, n * Fraction(k_percent).limit_denominator(1_000_000) // 100)
+
+
+def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, slice]:
+    """Ranges of rows by part: with `vlmia` beside those of `spans` (image, instruction, caption) also VL-MIA's `desp` and `inst_desp`.
+
+    These hold rows inside of a part of T tokens only, T - 1 of them: neither the row that predicts the description's first token nor the one
+    that predicts the end. VL-MIA's `img` and `inst` are image and instruction. A description of one token, of which that
+    code makes no score, keeps the row that predicts it.
+    """
+    if compat != "vlmia":
+        return spans
+    first, end = spans["caption"].start + 1, spans["caption"].stop - 1
+    own = slice(first, end) if first < end else slice(first - 1, end)
+    return {**spans, "desp": own, "inst_desp": slice(spans["instruction"].start, own.stop)}
+
+
+def record_scores(
+    signals: TokenSignals, spans: Mapping[str, slice], text: str, *, compat: str = "exact"
+) -> dict[str, float]:
+    """Every cell of one record, higher = more likely a member, in the order of `cell_names`.
+
+    `spans` are ranges of rows of `signals`; MaxRényi's siblings are of the part "caption", whose words are `text`. A caption
+    word that the model holds impossible (log p = -inf) gives -inf. ValueError: a span without rows, or past the end.
+    """
+    scores: dict[str, float] = {}
+    for part, span in spans.items():
+        inside = signals[span]
+        if not len(inside) or (span.stop or 0) > len(signals):
+            raise ValueError(f"span {part!r} must be one or more rows of 0..{len(signals) - 1}, not {span}")
+        means = _extreme_means(-np.stack([inside.renyi[order] for order in ORDERS]), compat)
+        scores |= dict(zip(_renyi_names(part, compat), means.ravel().tolist(), strict=True))
+    if "caption" in spans:
+        siblings = _siblings(signals[spans["caption"]], text, compat)
+        scores |= {f"{name}/caption": value for name, value in siblings.items()}
+    return scores
+
+
+@functools.cache
+def _renyi_names(part: str, compat: str) -> tuple[str, ...]:
+    return tuple(f"renyi/{order:g}/{k}/{part}" for order in ORDERS for k in PERCENTS[compat])
+
+
+def cell_names(slices: Iterable[str], *, compat: str = "exact") -> list[str]:
+    """Names of a record's scores for these slices, in the order of `record_scores`."""
+    one = np.zeros(1)
+    orders = dict.fromkeys(ORDERS, one)
+    signals = TokenSignals(one, orders, one, one, one, orders)
+    return list(record_scores(signals, dict.fromkeys(slices, slice(0, 1)), "", compat=compat))
+
+
+def _siblings(caption: TokenSignals, text: str, compat: str) -> dict[str, float]:
+    spread = np.sqrt(caption.var_log_prob)
+    # Without spread every possible word is exactly as likely as expected: z is 0, or -inf for an impossible word.
+    z = (caption.log_prob - caption.mean_log_prob) / np.where(spread > 0, spread, 1.0)
+    scores = {"loss": float(caption.log_prob.mean())}
+    means = _extreme_means(np.stack([caption.log_prob, z]), compat)[:, 1:]
+    names = (f"{name}/{k}" for name in ("mink", "minkpp") for k in PERCENTS[compat][1:])
+    scores |= dict(zip(names, means.ravel().tolist(), strict=True))
+    scores |= {f"modrenyi/{order:g}": -float(caption.modified[order].mean()) for order in MODIFIED_ORDERS}
+    scores["gap"] = float(caption.gap.mean())
+    scores["zlib"] = float(caption.log_prob.sum()) / len(zlib.compress(text.encode()))
+    return scores
+
+
+def _extreme_means(values: NDArray[np.float64], compat: str) -> NDArray[np.float64]:
+    """Means [m, K] of the k smallest of each row of values [m, n], for every K of `compat`: one sort, one cumulative sum."""
+    sizes = _sizes(values.shape[1], compat)
+    means: NDArray[np.float64] = np.sort(values, axis=1).cumsum(axis=1)[:, sizes - 1] / sizes
+    return means
+
+
+@functools.cache
+def _sizes(n: int, compat: str) -> NDArray[np.int64]:
+    return np.array([count(n, k, compat) for k in PERCENTS[compat]])

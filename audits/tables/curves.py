@@ -1,0 +1,75 @@
+"""What figures about LoRA and about prompts have in common: ROC curves with bands, AUROCs by client, pictures of records."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from audits.comparisons.models import Comparison
+from audits.statistics import ranking
+from audits.statistics.stratified import client_roc_band
+from fedaudit.tasks.base import Record
+
+CURVE_POINTS = 40
+EXPOSED = 8  # records shown as pictures
+SHOWN = 256  # pixels a side, at most
+
+
+def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
+    """AUROC of every client against its own held-out records, where it has both."""
+    found = []
+    for row in (c for c in rows if c.nonmembers == "held-out" and c.population != "last-round members"):
+        for signal in (s for s in signals if s in row.scores):
+            c = row.having(row.scores[signal])
+            values = ranking.client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}
+            for client, auroc in values.items():
+                own = c.client == client
+                members = int(c.member[own].sum())
+                found.append((c.threat_model, c.way, str(client), signal, auroc, members, int(own.sum()) - members))
+    names = ["threat_model", "way", "client", "signal", "auroc", "members", "nonmembers"]
+    return pd.DataFrame(found, columns=names)
+
+
+def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
+    """ROC with band of the records that have the score."""
+    c = row.having(row.scores[signal])
+    sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
+    floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))
+    grid = np.geomspace(floor, 1, CURVE_POINTS)
+    tpr, low, high = _band(c, c.scores[signal].to_numpy(), grid, confidence)
+    where = {name: getattr(c, name) for name in ("threat_model", "way", "population", "nonmembers")}
+    return pd.DataFrame({**where, "signal": signal, "fpr": grid, "tpr": tpr, "low": low, "high": high, "floor": floor})
+
+
+def _band(
+    c: Comparison, values: NDArray[np.float64], grid: NDArray[np.float64], confidence: float
+) -> tuple[NDArray[np.float64], ...]:
+    """Of one model a bootstrap over clients and records; of one per client the mean of the clients' curves, by t or, of few, by their records."""
+    if c.unit == "records":
+        return client_roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
+    if not c.per_client:
+        return ranking.roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
+    single = [ranking.roc_band(values[own], c.member[own], c.client[own], fpr_grid=grid, resamples=2)[0]
+              for name in np.unique(c.client) for own in [c.client == name]]  # fmt: skip
+    from scipy.stats import t
+
+    tpr = np.mean(single, axis=0)
+    half = 0 * tpr + np.nan
+    if len(single) > 1:
+        half = t.ppf((1 + confidence) / 2, len(single) - 1) * np.std(single, axis=0, ddof=1) / len(single) ** 0.5
+    return tpr, np.clip(tpr - half, 0, 1), np.clip(tpr + half, 0, 1)
+
+
+def picture(record: Record) -> bytes:
+    """The record's image as a PNG of at most `SHOWN` pixels a side."""
+    from PIL import Image
+
+    png = io.BytesIO()
+    image = Image.fromarray(record.image)
+    image.thumbnail((SHOWN, SHOWN))
+    image.save(png, "PNG")
+    return png.getvalue()

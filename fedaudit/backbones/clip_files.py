@@ -1,0 +1,71 @@
+"""What files of CLIP weights say of themselves: whether they are programs, and which activation they were trained with. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedaudit.backbones.model_folders import read_json
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+
+GELU, QUICK_GELU = "GELU", "QuickGELU"
+CONFIG, WEIGHTS, TOKENIZER = "open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"
+HUB_FILES = (WEIGHTS, "open_clip_pytorch_model.bin")  # in the order in which open_clip looks for them
+_QUICK = re.compile(r"quick[-_]?gelu|openai", re.IGNORECASE)  # OpenAI trained all of its models with QuickGELU
+_ACTIVATIONS = {"gelu": GELU, "quick_gelu": QUICK_GELU}
+
+
+def check_file(weights: str, file: Path) -> None:
+    """InputError unless a file is a regular one that holds data: a TorchScript archive is a program, and is never run."""
+    try:
+        with inputs.opened(file) as opened:
+            archive = zipfile.is_zipfile(opened) and _holds_code(zipfile.ZipFile(opened))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"--weights {weights}: {file} cannot be read ({error})") from error
+    if archive:
+        new = file.with_name(f"{file.stem}-openai.pt")
+        code = (
+            f"import open_clip, torch; torch.save(open_clip.load_openai_model({str(file)!r}, 'fp32', 'cpu').state_dict(), "
+            f"{str(new)!r})"
+        )
+        raise InputError(
+            f"--weights {weights}: this is a TorchScript archive, as OpenAI publishes its models, and the code in it is never "
+            f"run here; where you trust it, write its tensors into {new.name} by `python -c {shlex.quote(code)}` and give "
+            "that, or take the same weights as safetensors by --weights openai"
+        )
+
+
+def _holds_code(archive: zipfile.ZipFile) -> bool:
+    """True for an archive of `torch.jit.save`; one of `torch.save` holds neither code nor constants."""
+    return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
+
+
+def told(file: Path) -> str | None:
+    """The activation that a file's name, or the configuration of its folder, tells; None if neither does."""
+    if file.name in HUB_FILES and (file.parent / CONFIG).is_file():
+        try:
+            found = read_json(file.parent / CONFIG)["model_cfg"].get("quick_gelu")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+        return QUICK_GELU if found else GELU
+    return QUICK_GELU if _QUICK.search(file.name) else None
+
+
+def hidden_activation(flag: str, config: Mapping[str, Any]) -> str:
+    """The activation in a configuration of Hugging Face's CLIPModel. InputError if open_clip has no such model."""
+    towers = [_tower(config, name).get("hidden_act", "quick_gelu") for name in ("text_config", "vision_config")]
+    if towers[0] != towers[1] or str(towers[0]) not in _ACTIVATIONS:
+        shown = " and ".join(str(name)[:40] for name in dict.fromkeys(map(str, towers)))
+        raise InputError(f"{flag}: its hidden_act is {shown}, and gelu or quick_gelu, in both towers, is valid")
+    return _ACTIVATIONS[towers[0]]
+
+
+def _tower(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The configuration of one tower; older folders hold it twice, and the second one counts."""
+    parts = [config.get(name), config.get(f"{name}_dict")]
+    return {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}

@@ -1,0 +1,130 @@
+"""Image features of a frozen CLIP, computed once per picture and kept on disk under the picture's content."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaudit.backbones.vlm_batches import Stored
+from fedaudit.machinery.progress import Stage
+from fedaudit.machinery.store import Folder, key_of
+
+BATCH = 16  # pictures per forward pass, always: what is computed beside a picture must not change its numbers
+SHARD = 64_000_000  # bytes of features per file at most
+PICTURES = 32 * BATCH  # per file at most: what a run that is stopped has to compute again
+IN_MEMORY = 1_000_000_000  # bytes of patch features; more are read from disk when they are asked for
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFeatures:
+    """Features of records by id."""
+
+    _row: Mapping[str, int]
+    _features: Tensor = field(repr=False)  # [pictures, E]
+    _patches: Sequence[Tensor | Stored] | None = field(repr=False)  # by picture, [1 + M, E] with the feature first
+
+    def rows(self, ids: Sequence[str]) -> Tensor:
+        """L2-normalised features [n, E]."""
+        return self._features[[self._row[i] for i in ids]]
+
+    def patches(self, ids: Sequence[str]) -> Tensor:
+        """L2-normalised patch features [n, M, E]."""
+        if self._patches is None:
+            raise ValueError("patches were not encoded; call encode with patches=True")
+        found = [self._patches[self._row[i]] for i in ids]
+        return torch.stack([p.read()[1:] if isinstance(p, Stored) else p[1:] for p in found]).to(self._features.device)
+
+
+def encode(
+    pictures: Mapping[str, Any],
+    see: Callable[[Sequence[Any]], Tensor],
+    model: Mapping[str, Any],
+    cache: Folder,
+    *,
+    say: Callable[[str], None],
+    stage: Stage,
+) -> dict[str, Stored]:
+    """Where the features [rows, E] of each picture are, by the SHA-256 of its content; what `cache` lacks is computed first.
+
+    see: what the model makes of BATCH pictures, [BATCH, rows, E]. model: what decides the numbers beside the picture.
+    """
+    prefix = f"clip-{key_of(model)}-"
+    found: dict[str, Stored] = {}
+    for name in cache.names():
+        if name.startswith(prefix) and cache.usable(name, say):
+            found |= _listed(cache, name)
+    missing = [digest for digest in pictures if digest not in found]
+    if missing:
+        with stage("image features", -(-len(missing) // BATCH)) as advance:
+            shard: dict[str, Tensor] = {}
+            for start in range(0, len(missing), BATCH):
+                part = missing[start : start + BATCH]
+                seen = see([pictures[digest] for digest in (part * BATCH)[:BATCH]]).cpu()
+                shard |= dict(zip(part, seen, strict=False))  # what fills up the last batch is left out
+                if len(shard) + BATCH > min(PICTURES, SHARD // seen[0].nbytes) or start + BATCH >= len(missing):
+                    name = f"{prefix}{key_of({'pictures': list(shard)})}.safetensors"
+                    cache.write_tensors(name, shard)
+                    found |= _listed(cache, name)
+                    shard = {}
+                advance()
+    return {digest: found[digest] for digest in pictures}
+
+
+def gathered(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:
+    """Features of records from where those of their pictures are; `row` is a record's place in `stored`, `empty` is [0, E]."""
+    from safetensors import safe_open
+
+    features: list[Tensor] = [empty] * len(stored)
+    size = 0
+    by_file = sorted(range(len(stored)), key=lambda i: stored[i].file)
+    for file, same in groupby(by_file, key=lambda i: stored[i].file):
+        with safe_open(file, framework="pt") as opened:
+            for i in same:
+                found = opened.get_slice(stored[i].key)
+                features[i] = found[:1].to(empty)
+                size += 4 * math.prod(found.get_shape())
+    held = [s.read() for s in stored] if patches and size < IN_MEMORY else stored
+    return ImageFeatures(row, torch.cat([empty, *features]), held if patches else None)
+
+
+def _listed(cache: Folder, name: str) -> dict[str, Stored]:
+    from safetensors import safe_open
+
+    file = (cache.path / name).absolute()
+    with safe_open(file, framework="pt") as opened:
+        return {key: Stored(file, key) for key in opened.keys()}  # noqa: SIM118, no mapping
+
+
+def see(model: Any, pixels: Tensor, *, patches: bool) -> Tensor:
+    """L2-normalised features [B, 1, E] of prepared images [B, 3, H, W], or with `patches` [B, 1 + M, E].
+
+    Patches of a ViT: its patch tokens after the last norm, projected like the class token. Of CLIP's ResNet: what its attention pool gives
+    at every position, where the feature is what it gives at their mean (both as FedOTP takes them, Li et al. 2024).
+    """
+    if not patches:
+        return F.normalize(model.encode_image(pixels), dim=-1)[:, None]
+    visual = model.visual
+    pool = getattr(visual, "attnpool", None)
+    shape = "NCHW" if pool is not None else "NLC"
+    found = visual.forward_intermediates(pixels, indices=1, normalize_intermediates=True, output_fmt=shape)
+    last = found["image_intermediates"][-1]
+    tokens = _pooled(pool, last) if pool is not None else (last @ visual.proj if visual.proj is not None else last)
+    return F.normalize(torch.cat([found["image_features"][:, None], tokens], dim=1), dim=-1)
+
+
+def _pooled(pool: Any, x: Tensor) -> Tensor:
+    """An attention pool's output at every position of a feature map: [B, channels, H, W] to [B, H W, E]."""
+    x = x.flatten(2).mT
+    x = torch.cat([x.mean(1, keepdim=True), x], dim=1) + pool.positional_embedding
+    q, k, v = (
+        part(x).unflatten(-1, (pool.num_heads, -1)).transpose(1, 2) for part in (pool.q_proj, pool.k_proj, pool.v_proj)
+    )
+    found: Tensor = pool.c_proj(F.scaled_dot_product_attention(q[:, :, 1:], k, v).transpose(1, 2).flatten(2))
+    return found

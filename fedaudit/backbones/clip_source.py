@@ -1,0 +1,294 @@
+"""Which CLIP is meant, and where its weights lie on this disk. Imports nothing heavy; never asks the network."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedaudit.backbones.clip_files import (
+    CONFIG,
+    GELU,
+    HUB_FILES,
+    QUICK_GELU,
+    TOKENIZER,
+    WEIGHTS,
+    check_file,
+    hidden_activation,
+    told,
+)
+from fedaudit.backbones.model_folders import INDEX, damage, lacking, read_json, shards
+from fedaudit.backbones.resolve import cached_snapshot, display_name, hub_cache
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError, nearest
+
+EMBEDDED_CLIP = {
+    name: Path(__file__).parent / folder
+    for name, folder in {"": "symbols-clip", "vit": "symbols-clip", "resnet": "symbols-clip-resnet"}.items()
+}
+RANDOM = "random"
+RANDOM_SEED = 20231  # of weights that nobody trained
+_FILES = (".safetensors", ".pt", ".pth", ".bin")
+_HF_CONFIG = "config.json"
+_HF_WEIGHTS = (  # in the order in which they are looked for, as by transformers
+    "model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}",
+)  # fmt: skip
+_HF_IMAGES = ("preprocessor_config.json", "processor_config.json")
+_TWIN = "-quickgelu"  # ends open_clip's name of an architecture with the other activation
+_CUSTOM = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc")
+
+
+@dataclass(frozen=True)
+class ClipSource:
+    """One CLIP: a folder in open_clip's or Hugging Face's format, or an architecture of open_clip with a file of weights."""
+
+    name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
+    architecture: str  # open_clip's name, empty for a folder
+    folder: Path | None  # holds the configuration, the weights and TOKENIZER
+    weights: Path | None  # a file of tensors, or the index of `shards`; None if it is randomly initialised
+    tag: str = ""  # open_clip's name of the weights, which says how images are prepared and which GELU is used
+    activation: str = GELU  # or QUICK_GELU, in both towers
+    doubt: str = ""  # a sentence, if nothing tells that the weights were trained with this activation
+    images: Path | None = None  # how Hugging Face's format says that images are prepared
+    shards: tuple[Path, ...] = ()  # files of tensors beside the index
+
+    @property
+    def huggingface(self) -> bool:
+        """Whether this is a folder in the format of Hugging Face's CLIPModel."""
+        return self.images is not None
+
+    @property
+    def said(self) -> str:
+        """Which model this is and with which activation it runs, as a sentence."""
+        return f"Backbone: {self.name}, activation {self.activation}{'; ' if self.doubt else ''}{self.doubt}."
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 over everything that decides what the model computes, wherever it lies; for "random" over architecture and seed."""
+        digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n{self.activation}\n".encode())
+        if self.weights is None:
+            digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
+        for file in self._files:
+            digest.update(_sha256(file))
+        return digest.hexdigest()
+
+    @property
+    def _files(self) -> list[Path]:
+        if self.folder is None:
+            files = [_architectures()[self.architecture], self.weights]
+        else:
+            config = self.folder / (_HF_CONFIG if self.huggingface else CONFIG)
+            files = [config, self.weights, *self.shards, self.folder / TOKENIZER, self.images]
+        return [file for file in files if file is not None]
+
+
+def resolve_clip(backbone: str, weights: str) -> ClipSource:
+    """The CLIP that `--backbone` and `--weights` name: "" or "vit", "resnet", a folder or the id of a model of Hugging Face's in the
+    local cache, or an architecture of open_clip with weights.
+
+    Weights are a file, a tag of open_clip whose file lies in the local Hugging Face cache, or "random". InputError names what is
+    missing, or why prompts cannot be learned with this text encoder.
+    """
+    folder = EMBEDDED_CLIP.get(backbone) or Path(os.path.expanduser(backbone))
+    if not os.path.exists(folder):
+        folder = cached_snapshot(backbone) or folder
+    if backbone in EMBEDDED_CLIP or os.path.isfile(folder / CONFIG):
+        return _from_folder(backbone, folder, weights)
+    if os.path.isfile(folder / _HF_CONFIG):
+        return _from_huggingface(backbone, folder, weights)
+    known = _architectures()
+    if backbone in known:
+        return _from_architecture(backbone, known[backbone], weights)
+    if os.path.isdir(folder):
+        raise InputError(
+            f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and {_HF_CONFIG} (Hugging Face's)"
+        )
+    raise InputError(
+        f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
+        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, the id of such "
+        "a model that `hf download` put into the local cache, and an architecture such as ViT-B-16"
+    )
+
+
+def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
+    flag = f"--backbone {backbone}" if backbone else "--backbone"
+    _check_whole(flag, folder, [CONFIG, WEIGHTS, TOKENIZER], weights)
+    model = _json(flag, folder / CONFIG).get("model_cfg")
+    if not isinstance(model, dict):
+        raise InputError(f"{flag}: {folder / CONFIG} holds no model_cfg")
+    _check_text(flag, model)
+    place = folder.absolute()
+    return ClipSource(folder.resolve().name, "", place, place / WEIGHTS, activation=_configured(model))
+
+
+def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
+    """A folder that `CLIPModel.save_pretrained` wrote, with its tokenizer and how images are prepared beside it."""
+    flag = f"--backbone {backbone}"
+    found = [
+        next((name for name in names if (folder / name).is_file()), names[0]) for names in (_HF_WEIGHTS, _HF_IMAGES)
+    ]
+    config = _json(flag, folder / _HF_CONFIG)
+    if (kind := config.get("model_type")) != "clip":
+        raise InputError(
+            f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is read"
+        )
+    _check_whole(flag, folder, [_HF_CONFIG, *found, TOKENIZER], weights)
+    place = folder.absolute()
+    return ClipSource(
+        display_name(folder), "", place, place / found[0],
+        activation=hidden_activation(flag, config), images=place / found[1], shards=_shards(flag, place / found[0]),
+    )  # fmt: skip
+
+
+def _shards(flag: str, weights: Path) -> tuple[Path, ...]:
+    """The files that hold the tensors if `weights` is an index, else none. InputError if one is missing or damaged."""
+    if not weights.name.endswith(INDEX):
+        return ()
+    folder = weights.parent
+    if wrong := lacking(weights) or damage(folder, frozenset(shards(weights))):
+        raise InputError(f"{flag}: {folder} {wrong}")
+    return tuple(folder / name for name in shards(weights))
+
+
+def _check_whole(flag: str, folder: Path, names: Sequence[str], weights: str) -> None:
+    if weights:
+        raise InputError(
+            f"--weights {weights}: {folder.name} holds its own weights; give --weights with an architecture only"
+        )
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}")
+    if wrong := damage(folder, frozenset(names)):
+        raise InputError(f"{flag}: {folder.absolute()} {wrong}")
+
+
+def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
+    model = _json(f"--backbone {name}", config)
+    _check_text(f"--backbone {name}", model)
+    if weights == RANDOM:
+        return ClipSource(f"{name} ({RANDOM})", name, None, None, activation=_configured(model))
+    file = Path(os.path.expanduser(weights))
+    if file.suffix not in _FILES and len(file.parts) <= 1:
+        return _from_tag(name, weights, _configured(model))
+    if not os.path.isfile(file) or file.suffix not in _FILES:
+        raise InputError(f"--weights {weights}: there is no file {file.absolute()} that ends in {', '.join(_FILES)}")
+    check_file(weights, file)
+    return _from_file(name, file.absolute(), _configured(model))
+
+
+def _from_file(name: str, file: Path, configured: str) -> ClipSource:
+    """An architecture with a file, whose tensors do not tell the activation: what stands around them does, or it is said to be unknown."""
+    known, doubt = told(file), ""
+    twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
+    if known is None and twin in _architectures():
+        other = GELU if configured == QUICK_GELU else QUICK_GELU
+        whose = ", as all of OpenAI's were" if other == QUICK_GELU else ""
+        doubt = (
+            f"nothing in {file.name} tells the activation that it was trained with: {configured} is used, as {name} has it; "
+            f"for weights trained with {other}{whose}, take --backbone {twin}"
+        )
+    if known == GELU and configured == QUICK_GELU:
+        raise InputError(
+            f"--backbone {name}: {CONFIG} beside {file} says that it was trained with GELU; take --backbone {twin}"
+        )
+    return ClipSource(f"{name} ({file.name})", name, None, file, activation=known or configured, doubt=doubt)
+
+
+def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
+    from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model  # slow: imports torch
+
+    tags = list_pretrained_tags_by_model(name)
+    if not tag:
+        raise InputError(f"--backbone {name} needs --weights: {_choice(tags)}")
+    found = get_pretrained_cfg(name, tag)
+    if not found:
+        raise InputError(
+            f"--weights {tag}: there is no such file, and open_clip has no such weights for {name}{nearest(tag, tags)}; "
+            f"valid are {_choice(tags)}"
+        )
+    repository, _, file = str(found["hf_hub"]).rpartition("/")
+    weights = _cached(tag, repository, [file] if file else HUB_FILES)
+    activation = QUICK_GELU if found.get("quick_gelu") else configured
+    return ClipSource(f"{name} ({tag})", name, None, weights, tag, activation)
+
+
+def _configured(model: Mapping[str, Any]) -> str:
+    return QUICK_GELU if model.get("quick_gelu") else GELU
+
+
+def _choice(tags: Sequence[str]) -> str:
+    shown = [*tags[:4], *([f"{len(tags) - 4} more tags of open_clip"] if len(tags) > 4 else [])]
+    return ", ".join(["a file of weights", *shown]) + f", or {RANDOM} (untrained, for benchmarks)"
+
+
+def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
+    """The first of `files` in the local cache's snapshots of a repository, its main branch first."""
+    place = hub_cache() / f"models--{repository.replace('/', '--')}"
+    main = place / "refs" / "main"
+    snapshots = sorted(place.glob("snapshots/*"))
+    if main.is_file():
+        snapshots.sort(key=lambda folder: folder.name != main.read_text(errors="replace").strip())
+    found = next((folder / file for folder in snapshots for file in files if (folder / file).is_file()), None)
+    if found is None:
+        raise InputError(
+            f"--weights {tag}: {files[0]} is not in the local cache ({place}); fetch it on a machine with internet by "
+            f"`hf download {repository} {files[0]}`"
+            + (f" (older repositories hold {files[1]} instead)" if len(files) > 1 else "")
+        )
+    return found
+
+
+def _check_text(flag: str, config: Mapping[str, Any]) -> None:
+    """InputError unless prompts can be put before class names here: a causal encoder whose feature is read at the end token."""
+    text = config.get("text_cfg") or {}
+    if not isinstance(text, dict):
+        raise InputError(f"{flag}: its text_cfg must be an object, not {str(text)[:40]!r}")
+    reasons = {
+        "comes from Hugging Face, and only open_clip's own are read": bool(text.get("hf_model_name")),
+        "reads the text in both directions, and prompts are learned for a causal one": bool(text.get("no_causal_mask")),
+        "puts a class token at the end (CoCa), and the feature is read at the end of the text": bool(
+            text.get("embed_cls") or config.get("multimodal_cfg")
+        ),
+        f"reads its feature by pool_type {text.get('pool_type')}, and only argmax (the end token) is valid": (
+            text.get("pool_type", "argmax") != "argmax"
+        ),
+        "is built of blocks with further norms or scales, which are not supported": (
+            text.get("block_type") == "custom" or any(text.get(key) for key in _CUSTOM)
+        ),
+    }  # fmt: skip
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    if found:
+        raise InputError(f"{flag}: its text encoder {found}; take a model such as ViT-B-16 or RN50")
+
+
+@functools.cache
+def _architectures() -> dict[str, Path]:
+    """open_clip's architectures by name, each with its configuration file; open_clip itself is not imported."""
+    spec = importlib.util.find_spec("open_clip")
+    if spec is None or spec.origin is None:
+        raise InputError(
+            "--backbone: the package open_clip_torch is not installed; get it by `pip install open_clip_torch`"
+        )
+    return {file.stem: file for file in sorted((Path(spec.origin).parent / "model_configs").glob("*.json"))}
+
+
+def _json(flag: str, file: Path) -> dict[str, Any]:
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{flag}: {file} is damaged")
+    return found
+
+
+def _sha256(file: Path) -> bytes:
+    try:
+        return bytes.fromhex(inputs.sha256(file))
+    except OSError as error:
+        raise InputError(f"--backbone: {file} cannot be read ({error.strerror or error})") from error

@@ -1,0 +1,190 @@
+"""The text encoder of a frozen CLIP as a function of learned context vectors, for many clients and classes at once.
+
+The prompt of class c is [SOS][b context vectors][tokens of its name]["."][EOS]; its feature is read at EOS (CoOp, Zhou et al. 2022). Three
+facts make the pass cheap, and none of them changes a number: the encoder is causal, so that nothing behind EOS matters; what it makes of
+[SOS][context] is the same for every class, so that this prefix is encoded once per client and the tokens of a class attend to it; in the last
+layer only EOS asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaudit.machinery.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTexts:
+    """What stands behind the context in the prompt of each class: its name, a full stop and EOS, for `context` vectors before it.
+
+    All T tokens lie in one row, without padding, the classes ordered by length: a group holds classes of one length.
+    """
+
+    names: tuple[str, ...]  # [C]
+    context: int  # b
+    tokens: Tensor = field(repr=False)  # [T, d], token and positional embedding
+    groups: tuple[tuple[int, int], ...]  # (classes, tokens per class), as they follow each other
+    places: Tensor = field(repr=False)  # [C], where class c stands in this order
+
+
+class TextTower:
+    """The weights of an open_clip text encoder (of `CLIP` or `CustomTextCLIP`) and its tokenizer."""
+
+    def __init__(self, model: Any, encode: Callable[[str], list[int]], unknown: int | None) -> None:
+        part = getattr(model, "text", model)
+        self.encode, self.unknown = encode, unknown
+        self.embedding: Tensor = part.token_embedding.weight  # [vocabulary, d]
+        self.positions: Tensor = part.positional_embedding  # [context length, d]
+        self.blocks = list(part.transformer.resblocks)
+        self.ln_final, self.projection = part.ln_final, part.text_projection
+        self.start, self.end = encode("")
+
+    def words(self, text: str) -> Tensor:
+        """Token embeddings [n, d] of a text, without SOS and EOS."""
+        return self.embedding[self._inner(text, f"the prompt {text!r}")].clone()
+
+    def classes(self, names: Sequence[str], context: int) -> ClassTexts:
+        """InputError names a class that is too long or holds a word that the tokenizer does not know."""
+        suffixes = [[*self._inner(f"{name} .", f"the class name {name!r}"), self.end] for name in names]
+        return self.texts(tuple(names), suffixes, context)
+
+    def texts(self, names: tuple[str, ...], suffixes: Sequence[Sequence[int]], context: int) -> ClassTexts:
+        """The same from token ids, of which the last is EOS."""
+        if not names:
+            raise ValueError("names must hold a class")
+        longest = max(range(len(names)), key=lambda c: len(suffixes[c]))
+        if (length := 1 + context + len(suffixes[longest])) > len(self.positions):
+            raise InputError(
+                f"the prompt of class {names[longest]!r} has {length} tokens with {context} context vectors; "
+                f"this text encoder reads {len(self.positions)}"
+            )
+        order = sorted(range(len(names)), key=lambda c: len(suffixes[c]))
+        ids = torch.tensor([i for c in order for i in suffixes[c]])
+        at = torch.tensor([1 + context + i for c in order for i in range(len(suffixes[c]))])
+        groups = groupby(len(suffixes[c]) for c in order)
+        return ClassTexts(
+            names,
+            context,
+            self.embedding[ids] + self.positions[at],
+            tuple((sum(1 for _ in same), n) for n, same in groups),
+            torch.tensor(order).argsort().to(self.embedding.device),
+        )
+
+    def __call__(self, context: Tensor, texts: ClassTexts) -> Tensor:
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in the context."""
+        *lead, b, d = context.shape
+        if b != texts.context:
+            raise ValueError(f"context must hold {texts.context} vectors, for which the class texts were made, not {b}")
+        flat = context.reshape(math.prod(lead), b, d)
+        sos = self.embedding[self.start].expand(len(flat), 1, d)
+        prefix = torch.cat([sos, flat], dim=1) + self.positions[: b + 1]  # [L, P, d]
+        suffix = texts.tokens[None]  # [1, T, d] and [L, T, d] from the first layer on
+        for block in self.blocks[:-1]:
+            prefix, suffix = _layer(block, prefix, suffix, texts.groups)
+        ends = _last_layer(self.blocks[-1], prefix, suffix, texts.groups)  # [L, C, d]
+        features = F.normalize(self._project(self.ln_final(ends)), dim=-1).index_select(1, texts.places)
+        return features.reshape(*lead, *features.shape[1:])
+
+    def _project(self, x: Tensor) -> Tensor:
+        if self.projection is None:
+            return x
+        found: Tensor = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
+        return found
+
+    def _inner(self, text: str, what: str) -> list[int]:
+        """Tokens between SOS and EOS."""
+        ids = self.encode(text)[1:-1]
+        if self.unknown in ids or any(i >= self.end for i in ids):  # EOS is found as the highest id
+            raise InputError(
+                f"{what} holds a word that the tokenizer does not know; say it in other words or take another --backbone"
+            )
+        return ids
+
+
+def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """One residual block on prefix [L, P, d] and suffix tokens [1 or L, T, d]."""
+    q, k, v = _heads(block, block.ln_1(prefix), 0, 3)
+    own_q, own_k, own_v = _heads(block, block.ln_1(suffix), 0, 3)
+    seen = torch.softmax(q @ k.mT + _causal(q.shape[2], q), dim=-1) @ v
+    own_seen = _attend(own_q, own_k, own_v, k, v, [(classes, n, n) for classes, n in groups])
+    return _after(block, prefix, seen), _after(block, suffix, own_seen)
+
+
+def _last_layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:
+    """EOS [L, C, d] of every class after the last residual block."""
+    k, v = _heads(block, block.ln_1(prefix), 1, 3)
+    normed = block.ln_1(suffix)
+    own_k, own_v = _heads(block, normed, 1, 3)
+    (own_q,) = _heads(block, _ends(normed, groups), 0, 1)
+    seen = _attend(own_q, own_k, own_v, k, v, [(classes, 1, n) for classes, n in groups])
+    return _after(block, _ends(suffix, groups), seen)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, groups: Sequence[tuple[int, int, int]]
+) -> Tensor:
+    """What suffix tokens [1 or L, heads, rows, e] see of the prefix [L, heads, P, e] and of their own class: [L, heads, rows, e].
+
+    groups: (classes, queries per class, keys per class); the queries are the last tokens of a class. The softmax over both kinds of keys
+    is written out, because the two parts have no common shape.
+    """
+    shared = q @ prefix_k.mT  # [L, heads, rows, P]
+    by_query = [classes * queries for classes, queries, _ in groups]
+    by_key = [classes * keys for classes, _, keys in groups]
+    parts = zip(groups, q.split(by_query, 2), k.split(by_key, 2), strict=True)
+    own = [_own_scores(queries, keys, *groups_of) for groups_of, queries, keys in parts]
+    top = torch.cat([scores.amax(-1).flatten(2) for scores in own], dim=2)
+    top = torch.maximum(shared.amax(-1), top).detach()[..., None]  # [L, heads, rows, 1]
+    weights = (shared - top).exp()
+    seen, total = weights @ prefix_v, weights.sum(-1, keepdim=True)
+    own_seen, own_total = [], []
+    for (classes, _, _), scores, most, values in zip(
+        groups, own, top.split(by_query, 2), v.split(by_key, 2), strict=True
+    ):
+        weights = (scores - most.unflatten(2, (classes, -1))).exp()  # [L, heads, classes, queries, keys]
+        own_seen.append((weights @ values.unflatten(2, (classes, -1))).flatten(2, 3))
+        own_total.append(weights.sum(-1, keepdim=True).flatten(2, 3))
+    return (seen + torch.cat(own_seen, 2)) / (total + torch.cat(own_total, 2))
+
+
+def _own_scores(q: Tensor, k: Tensor, classes: int, queries: int, keys: int) -> Tensor:
+    """[1 or L, heads, classes, queries, keys] of the tokens of each class, minus infinity for later ones."""
+    scores = q.unflatten(2, (classes, queries)) @ k.unflatten(2, (classes, keys)).mT
+    return scores + _causal(keys, q)[-queries:]
+
+
+def _heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+    """Queries (0), keys (1) and values (2) from `first` to `last` of x [L, n, d]: each [L, heads, n, e]; queries come scaled."""
+    attention, d = block.attn, x.shape[-1]
+    rows = slice(first * d, last * d)
+    parts = F.linear(x, attention.in_proj_weight[rows], attention.in_proj_bias[rows]).unflatten(
+        -1, (last - first, attention.num_heads, -1)
+    )
+    found = parts.permute(2, 0, 3, 1, 4).unbind(0)
+    return found if first else (found[0] / math.sqrt(attention.head_dim), *found[1:])
+
+
+def _after(block: Any, x: Tensor, seen: Tensor) -> Tensor:
+    """The rest of a residual block: x [1 or L, n, d] with what attention saw [L, heads, n, e]."""
+    x = x + block.ls_1(block.attn.out_proj(seen.transpose(1, 2).flatten(2)))
+    found: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    return found
+
+
+def _ends(x: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:
+    """The last token of every class: [L, T, d] to [L, C, d]."""
+    parts = x.split([classes * n for classes, n in groups], dim=1)
+    return torch.cat([part.unflatten(1, (-1, n))[:, :, -1] for part, (_, n) in zip(parts, groups, strict=True)], dim=1)
+
+
+def _causal(n: int, like: Tensor) -> Tensor:
+    """[n, n], minus infinity where a token would see a later one."""
+    return torch.full((n, n), -math.inf, dtype=like.dtype, device=like.device).triu(1)

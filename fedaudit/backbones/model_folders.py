@@ -1,0 +1,100 @@
+"""The files of a model folder, before anything heavy is imported: regular, whole, and no code. Never runs what a folder brings."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+
+CONFIGS = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")  # may name code
+INDEX = ".index.json"  # ends the name of a file that lists weight files
+SHOWN = 200  # characters of what a library says; nothing is cut off within a line
+
+
+def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
+    """What is wrong with the files of a folder (those of `names`, if some are given); empty if nothing is.
+
+    Of weights only the header is read: whether it is one, knows its dtypes, and fits the size of the file.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() or (names and path.name not in names):
+            continue
+        try:
+            inputs.opened(path).close()
+            if path.suffix == ".json" and not isinstance(read_json(path), dict | list):
+                return f"has a damaged {path.name} (it holds no object)"
+            if path.suffix == ".safetensors":
+                _check_header(path)
+        except OSError as error:
+            return f"holds {path.name}, which cannot be read ({error.strerror or error})"
+        except ValueError as error:
+            return f"has a damaged {path.name} ({on_one_line(error)})"
+    return ""
+
+
+def read_json(path: Path) -> Any:
+    """The value in a file. OSError or ValueError: it cannot be read, or is no JSON."""
+    try:
+        return json.loads(inputs.read_bytes(path))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def shards(index: Path) -> list[str]:
+    """The weight files that an index lists, sorted. OSError or ValueError: it cannot be read, or lists none."""
+    held = read_json(index)
+    listed = held.get("weight_map") if isinstance(held, dict) else None
+    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+        raise ValueError("it has no weight_map that names files")
+    return sorted(set(listed.values()))
+
+
+def lacking(index: Path) -> str:
+    """What is wrong with an index or with the files that it lists, which must lie beside it; empty if nothing is."""
+    try:
+        listed = shards(index)
+    except (OSError, ValueError):
+        return f"has a damaged {index.name}"
+    kind = index.name.removesuffix(INDEX).rpartition(".")[2]  # of model.safetensors.index.json safetensors
+    absent = [
+        name
+        for name in listed
+        if Path(name).name != name or not name.endswith(f".{kind}") or not os.path.isfile(index.parent / name)
+    ]
+    if not absent:
+        return ""
+    shown = absent[0] if absent[0].isprintable() else ascii(absent[0])
+    return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {shown} first"
+
+
+def _check_header(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> InputError:
+    """The sentence for whatever was raised while a library, or the user's file `code`, opened a model folder."""
+    if "trust_remote_code" in str(error):  # which is never given
+        own = [name for name in CONFIGS if (path / name).is_file() and b'"auto_map"' in (path / name).read_bytes()]
+        return InputError(
+            f"--backbone {path}: it needs code of its own ({', '.join(own) or 'auto_map'}), which is never run; write what reads "
+            "this model in a file and give that as --backbone-code"
+        )
+    by = f" by {code}" if code else ""
+    return InputError(f"--backbone {path}: cannot be loaded{by} as {kind} ({on_one_line(error)})")
+
+
+def on_one_line(error: BaseException) -> str:
+    """What an exception says without line breaks; of a long text its first line, and its kind where that is long, too."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    said = next((text for text in (" ".join(lines), *lines[:1]) if len(text) <= SHOWN), "")
+    return "".join(char if char.isprintable() else "?" for char in said).rstrip(":") or type(error).__name__

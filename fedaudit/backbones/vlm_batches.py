@@ -1,0 +1,125 @@
+"""Records as a language model reads them, one by one and in padded batches; their image embeddings in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaudit.machinery.store import Folder
+from fedaudit.tasks.base import Record
+
+IGNORE = -100  # label of a token that is no target
+POSITIONS = "position_ids"
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A prompt with its picture after the frozen parts."""
+
+    ids: Tensor  # [T_p], with one image token per image embedding
+    features: Tensor  # [P, width], what vision tower and connector put at the image tokens
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # further inputs of the model, [T_p] or [3, T_p]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a safetensors file, read when it is asked for."""
+
+    file: Path
+    key: str
+
+    def read(self) -> Tensor:
+        from safetensors import safe_open
+
+        with safe_open(self.file, framework="pt") as opened:
+            found: Tensor = opened.get_tensor(self.key).clone()  # a mapped file that changes would kill the process
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """One record as the language model reads it: instruction with image tokens, then text and end of sequence."""
+
+    id: str
+    ids: Tensor  # [T]
+    prompt: int  # number of tokens before the text
+    image: slice  # from the first image token to the last
+    source: Tensor | Stored = field(repr=False)
+    extra: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # further inputs, [T] or [3, T]
+
+    @property
+    def features(self) -> Tensor:
+        """[P, width], what the frozen vision tower and connector put at the image tokens."""
+        return self.source.read() if isinstance(self.source, Stored) else self.source
+
+    @property
+    def spans(self) -> dict[str, slice]:
+        """Rows of the token signals (row i predicts token i + 1) that belong to image, instruction and caption.
+
+        The instruction is what stands behind the image: the words before it are the same for everybody and see no image. A part of
+        n tokens gives n - 1 rows, as in Li et al. (2024); the caption part starts at the last token of the prompt, so that every
+        token of the caption is predicted once.
+        """
+        return {
+            "image": slice(self.image.start, self.image.stop - 1),
+            "instruction": slice(self.image.stop, self.prompt - 1),
+            "caption": slice(self.prompt - 1, len(self.ids) - 1),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Padded records: keyword arguments of the model's forward, and labels [B, T] (IGNORE outside the text).
+
+    `inputs` holds inputs_embeds [B, T, width], attention_mask [B, T] and what else the family needs.
+    """
+
+    inputs: dict[str, Tensor]
+    labels: Tensor
+
+
+def extended(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
+    """An input [..., T_p] of the prompt carried on over `n` tokens of text: [..., T_p + n]."""
+    if name != POSITIONS:
+        return F.pad(values, (0, n), value=text_type)
+    # text counts on from the largest position so far, which with positions in three dimensions is not the length
+    return torch.cat([values, (values.max() + 1 + torch.arange(n)).expand(*values.shape[:-1], n)], dim=-1)
+
+
+def padded(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Tensor:
+    """Rows [..., T_i] as one tensor [..., B, T]."""
+    longest = max(row.shape[-1] for row in rows)
+    gaps = [longest - row.shape[-1] for row in rows]
+    return torch.stack(
+        [F.pad(row, (gap, 0) if left else (0, gap), value=value) for row, gap in zip(rows, gaps, strict=True)], dim=-2
+    )
+
+
+def packed(records: Sequence[Record], seen: Sequence[Seen]) -> dict[str, Tensor]:
+    """What the model saw of records under the names of a file."""
+    tensors: dict[str, Tensor] = {}
+    for record, found in zip(records, seen, strict=True):
+        tensors |= {f"ids/{record.id}": found.ids, f"features/{record.id}": found.features}
+        tensors |= {f"{name}/{record.id}": values for name, values in found.extra.items()}
+    return tensors
+
+
+def unpacked(
+    records: Sequence[Record], cache: Folder, name: str, *, in_memory: bool
+) -> Iterator[tuple[Record, Seen, Tensor | Stored]]:
+    """Records with what the model saw of them, and where their image embeddings are."""
+    from safetensors import safe_open
+
+    file = (cache.path / name).absolute()
+    with safe_open(file, framework="pt") as stored:
+        names = {key.partition("/")[0] for key in stored.keys()} - {"ids", "features"}  # noqa: SIM118, no mapping
+        for record in records:
+            ids, *rest = (stored.get_tensor(f"{n}/{record.id}").clone() for n in ("ids", *sorted(names)))
+            source = Stored(file, f"features/{record.id}")
+            seen = Seen(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True)))
+            yield record, seen, source.read() if in_memory else source

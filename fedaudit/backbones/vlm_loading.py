@@ -1,0 +1,190 @@
+"""A pre-trained model and its processor as transformers open them: which parts there are, and which tokens it uses."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fedaudit.backbones.model_folders import on_one_line
+from fedaudit.backbones.texts import check_length, positions
+from fedaudit.machinery.errors import InputError
+from fedaudit.tasks.base import IMAGE, Record
+
+CHUNK = 64  # records per forward pass at most; fixed, so that the numbers do not depend on what is computed beside them
+LOGITS = 256_000_000  # bytes of float32 logits per forward pass at most
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_ELSEWHERE = re.compile(r"vision|visual|image|projector|connector|lm_head")  # parts that get no adapters
+
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+_Class = TypeVar("_Class")
+
+
+class Opened:
+    """A frozen model on its device, with its processor and tokenizer."""
+
+    def __init__(self, path: Path, device: str = "cpu", dtype: str = "float32") -> None:
+        self.path, self.device, self.dtype = path, torch.device(device), DTYPES[dtype]
+        self.model, self.processor = self.open()
+        self.model.to(self.device).eval().requires_grad_(False)
+        self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        if self.tokenizer.pad_token_id is None:  # any will do: the mask says what is padding
+            self.tokenizer.pad_token = self.tokenizer.convert_ids_to_tokens(self._stops[0])
+        self.image_token = self.find_image_token()
+        self._positions = positions(self.model.config)
+        self._forward = inspect.signature(self.model.forward).parameters
+        self.keeps_logits = "logits_to_keep" in self._forward
+        # PaliGemma reads what has type 0 in both directions; the types of all other models say where images are
+        self.text_type = int(getattr(self.model.config, "model_type", "") == "paligemma")
+        part = self.language_model()
+        self.language_prefix: str = next((name for name, m in self.model.named_modules() if m is part), "")
+        if not self.language_prefix:
+            raise ValueError("its language model is no part of its own")
+        # now, because adapters bring linear layers of their own
+        self._linear = [
+            f"{self.language_prefix}.{name}"
+            for name, module in part.named_modules()
+            if isinstance(module, nn.Linear) and re.search(r"(^|\.)\d+\.", name) and not _ELSEWHERE.search(name)
+        ]
+
+    def open(self) -> tuple[Any, Any]:
+        """The model in `self.dtype` and its processor (with a `tokenizer`). ValueError if the weights are another architecture's."""
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+
+        placed = {} if self.device.type == "cpu" else {"device_map": {"": self.device}}  # no copy in the CPU's memory
+        model, report = AutoModelForImageTextToText.from_pretrained(
+            self.path, dtype=self.dtype, local_files_only=True, output_loading_info=True, trust_remote_code=False,
+            use_safetensors=True, ignore_mismatched_sizes=True, **placed,
+        )  # fmt: skip
+        other = {str(key) for key, *_ in report["mismatched_keys"]}  # each with two sizes
+        absent = sorted({str(key) for key in report["missing_keys"]} | other)
+        if absent:
+            raise ValueError(
+                f"its weights lack {len(absent)} of the tensors that config.json describes, {absent[0]} first"
+            )
+        return model, AutoProcessor.from_pretrained(self.path, local_files_only=True, trust_remote_code=False)
+
+    def language_model(self) -> nn.Module:
+        """The language model's transformer inside `self.model`, which is called with `inputs_embeds`."""
+        found: nn.Module = self.model.get_decoder()
+        return found
+
+    def find_image_token(self) -> int:
+        """The token at whose places `see` puts image embeddings."""
+        config, processor = self.model.config, self.processor
+        names = ("image_token_id", "image_token_index")
+        found = next(
+            (getattr(c, n) for c in (config, processor) for n in names if getattr(c, n, None) is not None), None
+        )
+        if found is None:
+            raise ValueError("neither its configuration nor its processor names an image token")
+        return int(found)
+
+    def projections(self, which: str) -> list[str]:
+        """Names in `self.model` of linear layers in the language model's transformer: "all", those of "attention", or "q_proj,v_proj".
+
+        InputError if there are none, or none of a name.
+        """
+        if which == "all":
+            chosen = self._linear
+        elif which == "attention":
+            chosen = [n for n in self._linear if _ATTENTION.search(self.short(n).rpartition(".")[0])]
+        else:
+            known = {n.rpartition(".")[2] for n in self._linear}
+            for name in set(which.split(",")) - known:
+                raise InputError(
+                    f"--targets {which}: the language model of {self.path} has no {name}; valid are all, attention, or some of "
+                    + ", ".join(sorted(known))
+                )
+            chosen = [n for n in self._linear if n.rpartition(".")[2] in which.split(",")]
+        if not chosen:
+            raise self._refused(f"its language model has no linear layers to adapt ({which})")
+        return list(chosen)
+
+    def short(self, name: str) -> str:
+        """A name in `self.model` as one in the language model: `layers.0.self_attn.q_proj`."""
+        return name.removeprefix(f"{self.language_prefix}.")
+
+    def chunk(self, length: int) -> int:
+        """Records of `length` tokens per forward pass, so that the logits stay below 256 MB."""
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        return max(1, min(CHUNK, LOGITS // (4 * length * vocabulary)))
+
+    @property
+    def _placeholder(self) -> str:
+        """What stands for a picture in the text that the processor takes."""
+        own = str(getattr(self.processor, "image_token", IMAGE))
+        if own == IMAGE or not getattr(self.processor, "chat_template", None):
+            return own
+        # some families wrap the token into others, which only their template knows
+        content = [{"type": "text", "text": "before"}, {"type": "image"}, {"type": "text", "text": "after"}]
+        chat = self.processor.apply_chat_template([{"role": "user", "content": content}])
+        found = re.search(r"before(.*)after", chat, re.DOTALL)
+        return found[1].strip() if found and own in found[1] else own
+
+    def _text(self, record: Record) -> Tensor:
+        """Token ids of a record's text as it goes on from the prompt."""
+        before = record.prompt.partition(IMAGE)[2]
+        text = f" {record.text}"
+        start, joined = self._instruction(before), self._ids(before + text)
+        # a tokenizer that marks the start of what it is given (SentencePiece) would do so again in the middle
+        found = joined[len(start) :] if start and joined[: len(start)] == start else self._ids(text)
+        if self.image_token in found:
+            raise InputError(f"{record.called}: its text holds the model's image token")
+        known = len(self.model.get_input_embeddings().weight)
+        if max(found, default=0) >= known:
+            raise self._refused(f"its tokenizer has a token {max(found)}, and its language model knows {known} tokens")
+        return torch.tensor(found, dtype=torch.int64)
+
+    def _check_length(self, record: Record, prompt: int) -> None:
+        """InputError if prompt tokens, text and end are more than the model's positions."""
+        check_length(record, prompt + len(self._text(record)) + 1, self._positions, self.path)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019, one model per process: most records share an instruction
+    def _instruction(self, text: str) -> list[int]:
+        return self._ids(text)
+
+    def _ids(self, text: str) -> list[int]:
+        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    @property
+    def _stops(self) -> list[int]:
+        """Tokens that end an answer; the first is the one that texts end with."""
+        named = [
+            getattr(c, "eos_token_id", None)
+            for c in (self.tokenizer, getattr(self.model, "generation_config", None), self.model.config)
+        ]
+        found = [int(i) for n in named if n is not None for i in (n if isinstance(n, list) else [n])]
+        if not found:
+            raise self._refused("neither its tokenizer nor its configuration names an end-of-sequence token")
+        return list(dict.fromkeys(found))
+
+    def _refused(self, reason: str) -> InputError:
+        return InputError(f"--backbone {self.path}: {reason}")
+
+
+def user_class(file: Path, base: type[_Class]) -> type[_Class]:
+    """The class `Backbone` of the user's file. InputError if there is none."""
+    if not os.path.isfile(file):
+        raise InputError(f"--backbone-code {file}: there is no such file")
+    spec = importlib.util.spec_from_file_location(f"backbone_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--backbone-code {file}: is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {on_one_line(error)}"
+        raise InputError(f"--backbone-code {file}: cannot be imported ({reason})") from error
+    found = getattr(module, "Backbone", None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise InputError(f"--backbone-code {file}: defines no class Backbone that is a {base.__name__}")
+    return found

@@ -1,0 +1,51 @@
+"""Prefix caching: the words that all prompts begin with are computed once per model, not once per record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from fedaudit.backbones.vlm_batches import Encoded
+
+
+def shared(records: Collection[Encoded]) -> int:
+    """How many leading tokens all records have in common before their image and text.
+
+    None where the model reads more than tokens: its positions or types need not go on from a prefix.
+    """
+    if not records or any(record.extra for record in records):
+        return 0
+    first = next(iter(records))
+    length = min(min(record.image.start, record.prompt) for record in records)
+    same = torch.stack([record.ids[:length] == first.ids[:length] for record in records]).all(dim=0)
+    return int(same.cumprod(dim=0).sum())
+
+
+class Prefix:
+    """Keys and values of the first tokens under one state of a model."""
+
+    def __init__(self, model: Any, embeddings: Tensor) -> None:
+        """`embeddings` [1, P, width] of the tokens. ValueError: the model keeps something else of what it has read."""
+        out = model(inputs_embeds=embeddings, use_cache=True)
+        layers = getattr(out.past_key_values, "layers", ())
+        if not layers or any(type(layer) is not DynamicLayer for layer in layers):
+            raise ValueError("the model's cache is not keys and values of every token")
+        self._model, self._length, self._logits = model, embeddings.shape[1], out.logits
+        self._kept = [(layer.keys, layer.values) for layer in layers]
+
+    def logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits [B, T, V] of a batch whose rows all begin with these tokens."""
+        rows = len(inputs["inputs_embeds"])
+        past = DynamicCache([tuple(kept.expand(rows, -1, -1, -1) for kept in pair) for pair in self._kept])
+        rest = self._model(
+            inputs_embeds=inputs["inputs_embeds"][:, self._length :],
+            attention_mask=inputs["attention_mask"],
+            past_key_values=past,
+            use_cache=True,
+        )
+        return torch.cat([self._logits.expand(rows, -1, -1), rest.logits], dim=1)

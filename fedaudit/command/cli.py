@@ -1,0 +1,427 @@
+"""The command line: from words to a checked plan, and from findings to a table in the terminal.
+
+Imports nothing heavy: `--help` and `--list` answer at once, a wrong word is refused before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from attacks.settings import Adversary
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.clip_source import ClipSource, resolve_clip
+from fedaudit.backbones.resolve import resolve
+from fedaudit.command import exits, gates, sweeps, vain
+from fedaudit.command.config import config_words, preset_words
+from fedaudit.command.flags import (
+    DEFAULT_PRESET,
+    Parser,
+    add_backbone,
+    add_choices,
+    add_fields,
+    add_general_options,
+    add_linked_files,
+    add_schedule,
+    make,
+)
+from fedaudit.command.listing import listing
+from fedaudit.command.words import LARGEST, LARGEST_SEED, check, fields
+from fedaudit.external import run as own_run
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.plugins import Plugin
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import papers
+from fedaudit.pipeline.plan import Plan
+from fedaudit.privacy.settings import Privacy
+
+EXAMPLES = """\
+examples:
+  audit.py --method fedrand --attack maxrenyi        train FedRand, attack it, write a report
+  audit.py --method fedavg,fedper,fedpara,fedrand    four methods, compared in one report
+  audit.py --method fedper,fedper:shared_layers=4    variants of a method in one report
+  audit.py --method fedrand --no-past --rho 0.3      an ablation of FedRand's Table 3
+  audit.py --method dpfpl --epsilon 0.1              private prompts on a frozen CLIP: utility, and what the noise proves
+  audit.py --method dpfpl --attack shadow            50 shadow models per target client, with and without noise
+  audit.py --method fedotp --attack all --targets 4  every attack on prompts, under every threat model
+  audit.py --method dpfpl --attack lira,shadow --canaries 100
+  audit.py --method promptfl,fedotp,fedpgp,dpfpl --epsilon none,0.4,0.1 --seeds 3
+  audit.py --preset private-demo                     noise from none to so much that the prompt is of no use
+  audit.py --preset memorising                       prompts that leak: few pictures, many rounds
+  audit.py --paper dpfpl:figure3                     a paper's figure: attack success and accuracy against epsilon
+  audit.py --task vqa                                questions instead of captions
+  audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
+  audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
+  audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
+  audit.py --config nightly.yaml --dry-run           what a configuration would run, how long, how much disk
+  audit.py --list                                    methods, attacks, audits and tasks
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code (`fedaudit.command.exits`)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    return exits.ended(lambda: _main(words), debug="--debug" in words)
+
+
+def _main(words: list[str]) -> int:
+    if "--list" in words:
+        if len(words) > 1:
+            raise InputError("--list: stands alone; leave out the other words")
+        print(listing())
+        return exits.DONE
+    command = read_command(words)
+    progress = Progress(quiet=command.quiet)
+    if command.dry_run:
+        print(estimated(command, progress))
+        return exits.DONE
+    if command.paper:
+        print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
+        return exits.DONE
+    from fedaudit.pipeline.notes import canary_notes
+    from fedaudit.pipeline.run import export, run
+
+    outcome = run(command.plan, progress)
+    for what in outcome.reused:
+        progress.say(f"reused: {what}")
+    from fedaudit.command.terminal import show
+
+    show(outcome.findings, command.plan.attack)
+    for line in canary_notes(command.plan):
+        print(line)
+    export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
+    print(f"report: {outcome.report}")
+    crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
+    for sentence in crossed:
+        print(f"failed: {sentence}", file=sys.stderr)
+    return exits.CROSSED if crossed else exits.DONE
+
+
+def estimated(command: Command, progress: Progress) -> str:
+    """What the command would run, how long and how much disk."""
+    from fedaudit.command.dry_run import estimate
+
+    return "\n\n".join(estimate(plan, progress) for plan in (command.paper or {"": command.plan}).values())
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the words ask for: a plan, and what to do beside running it."""
+
+    plan: Plan
+    dry_run: bool
+    quiet: bool
+    gates: Sequence[gates.Gate]
+    export_run: Path | None
+    export_adapters: Path | None
+    figure: str = ""
+    paper: Mapping[str, Plan] | None = None  # the plans of a paper's figure by task; `plan` is the first
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """The command that the words give. InputError for what is wrong."""
+    check(words)
+    first = Parser(add_help=False, allow_abbrev=False)
+    add_choices(first)
+    chosen, others = first.parse_known_args(words)
+    if chosen.paper:
+        return _paper(chosen, others)
+    from_file = config_words(chosen.config) if chosen.config else []
+    chosen, _ = first.parse_known_args([*from_file, *words])
+    if chosen.run and chosen.preset != DEFAULT_PRESET:
+        raise InputError(
+            f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"
+        )
+    preset = preset_words(chosen.preset)
+    sources = {f"--preset {chosen.preset}": preset, f"--config {chosen.config}": from_file, "": words}
+    chosen, _ = first.parse_known_args([*itertools.chain(*sources.values())])
+    if chosen.run:
+        options, plan = _own_run(chosen, sources)
+    else:
+        methods, task, learner = _choice(chosen)
+        options, made = _trained(methods, task, _attacks(chosen.attack, learner), sources)
+        plan = _plan(options, made, methods, task)
+        vain.check(plan, options, vain.Said(fields(words), fields(from_file)), sweeps.unheard(methods))
+    _check_exports(plan, options)
+    limits = [gates.parse(text) for text in options.fail_if or ()]
+    for gate in limits:
+        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks])
+    return Command(
+        plan, options.dry_run, options.quiet, limits,
+        _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
+    )  # fmt: skip
+
+
+Sources = Mapping[str, Sequence[str]]  # words by where they stand, the command line's under ""; the later ones win
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="audit.py",
+        description="Train a federated method, attack what each party saw, and report how much leaked.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_choices(parser)
+    return parser
+
+
+def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Namespace, Plan]:
+    """The options and the plan to audit a training done elsewhere."""
+    if chosen.method or chosen.task:
+        flag = "--method" if chosen.method else "--task"
+        raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
+    attacks, parser = _attacks(chosen.attack, "lora"), _parser()
+    add_linked_files(parser)
+    add_backbone(parser)
+    add_general_options(parser)
+    options, made = _parse(parser, _attack_groups(attacks) | _audits(attacks, "lora"), sources)
+    return options, _own_plan(options, made)
+
+
+def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
+    """The commands of a figure as one: its preset and tasks, with the words that choose nothing."""
+    figure = papers.find(chosen.paper)
+    for name in ("method", "task", "attack", "run", "config"):
+        if getattr(chosen, name):
+            raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")
+    if chosen.preset not in (DEFAULT_PRESET, figure.preset):
+        raise InputError(
+            f"--preset {chosen.preset} does not go with --paper {chosen.paper}, which has its own ({figure.preset})"
+        )
+    shared = [f"--preset={figure.preset}", *others]
+    found = {task: read_command([*shared, *own]) for task, own in figure.tasks.items()}
+    if any(command.gates for command in found.values()):
+        raise InputError(f"--fail-if does not go with --paper {chosen.paper}, which is a figure and no audit")
+    plans = {task: command.plan for task, command in found.items()}
+    return dataclasses.replace(next(iter(found.values())), figure=chosen.paper, paper=plans)
+
+
+def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
+    """The methods, the task, and what the methods train. InputError if they do not fit together."""
+    task = plugins.find("task", chosen.task, flag="--task") if chosen.task else None
+    usual = DEFAULTS[task.learner if task else "lora"]["method"]
+    methods = sweeps.named(chosen.method or usual)
+    learners = sorted({plugin.learner for plugin, _ in methods.values()})
+    if len(learners) > 1:
+        raise InputError(f"--method {chosen.method}: these train different things and cannot share one run")
+    (learner,) = learners
+    if task is None:
+        task = plugins.find("task", DEFAULTS[learner]["task"], flag="--task")
+    if task.learner != learner:
+        fitting = [p.name for p in plugins.plugins("task").values() if p.learner == learner]
+        raise InputError(f"--task {task.name}: is not for {', '.join(methods)}, which take {', '.join(fitting)}")
+    return methods, task, learner
+
+
+DEFAULTS = {
+    "lora": {"method": "fedrand", "task": "captions", "attack": "maxrenyi"},
+    "prompts": {"method": "dpfpl", "task": "glyphs", "attack": "none"},
+}
+
+
+def _attacks(text: str | None, learner: str) -> list[Plugin]:
+    """The attacks; none where nothing is to be attacked. InputError if one cannot work on what is trained."""
+    fitting = {name: p for name, p in plugins.plugins("attack").items() if p.learner == learner}
+    words = [word.strip() for word in (text or DEFAULTS[learner]["attack"]).split(",")]
+    if words == ["all"]:
+        # on LoRA one pass of maxrenyi rebuilds and scores everything that reconstruct does
+        return list(fitting.values()) if learner == "prompts" else [fitting["maxrenyi"]]
+    if words == ["none"] and learner == "prompts":
+        return []
+    known = [*fitting, "all", *(["none"] if learner == "prompts" else [])]
+    for word in words:
+        if word in known and word not in fitting:
+            raise InputError(f"--attack {text}: {word} stands alone")
+        attack = plugins.find("attack", word, flag="--attack")
+        if attack.name not in fitting:
+            what = {"lora": "language models with adapters", "prompts": "prompts"}[learner]
+            raise InputError(f"--attack {word}: does not work on {what}; valid there: {', '.join(known)}")
+    if learner == "lora" and len(words) > 1:
+        raise InputError(
+            f"--attack {text}: one at a time on LoRA methods; maxrenyi rebuilds and scores all that the others do"
+        )
+    if len(set(words)) < len(words):
+        raise InputError(f"--attack {text}: name each attack once")
+    return [fitting[word] for word in words]
+
+
+def _attack_groups(attacks: Sequence[Plugin]) -> dict[str, type[Any]]:
+    return {f"attack {attack.name}": attack.params for attack in attacks}
+
+
+def _canaries() -> type[Any]:
+    return plugins.dataclass_of(plugins.package_folder("fedaudit.tasks") / "canaries.py", "Canaries")
+
+
+def _audits(attacks: Sequence[Plugin], learner: str) -> dict[str, type[Any]]:
+    """The parameters of the audits that apply: of membership under an attack, of utility and epsilon where prompts are trained."""
+    names = [*(["membership"] if attacks else []), *(["utility", "epsilon"] if learner == "prompts" else [])]
+    return {f"audit {name}": plugins.plugins("audit")[name].params for name in names}
+
+
+def _trained(
+    methods: sweeps.Named, task: Plugin, attacks: Sequence[Plugin], sources: Sources
+) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options of a training and what comes after it, and the Params object of every group."""
+    learner = task.learner
+    swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
+    if learner == "prompts":
+        swept["privacy"] = Privacy
+    settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
+    groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
+    groups |= {"the adversary": Adversary} if attacks and learner == "prompts" else {}
+    groups |= _attack_groups(attacks) | _audits(attacks, learner)
+    parser = _parser()
+    add_schedule(parser, learner)
+    add_backbone(parser, learner)
+    add_general_options(parser)
+    if learner == "prompts":
+        parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
+    return _parse(parser, groups, sources, swept=swept)
+
+
+def _parse(
+    parser: Parser,
+    groups: Mapping[str, type[Any]],
+    sources: Sources,
+    swept: Mapping[str, type[Any]] = MappingProxyType({}),
+) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options, and the Params object of every group; `swept` groups have parameters that may have several values.
+
+    InputError names the source of what is wrong, if it is not the command line.
+    """
+    for title, params in {**swept, **groups}.items():
+        add_fields(parser, title, params)
+    for source, words in sources.items():
+        try:
+            parser.parse_args(words)
+        except InputError as error:
+            raise InputError(f"{source}: {error}" if source else str(error)) from None
+    options = parser.parse_args([*itertools.chain(*sources.values())])
+    return options, {title: make(params, options) for title, params in groups.items()}
+
+
+def _check_exports(plan: Plan, options: argparse.Namespace) -> None:
+    """InputError if what is asked for cannot be exported."""
+    flags = [flag for flag in ("--export-run", "--export-adapters") if getattr(options, flag[2:].replace("-", "_"))]
+    if flags and len(plan.cells) > 1:
+        raise InputError(f"{flags[0]}: exports one training, and this command asks for {len(plan.cells)}")
+    if flags and plan.learner == "prompts":
+        raise InputError(f"{flags[0]}: exports LoRA trainings, and {next(iter(plan.methods))} trains prompts")
+    if options.export_run and plan.canaries.canaries:
+        raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")
+    if len(flags) == 2 and Path(options.export_run).absolute() == Path(options.export_adapters).absolute():
+        raise InputError(f"--export-adapters {options.export_adapters}: --export-run writes there; name another folder")
+
+
+def _plan(options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin) -> Plan:
+    prompts = task.learner == "prompts"
+    clients = _within(options, "clients", 1, 10_000)
+    plan = Plan(
+        methods=sweeps.variants(methods, options, twins=prompts and not options.no_twin),
+        settings=made["local training"],
+        task=task.name,
+        task_params=made[f"task {task.name}"],
+        rounds=_within(options, "rounds", 1, 100_000),
+        clients=clients,
+        per_round=clients if options.per_round is None else _within(options, "per_round", 1, LARGEST),
+        seed=_within(options, "seed", 0, LARGEST_SEED),
+        seeds=_within(options, "seeds", 1, 1000),
+        **_shared(options, made),
+        adversary=made.get("the adversary", Adversary()),
+        canaries=made["canaries"],
+        backbone=_backbone(options, prompts=prompts),
+    )
+    if plan.per_round > plan.clients:
+        raise InputError(f"--per-round {plan.per_round}: at most as many as there are clients ({plan.clients})")
+    return plan
+
+
+def _backbone(options: argparse.Namespace, *, prompts: bool) -> Path | ClipSource:
+    if prompts:
+        return resolve_clip(options.backbone or "", options.weights or "")
+    return resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code)
+
+
+def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
+    """The plan to audit somebody's own run."""
+    own = own_run.read(Path(options.run), linked=options.linked_files)
+    settings = plugins.dataclass_of(plugins.package_folder("trainers") / "lora.py", "Settings")
+    named = options.backbone or (str(EMBEDDED) if own.backbone == "embedded" else own.backbone)
+    return Plan(
+        methods={own.method: None},
+        settings=settings(rank=own.rank, alpha=own.alpha, targets=",".join(own.targets)),
+        task=own.task,
+        task_params=None,
+        rounds=own.rounds,
+        clients=own.clients,
+        per_round=max(map(len, own.cohorts)),
+        seed=own.seed,
+        seeds=1,
+        **_shared(options, made),
+        adversary=Adversary(),
+        canaries=_canaries()(),
+        backbone=resolve(named, processor=not options.backbone_code),
+        own=own,
+    )
+
+
+def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, Any]:
+    code = getattr(options, "backbone_code", None)
+    if code is not None and not Path(code).is_file():
+        raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
+    return {
+        **{
+            f"{kind}s": {name.removeprefix(f"{kind} "): p for name, p in made.items() if name.startswith(f"{kind} ")}
+            for kind in ("attack", "audit")
+        },
+        "backbone_code": code or "",
+        "dtype": getattr(options, "dtype", "float32"),
+        "device": _device(options.device),
+        "threads": _within(options, "threads", 1, max(64, os.cpu_count() or 1)),
+        "out": Path(options.out),
+    }
+
+
+def _empty(text: str | None, flag: str) -> Path | None:
+    """A folder to write into. InputError, before anything runs, if there is something in it or in its place."""
+    if text is None:
+        return None
+    path = Path(text)
+    file = next((p for p in (path, *path.parents) if p.is_file()), None)
+    if file is not None or (path.is_dir() and any(path.iterdir())):
+        raise InputError(f"{flag} {text}: there is something already; name a folder that is empty or not there yet")
+    return path
+
+
+def _within(options: argparse.Namespace, name: str, least: int, most: int) -> int:
+    value: int = getattr(options, name)
+    if not least <= value <= most:
+        limit = f"at least {least}" if value < least else f"at most {most}"
+        raise InputError(f"--{name.replace('_', '-')} {value}: must be {limit}")
+    return value
+
+
+def _device(name: str) -> str:
+    """cpu or cuda; torch is asked only where a GPU's driver is."""
+    if name == "auto" and not Path("/dev/nvidiactl").exists():
+        return "cpu"
+    if name != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            return "cuda"
+        if name == "cuda":
+            raise InputError("--device cuda: torch finds no CUDA device here; use cpu or auto")
+    return "cpu"

@@ -1,0 +1,181 @@
+"""The flags: what the command takes, and how words, configuration files and presets become parameter objects. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from fedaudit.command.config import presets
+from fedaudit.command.words import number, seed, whole
+from fedaudit.machinery.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaint is one sentence with the nearest right flag."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            word = message.removeprefix("unrecognized arguments: ").split()[0]
+            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+            near = difflib.get_close_matches(word.split("=")[0], flags, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else "; see --help"
+            raise InputError(f"{word}: no such option for this method, task and attack{hint}")
+        raise InputError(message.removeprefix("argument "))
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to audit")
+    group.add_argument(
+        "--method", help="one or several, separated by commas, each as NAME or NAME:PARAMETER=VALUE (default: fedrand)"
+    )
+    text = "one or several, separated by commas, all, or none (default: maxrenyi for LoRA methods, none for prompts)"
+    group.add_argument("--attack", help=text)
+    group.add_argument(
+        "--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)"
+    )
+    group.add_argument(
+        "--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md"
+    )
+    group.add_argument(
+        "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
+    )
+    group.add_argument(
+        "--paper", metavar="NAME:FIGURE", help="run and draw a paper's figure, as dpfpl:figure3, instead of one audit"
+    )
+    group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
+
+
+def add_linked_files(parser: argparse.ArgumentParser) -> None:
+    text = "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in the report"
+    parser.add_argument("--linked-files", action="store_true", help=text)
+
+
+DEFAULT_PRESET = "embedded"
+
+SCHEDULES: dict[str, dict[str, int | None]] = {
+    "lora": {"rounds": 10, "clients": 12, "per_round": 4},
+    "prompts": {"rounds": 100, "clients": 10, "per_round": None},
+}
+
+
+def add_schedule(parser: argparse.ArgumentParser, learner: str = "lora") -> None:
+    group = parser.add_argument_group("the federation")
+    usual = SCHEDULES[learner]
+    numbers = {
+        "rounds": (usual["rounds"], "communication rounds"),
+        "clients": (usual["clients"], "clients in the federation"),
+        "per-round": (usual["per_round"], "clients that take part in a round"),
+        "seed": (0, "fixes data and training"),
+        "seeds": (1, "trainings with seeds SEED, SEED+1, ... on the same data"),
+    }
+    for name, (default, text) in numbers.items():
+        shown = "all" if default is None else default
+        kind = seed if name == "seed" else whole
+        group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default: {shown})")
+
+
+def add_backbone(parser: argparse.ArgumentParser, learner: str = "lora") -> None:
+    group = parser.add_argument_group("the frozen model")
+    if learner == "prompts":
+        group.add_argument(
+            "--backbone",
+            metavar="NAME-or-PATH",
+            help="vit or resnet (embedded), an architecture of open_clip such as ViT-B-16, or a folder (default: vit)",
+        )
+        text = "weights of an open_clip architecture: a file, a name such as openai that lies in the local cache, or random"
+        group.add_argument("--weights", metavar="NAME-or-PATH", help=text)
+        return
+    group.add_argument(
+        "--backbone",
+        metavar="PATH-or-id",
+        help="model folder, or id in the local Hugging Face cache (default: embedded)",
+    )
+    group.add_argument("--backbone-code", metavar="FILE", help="Python file for a model that needs its own code")
+    group.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="of the frozen model (default: float32)"
+    )
+
+
+def add_general_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the run")
+    group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
+    workers = min(os.cpu_count() or 1, 4)
+    text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
+    group.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
+    group.add_argument(
+        "--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)"
+    )
+    group.add_argument(
+        "--fail-if",
+        action="append",
+        metavar="GATE",
+        help='exit code 1 if crossed, as in "auroc.low > 0.6"; may be repeated',
+    )
+    group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
+    group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
+    switch = argparse.BooleanOptionalAction  # so that a flag wins over a configuration file here too
+    text = "say what would run, how long and how much disk"
+    group.add_argument("--dry-run", action=switch, default=False, help=text)
+    group.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
+    group.add_argument("--debug", action="store_true", help="the traceback of an unexpected error on stderr")
+    group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks; stands alone")
+
+
+def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Any]) -> None:
+    """A flag per field of a Params class; a flag that two classes share sets both. One that can be swept takes several values."""
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    group = parser.add_argument_group(title)
+    for field in dataclasses.fields(params):
+        flag = f"--{field.name.replace('_', '-')}"
+        if flag in known:
+            continue
+        shown = "none" if field.default == math.inf else field.default
+        text = f"{field.metadata.get('help', '')} (default: {shown})"
+        if isinstance(field.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        elif sweepable(field):
+            reader = functools.partial(_values, type(field.default))
+            group.add_argument(flag, type=reader, default=None, metavar="X[,X...]", help=text)
+        else:
+            kind = type(field.default)
+            metavar = {int: "N", float: "X"}.get(kind, "WORD")
+            group.add_argument(flag, type=_READERS[kind], default=None, metavar=metavar, help=text)
+
+
+_READERS: dict[type[Any], Callable[[str], Any]] = {int: whole, float: number, str: str}
+
+
+def sweepable(field: dataclasses.Field[Any]) -> bool:
+    """Whether a parameter may have several values in one command: a variant of the method for each."""
+    return bool(field.metadata.get("sweep"))
+
+
+def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
+    try:
+        return tuple(math.inf if word == "none" and kind is float else _READERS[kind](word) for word in text.split(","))
+    except argparse.ArgumentTypeError as error:
+        limit = ", none for no limit" if kind is float else ""
+        raise argparse.ArgumentTypeError(f"{error} (several are separated by commas{limit})") from None
+
+
+def make(params: type[Any], options: argparse.Namespace) -> Any:
+    """The Params object that the options ask for; what its own check refuses is named by its flag."""
+    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
+    return made(params, {name: value for name, value in given.items() if value is not None})
+
+
+def made(params: type[Any], given: Mapping[str, Any]) -> Any:
+    """A Params object of these values. InputError names the flag that the value came by."""
+    try:
+        return params(**given)
+    except ValueError as error:
+        name = str(error).split()[0]
+        known = {field.name for field in dataclasses.fields(params)}
+        flag = f"--{name.replace('_', '-')}: " if name in known else ""
+        raise InputError(f"{flag}{error}") from error

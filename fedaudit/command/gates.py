@@ -1,0 +1,111 @@
+"""Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports nothing heavy.
+
+A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records of the same clients, or at
+accuracies (percent, `accuracy/local.low < 50`), and at one number of each: the value, or the bound of its interval that is named. Of what leaks,
+`.low` fails only on what is shown, `.high` also on what cannot be ruled out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attacks.threats import OF_LEARNER, THREAT_MODELS, refusal
+from fedaudit.command.words import number
+from fedaudit.machinery.errors import InputError, nearest
+from fedaudit.machinery.plugins import Plugin
+
+MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
+ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall", "accuracy/own_test")
+METRICS = MEMBERSHIP + ACCURACY
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_GATE = re.compile(
+    r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_/@%0-9.]+?)(?:\.(?P<end>low|high|value))?\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
+)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One limit; `end` is "value", "low" or "high"."""
+
+    text: str
+    threat_model: str | None
+    metric: str
+    end: str
+    operator: str
+    limit: float
+
+    def check(self, learner: str, attacks: Sequence[Plugin]) -> None:
+        """InputError if no run of these attacks, on what is trained, can answer the gate."""
+        why = None
+        if self.metric in ACCURACY and learner != "prompts":
+            why = "adapters have no accuracy; it is measured of prompts"
+        elif self.metric in MEMBERSHIP and not attacks:
+            why = "nothing is attacked; add --attack"
+        elif self.threat_model and self.threat_model not in OF_LEARNER[learner]:
+            why = f"{self.threat_model} sees nothing here; there are {', '.join(OF_LEARNER[learner])}"
+        elif self.threat_model and (refused := [refusal(attack, self.threat_model) for attack in attacks]):
+            why = refused[0] if all(refused) else None
+        if why:
+            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+
+    def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
+        """A sentence for each finding that crosses the limit. InputError: no finding can answer the gate."""
+        rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
+        answers = [f for f in rows if f[self.end] is not None]
+        if not answers:
+            why = rows[0].get("status", "it has no interval") if rows else "there is no such row"
+            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+        compare = OPERATORS[self.operator]
+        return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
+
+    def _looks_at(self, f: dict[str, Any]) -> bool:
+        if self.metric in ACCURACY:
+            return True
+        return f["headline"] and f["nonmembers"] == "held-out" and self.threat_model in (None, f["threat_model"])
+
+    def _sentence(self, f: dict[str, Any]) -> str:
+        digits = 1 if self.metric in ACCURACY else 3
+        where = f"{f['method']} (seed {f['seed']})"
+        if self.metric in MEMBERSHIP:
+            where += f", {f['threat_model']}, {f['way']}, {f['population']}, {f['signal']}"
+        verdict = f", {f['verdict']}" if f.get("verdict") else ""
+        bounds = "" if f["low"] is None else f" [{f['low']:.{digits}f}, {f['high']:.{digits}f}]"
+        return f"{self.text}: {where}: {f['metric']} {f['value']:.{digits}f}{bounds}{verdict}"
+
+
+def parse(text: str) -> Gate:
+    """The gate that `text` states. InputError says what is wrong with it."""
+    found = _GATE.fullmatch(text.strip())
+    form = "it reads [THREAT-MODEL] METRIC[.low|.high] > NUMBER, as in 'auroc.low > 0.6' or 'server auroc > 0.7'"
+    if found is None:
+        raise InputError(f"--fail-if {text!r}: not understood; {form}")
+    metric, threat = found["metric"], found["threat"]
+    if metric not in METRICS:
+        raise InputError(
+            f"--fail-if {text!r}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}"
+        )
+    threats = tuple(THREAT_MODELS)
+    if threat and threat not in threats:
+        raise InputError(
+            f"--fail-if {text!r}: no threat model {threat}{nearest(threat, threats)}; there are {', '.join(threats)}"
+        )
+    if threat and metric in ACCURACY:
+        raise InputError(f"--fail-if {text!r}: {metric} is of no threat model; leave out {threat}")
+    try:
+        limit = number(found["limit"])
+    except argparse.ArgumentTypeError:
+        raise InputError(f"--fail-if {text!r}: {found['limit']} is no number; {form}") from None
+    top = 100 if metric in ACCURACY else 1  # accuracies are percent
+    if not 0 <= limit <= top:
+        raise InputError(f"--fail-if {text!r}: the limit {found['limit']} must lie between 0 and {top}")
+    return Gate(text.strip(), threat, metric, found["end"] or "value", found["op"], limit)

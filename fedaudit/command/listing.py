@@ -1,0 +1,28 @@
+"""What there is to choose from: `--list`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from attacks.threats import THREAT_MODELS, refusal
+from fedaudit.machinery import plugins
+
+
+def listing() -> str:
+    """Methods, attacks, audits and tasks with one line each."""
+    lines = []
+    for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
+        lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
+        lines += [f"  {plugin.name:<14}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
+    return "\n".join([*lines, *matrix()])
+
+
+def matrix() -> list[str]:
+    """Which attack runs under which threat model, and why not where it does not."""
+    attacks = plugins.plugins("attack").values()
+    lines = ["attacks under threat models (yes, or the number of the reason):"]
+    lines.append(f"  {'':<14}" + "".join(f"{name:<16}" for name in THREAT_MODELS))
+    reasons: dict[str, int] = {}
+    for attack in attacks:
+        found = [refusal(attack, threat_model) for threat_model in THREAT_MODELS]
+        cells = ["yes" if why is None else str(reasons.setdefault(why, len(reasons) + 1)) for why in found]
+        lines.append(f"  {attack.name:<14}" + "".join(f"{cell:<16}" for cell in cells))
+    return [*lines, *(f"  {number}: {why}" for why, number in reasons.items())]

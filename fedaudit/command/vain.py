@@ -1,0 +1,115 @@
+"""What a command says in vain: a number that would be cut down, a flag that would change nothing. Refused before anything runs.
+
+Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedaudit.machinery import inputs, plugins
+from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline.plan import Plan
+
+
+@dataclass(frozen=True)
+class Said:
+    """The parameters that a user gave a value, by their fields' names. What a preset says is no user's word."""
+
+    line: Set[str]  # on the command line
+    file: Set[str]  # in a configuration file
+
+    def meant(self, name: str, deciders: Set[str]) -> bool:
+        """Whether the parameter was given for this very command: what a file says was not, once the command line decides otherwise."""
+        return name in self.line or (name in self.file and not deciders & self.line)
+
+
+def check(plan: Plan, options: argparse.Namespace, said: Said, unheard: Set[str]) -> None:
+    """InputError for what would be cut down or change nothing; `unheard` are parameters whose flags no method goes by."""
+    _check_holdout(plan)
+    _check_limits(plan, options)
+    _check_layers(plan)
+    if getattr(options, "epsilon", None) == (math.inf,):
+        unheard = unheard - {"epsilon"}  # no noise, as asked
+    for names, deciders, why in _idle(plan, unheard):
+        if name := next((name for name in names if said.meant(name, deciders)), None):
+            raise InputError(f"--{name.replace('_', '-')}: has no effect, since {why}")
+
+
+def _check_holdout(plan: Plan) -> None:
+    """Who is in training can be guessed only where somebody is not."""
+    asked = f"--attack {plan.attack}" if plan.attacks else f"--canaries {plan.canaries.canaries}"
+    if not getattr(plan.task_params, "holdout", 0.5) and (plan.attacks or plan.canaries.canaries):
+        raise InputError(
+            f"--holdout 0: all records are trained on, and {asked} needs some that are not; take --holdout 0.5"
+        )
+
+
+def _check_limits(plan: Plan, options: argparse.Namespace) -> None:
+    limits = {"observed_rounds": ("rounds", plan.rounds), "last": ("rounds", plan.rounds)}
+    if plan.learner == "prompts":
+        limits["targets"] = "clients", plan.clients
+    for name, (what, most) in limits.items():
+        given = getattr(options, name, None)
+        if given is not None and given > most:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} {given}: at most as many as there are {what} ({most})")
+
+
+def _check_layers(plan: Plan) -> None:
+    """A method that shares layers shares no more than the model has, if its configuration tells their number."""
+    if not isinstance(plan.backbone, Path):
+        return
+    for label, variant in plan.methods.items():
+        wanted = getattr(variant.params, "shared_layers", 0) if variant else 0
+        if wanted and (depth := _depth(plan.backbone)) and wanted > depth:
+            flag = f"--method {label}" if "shared" in label else f"--shared-layers {wanted}"
+            raise InputError(f"{flag}: the language model has {depth} layers")
+
+
+def _depth(model: Path) -> int | None:
+    """Layers of the language model in a folder; None if its configuration does not say so in the usual way."""
+    try:
+        config = json.loads(inputs.read_bytes(model / "config.json"))
+    except (OSError, ValueError, RecursionError):  # said with the whole reason when the model is loaded
+        return None
+    text = config.get("text_config", config) if isinstance(config, dict) else None
+    found = text.get("num_hidden_layers") if isinstance(text, Mapping) else None
+    return found if isinstance(found, int) else None
+
+
+def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], str]]:
+    """Parameters that change nothing in this plan, the parameters that decide this, and why."""
+    yield unheard, {"method"}, f"no method here goes by it ({', '.join(plan.methods)})"
+    if not plan.canaries.canaries:
+        yield {"canary_kind"}, {"canaries"}, "there are no canaries; add --canaries"
+    if plan.learner == "prompts" and plan.attacks:
+        attacks = [plugins.plugins("attack")[name] for name in plan.attacks]
+        if not any(attack.shadows for attack in attacks):
+            why = f"no shadow models are trained for {plan.attack}"
+            yield {"shadows", "shadow_kind", "trajectory"}, {"attack"}, why
+        if not any(attack.needs for attack in attacks):
+            yield {"observed_rounds"}, {"attack"}, f"{plan.attack} observes no messages"
+    if all(_noise_free(variant) for variant in plan.methods.values()):
+        yield (
+            {"delta", "clip", "clip_norm", "sigma"},
+            {"epsilon", "method"},
+            "nothing is noised; give --epsilon a number",
+        )
+    partition = getattr(plan.task_params, "partition", "dirichlet")
+    if partition != "dirichlet":
+        yield {"dirichlet"}, {"partition"}, f"the partition is {partition}; add --partition dirichlet"
+    if not getattr(plan.task_params, "holdout", 0.5):
+        yield {"reference_share"}, {"holdout"}, "--holdout 0 trains on all records and keeps none for reference"
+    if epochs := getattr(plan.settings, "local_epochs", 0):
+        yield {"local_steps"}, {"local_epochs"}, f"--local-epochs {epochs} decides; 0 would go by --local-steps"
+
+
+def _noise_free(variant: Any) -> bool:
+    return variant is None or variant.privacy is None or math.isinf(variant.privacy.epsilon)

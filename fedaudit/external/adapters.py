@@ -1,0 +1,233 @@
+"""Adapters in safetensors files that somebody else wrote: what a header tells without torch, and the tensors under this project's names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedaudit.external.files import OwnFiles
+from fedaudit.external.headers import ITEM, read_header
+from fedaudit.external.schema import CLIENT, shown
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainers.base import State
+
+LARGEST = 10_000  # of the numbers in a factor: trained ones lie far below, and above it a model's own numbers overflow
+_HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.default)?\.weight)", re.ASCII)
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The header of one file. A is [rank, in], B is [out, rank]."""
+
+    path: Path
+    names: Mapping[str, str]  # this project's name to the file's
+    shapes: Mapping[str, Shape]  # by this project's name
+    size: int  # bytes of the tensors
+
+    def load(self) -> State:
+        """The tensors in float32 under this project's names. InputError: not readable, or values that no model has."""
+        import torch
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            found = load(inputs.read_bytes(self.path))
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.path} cannot be read as safetensors ({reason})") from error
+        state = {name: found[there].to(torch.float32) for name, there in self.names.items()}
+        for name, tensor in state.items():
+            _check_values(tensor, f"{self.path}: {name}")
+        return state
+
+
+def _check_values(tensor: Tensor, name: str) -> None:
+    if not tensor.isfinite().all():
+        raise InputError(f"{name} holds NaN or infinite values, where a model holds finite numbers")
+    extreme = tensor.flatten()[tensor.abs().argmax()].item()
+    if abs(extreme) > LARGEST:
+        raise InputError(
+            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training diverge?)"
+        )
+
+
+def canonical(name: str) -> str | None:
+    """`layers.0.self_attn.q_proj.A` of this project's or peft's name of a tensor; None if it is no adapter's.
+
+    A layer is named from the component `layers` on, without one from the parent of its last number on (`h.0.attn.c_attn`).
+    """
+    half = _HALF.fullmatch(name)
+    parts = half["layer"].split(".") if half else []
+    numbers = [i for i, part in enumerate(parts[:-1]) if part.isdecimal()]
+    if not half or not numbers:
+        return None
+    start = next((i - 1 for i in numbers if i and parts[i - 1] == "layers"), max(numbers[-1] - 1, 0))
+    return ".".join([*parts[start:], half["own"] or half["peft"]])
+
+
+def read_models(files: OwnFiles) -> list[Adapter]:
+    """R + 1 global models. InputError: fewer than two, or one that is missing."""
+    folder = files.root / "models"
+    found = _numbered(files, folder, "round")
+    if len(found) < 2:
+        raise InputError(
+            f"{folder} holds {len(found)} models; a run has at least two, before and after its first round"
+        )
+    for r in range(max(found)):
+        if r not in found:
+            raise InputError(
+                f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(found)}"
+            )
+    return [_read_adapter(files, found[r]) for r in range(len(found))]
+
+
+def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
+    """The messages of each round. InputError: a round without messages, or messages of a round that has no model."""
+    folder = files.root / "uploads"
+    folders = _numbered(files, folder, "round", suffix="")
+    for r, path in folders.items():
+        if r >= rounds:
+            raise InputError(
+                f"{path} has no model after it: {files.root / 'models'}/round-{r + 1:03d}.safetensors is missing"
+            )
+    found = []
+    for r in range(rounds):
+        messages = _numbered(files, folders[r], "client") if r in folders else {}
+        if not messages:
+            raise InputError(
+                f"{folder}/round-{r:03d} is missing or empty; it holds what the server received in round {r}, "
+                "one file client-03.safetensors per client"
+            )
+        found.append({k: _read_adapter(files, messages[k]) for k in sorted(messages)})
+    return found
+
+
+def read_owners(files: OwnFiles) -> dict[int, Adapter]:
+    """The true models of clients, as far as there are any."""
+    folder = files.root / "owners"
+    found = _numbered(files, folder, "client") if os.path.lexists(folder) else {}
+    return {k: _read_adapter(files, path) for k, path in found.items()}
+
+
+def check_tensors(
+    models: Sequence[Adapter], uploads: Sequence[Mapping[int, Adapter]], owners: Mapping[int, Adapter]
+) -> int:
+    """The rank of the run. InputError: tensors that do not fit the first global model."""
+    rank = _check_global(models[0])
+    for model in models[1:]:
+        _check_message(model, models[0], whole=True)
+    for message in (message for sent in uploads for message in sent.values()):
+        _check_message(message, models[0], whole=False)
+    for client, owner in owners.items():
+        if not any(client in sent for sent in uploads):
+            raise InputError(f"{owner.path}: client {client} took part in no round, so that it has no model of its own")
+        _check_owner(owner, models[0])
+    return rank
+
+
+def _numbered(files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors") -> dict[int, Path]:
+    """What a folder holds, `round-000` or `client-03` with a suffix, by number. InputError: anything else in it."""
+    found: dict[int, Path] = {}
+    for path in files.listed(folder):
+        match = re.fullmatch(rf"{word}-(\d+){re.escape(suffix)}", path.name, re.ASCII)
+        if match is None:
+            example = ("client-03" if word == "client" else "round-000") + suffix
+            raise InputError(f"{shown(str(path), most=5000)} is not expected here; valid are names such as {example}")
+        number = int(match[1])
+        if word == "client" and not CLIENT.holds(number):
+            raise InputError(f"{path}: {number} must be {CLIENT.words}")
+        if number in found:
+            raise InputError(f"{path} and {found[number]} are both {word} {number}; each once")
+        found[number] = path
+    return found
+
+
+def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
+    """The header of a file. InputError: not readable, truncated, or something in it that is no adapter's tensor."""
+    names: dict[str, str] = {}
+    shapes: dict[str, Shape] = {}
+    size = 0
+    for there, entry in read_header(files, path).items():
+        name, shape = canonical(there), entry["shape"]
+        if name is None:
+            raise InputError(
+                f"{path}: {shown(there)} is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A (or .B) and "
+                "peft's ...layers.0.self_attn.q_proj.lora_A.weight"
+            )
+        if name in names:
+            raise InputError(f"{path}: {names[name]} and {there} are both {name}; each tensor once")
+        if entry["dtype"] not in ITEM or len(shape) != 2 or 0 in shape:
+            raise InputError(
+                f"{path}: {there} is {shown(entry['dtype'])} {shown(str(shape))}, where a factor of an adapter is a matrix of {', '.join(ITEM)}"
+            )
+        names[name], shapes[name] = there, (shape[0], shape[1])
+        size += entry["data_offsets"][1] - entry["data_offsets"][0]
+    return Adapter(path, names, shapes, size)
+
+
+def _check_global(adapter: Adapter) -> int:
+    """The one rank of a global model. InputError: no tensors, a factor without the other, or several ranks."""
+    shapes = adapter.shapes
+    if not shapes:
+        raise InputError(f"{adapter.path} holds no tensors; a global model has a pair A and B per adapted layer")
+    rank = next(_inner(name, shape) for name, shape in shapes.items())
+    for name, shape in shapes.items():
+        other = _partner(name)
+        if other not in shapes:
+            raise InputError(f"{adapter.path}: {name} is there without {other}; a global model has both of each layer")
+        if _inner(name, shape) != rank:
+            raise InputError(
+                f"{adapter.path}: {name} has rank {_inner(name, shape)} where {next(iter(shapes))} has {rank}; all layers of "
+                "a run have one rank"
+            )
+    return rank
+
+
+def _check_message(adapter: Adapter, model: Adapter, *, whole: bool) -> None:
+    """InputError unless the tensors fit the global `model`; `whole`: none of the model's may be missing."""
+    for name, shape in adapter.shapes.items():
+        if name not in model.shapes:
+            raise InputError(f"{adapter.path}: {name} is not in the global model ({model.path})")
+        if shape != model.shapes[name]:
+            raise InputError(
+                f"{adapter.path}: {name} has shape {list(shape)} where the global model has {list(model.shapes[name])}"
+            )
+    absent = sorted(model.shapes.keys() - adapter.shapes.keys())
+    if whole and absent:
+        raise InputError(f"{adapter.path} lacks {absent[0]}, which {model.path} has")
+
+
+def _check_owner(adapter: Adapter, model: Adapter) -> None:
+    """InputError unless it is an adapter, of whatever rank, for the layers of the global `model`."""
+    for name in sorted(model.shapes.keys() | adapter.shapes.keys()):
+        if name not in adapter.shapes:
+            raise InputError(f"{adapter.path} lacks {name}; a client's own model is a whole adapter")
+        if name not in model.shapes:
+            raise InputError(f"{adapter.path}: {name} is not in the global model ({model.path})")
+        shape, rank = adapter.shapes[name], _inner(_partner(name), adapter.shapes.get(_partner(name), (0, 0)))
+        fitting = (rank, model.shapes[name][1]) if name.endswith(".A") else (model.shapes[name][0], rank)
+        if rank and shape != fitting:
+            raise InputError(
+                f"{adapter.path}: {name} has shape {list(shape)} where {list(fitting)} would fit the model"
+            )
+
+
+def _partner(name: str) -> str:
+    """The other factor of the same layer."""
+    return name[:-1] + ("B" if name.endswith("A") else "A")
+
+
+def _inner(name: str, shape: Shape) -> int:
+    """The rank that a factor has."""
+    return shape[0] if name.endswith(".A") else shape[1]

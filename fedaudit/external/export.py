@@ -1,0 +1,158 @@
+"""A run of this project as a folder in the format of docs/own-runs.md: reading it back gives the same transcript and records."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaudit.external.schema import FORMAT, ROUNDS, RUN, SCORES
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import write_atomic
+
+if TYPE_CHECKING:
+    from fedaudit.tasks.base import Federation, Record
+    from trainers.base import State, Transcript
+
+_SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by the function of fedaudit.tasks.metrics
+
+
+def export_run(
+    transcript: Transcript,
+    federation: Federation,
+    destination: Path,
+    *,
+    method: str,
+    task: str,
+    seed: int,
+    backbone: str,
+    alpha: float,
+    score: str,
+    epsilon: Mapping[str, str],
+) -> None:
+    """Write a run into `destination`. Background records of a client are left out: nobody asks about them.
+
+    `epsilon` holds what is "claimed" and what is "provable", in words.
+    `score` is "captions", "answers" or the name of the function that is meant. InputError: the destination is a file or not
+    empty, the disk refuses, or a task scores in another way. `run.json` comes last: a folder without it is no run.
+    """
+    scored = _SCORES.get(score, score)
+    if scored not in SCORES:
+        raise InputError(f"--export-run {destination}: utility is scored by {score}; valid are {' and '.join(SCORES)}")
+    out = _Destination(destination)
+    out.claim()
+    _models(transcript, out)
+    _records(federation, out)
+    out.put(ROUNDS, _json(_notes(transcript)))
+    about = {"format": FORMAT, "method": method, "task": task, "backbone": backbone, "alpha": alpha, "seed": seed}
+    out.put(RUN, _json(about | {"score": scored} | dict(epsilon)), last=True)
+
+
+def _models(transcript: Transcript, out: _Destination) -> None:
+    """Global models, messages, and the clients' own models as far as the transcript holds them."""
+    rounds, last = transcript.schedule.rounds, {}
+    for r in range(rounds + 1):
+        out.put(f"models/round-{r:03d}.safetensors", _tensors(transcript.broadcast(r)))
+    for r in range(rounds):
+        for client in transcript.cohort(r):
+            sent = _tensors(transcript.upload(r, client))
+            out.put(f"uploads/round-{r:03d}/client-{client:02d}.safetensors", sent)
+            last[client] = r
+    for client, r in last.items():
+        own: State | None = transcript.own_model(r, client)
+        if own is not None:  # a run from elsewhere need not hold it
+            out.put(f"owners/client-{client:02d}.safetensors", _tensors(own))
+
+
+def _records(federation: Federation, out: _Destination) -> None:
+    """The lists with their images."""
+    lists: dict[str, list[dict[str, Any]]] = {"members": [], "nonmembers": [], "reference": []}
+    for k, client in enumerate(federation.clients):
+        for i, (record, used) in enumerate(zip(client.records, client.member, strict=True)):
+            line = {"client": k, "position": i} | _line(record, out)
+            lists["members" if used else "nonmembers"].append(line)
+        lists["reference"] += [{"client": k} | _line(record, out) for record in client.reference]
+    for name in ("novel", "test", "novel_test"):
+        lists[name] = [_line(record, out) for record in getattr(federation, name)]
+    for name, lines in lists.items():
+        out.put(f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+
+
+def _line(record: Record, out: _Destination) -> dict[str, Any]:
+    """A record as its line says it, its image written; images are named by content, so that equal ones are stored once."""
+    from PIL import Image
+
+    png = io.BytesIO()
+    Image.fromarray(record.image).save(png, "PNG")
+    name = f"images/{hashlib.sha256(png.getvalue()).hexdigest()[:20]}.png"
+    out.put(name, png.getvalue())
+    return {
+        "id": record.id,
+        "image": name,
+        "prompt": record.prompt,
+        "text": record.text,
+        "references": list(record.references),
+        "group": record.group,
+    }
+
+
+def _notes(transcript: Transcript) -> dict[str, Any]:
+    """rounds.json with everything that tensors alone do not tell."""
+    notes: dict[str, Any] = {"initial": {"utility": transcript.initial["utility"]}}
+    for r in range(transcript.schedule.rounds):
+        found = transcript.round(r)
+        messages = {
+            client: {name: message[name] for name in ("records", "facts", "bytes", "kept")}
+            for client, message in found["uploads"].items()
+        }
+        notes[str(r)] = {"uploads": messages} | {name: found[name] for name in ("bytes_down", "bytes_up", "utility")}
+    return notes
+
+
+def _tensors(state: State) -> bytes:
+    from trainers.base import pack
+
+    return pack(state)
+
+
+def _json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class _Destination:
+    """The folder that an export fills; what the disk refuses is named with its flag."""
+
+    path: Path
+
+    def claim(self) -> None:
+        """Make the folder. InputError: there is something already."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            full = any(self.path.iterdir())
+        except OSError as error:
+            raise self._refused(error) from error
+        if full:
+            raise InputError(f"--export-run {self.path}: not empty; name a folder that is empty or not there yet")
+
+    def put(self, name: str, data: bytes, *, last: bool = False) -> None:
+        """Write a file; the `last` one appears complete or not at all."""
+        path = self.path / name
+        try:
+            path.parent.mkdir(exist_ok=True, parents=True)
+            if last:
+                write_atomic(path, data)
+            else:
+                path.write_bytes(data)
+        except OSError as error:
+            raise self._refused(error) from error
+        except InputError as error:  # of write_atomic, which knows another flag
+            raise self._refused(error.__cause__ or error) from error
+
+    def _refused(self, error: BaseException) -> InputError:
+        reason = getattr(error, "strerror", None) or error
+        return InputError(f"--export-run {self.path}: cannot be written ({reason}); name a folder on a disk with room")

@@ -1,0 +1,80 @@
+"""The files of somebody's run: regular ones, not without end, and inside its folder.
+
+A picture, list or message that lies elsewhere would bring what only the auditor may read into a report that others see. Who links data sets says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+
+LONGEST = 100_000_000  # bytes of a file that is read as a whole, and of a safetensors header by its format
+LINE = 1_000_000  # bytes
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """What a run's folder holds; `linked`: it may hold links to, and name paths of, what lies elsewhere."""
+
+    root: Path
+    linked: bool
+
+    @contextlib.contextmanager
+    def opened(self, path: Path, *, name: str = "", purpose: str = "") -> Iterator[IO[bytes]]:
+        """A file for reading, called `name` in messages, which say its `purpose` if it is missing.
+
+        InputError: it is missing, outside, not regular or cannot be read.
+        """
+        name = name or str(path)
+        self._require_inside(path, name)
+        try:
+            with inputs.opened(path) as file:
+                yield file
+        except FileNotFoundError as error:
+            raise InputError(f"{name} is missing{'; ' if purpose else ''}{purpose}") from error
+        except OSError as error:
+            raise InputError(f"{name} cannot be read ({error.strerror or error})") from error
+
+    def read(self, path: Path, *, name: str = "", purpose: str = "") -> bytes:
+        """The content of a file. InputError as of `opened`, or it is longer than LONGEST."""
+        with self.opened(path, name=name, purpose=purpose) as file:
+            data = file.read(LONGEST + 1)
+        if len(data) > LONGEST:
+            raise InputError(f"{name or path} is longer than {LONGEST} bytes")
+        return data
+
+    def lines(self, path: Path, *, purpose: str = "") -> Iterator[tuple[bytes, str]]:
+        """The lines that are not blank, each with its file and number. InputError as of `opened`, or one is longer than LINE."""
+        with self.opened(path, purpose=purpose) as file:
+            for n, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
+                where = f"{path} line {n}"
+                if len(line) > LINE:
+                    raise InputError(f"{where} is longer than {LINE} bytes")
+                if line.strip():
+                    yield line, where
+
+    def listed(self, folder: Path) -> list[Path]:
+        """What lies in a folder, sorted; hidden files are none of the run's. InputError: it is none, missing or outside."""
+        self._require_inside(folder, str(folder))
+        try:
+            return [path for path in inputs.listed(folder) if not path.name.startswith(".")]
+        except FileNotFoundError as error:
+            raise InputError(f"{folder} is missing; a run has a folder of that name") from error
+        except OSError as error:
+            raise InputError(f"{folder} cannot be read as a folder ({error.strerror or error})") from error
+
+    def _require_inside(self, path: Path, name: str) -> None:
+        if not self.linked and not Path(os.path.realpath(path)).is_relative_to(self._real_root):
+            raise InputError(f"{name} lies outside of the run's folder; only --linked-files allows that")
+
+    @functools.cached_property
+    def _real_root(self) -> Path:
+        return Path(os.path.realpath(self.root))

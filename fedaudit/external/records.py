@@ -1,0 +1,172 @@
+"""The records of somebody's own run: lists of JSON lines and the federation that they make."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaudit.external.files import OwnFiles
+from fedaudit.external.schema import ANY_TEXT, CLIENT, INTEGER, LINE, PATH, TEXT, TEXTS, fields, parse
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+
+if TYPE_CHECKING:
+    from fedaudit.tasks.base import Federation, Record
+
+CANDIDATES = ("members", "nonmembers")  # these two must be there
+OF_CLIENTS = (*CANDIDATES, "reference")
+LISTS = (*OF_CLIENTS, "novel", "test", "novel_test")
+
+_NEEDED = {"id": LINE, "image": PATH, "text": TEXT}
+_OPTIONAL = {"prompt": TEXT, "references": TEXTS, "group": ANY_TEXT}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One line of a list; `client` is None in the lists that belong to no client."""
+
+    record: Record
+    image: str  # as written
+    where: str  # file and line
+    client: int | None
+    position: int | None
+
+
+Lists = Mapping[str, Sequence[Entry]]
+
+
+def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
+    """Every list of a run, an optional one that is not there as empty; `prompt` is for lines that have none.
+
+    InputError: a list of candidates that is missing, a line that is wrong, an id twice, an image that is missing or none.
+    """
+    lists = {name: _read(files, name, prompt) for name in LISTS}
+    seen: dict[str, Entry] = {}
+    for entry in (entry for entries in lists.values() for entry in entries):
+        other = seen.setdefault(entry.record.id, entry)
+        if other is not entry:
+            raise InputError(
+                f"{entry.where}: the id {entry.record.id!r} is taken ({other.where}); a record is in one list, once"
+            )
+    for path, entry in _pictures(lists).items():
+        content = files.read(path, name=f"{entry.where}: image {entry.image}")
+        with _readable(entry), inputs.picture(content) as picture:
+            picture.verify()  # as far as its format tells without decoding
+    return lists
+
+
+def check_pixels(lists: Lists) -> None:
+    """Decode every picture. InputError names one that is truncated or damaged."""
+    for path, entry in _pictures(lists).items():
+        with _readable(entry), inputs.picture(path) as picture:
+            picture.draft("RGB", (1, 1))  # JPEG: all bytes are read, few pixels made
+            picture.load()
+
+
+def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
+    """InputError unless every client that took part has a member and a non-member, and every other list knows its clients."""
+    held = {name: {entry.client for entry in lists[name]} for name in CANDIDATES}
+    for r, cohort in enumerate(cohorts):
+        for client in cohort:
+            for name, word in zip(CANDIDATES, ("member", "non-member"), strict=True):
+                if client not in held[name]:
+                    raise InputError(
+                        f"{folder / name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at least one "
+                        "member and one non-member to be measured"
+                    )
+    known = held["members"].union(*cohorts)
+    for entry in (*lists["nonmembers"], *lists["reference"]):
+        if entry.client not in known:
+            raise InputError(
+                f"{entry.where}: client {entry.client} has no member and took part in no round; name the client whose "
+                "distribution the record is from"
+            )
+
+
+def federation(lists: Lists, clients: int, score: str) -> Federation:
+    """Clients with their candidates, further records and test set; pictures are read when they are used."""
+    import numpy as np
+
+    from fedaudit.tasks.base import Client, Federation, client_name
+    from fedaudit.tasks.metrics import answer_scores, caption_scores
+
+    def records(name: str, client: int | None = None) -> tuple[Record, ...]:
+        return tuple(entry.record for entry in lists[name] if entry.client == client)
+
+    made = []
+    members = {entry.record.id for entry in lists["members"]}
+    for k in range(clients):
+        asked = candidates(lists, k)
+        used = np.array([entry.record.id in members for entry in asked], bool)
+        made.append(Client(client_name(k), tuple(entry.record for entry in asked), records("reference", k), used))
+    return Federation(
+        clients=tuple(made),
+        novel=records("novel"),
+        test=records("test"),
+        score=answer_scores if score == "answers" else caption_scores,
+        novel_test=records("novel_test"),
+    )
+
+
+def candidates(lists: Lists, client: int) -> list[Entry]:
+    """Members and non-members of a client in an order that says nothing about membership.
+
+    By position where every candidate of the client has one. By a hash of the id otherwise: attacks ask the first few
+    candidates more often, and ids such as member-001 and other-001 would put all members first.
+    """
+    asked = [entry for name in CANDIDATES for entry in lists[name] if entry.client == client]
+    placed = all(entry.position is not None for entry in asked)
+    return sorted(asked, key=lambda e: (e.position or 0 if placed else 0, _shuffled(e.record.id), e.record.id))
+
+
+def _shuffled(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
+def _read(files: OwnFiles, name: str, prompt: str | None) -> list[Entry]:
+    path = files.root / f"{name}.jsonl"
+    if name not in CANDIDATES and not os.path.lexists(path):
+        return []
+    lines = files.lines(path, purpose=f"it lists the {name} of all clients, one JSON object a line")
+    return [_entry(files.root, name, line, where, prompt) for line, where in lines]
+
+
+def _entry(folder: Path, name: str, line: bytes, where: str, prompt: str | None) -> Entry:
+    from fedaudit.tasks.base import Record
+
+    client = {"client": CLIENT} if name in OF_CLIENTS else {}
+    position = {"position": INTEGER} if name in CANDIDATES else {}
+    found: dict[str, Any] = fields(parse(line, where), where, _NEEDED | client, _OPTIONAL | position)
+    said = found.get("prompt", prompt)
+    if said is None:
+        raise InputError(f"{where} lacks a prompt; give it one, or run.json one for all")
+    references = tuple(found.get("references", [found["text"]]))
+    picture = (folder / found["image"]).absolute()
+    record = Record(found["id"], found.get("group", ""), picture, said, found["text"], references, where=where)
+    return Entry(record, found["image"], where, found.get("client"), found.get("position"))
+
+
+def _pictures(lists: Lists) -> dict[Path, Entry]:
+    """Every picture once, with a record that shows it."""
+    found: dict[Path, Entry] = {}
+    for entry in (entry for entries in lists.values() for entry in entries):
+        if isinstance(entry.record.picture, Path):  # always, of a run
+            found.setdefault(entry.record.picture, entry)
+    return found
+
+
+@contextlib.contextmanager
+def _readable(entry: Entry) -> Iterator[None]:
+    """InputError instead of whatever a reader of pictures raises."""
+    try:
+        yield
+    except Exception as error:  # damaged files make Pillow's readers raise nearly everything
+        formats = ", ".join(inputs.FORMATS)
+        raise InputError(
+            f"{entry.where}: image {entry.image} is no readable image (damaged, or not one of {formats})"
+        ) from error

@@ -1,0 +1,241 @@
+"""Attacks on prompts: every adversary of every target client, with what they have in common computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attacks import queries
+from attacks.base import Candidates, View
+from attacks.gradients import gradient_norms
+from attacks.knowledge import Seen, Shadows, own_class
+from attacks.replay import Messages, losses
+from attacks.source import attribution
+from attacks.threats import THREAT_MODELS, refusal
+from fedaudit.machinery import plugins
+from fedaudit.pipeline import bank
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import Recipe, recipe_of, shadows_of, trains
+from fedaudit.pipeline.trainings import method_of, transcript_of
+from trainers.base import Bench, Transcript
+from trainers.prompts import used
+
+PSEUDO = 4  # shadows that stand in for the attacked model: thresholds are taken from them
+OTHERS = 150  # records of other clients that a target's model is asked about
+CURVE = 11  # rounds of a loss trajectory
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some targets of a trained cell and their adversaries: what a worker needs to attack."""
+
+    method: Any
+    transcript: Transcript
+    recipe: Recipe | None  # of its shadow models
+    views: Mapping[str, Mapping[str, Any]]  # threat model to its attacks with their parameters
+    asked: Sequence[queries.Question]
+    rounds: int  # whose messages are attacked
+
+
+def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
+    """Every attack of the plan with the reason why it does not run against this method under this threat model; None if it does."""
+    method, adversary = method_of(cell), cell.plan.adversary
+    reasons: dict[str, str | None] = {}
+    for name in cell.plan.attacks:
+        plugin = plugins.plugins("attack")[name]
+        why = refusal(plugin, threat_model)
+        if not trains(method):
+            why = "this method trains nothing"
+        elif not method.shared and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
+            why = "this method sends nothing"
+        elif plugin.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
+            why = "only the server observes the other clients' messages (--trajectory)"
+        reasons[name] = why
+    return reasons
+
+
+def questions(cell: Cell, federation: Any) -> list[queries.Question]:
+    """What the adversaries ask about each target. The sample of other clients' records is drawn at random."""
+    found = []
+    for k in cell.targets:
+        client = federation.clients[k]
+        rest = [
+            r.id for j, other in enumerate(federation.clients) if j != k for r in (*other.records, *other.reference)
+        ]
+        drawn = np.random.default_rng((cell.plan.seed, 13, k)).permutation(len(rest))[:OTHERS]
+        found.append(
+            queries.Question(
+                k, candidates_of(client), [r.id for r in client.reference], [rest[i] for i in sorted(drawn)]
+            )
+        )
+    return found
+
+
+def candidates_of(client: Any) -> list[str]:
+    """Ids of the records that a coin decided about, canaries at the end."""
+    return [record.id for record in (*client.records, *client.canaries)]
+
+
+def trained_on(cell: Cell, federation: Any, client: int) -> set[str]:
+    """The records that a client really took a step on: those are its members."""
+    training = federation.clients[client].training_records
+    method = method_of(cell, [len(one.training_records) for one in federation.clients])
+    rounds = transcript_of(cell).participations(client)
+    return used(method, [r.id for r in training], client=client, seed=cell.seed, rounds=rounds)
+
+
+def jobs_of(cell: Cell, federation: Any, targets: Sequence[int]) -> list[Job]:
+    """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share what is read once."""
+    sizes = [len(client.training_records) for client in federation.clients]
+    params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
+    able = {view: [n for n, why in allowed(cell, view).items() if why is None] for view in THREAT_MODELS}
+    views = {view: {name: params[name] for name in names} for view, names in able.items() if names}
+    method, recipe = method_of(cell, sizes), recipe_of(cell, federation)
+    asked = [question for question in questions(cell, federation) if question.client in targets]
+    parts = [asked[i :: cell.plan.threads] for i in range(min(cell.plan.threads, len(asked)))]
+    return [
+        Job(method, transcript_of(cell), recipe, views, part, cell.plan.adversary.observed_rounds) for part in parts
+    ]
+
+
+Tables = dict[str, pd.DataFrame]
+
+
+def attack(bench: Bench, job: Job) -> dict[int, dict[str, Tables]]:
+    """By target and threat model the scores of records: of the attacked model, of the controls ("base"), of models whose members the
+    adversary knows ("pseudo"), and what else it computed ("facts"). An adversary without a model of the target is left out."""
+    found: dict[int, dict[str, Tables]] = {}
+    messages: dict[Any, Any] = {}
+    for asked in job.asked:
+        attacker = _Attacker(bench, job, asked, messages)
+        tables = {view: attacker.tables(view, attacks) for view, attacks in job.views.items()}
+        found[asked.client] = {view: of_view for view, of_view in tables.items() if of_view}
+    return found
+
+
+class _Attacker:
+    """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked once."""
+
+    def __init__(self, bench: Bench, job: Job, asked: queries.Question, messages: dict[Any, Any]) -> None:
+        self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
+        self._once: dict[Any, Any] = {}
+        wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
+        self.norms = self._norms if any(plugin.gradients for plugin in wanted) else None
+        self.rounds = job.rounds if any(plugin.needs for plugin in wanted) else 0
+
+    def tables(self, threat_model: str, attacks: Mapping[str, Any]) -> Tables:
+        whose = "released" if threat_model == "released-model" else "personal"
+        seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms)
+        if seen is None:
+            return {}
+        scores: dict[str, Any] = {}
+        base: dict[str, Any] = {}
+        pseudo: list[pd.DataFrame] = []
+        for name, params in attacks.items():
+            plugin = plugins.plugins("attack")[name]
+            made = plugin.make(params)
+            if not plugin.needs:
+                key = whose, name
+                scores |= self._cached((*key, seen.log_probs.tobytes()), made.score, seen)
+                base |= self._cached((*key, "base"), made.score, seen.before_training())
+                pseudo += self._cached((*key, "pseudo"), self._pseudo, made, seen)
+                continue
+            scores |= made.score(seen)
+            if twin := self._cached((threat_model, "twin"), self._twin, threat_model):
+                again = made.score(twin[0])
+                base |= again
+                pseudo.append(self._known(again, twin[1]))
+        index = pd.Index(seen.records, name="record")
+        found = {"scores": scores, "base": base, "facts": _facts(seen)}
+        tables = {name: pd.DataFrame(columns, index).reset_index() for name, columns in found.items()}
+        return tables | ({"pseudo": pd.concat(pseudo)} if pseudo else {})
+
+    def _cached(self, key: Any, compute: Callable[..., Any], *args: Any) -> Any:
+        if key not in self._once:
+            self._once[key] = compute(*args)
+        return self._once[key]
+
+    def _norms(self, prompt: Tensor) -> Any:
+        key = "norms", prompt.numpy().tobytes()
+        return self._cached(key, gradient_norms, self.job.method, self.bench.learner, prompt, self.asked.records)
+
+    def _see(
+        self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: queries.Norms | None
+    ) -> Seen | None:
+        asked, method, learner = self.asked, self.job.method, self.bench.learner
+        candidates = Candidates({asked.client: asked.candidates}, {asked.client: asked.reference}, ())
+        view, key = View(transcript, threat_model, candidates), (threat_model, transcript.folder.path)
+        if view.gives("uploads") and key not in self._messages:
+            self._messages[key] = Messages(view, method, learner)
+        return queries.see(
+            view, method, learner, asked,
+            messages=self._messages.get(key), shadows=shadows, norms=norms, rounds=self.rounds,
+        )  # fmt: skip
+
+    def _shadows(self, whose: str) -> Shadows | None:
+        recipe = self.job.recipe
+        if recipe is None:
+            return None
+        trained = self._cached("bank", shadows_of, self.bench, recipe, self.asked.client)
+        return self._cached((whose, "shadows"), self._asked, getattr(trained, whose), trained.member)
+
+    def _asked(self, prompts: Any, member: Any) -> Shadows:
+        learner = self.bench.learner
+        return queries.ask(self.job.method, learner, self.asked, prompts, member, norms=self.norms, normed=PSEUDO)
+
+    def _pseudo(self, made: Any, seen: Seen) -> list[pd.DataFrame]:
+        """Scores of shadows in the place of the attacked model."""
+        if seen.shadows is None:
+            return []
+        some = range(min(PSEUDO, len(seen.shadows.member)))
+        return [self._known(made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
+
+    def _twin(self, threat_model: str) -> tuple[Seen, Any] | None:
+        """What the same adversary would have seen of a federation that drew its members anew, and those members; None without one."""
+        job, recipe = self.job, self.job.recipe
+        if recipe is None or recipe.twin is None:
+            return None
+        transcript, k = recipe.simulated(recipe.twin), self.asked.client
+        seen = self._see(threat_model, transcript, None, norms=None)
+        member = np.zeros(len(self.asked.records), bool)
+        member[: len(self.asked.candidates)] = bank.members(
+            self.bench, job.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin]
+        )
+        return None if seen is None else (seen, member)
+
+    def _known(self, scores: dict[str, Any], member: Any) -> pd.DataFrame:
+        """Scores of the target's own records whose membership the adversary knows."""
+        own = slice(0, len(self.asked.candidates) + len(self.asked.reference))
+        known = {"record": self.asked.records[own], "member": member[own]}
+        return pd.DataFrame(known | {name: values[own] for name, values in scores.items()})
+
+
+def _facts(seen: Seen) -> dict[str, Any]:
+    """Losses with and without the record, for readers."""
+    base = -own_class(seen.base, seen.labels)
+    facts: dict[str, Any] = {"loss": seen.loss, "base_loss": base, "hard_right": seen.hard.argmax(1) == seen.labels}
+    if seen.shadows is not None:
+        loss = -own_class(seen.shadows.log_probs, seen.labels)
+        for name, part in (("loss_in", seen.shadows.member), ("loss_out", ~seen.shadows.member)):
+            facts[name] = np.ma.masked_array(loss, ~part).mean(0).filled(np.nan)
+    if seen.rounds is not None:
+        facts["owner"] = attribution(seen.rounds)
+    return facts
+
+
+def trajectory(bench: Bench, job: tuple[Any, Transcript, int, Sequence[str]]) -> pd.DataFrame:
+    """Loss of records by the true personalised prompt of a client over the rounds: what no adversary sees whole, for readers."""
+    method, transcript, client, records = job
+    own = transcript.participations(client)
+    chosen = sorted({own[int(i)] for i in np.linspace(0, len(own) - 1, CURVE).round()}) if own else []
+    states = [method.prompt(transcript.broadcast(0)), *(transcript.personal(r, client)["prompt"] for r in chosen)]
+    loss = losses(method, bench.learner, torch.stack(states), records)
+    rounds = [0, *(r + 1 for r in chosen)]
+    places = {"record": np.tile(records, len(rounds)), "round": np.repeat(rounds, len(records))}
+    return pd.DataFrame({"client": client, **places, "loss": loss.ravel()})

@@ -1,0 +1,239 @@
+"""Shadow models for prompts: what the adversary trains itself, by the target's own recipe, to learn how a member looks.
+
+The adversary simulates one federation whose clients draw their members anew: that gives what the other clients send. In it S shadow clients play
+the target's role, each with a coin of its own for every candidate record, and each with its own copy of the server: in every round a shadow's
+message takes the target's place among the recorded ones, and the server aggregates. So a shadow differs from the others in the target's members
+only, in its personal prompt as in the global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et al. 2017).
+
+On request S whole federations are simulated instead, or the other clients' messages are those that the server has observed. All shadows of a
+target are one batched problem. The bank is keyed by the recipe: attacks, training seeds and threat models share it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedaudit.machinery.errors import Diverged
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.progress import nothing
+from fedaudit.machinery.store import Folder
+from trainers.base import (
+    Bench,
+    Method,
+    NotFinite,
+    Participation,
+    Schedule,
+    Site,
+    State,
+    Transcript,
+    Upload,
+    check_finite,
+    client_states,
+    plugin_name,
+    train,
+)
+from trainers.prompts import used
+
+SIMULATED = -1  # the simulated federation's place among the shadows
+BLOCK = 10  # rounds of shadows between two files
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The shadows of one target: which candidates each was trained on [S, n], and the prompts [S, ..] that came of it."""
+
+    member: NDArray[np.bool_]
+    personal: Tensor
+    released: Tensor  # what the global model after the last round says, with the public start for a client's own part
+
+
+class NoExam:
+    """A simulation is not evaluated."""
+
+    def before(self, executor: Any, method: Any, start: State) -> dict[str, dict[str, float]]:
+        return {}
+
+    def after(
+        self, executor: Any, method: Any, server: State, clients: Mapping[int, State], *, last: bool
+    ) -> dict[str, dict[str, float]]:
+        return {}
+
+
+def coins(seed: int, shadow: int, client: int, candidates: int) -> NDArray[np.bool_]:
+    """Which of a client's candidates a shadow is trained on: a fair coin each; the first one if no coin fell on heads."""
+    drawn = np.random.default_rng((seed, 11, shadow + 1, client)).random(candidates) < 0.5
+    return drawn if drawn.any() else np.arange(candidates) == 0
+
+
+def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -> Schedule:
+    """The target's schedule with randomness of the adversary's own."""
+    own = np.random.SeedSequence([seed, 12, shadow + 1]).generate_state(1, np.uint32)
+    return dataclasses.replace(schedule, seed=int(own[0]))
+
+
+def simulate(
+    bench: Bench, method: Method[Any], schedule: Schedule, folder: Folder, *, seed: int, shadow: int,
+    say: Callable[[str], None], until: int | None = None,
+) -> None:  # fmt: skip
+    """Train a federation on members that the adversary drew, up to a round; nothing is computed twice."""
+    training = [_drawn(bench, k, seed, shadow) for k in range(len(bench.candidates))]
+    own = dataclasses.replace(bench, training=training)
+    settings: Any = method
+    with Executor(lambda: own) as executor:
+        train(
+            method, simulated_schedule(schedule, seed, shadow), NoExam(), folder=folder, executor=executor, say=say,
+            advance=nothing, crowd=settings.settings.crowd, until=until,
+            name=f"the adversary's simulation of {plugin_name(method)}",
+        )  # fmt: skip
+
+
+def members(
+    bench: Bench, method: Any, others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Which candidates [S, n] of a client its shadows were trained on: the coin said so, and the record was in a batch."""
+    asked, rounds = bench.candidates[client], others.participations(client)
+    rows = []
+    for s in shadows:
+        training = _drawn(bench, client, seed, s)
+        own = simulated_schedule(others.schedule, seed, s).seed
+        rows.append(np.isin(asked, list(used(method, training, client=client, seed=own, rounds=rounds))))
+    return np.stack(rows)
+
+
+def _drawn(bench: Bench, client: int, seed: int, shadow: int) -> list[str]:
+    """The training records of a client in a shadow."""
+    asked = bench.candidates[client]
+    return [r for r, kept in zip(asked, coins(seed, shadow, client, len(asked)), strict=True) if kept]
+
+
+def train_shadows(
+    bench: Bench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
+    until: int, say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest file there.
+
+    Diverged: the numbers of one are not finite any more; nothing is written.
+    """
+    names = {r: _file(r) for r in checkpoints(others.schedule.rounds)}
+    done = [r for r, name in names.items() if folder.usable(name, say)]
+    if done and done[-1] >= until:
+        return
+    public = others.broadcast(0)
+    if done:
+        servers, owns = _unstacked(folder.read_tensors(names[done[-1]]))
+    else:
+        servers, owns = [public] * shadows, [{} for _ in range(shadows)]
+    crowd = [_drawn(bench, client, seed, s) for s in range(shadows)]
+    seeds = [simulated_schedule(others.schedule, seed, s).seed for s in range(shadows)]
+    for r in range(done[-1] if done else 0, until):
+        try:
+            servers, owns = _round(bench, method, others, client, r, servers, owns, crowd, seeds)
+        except NotFinite as what:
+            training = f"the adversary's shadow models of {plugin_name(method)}"
+            raise Diverged(training, seed, r, str(what), bench.learner.remedy) from None
+    folder.write_tensors(names[until], _stacked(servers, owns))
+    for r in done:
+        folder.remove(names[r])
+
+
+def _file(r: int) -> str:
+    return f"shadows-{r:04d}.safetensors"
+
+
+def checkpoints(rounds: int) -> list[int]:
+    """The rounds after which shadows are written: a kill loses what came since."""
+    return [*range(BLOCK, rounds, BLOCK), rounds]
+
+
+def _round(
+    bench: Bench, method: Any, others: Transcript, client: int, r: int, servers: Sequence[State], owns: Sequence[State],
+    records: Sequence[Sequence[str]], seeds: Sequence[int],
+) -> tuple[list[State], list[State]]:  # fmt: skip
+    """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the recorded ones."""
+    sent, recorded, public = others.broadcast(r), _uploads(others, r), others.broadcast(0)
+    mine: list[Any] = [None] * len(servers)
+    if client in others.cohort(r):
+        earlier = others.participations(client, r)
+        for part in _split(range(len(servers)), method.settings.crowd):
+            working = [Participation(client, r, seeds[s], records[s], bench.learner, earlier) for s in part]
+            received = [method.download(servers[s], one) for s, one in zip(part, working, strict=True)]
+            found = bench.learner.work(method, received, [owns[s] or public for s in part], working)
+            for s, update in zip(part, found, strict=True):
+                check_finite(client_states(client, update.upload, update.private))
+                mine[s] = update
+    moved, kept = [], []
+    for s, (server, own, update) in enumerate(zip(servers, owns, mine, strict=True)):
+        uploads = [
+            Upload(client, len(records[s]), update.upload, update.facts)
+            if u.client == client
+            else dataclasses.replace(u, state=_beside(u.state, sent, server))
+            for u in recorded
+        ]
+        moved.append(method.aggregate(server, uploads, Site(seeds[s], r)))
+        check_finite({f"the aggregate with shadow {s} of client {client}": moved[-1]})
+        kept.append(own if update is None else update.private)
+    return moved, kept
+
+
+def _beside(upload: State, sent: State, server: State) -> State:
+    """A recorded message as it would be had the server sent `server`: a tensor of the server's own moves along, a gradient stays."""
+    return {name: t + (server[name] - sent[name]) if name in server else t for name, t in upload.items()}
+
+
+def _uploads(transcript: Transcript, r: int) -> list[Upload]:
+    facts = transcript.round(r)["uploads"]
+    states = transcript.uploads(r)
+    return [
+        Upload(k, facts[str(k)]["records"], states.get(k, {}), facts[str(k)]["facts"]) for k in transcript.cohort(r)
+    ]
+
+
+def _split(numbers: range, size: int) -> Iterator[range]:
+    for i in range(0, len(numbers), size):
+        yield numbers[i : i + size]
+
+
+def _stacked(servers: Sequence[State], owns: Sequence[State]) -> State:
+    parts = {"server": servers, "own": owns}
+    return {f"{part}/{n}": torch.stack([one[n] for one in states]) for part, states in parts.items() for n in states[0]}
+
+
+def _unstacked(tensors: State) -> tuple[list[State], list[State]]:
+    shadows = len(next(iter(tensors.values())))
+    servers, owns = (
+        [{n.partition("/")[2]: t[s] for n, t in tensors.items() if n.startswith(part)} for s in range(shadows)]
+        for part in ("server/", "own/")
+    )
+    return servers, owns
+
+
+def shadows_of(
+    bench: Bench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int
+) -> Shadow:
+    """The finished shadows of a target."""
+    servers, owns = _unstacked(folder.read_tensors(_file(others.schedule.rounds)))
+    public = others.broadcast(0)
+    member = members(bench, method, others, client, seed=seed, shadows=range(shadows))
+    personal = [method.model(public | server | own)["prompt"] for server, own in zip(servers, owns, strict=True)]
+    released = [method.model(public | server)["prompt"] for server in servers]
+    return Shadow(member, torch.stack(personal), torch.stack(released))
+
+
+def shadows_of_federations(
+    bench: Bench, method: Any, federations: Sequence[Transcript], client: int, *, seed: int
+) -> Shadow:
+    """The clients of whole simulated federations in the target's place."""
+    member = np.concatenate(
+        [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
+    )
+    personal = [one.released(client)["prompt"] for one in federations]
+    released = [one.model(one.broadcast(0) | one.broadcast(one.schedule.rounds))["prompt"] for one in federations]
+    return Shadow(member, torch.stack(personal), torch.stack(released))

@@ -1,0 +1,128 @@
+"""From a plan to a report: train, attack, audit, write. Each part is reused where its key is already on disk."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.texts import check_texts
+from fedaudit.external.run import check_values
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Damaged, Folder, Missing, claim, refuse_files
+from fedaudit.pipeline.page import read_evidence, write_page
+from fedaudit.pipeline.plan import Cell, Plan
+from fedaudit.pipeline.run import sound
+from fedaudit.pipeline.shadow_trainings import train_banks
+from fedaudit.pipeline.trainings import complete, finish, intact, method_of, on_disk, train_all, transcript_of
+from fedaudit.pipeline.workers import Workshop
+from fedaudit.tasks.base import Federation
+from trainers.base import Bench, pack, unpack
+
+
+def compute(plan: Plan, progress: Progress) -> list[str]:
+    """Make everything that a plan's report shows, as far as it is not on disk; returns what was."""
+    with Workshop(plan, progress) as workshop:
+        check(plan, workshop.federation)
+        if not all(intact(cell.analysis_folder) for cell in plan.cells):
+            _open(plan, workshop)
+        return _compute(plan, workshop, progress)
+
+
+def check(plan: Plan, federation: Federation) -> None:
+    """InputError for what is wrong with data, methods, somebody's own run or the place of the results, before anything is written."""
+    refuse_files(plan.report_folder)
+    sizes = [len(client.training_records) for client in federation.clients]
+    for cell in plan.cells:
+        method_of(cell, sizes)
+    if plan.own is not None:
+        check_values(plan.own)
+    from_files = plan.own is not None or plan.data.digest is not None
+    if from_files and isinstance(plan.backbone, Path) and not plan.backbone_code:
+        check_texts(plan.backbone, federation.records.values())
+
+
+def _open(plan: Plan, workshop: Workshop) -> None:
+    """Load the model. InputError if it cannot be used, or somebody's own run does not fit it, before any result is written."""
+    executor = workshop.executor
+    if plan.own is not None:
+        try:
+            next(executor.map(_put, [pack(plan.own.models[0].load())]))
+        except InputError as error:
+            raise InputError(
+                f"--run {plan.own.path}: {error}; name the model that it was trained on by --backbone"
+            ) from error
+
+
+def _put(bench: Bench, adapter: bytes) -> None:
+    bench.learner.put(unpack(adapter))
+
+
+def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
+    """Train, attack, audit and write the report, as far as that is not on disk; returns what was."""
+    report = claim(plan.report_folder)
+    with report.lock(progress.say):
+        if complete(report, progress.say) and sound(plan):  # another process was faster
+            return ["report"]
+        plan.data.save()
+        reused = _train(plan, workshop, progress)
+        evidence = []
+        for cell in plan.cells:
+            reused += _audit(cell, workshop, progress)
+            evidence.append(read_evidence(cell))
+        with progress.stage("report", 1) as advance:
+            write_page(evidence, report)
+            finish(report)
+            advance()
+    return reused
+
+
+def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
+    """Train what is needed, and again what was damaged; returns what was on disk."""
+    todo = [cell for cell in plan.cells if not on_disk(cell.analysis_folder, progress.say)]
+    mended = [cell for cell in plan.cells if any(Folder(place).damaged for place in cell.folders)]
+    cells = list(dict.fromkeys([*todo, *mended]))
+    before = train_all(cells, workshop, progress)
+    if plan.learner == "prompts" and plan.attacks:
+        train_banks(cells, workshop, progress)
+    return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in before]
+
+
+def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
+    """Make sure that the findings of a cell are on disk; returns what was."""
+    folder = claim(cell.analysis_folder)
+    with folder.lock(progress.say):
+        if complete(folder, progress.say):
+            return [f"analysis of {cell.method}, seed {cell.seed}"]
+        analyse = importlib.import_module(f"fedaudit.pipeline.analysis_{cell.plan.learner}").analyse
+        try:
+            analyse(cell, folder, workshop, progress)
+        except (Damaged, Missing) as lost:  # found on the way: what it belongs to is checked and computed again, once
+            progress.say(f"{lost}; computing it again")
+            analyse(cell, folder, workshop, progress)
+    return []
+
+
+def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
+    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft loads."""
+    (cell,) = plan.cells
+    transcript, workshop = transcript_of(cell), Workshop(plan, progress)
+    if run_to is not None:
+        from fedaudit.external.export import export_run
+        from fedaudit.pipeline.analysis_lora import NOISE_FREE
+
+        data = workshop.federation
+        assert isinstance(plan.backbone, Path)  # prompts are not exported
+        export_run(
+            transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
+            backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
+            alpha=plan.settings.alpha, score=data.score.__name__, epsilon=NOISE_FREE,
+        )  # fmt: skip
+        progress.say(f"exported: {run_to}")
+    if adapters_to is not None:
+        from trainers.lora import export_adapters
+
+        with workshop:
+            next(workshop.executor.map(export_adapters, [(transcript, claim(adapters_to))]))
+        progress.say(f"exported: {adapters_to}")

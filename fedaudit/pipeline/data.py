@@ -1,0 +1,130 @@
+"""The data of a plan: dealt by its task, and named by content, so that the same data elsewhere are the same and changed ones are not.
+
+Tasks that read local files have folders as parameters (fields `..._root`). Their federation counts with every text, class, coin and picture in it; an
+index says which files and folders it came from, with size and time of each, so that a second command reads none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaudit.machinery import inputs, plugins
+from fedaudit.machinery.closure import closure
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import claim, key_of
+from fedaudit.pipeline import keys
+
+if TYPE_CHECKING:
+    from fedaudit.pipeline.plan import Plan
+    from fedaudit.tasks.base import Federation, Record
+
+SETTLED_NS = 2_000_000_000  # what changed more lately could change again within the same tick of a file system's clock
+
+ROOT = "_root"  # the names of parameters that are folders of data end so
+
+Stamp = tuple[int, int]  # size and time of the last change, ns
+
+
+def roots(params: Any) -> dict[str, str]:
+    """The folders that a task reads, by parameter."""
+    named = {f.name: str(getattr(params, f.name)) for f in dataclasses.fields(params) if f.name.endswith(ROOT)}
+    return {name: root for name, root in named.items() if root}
+
+
+class Data:
+    """The federation that the task of a plan deals, before canaries, and what it is by content."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._read = plan, set[Path]()
+        self._unsaved: dict[str, Any] = {}
+
+    @functools.cached_property
+    def federation(self) -> Federation:
+        """Clients and records. InputError says what is wrong with the data."""
+        plan = self._plan
+        with inputs.recorded() as self._read:
+            found: Federation = plugins.plugins("task")[plan.task].make(
+                plan.task_params, clients=plan.clients, seed=plan.seed
+            )
+        return found
+
+    @functools.cached_property
+    def digest(self) -> str | None:
+        """A hash of the federation; None where code makes it and no file is read. InputError as of `federation`."""
+        if self._plan.task_params is None or not roots(self._plan.task_params):
+            return None
+        known = self._index()
+        watched: dict[str, list[int]] = known.get("watched", {})
+        if watched and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items()):
+            return str(known["digest"])
+        inputs.remember({path: (size, when, sha) for path, (size, when, sha) in known.get("pictures", {}).items()})
+        return self._digest()
+
+    def save(self) -> None:
+        """Write the index of what was read. A disk that refuses costs the next command time, and nothing else."""
+        if self._unsaved:
+            try:
+                claim(self._folder).write_json(self._name, self._unsaved)
+            except InputError:
+                return
+
+    def _digest(self) -> str:
+        found = key_of(_described(self.federation))
+        pictures = {r.picture for r in self.federation.records.values() if isinstance(r.picture, Path)}
+        watched = {str(path): _stamp(path) for path in sorted({*self._read, *pictures})}
+        if all(stamp is not None and time.time_ns() - stamp[1] > SETTLED_NS for stamp in watched.values()):
+            digests = {path: list(seen) for path, seen in inputs.known_digests().items() if path in watched}
+            self._unsaved = {"digest": found, "watched": watched, "pictures": digests}
+        return found
+
+    def _index(self) -> dict[str, Any]:
+        """What an earlier command saved; empty if there is nothing, or it is damaged."""
+        folder = claim(self._folder) if self._folder.is_dir() else None
+        return folder.read_json(self._name) if folder is not None and folder.intact(self._name) else {}
+
+    @property
+    def _folder(self) -> Path:
+        return self._plan.out / "cache"
+
+    @functools.cached_property
+    def _name(self) -> str:
+        plan = self._plan
+        code = {
+            n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in closure(f"fedaudit.tasks.{plan.task}").items()
+        }
+        places = {name: str(Path(root).expanduser().absolute()) for name, root in roots(plan.task_params).items()}
+        about = keys.fields(plan.task_params) | places | {"clients": plan.clients, "seed": plan.seed, "code": code}
+        return f"data-{key_of(about)}.json"
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _described(federation: Federation) -> dict[str, Any]:
+    """Everything that training, attacks and audits can read in a federation."""
+    clients = [
+        {
+            "name": client.name,
+            "classes": list(client.classes),
+            "member": client.member.tolist(),
+            **{part: _records(getattr(client, part)) for part in ("records", "reference", "background")},
+        }
+        for client in federation.clients
+    ]
+    unheld = {part: _records(getattr(federation, part)) for part in ("novel", "test", "novel_test")}
+    return {"clients": clients, **unheld, "classes": list(federation.classes), "score": federation.score.__name__}
+
+
+def _records(records: Iterable[Record]) -> list[list[Any]]:
+    return [[r.id, r.group, r.prompt, r.text, list(r.references), r.domain, r.digest] for r in records]

@@ -1,0 +1,196 @@
+"""What attacks on prompts found about a cell: every target attacked, then audited with the truth; findings and tables for the report."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from scipy.stats import binomtest
+
+from attacks.threats import THREAT_MODELS
+from audits.blind import blind_controls
+from audits.comparisons.models import ScoredModel
+from audits.comparisons.targets import HELD, AttackedPrompts, rows
+from audits.membership import prompt_cells, prompt_membership
+from audits.statistics.one_run import canary_table
+from audits.tables.targets import exposure
+from fedaudit.machinery import plugins
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Folder, Say
+from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import train_banks
+from fedaudit.pipeline.trainings import method_of, transcript_of
+from fedaudit.pipeline.workers import Workshop
+from fedaudit.tasks.base import client_name
+
+TABLES = ("scores", "base", "facts", "pseudo")  # of one target and one adversary
+
+
+def leakage(
+    cell: Cell, privacy: pd.DataFrame, folder: Folder, workshop: Workshop, progress: Progress
+) -> tuple[list[Any], dict[str, pd.DataFrame]]:
+    """Findings and tables of everything that attacked a cell; `privacy` is the epsilon audit's table."""
+    federation, plan = workshop.federation, cell.plan
+    assert cell.variant is not None
+    train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
+    attacked = _attack(cell, folder, workshop, progress)
+    refused = _refused(cell)
+    tables = {"refused": refused} if len(refused) else {}
+    if plan.canaries.canaries:
+        coins = [used for k in cell.targets for used in federation.clients[k].canary_included]
+        tables["canaries"] = canary_table(plan.canaries.canary_kind, coins, delta=cell.variant.privacy.delta)
+    if not attacked:
+        return [], tables
+    audit = plugins.plugins("audit")["membership"].own(plan.audits["membership"])
+    executor = workshop.executor
+    with progress.stage(f"audit of {cell.method}", 4) as advance:
+        run = _run(cell, attacked, federation)
+        advance()
+        names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
+        found = prompt_membership(run, audit, names=names, epsilon=_words(privacy, canaries=plan.canaries.canaries))
+        advance()
+        tables |= exposure(run, federation.records, confidence=audit.confidence)
+        tables["cells"] = prompt_cells(run, audit.confidence)
+        advance()
+        tables["trajectories"] = _trajectories(cell, run, tables["exposed"], federation, executor)
+        if len(owners := _attribution(run, plan.clients, audit.confidence)):
+            tables["attribution"] = owners
+        advance()
+    return found, tables
+
+
+def _attack(
+    cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
+) -> dict[tuple[str, int], dict[str, pd.DataFrame]]:
+    """Tables by threat model and target; what is on disk is not computed again."""
+    done = {k: f"scores-{k:03d}.json" for k in cell.targets}
+    todo = [k for k in done if not _all_there(folder, k, done[k], progress.say)]
+    if todo and (jobs := attack_jobs.jobs_of(cell, workshop.federation, todo)):
+        executor = workshop.executor
+        with progress.stage(f"attacks on {len(todo)} clients of {cell.method}", len(jobs)) as advance:
+            for found in executor.map(attack_jobs.attack, jobs):
+                for k, by_view in found.items():
+                    for threat_model, tables in by_view.items():
+                        for name, table in tables.items():
+                            folder.write_table(_file(k, threat_model, name), table)
+                    folder.write_json(done[k], {threat_model: list(tables) for threat_model, tables in by_view.items()})
+                advance()
+    return {
+        (threat_model, k): {name: folder.read_table(_file(k, threat_model, name)) for name in names}
+        for k in done
+        for threat_model, names in folder.read_json(done[k]).items()
+    }
+
+
+def _all_there(folder: Folder, client: int, listed: str, say: Say) -> bool:
+    """Whether the file `listed`, which names a target's tables, and all of these can be read."""
+    if not folder.usable(listed, say):
+        return False
+    names = [_file(client, view, name) for view, tables in folder.read_json(listed).items() for name in tables]
+    return all(folder.usable(name, say) for name in names)
+
+
+def _file(client: int, threat_model: str, name: str) -> str:
+    return f"scores-{client:03d}-{threat_model}-{name}.parquet"
+
+
+def _run(
+    cell: Cell, attacked: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]], federation: Any
+) -> AttackedPrompts:
+    """The scores with the truth and the controls beside them."""
+    way, rounds = dict(HELD), cell.plan.rounds
+    models = []
+    for (threat_model, k), tables in attacked.items():
+        indexed = {n: t.set_index("record") for n, t in tables.items()}
+        models.append(ScoredModel(threat_model, way[threat_model], k, rounds, indexed.pop("scores"), **indexed))
+    asked = {q.client: q for q in attack_jobs.questions(cell, federation)}
+    signals = {
+        signal: name
+        for name, params in cell.plan.attacks.items()
+        for signal in plugins.plugins("attack")[name].make(params).signals
+    }
+    clients = {k: federation.clients[k] for k in asked}
+    trained = {k: attack_jobs.trained_on(cell, federation, k) for k in clients}
+    # few rounds leave training records out of every batch: they are neither members nor held out
+    unused = {r.id for k, client in clients.items() for r in client.training_records if r.id not in trained[k]}
+    parts: dict[str, Any] = {
+        "models": models,
+        "signals": {s: a for s, a in signals.items() if any(s in m.scores for m in models)},
+        "records": {k: [r.id for r in client.records if r.id not in unused] for k, client in clients.items()},
+        "reference": {k: [r.id for r in client.reference] for k, client in clients.items()},
+        "others": {k: list(question.others) for k, question in asked.items()},
+        "canaries": {k: [r.id for r in client.canaries if r.id not in unused] for k, client in clients.items()},
+        "truth": federation.truth,
+        "group": {name: record.group for name, record in federation.records.items()},
+    }
+    unseen = AttackedPrompts(**parts, blind={})
+    asked_rows = tuple((place, tuple(row.items())) for place, row in rows(unseen).items())
+    return AttackedPrompts(**parts, blind=_blind(federation, asked_rows))
+
+
+@functools.lru_cache(maxsize=1)
+def _blind(federation: Any, asked: tuple[Any, ...]) -> Any:
+    """The blind control knows no model: the cells of a plan share it."""
+    return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
+
+
+def _words(privacy: pd.DataFrame, *, canaries: int) -> Any:
+    """What is claimed and proven about a client's own record, by threat model."""
+    measured = {"measured": "not measured: no bound is computed from the canaries yet"} if canaries else {}
+    own = privacy[privacy.whose == "own"].set_index("threat_model")
+
+    def words(threat_model: str) -> dict[str, str]:
+        row = own.loc[threat_model]
+        proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"
+        return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven, **measured}
+
+    return words
+
+
+def _refused(cell: Cell) -> pd.DataFrame:
+    """Every attack that did not run under a threat model, and why."""
+    refused = [
+        (name, threat_model, why)
+        for threat_model in THREAT_MODELS
+        for name, why in attack_jobs.allowed(cell, threat_model).items()
+        if why is not None
+    ]
+    return pd.DataFrame(refused, columns=["attack", "threat_model", "why"])
+
+
+def _trajectories(
+    cell: Cell, run: AttackedPrompts, exposed: pd.DataFrame, federation: Any, executor: Any
+) -> pd.DataFrame:
+    """Loss by round: the mean of each kind of a target's records, and of every exposed record itself."""
+    sizes = [len(client.training_records) for client in federation.clients]
+    kinds = {
+        k: {r: kind for r, kind in run.kinds(k).items() if kind not in ("reference", "other client")}
+        for k in run.records
+    }
+    jobs = [(method_of(cell, sizes), transcript_of(cell), k, list(kinds[k])) for k in kinds]
+    found = pd.concat(list(executor.map(attack_jobs.trajectory, jobs)), ignore_index=True)
+    found["kind"] = [kinds[k][r] for k, r in zip(found.client, found.record, strict=True)]
+    found["client"] = found.client.map(client_name)
+    mean = found.groupby(["client", "kind", "round"], as_index=False).loss.mean().assign(record="mean")
+    own = found[found.record.isin(exposed.record)]
+    return pd.concat([mean, own], ignore_index=True)[["record", "client", "kind", "round", "loss"]]
+
+
+def _attribution(run: AttackedPrompts, clients: int, confidence: float) -> pd.DataFrame:
+    """How often source inference names the target as the owner, of its members and of what was held out."""
+    found = []
+    for model in run.models:
+        if model.client is None or model.facts is None or "owner" not in model.facts:
+            continue
+        kinds = run.kinds(model.client)
+        for kind in ("member", "held-out"):
+            own = [r for r, is_kind in kinds.items() if is_kind == kind]
+            if not own:  # no candidate of its own was in a batch
+                continue
+            right = int((model.facts.owner[own] == model.client).sum())
+            low, high = binomtest(right, len(own)).proportion_ci(confidence)
+            found.append((client_name(model.client), kind, right / len(own), low, high, len(own), 1 / clients))
+    return pd.DataFrame(found, columns=["client", "kind", "accuracy", "low", "high", "n", "chance"])

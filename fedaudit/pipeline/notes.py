@@ -1,0 +1,93 @@
+"""The limits of what a report shows, in plain sentences. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource
+from fedaudit.external.run import warnings
+from fedaudit.pipeline.plan import Plan
+
+
+def canary_notes(plan: Plan) -> list[str]:
+    """How many canaries can be guessed, and the largest epsilon that a perfect attack on them all could show; nothing without canaries."""
+    if not (n := plan.canaries.canaries):
+        return []
+    from audits.statistics.one_run import ceiling
+
+    whose, delta = "all of them", 0.0
+    if plan.learner == "prompts":
+        delta = max(v.privacy.delta for v in plan.methods.values() if v is not None)
+        if plan.attacks:
+            attacked = len(plan.cells[0].targets)
+            share, more = divmod(n, plan.clients)
+            n = attacked * share + min(attacked, more)
+            whose = f"the {n} of the {attacked} clients that were attacked"
+    return [
+        f"Canaries: {plan.canaries.canaries} ({plan.canaries.canary_kind}), each inserted by a fair coin. A perfect attack on {whose} could show an "
+        f"epsilon of at most {ceiling(n, delta=delta):.2f} (95 %, delta {delta:g})."
+    ]
+
+
+def limits(plan: Plan) -> list[str]:
+    """What a reader of the report must know, in plain sentences."""
+    return [*canary_notes(plan), *_limits(plan)]
+
+
+def _limits(plan: Plan) -> list[str]:
+    small = (
+        "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large "
+        "model would leak."
+    )
+    coin = (
+        "Membership means that a record was in a client's training set. A coin decided it for every record, so that members "
+        "and held-out records are exchangeable."
+    )
+    own = (
+        "This training was done elsewhere: that members and non-members are exchangeable is its authors' word, and the "
+        "controls are the only check of it."
+    )
+    if plan.learner == "prompts":
+        assert isinstance(plan.backbone, ClipSource)
+        embedded = plan.backbone.folder in EMBEDDED_CLIP.values()
+        return [
+            *([small] if embedded else []),
+            *([plan.backbone.said] if plan.backbone.doubt else []),
+            ALL_TRAINED if not getattr(plan.task_params, "holdout", 0.5) else PART_TRAINED,
+            "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
+            *(_attack_notes(plan) if plan.attacks else [UNATTACKED]),
+        ]
+    return [
+        *([small] if plan.backbone == EMBEDDED else []),
+        own if plan.own is not None else coin,
+        *(warnings(plan.own) if plan.own is not None else []),
+        "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
+        *(
+            []
+            if plan.own is not None
+            else ["Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity."]
+        ),
+    ]
+
+
+ALL_TRAINED = (
+    "Clients train on all of their records (--holdout 0), as in the papers: nobody is held out, so that membership cannot be "
+    "attacked in this training."
+)
+PART_TRAINED = (
+    "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin for each of the others "
+    "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
+)
+UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a measured lower bound."
+
+
+def _attack_notes(plan: Plan) -> list[str]:
+    """What attacks on prompts assume."""
+    known = (
+        "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not who was in training. Shadow "
+        "models are trained on random halves of the same candidates, the strongest case for the attacker."
+    )
+    few = (
+        "The intervals of membership are over the records of the clients that were attacked (--targets): given their prompts, a coin per "
+        "record is all that is random if nothing leaks. Other clients and other trainings are --targets and --seeds."
+    )
+    return [known, few]

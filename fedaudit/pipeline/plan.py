@@ -1,0 +1,216 @@
+"""What a command asks for, and the folders in which its results lie. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.backbones.resolve import display_name, weights_hash
+from fedaudit.machinery import plugins
+from fedaudit.machinery.plugins import Plugin
+from fedaudit.machinery.store import fingerprint, key_of
+from fedaudit.pipeline import keys
+from fedaudit.pipeline.data import ROOT, Data
+
+if TYPE_CHECKING:
+    from attacks.settings import Adversary
+    from fedaudit.external.run import OwnRun
+    from fedaudit.tasks.canaries import Canaries
+
+TARGETS = 2  # clients that are attacked where each takes its own shadow models
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method, its parameters, and how it is made private if it can be."""
+
+    method: str
+    params: Any
+    privacy: Any = None
+
+    @property
+    def plugin(self) -> Plugin:
+        return plugins.plugins("method")[self.method]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One command, checked: which cells to audit and how."""
+
+    methods: Mapping[str, Variant | None]  # by what tables call it; None for somebody's own run
+    settings: Any  # the learner's Settings
+    task: str
+    task_params: Any
+    attacks: Mapping[str, Any]  # the parameters of every attack, by its name; empty: utility and privacy are reported
+    adversary: Adversary  # whom attacks on prompts attack, and with what
+    canaries: Canaries
+    audits: Mapping[str, Any]  # the parameters of every audit that applies, by its name
+    rounds: int
+    clients: int
+    per_round: int
+    seed: int
+    seeds: int
+    backbone: Path | ClipSource
+    backbone_code: str  # the user's own file for a model that needs one, or empty
+    dtype: str
+    device: str
+    threads: int
+    out: Path
+    own: OwnRun | None = None  # audited instead of a training of ours
+
+    @property
+    def attack(self) -> str | None:
+        """The attacks as one word."""
+        return ",".join(self.attacks) or None
+
+    @functools.cached_property
+    def cells(self) -> list[Cell]:
+        """Every method with every seed, independent of each other."""
+        return [Cell(self, method, self.seed + i) for method in self.methods for i in range(self.seeds)]
+
+    @functools.cached_property
+    def data(self) -> Data:
+        """Its federation, and what that is by content."""
+        return Data(self)
+
+    @functools.cached_property
+    def report_folder(self) -> Path:
+        name = f"{_slug('-'.join(self._short_names))[:80]}-{_shown(self.attacks) or self.task}"
+        return self.out / "reports" / f"{name}-{key_of(keys.page(self.cells))[:8]}"
+
+    @property
+    def _short_names(self) -> list[str]:
+        """What the report's folder is called by: a sweep by its methods."""
+        few = len(self.methods) <= 3
+        return list(dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods))
+
+    @property
+    def learner(self) -> str:
+        """The helper module of trainers/ that holds what the clients of every method here train."""
+        return next((v.plugin.learner for v in self.methods.values() if v is not None), None) or "lora"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training and its audit. The data are drawn from the plan's seed, the training's randomness from this one."""
+
+    plan: Plan
+    method: str
+    seed: int
+
+    @functools.cached_property
+    def setting(self) -> dict[str, Any]:
+        """Everything that the training's numbers depend on but code and versions."""
+        p, variant = self.plan, self.variant
+        if isinstance(p.backbone, ClipSource):
+            backbone = {
+                "name": p.backbone.name, "activation": p.backbone.activation, "sha256": p.backbone.sha256
+            }  # fmt: skip
+        else:
+            backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
+        if p.backbone_code:
+            backbone["code"] = fingerprint([Path(p.backbone_code)], root=Path(p.backbone_code).parent)
+        shared = {
+            "backbone": backbone,
+            "training": keys.fields(p.settings),
+            "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round},
+            "seed": self.seed,
+            "device": p.device,
+        }
+        if variant is None:
+            assert p.own is not None
+            return {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}} | shared
+        return {
+            "task": {"name": p.task, **self._task_fields},
+            "data_seed": p.seed,
+            "method": {"name": variant.method, **keys.fields(variant.params)},
+            **({"privacy": keys.fields(variant.privacy)} if variant.privacy else {}),
+            **({"canaries": keys.fields(p.canaries)} if p.canaries.canaries else {}),
+        } | shared
+
+    @property
+    def _task_fields(self) -> dict[str, Any]:
+        """Data count by content: where they lie does not matter."""
+        params = keys.fields(self.plan.task_params)
+        if (digest := self.plan.data.digest) is None:
+            return params
+        return {name: value for name, value in params.items() if not name.endswith(ROOT)} | {"data": digest}
+
+    @functools.cached_property
+    def training_description(self) -> dict[str, Any]:
+        return keys.training(self)
+
+    @functools.cached_property
+    def training_key(self) -> str:
+        return key_of(self.training_description)
+
+    @functools.cached_property
+    def analysis_description(self) -> dict[str, Any]:
+        return keys.analysis(self)
+
+    @functools.cached_property
+    def analysis_key(self) -> str:
+        return key_of(self.analysis_description)
+
+    @functools.cached_property
+    def bank_description(self) -> dict[str, Any]:
+        return keys.bank(self)
+
+    @property
+    def bank_folder(self) -> Path:
+        return self.plan.out / "shadows" / f"{_slug(self.method)}-{key_of(self.bank_description)}"
+
+    @property
+    def training_folder(self) -> Path:
+        return self.plan.out / "runs" / f"{_slug(self.method)}-seed{self.seed}-{self.training_key}"
+
+    @property
+    def analysis_folder(self) -> Path:
+        name = f"{_slug(self.method)}-seed{self.seed}-{_shown(self.plan.attacks) or 'utility'}-{self.analysis_key}"
+        return self.plan.out / "analyses" / name
+
+    @property
+    def shadow_folders(self) -> list[Path]:
+        """The folders on disk that hold what the shadow models of the targets are; cells with more targets share the bank."""
+        if not self.needs_shadows or not self.bank_folder.is_dir():
+            return []
+        own = {f"client-{client:03d}" for client in self.targets}
+        places = (place for place in self.bank_folder.iterdir() if place.is_dir())
+        return sorted(place for place in places if place.name in own or not place.name.startswith("client-"))
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders on disk that the findings came from."""
+        places = (self.training_folder, *self.shadow_folders, self.analysis_folder)
+        return [place for place in places if place.is_dir()]
+
+    @property
+    def needs_shadows(self) -> bool:
+        """Whether shadow models are trained."""
+        return any(plugins.plugins("attack")[name].shadows for name in self.plan.attacks)
+
+    @property
+    def targets(self) -> list[int]:
+        """The clients that are attacked: the first ones; the partition has given them their records at random."""
+        usual = TARGETS if self.needs_shadows else self.plan.clients
+        return list(range(min(self.plan.adversary.targets or usual, self.plan.clients)))
+
+    @property
+    def variant(self) -> Variant | None:
+        return self.plan.methods[self.method]
+
+
+def _shown(attacks: Iterable[str]) -> str:
+    """Attacks as part of a folder's name."""
+    names = list(attacks)
+    return "-".join(names) if len(names) <= 3 else f"{len(names)}-attacks"
+
+
+def _slug(text: str) -> str:
+    """A label as part of a folder's name."""
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"

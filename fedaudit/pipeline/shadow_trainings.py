@@ -1,0 +1,151 @@
+"""The shadow models of a plan: what is trained for which recipe and target, and where it lies. What is on disk is not trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline import bank
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.trainings import complete, finish, method_of, schedule_of
+from fedaudit.pipeline.workers import Workshop
+from trainers.base import Bench, Transcript
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the shadows of a cell need."""
+
+    method: Any
+    schedule: Any
+    folder: Path
+    observed: Path | None  # the training whose messages stand for those of the other clients; None: they are simulated
+    whole: bool  # federations instead of clients
+    shadows: int
+    seed: int
+    description: dict[str, Any]
+
+    def federation(self, shadow: int) -> Path:
+        """Where a simulated federation lies."""
+        return self.folder / ("simulated" if shadow == bank.SIMULATED else f"federation-{shadow:03d}")
+
+    def client(self, client: int) -> Path:
+        """Where the shadows of a target lie."""
+        return self.folder / f"client-{client:03d}"
+
+    def simulated(self, shadow: int) -> Transcript:
+        """The reader of a simulated federation."""
+        own = bank.simulated_schedule(self.schedule, self.seed, shadow)
+        return Transcript(claim(self.federation(shadow)), own, self.method.model)
+
+    @property
+    def others(self) -> Transcript:
+        """The federation whose messages stand for those of the other clients."""
+        if self.observed:
+            return Transcript(claim(self.observed), self.schedule, self.method.model)
+        return self.simulated(bank.SIMULATED)
+
+    @property
+    def twin(self) -> int | None:
+        """The simulated federation that attacks on messages are compared with; None: none was simulated."""
+        return None if self.observed else 0 if self.whole else bank.SIMULATED
+
+
+def recipe_of(cell: Cell, federation: Any) -> Recipe | None:
+    """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its members anew."""
+    if not cell.needs_shadows:
+        return None
+    plan, sizes = cell.plan, [len(client.training_records) for client in federation.clients]
+    return Recipe(
+        method_of(cell, sizes),
+        schedule_of(cell),
+        cell.bank_folder,
+        cell.training_folder if plan.adversary.trajectory == "observed" else None,
+        plan.adversary.shadow_kind == "federations",
+        plan.adversary.shadows,
+        plan.seed,
+        cell.bank_description,
+    )
+
+
+Part = tuple[Recipe, int]  # a simulated federation by its shadow's number, or the shadows of a target by its client's
+
+
+def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> None:
+    """Train the shadow models of the cells' targets, as far as they are not on disk."""
+    federations, clients = untrained(cells, workshop.federation, lambda path: _done(path, progress))
+    if not federations and not clients:
+        return
+    recipe, _ = (federations or clients)[0]
+    rounds, executor = bank.checkpoints(recipe.schedule.rounds), workshop.executor
+    shadows = len(clients) * recipe.shadows or len(federations)
+    with progress.stage(f"{shadows} shadow models", len(rounds) * len([*federations, *clients])) as advance:
+        for function, jobs in ((_simulate, federations), (_train, clients)):
+            for until in rounds:
+                for _ in executor.map(function, [(*job, until, progress.quiet) for job in jobs]):
+                    advance()
+
+
+def untrained(cells: Sequence[Cell], federation: Any, done: Callable[[Path], bool]) -> tuple[list[Part], list[Part]]:
+    """What the cells' shadow models need beyond the folders that are done: simulated federations, and targets."""
+    todo = [cell for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values() if trains(method_of(cell))]
+    recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
+    federations = [
+        (recipe, s)
+        for _, recipe in recipes
+        if recipe.observed is None
+        for s in (range(recipe.shadows) if recipe.whole else [bank.SIMULATED])
+        if not done(recipe.federation(s))
+    ]
+    clients = [
+        (recipe, k) for cell, recipe in recipes if not recipe.whole for k in cell.targets if not done(recipe.client(k))
+    ]
+    return federations, clients
+
+
+def trains(method: Any) -> bool:
+    """Whether any record leaves a trace: zero-shot has none."""
+    return bool(method.local or method.shared)
+
+
+def _done(path: Path, progress: Progress) -> bool:
+    return path.is_dir() and complete(claim(path), progress.say)
+
+
+def _simulate(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
+    recipe, shadow, until, quiet = job
+    say, folder = Progress(quiet=quiet).say, claim(recipe.federation(shadow))
+    with folder.lock(say):
+        folder.write_json("run.json", recipe.description)
+        bank.simulate(
+            bench, recipe.method, recipe.schedule, folder, seed=recipe.seed, shadow=shadow, say=say, until=until
+        )
+        if until == recipe.schedule.rounds:
+            finish(folder)
+
+
+def _train(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
+    recipe, client, until, quiet = job
+    say, folder = Progress(quiet=quiet).say, claim(recipe.client(client))
+    with folder.lock(say):
+        bank.train_shadows(
+            bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=recipe.shadows,
+            until=until, say=say,
+        )  # fmt: skip
+        if until == recipe.schedule.rounds:
+            finish(folder)
+
+
+def shadows_of(bench: Bench, recipe: Recipe, client: int) -> bank.Shadow:
+    """The finished shadows of a target."""
+    if recipe.whole:
+        runs = [recipe.simulated(s) for s in range(recipe.shadows)]
+        return bank.shadows_of_federations(bench, recipe.method, runs, client, seed=recipe.seed)
+    folder = claim(recipe.client(client))
+    return bank.shadows_of(
+        bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=recipe.shadows
+    )

@@ -1,0 +1,109 @@
+"""What the workers of a plan hold: the frozen model, its records, and who trains on what."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections import Counter
+from typing import Any
+
+from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline.plan import Plan
+
+
+def federation_of(plan: Plan) -> Any:
+    """Clients and records of a plan."""
+    if plan.own is not None:
+        return plan.own.federation
+    from fedaudit.tasks.canaries import insert
+
+    return insert(plan.data.federation, plan.canaries, plan.seed)
+
+
+def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
+    """The frozen model with what is trained on it, the encoded records, and who trains on what."""
+    from fedaudit.machinery.executor import one_thread
+    from fedaudit.pipeline.trainings import method_of
+    from trainers.base import Bench
+
+    one_thread()
+    learner = importlib.import_module(f"trainers.{plan.learner}")
+    return Bench(
+        learner.prepared(plan, federation, [method_of(cell) for cell in plan.cells], Progress(quiet=quiet)),
+        training=[[record.id for record in client.training_records] for client in federation.clients],
+        test=[record.id for record in federation.test],
+        novel_test=[record.id for record in federation.novel_test],
+        candidates=[[record.id for record in (*c.records, *c.canaries)] for c in federation.clients],
+    )
+
+
+def make_exam(plan: Plan, federation: Any) -> Any:
+    """How good the models of a plan are."""
+    from trainers.exams import Answers, Recognition
+
+    if plan.learner == "prompts":
+        # with two domains a class of the other style is a neighbour's
+        own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
+        return Recognition(
+            [[(r.domain, r.group) in mine for r in federation.test] for mine in own],
+            plan.settings.crowd,
+            own_tests(federation),
+        )
+    test, novel = federation.test, federation.novel_test
+    return Answers([r.references for r in test], federation.score, [r.references for r in novel])
+
+
+def own_tests(federation: Any) -> list[list[float]]:
+    """The chance [client][test record] of a draw in the proportions in which a client holds the classes, evenly within a class.
+
+    Empty where every class is held by one client: there a client's own test set are the records of its classes.
+    """
+    held = [Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients]
+    if all(holders == 1 for holders in Counter(kind for counts in held for kind in counts).values()):
+        return []
+    tested = Counter((r.domain, r.group) for r in federation.test)
+    found = []
+    for counts in held:
+        total = sum(n for kind, n in counts.items() if kind in tested)
+        kinds = ((r.domain, r.group) for r in federation.test)
+        found.append([counts[kind] / tested[kind] / total for kind in kinds])
+    return found
+
+
+class Workshop:
+    """The bench and its workers, set up when the first job needs them. A context manager: leaving it ends the workers."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self.plan, self.progress = plan, progress
+        self._executor: Any = None
+
+    @functools.cached_property
+    def federation(self) -> Any:
+        return federation_of(self.plan)
+
+    @functools.cached_property
+    def exam(self) -> Any:
+        return make_exam(self.plan, self.federation)
+
+    @property
+    def executor(self) -> Any:
+        if self._executor is None:
+            from fedaudit.machinery.executor import Executor
+
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+            self.progress.require_idle("starting the workers")
+            self.progress.say("loading the model and its image embeddings")
+            if isinstance(self.plan.backbone, ClipSource):
+                self.progress.say(self.plan.backbone.said)
+            build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
+            self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
+        return self._executor
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._executor is not None:
+            self._executor.__exit__(*error)

@@ -1,0 +1,160 @@
+"""Federations for classification: a data set with classes, a partition of it, and a coin for every record.
+
+A client's share of the training records is dealt at random: a fixed part becomes its reference records, a fair coin
+makes each of the others a member or a held-out record. (With `holdout` 0 all of its records are members.) All of a
+class's records count alike in this, so members, held-out and reference records of a client are exchangeable. A
+picture that two clients hold (`dominant`) has one role for both: what is held out is trained on by nobody.
+
+Two data sets give a federation of two domains (SecFPP, 5.1): the first half of the clients share the first, the others the
+second. Its classes are those of both, a name that both have being one class; every client chooses among all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaudit.machinery.errors import InputError, nearest
+from fedaudit.tasks import partitions
+from fedaudit.tasks.base import IMAGE, Client, Federation, Record, client_name, coin_flips
+from fedaudit.tasks.metrics import answer_scores
+from fedaudit.tasks.partitions import Share
+
+Picture = NDArray[np.uint8] | Path | bytes
+Pictures = Sequence[Picture] | NDArray[np.uint8]  # pixels [n, H, W, 3] are a sequence of pictures, too
+
+SHOTS = 16  # of the dominant partition where none are asked for (DP2FL)
+LEAST = 4  # records of a client that can be attacked: one for reference, one member, one held out, one for the coin
+UNDEALT, REFERENCE, HELD_OUT, MEMBER = range(4)  # roles of a training record
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Pictures with a class each, for training and for testing."""
+
+    name: str  # as the flag calls it
+    classes: tuple[str, ...]
+    pictures: Pictures
+    labels: NDArray[np.int64]  # [len(pictures)], places in `classes`
+    test_pictures: Pictures
+    test_labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for kind, labels in (("training", self.labels), ("test", self.test_labels)):
+            if not len(labels):
+                raise InputError(f"{self.name} has no {kind} records")
+            empty = np.flatnonzero(np.bincount(labels, minlength=len(self.classes)) == 0)
+            if len(empty):
+                raise InputError(f"{self.name}: class {self.classes[empty[0]]!r} has no {kind} records")
+
+    @property
+    def names(self) -> NDArray[np.str_]:
+        """The class of each training record by name."""
+        return np.array(self.classes)[self.labels]
+
+
+def chosen(value: str, known: Collection[str], *, flag: str) -> list[str]:
+    """The one or two names of `known` in NAME or NAME+NAME."""
+    names = [name.strip() for name in value.split("+")]
+    for name in names:
+        if name not in known:
+            raise InputError(f"{flag} {value}: no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    if len(names) > 2 or len(set(names)) < len(names):
+        raise InputError(f"{flag} {value}: give one name, or two different ones as in A+B")
+    return names
+
+
+def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: int) -> Federation:
+    """The clients of one data set or two; `params` has the fields of `Partitioned`."""
+    classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
+    if clients < len(domains):
+        raise InputError(f"--clients {clients}: two domains need at least a client each")
+    everyone = []
+    for d, (domain, numbers) in enumerate(zip(domains, np.array_split(np.arange(clients), len(domains)), strict=True)):
+        try:
+            shares = _partition(domain, params, len(numbers), np.random.default_rng((seed, 0, d)))
+        except InputError as error:
+            if len(domains) == 1:
+                raise
+            raise InputError(f"{domain.name}, for {len(numbers)} of {clients} clients: {error}") from None
+        roles = np.full(len(domain.labels), UNDEALT)
+        for k, share in zip(numbers.tolist(), shares, strict=True):
+            _deal(roles, share, k, params, seed)
+            everyone.append(_client(k, domain, share, roles, classes, seed))
+    return Federation(
+        clients=tuple(everyone),
+        novel=(),
+        test=tuple(record for domain in domains for record in _test(domain, several=len(domains) > 1)),
+        score=answer_scores,
+        classes=classes,
+    )
+
+
+def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Generator) -> list[Share]:
+    """The shares of a domain's clients, or an InputError if one is too small; a dirichlet split is the same whatever is held out."""
+    if params.partition == "dirichlet":
+        return partitions.dirichlet(domain.names, clients, params.dirichlet, rng, least=LEAST)
+    if params.partition == "dominant":
+        shares = partitions.dominant(domain.names, clients, params.shots or SHOTS, rng)
+    elif params.shots:
+        shares = partitions.few_shot(domain.names, clients, params.shots, rng)
+    else:
+        shares = partitions.pathological(domain.names, clients, rng)
+    least, needed = min(len(share) for share in shares), LEAST if params.holdout else 1
+    if least < needed:
+        raise InputError(
+            f"--clients {clients}: a client would hold {least} records of {domain.name} and needs {needed}; "
+            "lower --clients, or raise --shots or the number of training records"
+        )
+    return shares
+
+
+def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int) -> None:
+    """Give those of client k's records a role that no earlier client gave one."""
+    if not params.holdout:
+        roles[share] = MEMBER
+        return
+    deal, coins = (np.random.default_rng((seed, 1, k, part)) for part in (1, 2))
+    new = deal.permutation(share[roles[share] == UNDEALT])
+    kept = max(1, round(params.reference_share * len(new))) if len(new) else 0
+    roles[new[:kept]] = REFERENCE
+    roles[new[kept:]] = np.where(coin_flips(len(new) - kept, coins), MEMBER, HELD_OUT)
+    missing = {REFERENCE, HELD_OUT, MEMBER} - set(roles[share].tolist())
+    if missing:
+        raise InputError(
+            f"{client_name(k)} has {len(share)} records, too few for members, held-out and reference records; "
+            "raise --shots, or lower --clients or --reference-share"
+        )
+
+
+def _client(
+    k: int, domain: Labelled, share: Share, roles: NDArray[np.int64], classes: tuple[str, ...], seed: int
+) -> Client:
+    """Client k, its records numbered and listed in an order of their own, which says nothing about their roles."""
+    name, order = client_name(k), np.random.default_rng((seed, 1, k, 3)).permutation(share)
+    records = [_record(f"{name}-{i:04d}", domain, domain.pictures[n], domain.labels[n]) for i, n in enumerate(order)]
+    dealt, own = roles[order], {record.group for record in records}
+    return Client(
+        name,
+        records=tuple(record for record, role in zip(records, dealt, strict=True) if role != REFERENCE),
+        reference=tuple(record for record, role in zip(records, dealt, strict=True) if role == REFERENCE),
+        member=dealt[dealt != REFERENCE] == MEMBER,
+        classes=tuple(one for one in classes if one in own),
+    )
+
+
+def _test(domain: Labelled, *, several: bool) -> list[Record]:
+    """All test records; ids name the domain where there are two."""
+    first = f"test-{domain.name}" if several else "test"
+    pairs = enumerate(zip(domain.test_pictures, domain.test_labels, strict=True))
+    return [_record(f"{first}-{i:05d}", domain, picture, label) for i, (picture, label) in pairs]
+
+
+def _record(name: str, domain: Labelled, picture: Picture, label: int) -> Record:
+    said = domain.classes[label]
+    return Record(name, said, picture, IMAGE, said, (said,), domain.name)

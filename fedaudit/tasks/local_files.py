@@ -1,0 +1,345 @@
+"""Data sets on the local disk: reading them, and drawing clients from one pool (FedRand, section 4.1 and appendix A.1).
+
+Nothing is downloaded. A data set is first a list of items, whose pictures nobody has touched; those that are drawn become
+records: image files stay files (their headers are checked), pictures inside parquet files are read then, and only those.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import reprlib
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError
+from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips, dirichlet_proportions
+from fedaudit.tasks.metrics import caption_scores
+
+SPLITS = ("train", "val", "test", "")  # "": files whose names do not tell
+NAME_BYTES = 255  # of a file, on the file systems in use
+_SPLIT = re.compile(r"(?<![a-z])(train|val|test)(?:ing|id|idation)?(?![a-z])")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where a parquet file holds a picture."""
+
+    file: Path
+    number: int
+
+    def __str__(self) -> str:
+        return f"row {self.number} of {self.file}"
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """What may become a record when it is drawn."""
+
+    id: str
+    group: str
+    source: Path | Row
+    prompt: str
+    texts: tuple[str, ...]  # right answers: one of them is learnt, all are references
+    where: str = ""  # file and what it is there, for messages
+
+
+def folder(value: str, *, flag: str, source: str) -> Path:
+    """The folder that a flag names; `source` says where its data set comes from."""
+    if not value.strip():
+        raise InputError(f"{flag} is not given: name the folder that holds {source}")
+    path = Path(value).expanduser().absolute()
+    if not os.path.isdir(path):  # False for a name that is none
+        raise InputError(f"{flag} {value}: no such folder; it should hold {source}")
+    return path
+
+
+def read_json(path: Path, keep: Collection[str] | None = None) -> Any:
+    """A JSON file, of every object only the keys in `keep`: COCO's polygons would take gigabytes."""
+    hook = None if keep is None else lambda thing: {key: thing[key] for key in keep if key in thing}
+    try:
+        with io.TextIOWrapper(inputs.opened(path), encoding="utf-8") as file:
+            return json.load(file, object_hook=hook, parse_constant=_refuse)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no valid JSON ({error}); unpack or download it again") from error
+
+
+def _refuse(word: str) -> float:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
+    """thing[key] of a JSON object, or an InputError that names the file. True is no whole number."""
+    if not isinstance(thing, dict) or key not in thing:
+        raise InputError(f"{where}: an object lacks the key {key!r}, which the official file has")
+    if not isinstance(thing[key], kind) or (kind is int and isinstance(thing[key], bool)):
+        raise InputError(f"{where}: {key!r} must hold a {kind.__name__}, not {shown(thing[key])}")
+    return thing[key]
+
+
+def identifier(value: Any, what: str, where: object) -> int | str:
+    """`value` as an id: a whole number of at most 64 bits, or one line of text. InputError if it is none."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if not whole and not one_line(value):
+        raise InputError(f"{where}: {what} must be a whole number or a name on one line, not {shown(value)}")
+    return value
+
+
+def below(folder: Path, name: Any, where: str | Path) -> Path:
+    """A file that a list names, in `folder` or further down. InputError: the name leads elsewhere, or no file can have it."""
+    if not one_line(name):
+        raise InputError(f"{where}: a picture must have a name on one line, not {shown(name)}")
+    parts = PurePath(name).parts
+    if ".." in parts or PurePath(name).is_absolute():
+        raise InputError(f"{where}: the picture {name} lies outside {folder}; names must lead below that folder")
+    if any(len(part.encode()) > NAME_BYTES for part in parts):
+        raise InputError(f"{where}: the picture {shown(name)} has a name of more than {NAME_BYTES} bytes")
+    return folder / name
+
+
+def one_line(value: Any) -> bool:
+    """Whether it is a text that is not blank, without line breaks, control characters and halves of surrogate pairs."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return value.isprintable() or not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in value)
+
+
+def finite(value: Any) -> bool:
+    """Whether it is a number; true, NaN and infinities are none."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole or (isinstance(value, float) and math.isfinite(value))
+
+
+def shown(value: Any) -> str:
+    """A value in a message: one short line, whatever it is."""
+    return reprlib.repr(value)
+
+
+def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
+    """Parquet files anywhere below `root` but not below `skip`, by the split that their name, or else their folder, names."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(_parquet_below(root, skip)):
+        named = (_SPLIT.search(part.lower()) for part in reversed(path.relative_to(root).parts))
+        found.setdefault(next((match[1] for match in named if match), ""), []).append(path)
+    for split, paths in found.items():
+        folders = sorted({str(path.parent) for path in paths})
+        if split and len(folders) > 1:
+            raise InputError(f"{root}: {split} files lie in several folders ({', '.join(folders)}); name one of these")
+    return found
+
+
+def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
+    """Every folder that is looked into is noted; hidden ones and hidden files are not."""
+    for name, folders, files in os.walk(root):
+        folder = Path(name)
+        inputs.note(folder)
+        yield from (folder / one for one in (*folders, *files) if one.endswith(".parquet") and not one.startswith("."))
+        folders[:] = [one for one in folders if not one.startswith(".") and folder / one != skip]
+
+
+def choose_splits(there: Collection[str], test: Sequence[str]) -> tuple[str, str | None]:
+    """The split that clients draw from, and the first other one of `test`; None: the test records come from the same."""
+    pool = next((split for split in SPLITS if split in there), min(there))
+    return pool, next((split for split in test if split in there and split != pool), None)
+
+
+def parquet_rows(
+    files: Sequence[Path], columns: Mapping[str, Sequence[str]], *, needed: Collection[str]
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Rows with a picture: what the first present one of each name's columns holds. No picture is read."""
+    for file in files:
+        with _opened(file) as source:
+            there = source.schema_arrow.names
+            for options in (("image",), *(columns[name] for name in needed)):
+                if not set(options) & set(there):
+                    raise InputError(f"{file} has no column {' or '.join(options)}; it has {', '.join(there)}")
+            found = {name: next((c for c in options if c in there), None) for name, options in columns.items()}
+            for column in ("image", *filter(None, found.values())):
+                if there.count(column) > 1:
+                    raise InputError(f"{file} has {there.count(column)} columns {column}; leave one of them")
+            table = source.read(columns=[column for column in found.values() if column is not None]).to_pylist()
+            paths = list(_picture_paths(source, file))
+        for number, (row, path) in enumerate(zip(table, paths, strict=True)):
+            if path is not None:
+                values = {name: None if column is None else row[column] for name, column in found.items()}
+                yield Row(file, number), values | {"path": path}
+
+
+def _picture_paths(source: Any, file: Path) -> Iterator[str | None]:
+    """For each row the path that its picture goes by, "" if it has none; None for a row without picture."""
+    kind = source.schema_arrow.field("image").type
+    parts = {part.name: part.type for part in kind} if pa.types.is_struct(kind) else {"bytes": kind}
+    if not (_binary(parts.get("bytes")) and ("path" not in parts or _text(parts["path"]))):
+        raise InputError(f"{file}: the column image must hold bytes, or a struct of bytes and path, not {kind}")
+    for group in range(source.num_row_groups):
+        column = source.read_row_group(group, columns=["image.path" if "path" in parts else "image"]).column("image")
+        if "path" in parts:
+            yield from (None if value is None else value["path"] or "" for value in column.to_pylist())
+        else:
+            yield from ("" if valid else None for valid in column.is_valid().to_pylist())
+
+
+def _binary(kind: Any) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_null)
+    return kind is not None and any(test(kind) for test in tests)
+
+
+def _text(kind: Any) -> bool:
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null))
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        with inputs.opened(file) as content:
+            yield pq.ParquetFile(content)
+    except InputError:
+        raise
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "incomplete download?"
+        raise InputError(f"{file} is no readable parquet file ({reason})") from error
+
+
+def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
+    """The pictures of drawn items by id: the path, or for a parquet row its bytes. InputError for the first bad one."""
+    rows: dict[Path, set[int]] = {}
+    for item in items:
+        if isinstance(item.source, Row):
+            rows.setdefault(item.source.file, set()).add(item.source.number)
+    loaded = {
+        Row(file, number): content for file, numbers in rows.items() for number, content in _contents(file, numbers)
+    }
+    pictures = {item.id: loaded[item.source] if isinstance(item.source, Row) else item.source for item in items}
+    for item in items:
+        _check_picture(item, pictures[item.id])
+    return pictures
+
+
+def _contents(file: Path, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
+    """Row numbers with the bytes of their pictures, from only those row groups that hold such a row."""
+    start = 0
+    with _opened(file) as source:
+        for group in range(source.num_row_groups):
+            stop = start + source.metadata.row_group(group).num_rows
+            inside = sorted(number for number in numbers if start <= number < stop)
+            column = source.read_row_group(group, columns=["image"]).column("image") if inside else ()
+            for number in inside:
+                value = column[number - start].as_py()
+                yield number, (value["bytes"] if isinstance(value, dict) else value) or b""
+            start = stop
+
+
+def _check_picture(item: Item, picture: Path | bytes) -> None:
+    """Before any training: the picture is there and begins like an image. Its pixels are not decoded."""
+    if isinstance(picture, Path) and not os.path.exists(picture):
+        raise InputError(f"{picture}: no such file, but the annotations name it; unpack the images again")
+    if not (picture.stat().st_size if isinstance(picture, Path) and picture.is_file() else picture):
+        raise InputError(f"{item.source}: the image is empty (0 bytes)")
+    try:
+        with inputs.picture(picture) as opened:
+            opened.verify()
+    except OSError as error:
+        raise InputError(f"{item.source}: no readable image ({error.strerror or error})") from error
+
+
+class Pool:
+    """Items that nobody holds yet, by class, each class in random order."""
+
+    def __init__(self, items: Sequence[Item], rng: np.random.Generator) -> None:
+        items = sorted(items, key=lambda item: item.id)
+        groups: dict[str, list[Item]] = {group: [] for group in sorted({item.group for item in items})}
+        for i in rng.permutation(len(items)):
+            groups[items[i].group].append(items[i])
+        self.left = list(groups.values())
+
+    def take(self, n: int, rng: np.random.Generator, proportions: NDArray[np.float64] | None = None) -> list[Item]:
+        """n items without replacement: a class by `proportions` of those not used up, or any item (None)."""
+        taken = []
+        for _ in range(n):
+            size = np.array([len(items) for items in self.left], float)
+            weights = size if proportions is None else proportions * (size > 0)
+            share = np.cumsum(weights if weights.sum() > 0 else size)
+            taken.append(self.left[int(np.searchsorted(share, rng.random() * share[-1], side="right"))].pop())
+        return taken
+
+
+def federate(
+    pool: Sequence[Item],
+    test: Sequence[Item],
+    novel: Sequence[Item] = (),
+    *,
+    params: Any,
+    clients: int,
+    seed: int,
+    score: Score = caption_scores,
+) -> Federation:
+    """Clients, test and novel records, each part with its own generator; with an empty `test` those come from the pool."""
+    each = 2 * params.records + params.reference + params.background
+    _check_enough(len(pool), len(test), len(novel), params, clients)
+    left, beyond = Pool(pool, np.random.default_rng((seed, 5))), Pool(novel, np.random.default_rng((seed, 6)))
+    proportions = dirichlet_proportions(clients, len(left.left), params.dirichlet, np.random.default_rng((seed, 0)))
+    shares = [left.take(each, np.random.default_rng((seed, 1, k, 4)), p) for k, p in enumerate(proportions)]
+    rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
+    unseen = beyond.take(params.novel if novel else 0, rngs[2])
+    tested = (Pool(test, rngs[3]) if test else left).take(params.test, rngs[3])
+    unseen_test = beyond.take(params.test if novel else 0, rngs[4])
+    pictures = _pictures([*(item for share in shares for item in share), *tested, *unseen, *unseen_test])
+    return Federation(
+        clients=tuple(_client(k, share, pictures, params, seed) for k, share in enumerate(shares)),
+        novel=_records(unseen, pictures, rngs[2]),
+        test=_records(tested, pictures, rngs[3]),
+        novel_test=_records(unseen_test, pictures, rngs[4]),
+        score=score,
+    )
+
+
+def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
+    """One client's share, dealt at random: where a class ran out, the later draws differ from the earlier ones."""
+    deal, coins, texts = (np.random.default_rng((seed, 1, k, part)) for part in (1, 2, 3))
+    records = _records([share[i] for i in deal.permutation(len(share))], pictures, texts)
+    candidates, kept = 2 * params.records, 2 * params.records + params.reference
+    member = coin_flips(candidates, coins)
+    return Client(client_name(k), records[:candidates], records[candidates:kept], member, records[kept:])
+
+
+def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.random.Generator) -> tuple[Record, ...]:
+    """The items as records; the text to learn is one of each item's, and comes first in its references."""
+    records = []
+    for item in items:
+        said = int(rng.integers(len(item.texts)))
+        texts = (item.texts[said], *item.texts[:said], *item.texts[said + 1 :])
+        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where))
+    return tuple(records)
+
+
+def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -> None:
+    each = f"2 x {params.records} candidates + {params.reference} reference + {params.background} background records"
+    due = clients * (2 * params.records + params.reference + params.background) + (0 if test else params.test)
+    if pool < due:
+        also = "" if test else f" and {params.test} test records"
+        raise InputError(
+            f"these settings need {due} records ({clients} clients with {each} each{also}) and the data set has {pool} with "
+            f"a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or --clients"
+        )
+    if test and test < params.test:
+        raise InputError(f"--test {params.test}: the data set has {test} test records")
+    if novel and novel < params.novel + params.test:
+        raise InputError(
+            f"--novel {params.novel}: with {params.test} for utility (--test) that is more than the {novel} records that "
+            "nocaps has of this domain; lower one of them or use --nocaps-domain all"
+        )

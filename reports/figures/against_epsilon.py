@@ -1,0 +1,115 @@
+"""Accuracy and leakage of the same runs against epsilon, a panel each, as in DP-FPL's Figure 3."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame as Table
+
+from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
+from reports.rows import Variant
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What stands on one vertical axis: it spans at least the `least` range, so that noise is not blown up."""
+
+    name: str
+    label: str
+    least: tuple[float, float]
+    guessing: float | None = None
+
+
+ACCURACY = "accuracy (%)"
+PANELS = {
+    "local": Panel("local classes", ACCURACY, (0, 1)),
+    "neighbour": Panel("neighbour classes", ACCURACY, (0, 1)),
+    "overall": Panel("all classes", ACCURACY, (0, 1)),
+    "success": Panel("attack success", "correct guesses (%)", (40, 62), 50.0),
+    "auroc": Panel("attack AUROC", "AUROC", (0.4, 0.62), 0.5),
+}
+
+
+def against_epsilon(
+    shown: Sequence[Variant], methods: Sequence[str], quantities: Sequence[str], titles: Sequence[str] | None = None
+) -> Plot:
+    """A panel for each quantity of the variants' scores, a line for each method; None where there are not two epsilons.
+
+    What is not noised stands at the right end; a method without any noised variant is a horizontal line. Panels of accuracies share their axis.
+    """
+    levels = sorted({v.epsilon for v in shown if v.private})
+    if not levels or len({v.epsilon for v in shown}) < 2:
+        return None
+    at = {level: math.log10(level) for level in levels}
+    at[math.inf] = max(at.values()) + max(0.3, 0.18 * (max(at.values()) - min(at.values())))
+    lines = [m for m in methods if any(v.method == m and v.private for v in shown)]
+    figure, axes = grid(1, len(quantities), height=3.0, margins=LOW)
+    for i, (panel, quantity) in enumerate(zip(axes[0], quantities, strict=True)):
+        _lines(panel, shown, methods, lines, quantity, at)
+        _frame(panel, PANELS[quantity], at, levels)
+        panel.set_title(titles[i] if titles else f"({'abcde'[i]}) {PANELS[quantity].name}")
+    _share(axes[0], quantities)
+    legend(figure)
+    return figure, rows(shown, quantities)
+
+
+def _lines(
+    panel: Any,
+    shown: Sequence[Variant],
+    methods: Sequence[str],
+    lines: Sequence[str],
+    quantity: str,
+    at: dict[float, float],
+) -> None:
+    width = at[math.inf] - min(at.values())
+    for i, method in enumerate(lines):
+        mine = sorted((v for v in shown if v.method == method and quantity in v.scores), key=lambda v: v.epsilon)
+        shift = 0.012 * width * (i - (len(lines) - 1) / 2)  # so that bars do not hide each other
+        if mine:
+            _line(panel, mine, quantity, [at[v.epsilon] + shift for v in mine], look_of(methods, method))
+    for v in (v for v in shown if v.method not in lines and quantity in v.scores):
+        colour = look_of(methods, v.method)["color"]
+        panel.axhline(v.scores[quantity].value, color=colour, linestyle="--", linewidth=1.1, label=v.title, zorder=1)
+
+
+def _line(panel: Any, mine: Sequence[Variant], quantity: str, at: Sequence[float], look: dict[str, Any]) -> None:
+    """The noised points joined; a dotted step leads on to the one without noise."""
+    values = [v.scores[quantity].value for v in mine]
+    bars = np.array([v.scores[quantity].reach for v in mine]).T
+    panel.errorbar(at, values, bars, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2)
+    n = sum(v.private for v in mine)
+    panel.plot(at[:n], values[:n], **look, label=mine[0].name)
+    panel.plot(at[max(0, n - 1) :], values[max(0, n - 1) :], **look | {"linestyle": ":"}, linewidth=1)
+
+
+def _frame(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[float]) -> None:
+    panel.axvline((at[max(levels)] + at[math.inf]) / 2, color=GREY, linewidth=0.8, linestyle=":")
+    panel.set_xticks(list(at.values()), [f"{level:g}" if math.isfinite(level) else "none" for level in at])
+    panel.set(xlabel="ε claimed per record", ylabel=about.label)
+    low, high = panel.get_ylim()
+    panel.set_ylim(min(low, about.least[0]) if about.guessing else 0, max(high, about.least[1]))
+    if about.guessing is not None:
+        panel.axhline(about.guessing, color=GREY, linewidth=1.1)
+
+
+def _share(panels: Sequence[Any], quantities: Sequence[str]) -> None:
+    """One axis for all accuracies."""
+    accuracies = [p for p, q in zip(panels, quantities, strict=True) if PANELS[q].label == ACCURACY]
+    for panel in accuracies:
+        panel.set_ylim(0, max(p.get_ylim()[1] for p in accuracies))
+
+
+def rows(found: Sequence[Variant], quantities: Sequence[str]) -> Table:
+    """What a figure shows of variants: every score with its bar."""
+    lines = []
+    for v in found:
+        for quantity in (q for q in quantities if q in v.scores):
+            score = v.scores[quantity]
+            epsilon = f"{v.epsilon:g}" if v.private else "none"
+            own = (v.parameters.get("rank"), v.parameters.get("residual"))
+            lines.append((v.label, epsilon, *own, quantity, score.value, *score.reach, len(score.seeds)))
+    return Table(lines, columns=["method", "epsilon", "rank", "residual", "quantity", "value", "down", "up", "seeds"])

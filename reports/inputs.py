@@ -1,0 +1,108 @@
+"""What a report is made of: findings and tables of each method and seed, checked before anything is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+Finding = dict[str, Any]
+TABLES = {
+    "rounds": "round population signal auroc low high heldout_loss members",
+    "clients": "threat_model way client signal auroc members nonmembers",
+    "curves": "threat_model way population nonmembers signal fpr tpr low high floor",
+    "scores": "threat_model way client record kind",
+    "tokens": "panel record position token slice entropy base_entropy log_prob",
+    "exposed": "rank record client score gain percentile asked caption png",
+    "utility": "round model",
+    "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
+    "coverage": "way client reconstructable why stale_rounds stale_participations distance",
+    "cells": "threat_model way population nonmembers signal auroc low high p p_adjusted",
+    "accuracy": "round client split accuracy",
+    "privacy": "threat_model whose claimed provable every_step replace_one delta why",
+    "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped",
+    "records": "threat_model way client record label kind member rank percentile",  # and a column for every score
+    "classes": "threat_model way client label signal success low high members nonmembers",  # label "mean": over a client's classes
+    "agreement": "threat_model way signal_a signal_b spearman overlap chance",
+    "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
+    "attribution": "client kind accuracy low high n chance",
+    "refused": "attack threat_model why",
+    "canaries": "kind inserted left_out number ceiling delta needed",
+}
+OF_PROMPTS = {"exposed": "rank record client score percentile label reason png"}  # where prompts were trained
+METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
+SPLITS = ("local", "neighbour", "overall", "own_test")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The result of auditing one method with one training seed.
+
+    `findings` are plain dictionaries: the records of `audits.findings`, told apart by their metric. `tables` are the frames named in `TABLES` with at
+    least their columns; a missing table counts as empty. `attack` is None where nothing was attacked. `setting` is the nested configuration,
+    `notes` are limitations in plain sentences.
+    """
+
+    method: str
+    seed: int
+    attack: str | None
+    task: str
+    findings: list[Finding]
+    tables: dict[str, pd.DataFrame]
+    setting: dict[str, Any]
+    notes: list[str]
+
+    @property
+    def run(self) -> str:
+        return f"{self.method}, seed {self.seed}"
+
+    @property
+    def prompts(self) -> bool:
+        """Whether prompts were trained, rather than adapters."""
+        return any(f["metric"].startswith("accuracy/") for f in self.findings)
+
+
+def about_membership(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings of the membership audit."""
+    return [f for f in findings if f["metric"] in ("auroc", *METRICS)]
+
+
+def check(evidence: Sequence[Evidence]) -> None:
+    """ValueError: nothing to report, a method and seed that come twice, several tasks or attacks, evidence without findings, a number that
+    is not finite, a table that lacks a column."""
+    if not evidence:
+        raise ValueError("evidence is empty; a report needs at least one audited method")
+    for name in ("task", "attack"):
+        if len(found := sorted({getattr(e, name) or "none" for e in evidence})) > 1:
+            raise ValueError(f"evidence mixes {name}s ({', '.join(found)}); a report compares methods under one {name}")
+    runs = [(e.method, e.seed) for e in evidence]
+    for method, seed in runs:
+        if runs.count((method, seed)) > 1:
+            raise ValueError(f"evidence holds {method} with seed {seed} more than once; give each method and seed once")
+    for e in evidence:
+        _check_one(e)
+
+
+def _check_one(e: Evidence) -> None:
+    if not e.findings:
+        raise ValueError(f"{e.run} has no findings; a failed audit cannot be reported")
+    for f in e.findings:
+        if odd := [name for name, value in f.items() if isinstance(value, float) and not math.isfinite(value)]:
+            raise ValueError(f"a finding of {e.run} has {odd[0]} = {f[odd[0]]}; numbers are finite or None")
+    for name, columns in (TABLES | (OF_PROMPTS if e.prompts else {})).items():
+        table = e.tables.get(name, ())
+        if len(table) and (missing := [column for column in columns.split() if column not in table]):
+            raise ValueError(f"table {name!r} of {e.run} lacks the column {missing[0]!r}; it needs: {columns}")
+
+
+def joined(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
+    """A table of all evidence under each other, method and seed in front; with its columns even if there is no row."""
+    frames = [pd.DataFrame(columns=["method", "seed", *TABLES[name].split()])]
+    for e in evidence:
+        if len(table := e.tables.get(name, ())):
+            labelled = table.assign(method=e.method, seed=e.seed)
+            frames.append(labelled[["method", "seed", *(c for c in table if c not in ("method", "seed"))]])
+    return pd.concat(frames[1:] or frames, ignore_index=True)

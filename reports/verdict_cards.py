@@ -1,0 +1,110 @@
+"""What pages about membership share: the verdict that a card quotes, and the rows of a leakage table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from reports.figures import membership as figures
+from reports.inputs import Finding
+
+PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
+GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
+SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
+AGAINST = {  # non-members: how they are called, and what a reader must know where they are not held-out records
+    "held-out": ("held-out records", None),
+    "novel objects": ("novel objects", "the papers' own split: another distribution, read its controls"),
+    "other clients": (
+        "records of other clients",
+        "within class where clients share any, else the class tells them apart: read its controls",
+    ),
+    "left-out canaries": ("left-out canaries", "a fair coin before training said which were inserted"),
+}
+SEES = {
+    "prompt-user": "holds one client's released prompt",
+    "released-model": "holds every model that the server broadcasts",
+    "server": "also receives every client's upload",
+    "owner": "holds the client's true state: the upper bound",
+}
+
+
+def gravest(findings: Sequence[Finding]) -> Finding | None:
+    """Of the findings with a verdict the gravest; of equals, the one furthest from 0.5."""
+    judged = [f for f in findings if f["verdict"] in GRAVITY]
+    return min(judged, key=lambda f: (GRAVITY.index(f["verdict"]), -abs((f["value"] or 0.5) - 0.5)), default=None)
+
+
+def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, Any]:
+    """The gravest of the findings in words; `others` are those of the further seeds."""
+    worst = gravest(findings)
+    if worst is None:
+        return {"verdict": None, "rows": 0}
+    word, _, rest = (worst["sentence"] or "").partition(":")
+    if word.casefold() != worst["verdict"]:
+        word, rest = worst["verdict"].capitalize(), worst["sentence"] or ""
+    same = [f["verdict"] == worst["verdict"] for f in (worst, *(g for g in others if key(g) == key(worst)))]
+    return {
+        "verdict": worst["verdict"],
+        "word": word,
+        "rest": rest.strip(),
+        "rows": sum(f["verdict"] in GRAVITY for f in findings),
+        "counts": counts(findings),
+        "seeds": f"{sum(same)} of {len(same)} seeds" if len(same) > 1 else None,
+    }
+
+
+def counts(findings: Sequence[Finding]) -> str:
+    """How many findings have which verdict, in words."""
+    found = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in GRAVITY}
+    return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n)
+
+
+def key(finding: Finding) -> tuple[Any, ...]:
+    """What the findings of different seeds about the same thing have in common. The best of several attacks is one thing, whichever it is."""
+    best = finding.get("best_of")
+    return *(finding[name] for name in PLACE), best or finding["signal"], finding["metric"]
+
+
+def blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The leakage table: a block for each comparison, in it a row for each signal, in it a finding for each metric."""
+    found: dict[tuple[str, ...], dict[tuple[int, str], dict[str, Finding]]] = {}
+    for f in findings:
+        place, row = tuple(f[name] for name in PLACE), (f.get("best_of") or 0, f["signal"])
+        found.setdefault(place, {}).setdefault(row, {})[f["metric"]] = f
+    again: dict[tuple[Any, ...], list[Finding]] = {}
+    for f in others:
+        again.setdefault(key(f), []).append(f)
+    return [
+        dict(zip(PLACE, place, strict=True))
+        | {"rows": [named(*row) | {"by": by, "seeds": spread(by.get("auroc"), again)} for row, by in rows.items()]}
+        | dict(zip(("against", "remark"), AGAINST.get(place[-1], (place[-1], None)), strict=True))
+        | {"any": next(iter(next(iter(rows.values())).values()))}
+        for place, rows in found.items()
+    ]
+
+
+def named(best_of: int, signal: str) -> dict[str, Any]:
+    """A signal in two lines: what it is, and of which tokens; or the best of several attacks."""
+    if best_of:
+        detail = f"{figures.signal_name(signal)}; corrected for picking it"
+        return {"name": f"Best of {best_of} attacks", "detail": detail, "best": True}
+    name, _, detail = figures.signal_name(signal).partition(", ")
+    return {"name": name, "detail": detail, "best": False}
+
+
+def spread(finding: Finding | None, others: Mapping[tuple[Any, ...], Sequence[Finding]]) -> dict[str, Any] | None:
+    """Mean and standard deviation over the seeds that measured the same thing, `others` by key; None for a single seed."""
+    if finding is None:
+        return None
+    values = [f["value"] for f in (finding, *others.get(key(finding), ())) if f["value"] is not None]
+    return {"mean": mean(values), "sd": stdev(values), "n": len(values)} if len(values) > 1 else None
+
+
+def tint(auroc: float) -> str:
+    """Background of an AUROC: white at 0.5, orange above, blue below."""
+    if not math.isfinite(auroc):
+        return "#ffffff"
+    end, t = ((213, 94, 0) if auroc > 0.5 else (0, 114, 178)), 0.75 * min(1.0, 2 * abs(auroc - 0.5))
+    return "#" + "".join(f"{round(255 + (c - 255) * t):02x}" for c in end)
