@@ -26,7 +26,7 @@ from fedaudit.command import cli
 from fedaudit.machinery.executor import Executor, one_thread
 from fedaudit.machinery.progress import nothing
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline.trainings import method_of, schedule_of
+from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.workers import federation_of, make_bench
 from trainers.base import Bench, Method, Schedule, State, generator, plain, train
 

@@ -35,9 +35,10 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.attack_jobs import questions
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import recipe_of, shadows_of, train_banks
-from fedaudit.pipeline.trainings import method_of, train_together, transcript_of
+from fedaudit.pipeline.trainings import train_together
 from fedaudit.pipeline.workers import Workshop, make_bench
 
 REPETITIONS = 200

@@ -36,8 +36,8 @@ def main() -> None:
 def show(words: list[str]) -> None:
     """Utility, communication and leakage by method, read back from what the command wrote."""
     from fedaudit.machinery.progress import Progress
+    from fedaudit.pipeline.methods import transcript_of
     from fedaudit.pipeline.run import run
-    from fedaudit.pipeline.trainings import transcript_of
 
     plan = cli.read_command(words).plan
     findings = run(plan, Progress(quiet=True)).findings

@@ -28,8 +28,9 @@ from audits.utility import accuracies
 from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.trainings import method_of, train_together, transcript_of
+from fedaudit.pipeline.trainings import train_together
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Participation, generator

@@ -33,9 +33,10 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import attack_jobs, bank
 from fedaudit.pipeline.leakage import leakage
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import Recipe, recipe_of, shadows_of, train_banks
-from fedaudit.pipeline.trainings import method_of, train_together, transcript_of
+from fedaudit.pipeline.trainings import train_together
 from fedaudit.pipeline.workers import Workshop
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, train

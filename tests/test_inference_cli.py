@@ -17,7 +17,7 @@ from fedaudit.command import cli, dry_run
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
-from fedaudit.pipeline.trainings import COMPLETE
+from fedaudit.pipeline.finished import COMPLETE
 from tests.test_cli import refuse
 
 PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if plugin.learner == "prompts"]

@@ -20,7 +20,8 @@ from docs.pictures.picture import HERE, PICTURES, WIDTH, Picture
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Damaged
-from fedaudit.pipeline.trainings import train_all, transcript_of
+from fedaudit.pipeline.methods import transcript_of
+from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
 ROOT = HERE.parent.parent

@@ -18,9 +18,9 @@ from audits.membership import LOSS, headline_signals
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import analysis_lora, analysis_prompts
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.trainings import method_of, transcript_of
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.privacy.ledger import Ledger
 from reports.report import Evidence, flattened

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.machinery.progress import Progress, nothing
+from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.trainings import COMPLETE
 
 TRIAL_RECORDS = 32
 TRIAL_STEPS = 8
@@ -113,7 +113,7 @@ def _trial(cell: Cell, sizes: Sequence[int], exam: Any, executor: Any, progress:
 
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.bank import NoExam
-    from fedaudit.pipeline.trainings import method_of, schedule_of
+    from fedaudit.pipeline.methods import method_of, schedule_of
     from trainers.base import train
 
     with tempfile.TemporaryDirectory() as folder:

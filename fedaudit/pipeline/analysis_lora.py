@@ -17,8 +17,9 @@ from audits.tables.models import evidence, panels
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
+from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.trainings import finish, train_one
+from fedaudit.pipeline.trainings import train_one
 from fedaudit.pipeline.workers import Workshop
 from trainers.base import pack, unpack
 

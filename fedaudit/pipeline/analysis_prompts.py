@@ -14,9 +14,11 @@ from audits.utility import accuracies, utility
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
+from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.leakage import leakage
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.trainings import finish, method_of, train_together, transcript_of
+from fedaudit.pipeline.trainings import train_together
 from fedaudit.pipeline.workers import Workshop
 
 

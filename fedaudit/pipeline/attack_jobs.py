@@ -20,9 +20,9 @@ from attacks.source import attribution
 from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
 from fedaudit.pipeline import bank
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import Recipe, recipe_of, shadows_of, trains
-from fedaudit.pipeline.trainings import method_of, transcript_of
 from trainers.base import Bench, Transcript
 from trainers.prompts import used
 

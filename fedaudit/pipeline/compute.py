@@ -11,11 +11,12 @@ from fedaudit.external.run import check_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim, refuse_files
+from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, write_page
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.run import sound
 from fedaudit.pipeline.shadow_trainings import train_banks
-from fedaudit.pipeline.trainings import complete, finish, intact, method_of, on_disk, train_all, transcript_of
+from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
 from trainers.base import Bench, pack, unpack

@@ -20,9 +20,9 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, Say
 from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import train_banks
-from fedaudit.pipeline.trainings import method_of, transcript_of
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import client_name
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, undisturbed
+from fedaudit.pipeline.finished import sound
 from fedaudit.pipeline.plan import Plan
-from fedaudit.pipeline.trainings import intact
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,6 @@ def run(plan: Plan, progress: Progress) -> Outcome:
         reused = compute(plan, progress)
     report = Folder(plan.report_folder)
     return Outcome(report.path / "index.html", report.read_json("findings.json"), reused)
-
-
-def sound(plan: Plan) -> bool:
-    """Whether the report is finished and nothing that it came from was damaged since; what is no longer there does not matter."""
-    places = (place for cell in plan.cells for place in cell.folders)
-    return intact(plan.report_folder) and not any(Folder(place).damaged for place in places)
 
 
 @undisturbed()

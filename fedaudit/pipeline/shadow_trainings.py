@@ -10,8 +10,9 @@ from typing import Any
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import bank
+from fedaudit.pipeline.finished import complete, finish
+from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.trainings import complete, finish, method_of, schedule_of
 from fedaudit.pipeline.workers import Workshop
 from trainers.base import Bench, Transcript
 

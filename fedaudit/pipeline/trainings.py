@@ -2,74 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from fedaudit.machinery.progress import Progress, nothing
-from fedaudit.machinery.store import Folder, claim
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline.finished import complete, finish, on_disk
+from fedaudit.pipeline.methods import method_of, schedule_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
 
-COMPLETE = "complete.json"
 BLOCK = 10  # rounds of one job, where whole trainings are jobs
-
-
-def finish(folder: Folder) -> None:
-    """Mark a folder as finished: list what it holds."""
-    folder.write_json(COMPLETE, [name for name in folder.names() if name != COMPLETE])
-
-
-def complete(folder: Folder, say: Callable[[str], None]) -> bool:
-    """All files of a finished folder are there and intact; COMPLETE is written last."""
-    if not folder.usable(COMPLETE, say):
-        return False
-    intact = [folder.usable(name, say) for name in folder.read_json(COMPLETE)]
-    return all(intact)
-
-
-def on_disk(path: Path, say: Callable[[str], None]) -> bool:
-    """Whether a folder is there, finished and intact; what is damaged is named and removed."""
-    return path.is_dir() and complete(claim(path), say)
-
-
-def intact(path: Path) -> bool:
-    """Whether a folder is finished and nothing in it was damaged since; nothing is said or changed."""
-    folder = Folder(path)
-    return COMPLETE in folder and not folder.damaged
-
-
-def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Any:
-    """The method of a cell, with its noise where `sizes`, the clients' numbers of records, are given; None for somebody's own run."""
-    if cell.variant is None:
-        return None
-    if cell.variant.privacy is None:
-        return cell.variant.plugin.make(cell.variant.params)
-    made = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
-    return made.protected(cell.variant.privacy, schedule_of(cell), sizes) if sizes else made
-
-
-def _settings(cell: Cell) -> Any:
-    """The learner's own Settings, made from those that the command line read."""
-    learner = importlib.import_module(f"trainers.{cell.plan.learner}")
-    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
-
-
-def schedule_of(cell: Cell) -> Any:
-    from trainers.base import Schedule
-
-    plan = cell.plan
-    return Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed)
-
-
-def transcript_of(cell: Cell) -> Any:
-    """The reader of a cell's training, finished or not."""
-    from trainers.base import Transcript
-
-    method = method_of(cell)
-    return Transcript(claim(cell.training_folder), schedule_of(cell), *([method.model] if method else []))
 
 
 def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, bool]:

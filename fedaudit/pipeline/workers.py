@@ -25,7 +25,7 @@ def federation_of(plan: Plan) -> Any:
 def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
     """The frozen model with what is trained on it, the encoded records, and who trains on what."""
     from fedaudit.machinery.executor import one_thread
-    from fedaudit.pipeline.trainings import method_of
+    from fedaudit.pipeline.methods import method_of
     from trainers.base import Bench
 
     one_thread()

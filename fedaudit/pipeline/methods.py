@@ -1,0 +1,42 @@
+"""The method, the schedule and the transcript of a cell."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline.plan import Cell
+
+
+def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Any:
+    """The method of a cell, with its noise where `sizes`, the clients' numbers of records, are given; None for somebody's own run."""
+    if cell.variant is None:
+        return None
+    if cell.variant.privacy is None:
+        return cell.variant.plugin.make(cell.variant.params)
+    made = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
+    return made.protected(cell.variant.privacy, schedule_of(cell), sizes) if sizes else made
+
+
+def _settings(cell: Cell) -> Any:
+    """The learner's own Settings, made from those that the command line read."""
+    learner = importlib.import_module(f"trainers.{cell.plan.learner}")
+    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
+
+
+def schedule_of(cell: Cell) -> Any:
+    from trainers.base import Schedule
+
+    plan = cell.plan
+    return Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed)
+
+
+def transcript_of(cell: Cell) -> Any:
+    """The reader of a cell's training, finished or not."""
+    from trainers.base import Transcript
+
+    method = method_of(cell)
+    return Transcript(claim(cell.training_folder), schedule_of(cell), *([method.model] if method else []))
