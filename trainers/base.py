@@ -169,18 +169,35 @@ class Exam(Protocol):
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What every worker holds: a learner with its data, and who trains on which records (ids).
+class AttackBench:
+    """What the workers of an attack hold: a learner with its data, and each client's candidates, members or not (ids).
 
-    A learner has `initial(generator)`, which methods start from, `work(method, received, own, clients)`, the updates of some clients,
-    `remedy`, what to change where a training diverges, and what its exam asks of it: see `trainers.lora.Learner` and `trainers.prompts.Learner`.
+    Nothing here can say who trained on what: shadow models draw their members from the candidates.
+    """
+
+    learner: Any
+    candidates: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every worker of a training holds: a learner with its data, and who trains on which records (ids).
+
+    A learner has `initial(generator)`, which methods start from, `work(method, received, own, clients)`, the updates of
+    some clients, `remedy`, what to change where a training diverges, and what its exam asks of it: see
+    `trainers.lora.Learner` and `trainers.prompts.Learner`.
     """
 
     learner: Any
     training: Sequence[Sequence[str]]
     test: Sequence[str]
     novel_test: Sequence[str] = ()
-    candidates: Sequence[Sequence[str]] = ()  # of each client, members or not: what a simulation draws its members from
+    candidates: Sequence[Sequence[str]] = ()  # of each client, members or not
+
+    @property
+    def of_attackers(self) -> AttackBench:
+        """The part of it that does not know who trains on what."""
+        return AttackBench(self.learner, self.candidates)
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from attacks.base import View
-from attacks.rebuild import rebuild_all
 from audits.comparisons.models import Attacked, Comparison, by_round, comparisons
 from audits.membership import LOSS, STRONGEST, headline_signals, measure
 from audits.tables.curves import EXPOSED, clients_table, curve, picture
 from fedaudit.tasks.base import IMAGE, Federation, client_name
 from trainers.base import State, Transcript, size
 
+if TYPE_CHECKING:
+    from attacks.rebuild import Rebuilt
+
 
 def evidence(
-    run: Attacked, transcript: Transcript, server: View, federation: Federation, words: Mapping[str, Sequence[str]],
+    run: Attacked, transcript: Transcript, rebuilt: Sequence[Rebuilt], federation: Federation, words: Mapping[str, Sequence[str]],
     *, attack_signal: str, confidence: float,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
-    """All tables by name; `words` are the tokens of the records in `panels(run)`."""
+    """All tables by name; `rebuilt` are the clients as the server rebuilds them, `words` the tokens of the records in `panels(run)`."""
     signals = list(dict.fromkeys((*headline_signals(attack_signal), LOSS)))
     rows = comparisons(run)
     return {
@@ -32,7 +34,7 @@ def evidence(
         "exposed": _exposed(run, federation),
         "utility": _utility(transcript),
         "cost": _cost(transcript),
-        "coverage": _coverage(server, transcript),
+        "coverage": _coverage(rebuilt, transcript),
     }
 
 
@@ -157,10 +159,10 @@ def _cost(transcript: Transcript) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["round", "bytes_down", "bytes_up", "fedavg_bytes", "messages", "complete"])
 
 
-def _coverage(server: View, transcript: Transcript) -> pd.DataFrame:
+def _coverage(rebuilt: Sequence[Rebuilt], transcript: Transcript) -> pd.DataFrame:
     """What the server can rebuild, and how far it is from the owner's true state."""
     rows = []
-    for found in (r for client in server.clients for r in rebuild_all(server, [client])):
+    for found in rebuilt:
         distance = None
         if found.state is not None and found.seen is not None:
             true = transcript.own_model(found.seen, found.client)

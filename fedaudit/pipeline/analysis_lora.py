@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from attacks.base import Candidates, View
+from attacks.rebuild import rebuild_all
 from attacks.threats import OF_LEARNER
 from audits.blind import blind_scores
 from audits.comparisons.models import Attacked, ScoredModel
@@ -20,8 +21,8 @@ from fedaudit.machinery.store import Folder
 from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_one
-from fedaudit.pipeline.workers import Workshop
-from trainers.base import pack, unpack
+from fedaudit.pipeline.workers import Attackers, Workshop
+from trainers.base import AttackBench, Bench, pack, unpack
 
 NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # of every method that there is
 
@@ -37,7 +38,8 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         asked = [record for _, record in panels(run)]
         words = dict(zip(asked, next(workshop.executor.map(_words, [asked])), strict=True))
         confidence = cell.plan.audits["membership"].confidence
-        tables = evidence(run, transcript, _views(transcript, federation)["server"], federation, words,
+        server = _views(transcript, federation)["server"]
+        tables = evidence(run, transcript, rebuild_all(server, server.clients), federation, words,
                           attack_signal=attack_of(cell).signal, confidence=confidence)  # fmt: skip
         advance()
         tables["cells"] = cells(run, confidence)
@@ -54,7 +56,7 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
 def attacked(cell: Cell, transcript: Any, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
     """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and controls."""
     attack, views = attack_of(cell), _views(transcript, workshop.federation)
-    scores = _score_models(attack, views, folder, workshop.executor, progress)
+    scores = _score_models(attack, views, folder, workshop.attackers, progress)
     return _attacked(attack, scores, views, transcript, workshop.federation)
 
 
@@ -84,7 +86,7 @@ def attack_of(cell: Cell) -> Any:
 
 
 def _score_models(
-    attack: Any, views: dict[str, Any], folder: Folder, executor: Any, progress: Progress
+    attack: Any, views: dict[str, Any], folder: Folder, attackers: Attackers, progress: Progress
 ) -> list[tuple[Any, Any]]:
     """Every model that any adversary holds with its table of scores; equal models are scored once."""
     held = [model for view in views.values() for model in attack.models(view)]
@@ -93,7 +95,7 @@ def _score_models(
     if todo:
         jobs = ((attack, pack(model.state), list(model.records)) for model in todo.values())
         with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(todo)) as advance:
-            for digest, table in zip(todo, executor.map(_score, jobs), strict=True):
+            for digest, table in zip(todo, attackers.map(_score, jobs), strict=True):
                 folder.write_table(f"scores-{digest}.parquet", table)
                 advance()
     tables = {d: folder.read_table(f"scores-{d}.parquet").set_index("record", drop=False) for d in distinct}
@@ -134,12 +136,12 @@ def _blind(
     return classify([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
 
 
-def _score(bench: Any, job: tuple[Any, bytes, list[str]]) -> Any:
+def _score(bench: AttackBench, job: tuple[Any, bytes, list[str]]) -> Any:
     attack, state, records = job
     return attack.score(bench.learner, unpack(state), records)
 
 
-def _words(bench: Any, records: list[str]) -> list[list[str]]:
+def _words(bench: Bench, records: list[str]) -> list[list[str]]:
     """The tokens of records as words."""
     tokenizer = bench.learner.vlm.tokenizer
     return [[tokenizer.decode([int(i)]).strip() for i in bench.learner.data[record].ids] for record in records]

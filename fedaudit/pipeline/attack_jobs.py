@@ -23,7 +23,7 @@ from fedaudit.pipeline import bank
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import Recipe, recipe_of, shadows_of, trains
-from trainers.base import Bench, Transcript
+from trainers.base import AttackBench, Transcript
 from trainers.prompts import used
 
 PSEUDO = 4  # shadows that stand in for the attacked model: thresholds are taken from them
@@ -107,7 +107,7 @@ def jobs_of(cell: Cell, federation: Any, targets: Sequence[int]) -> list[Job]:
 Tables = dict[str, pd.DataFrame]
 
 
-def attack(bench: Bench, job: Job) -> dict[int, dict[str, Tables]]:
+def attack(bench: AttackBench, job: Job) -> dict[int, dict[str, Tables]]:
     """By target and threat model the scores of records: of the attacked model, of the controls ("base"), of models whose members the
     adversary knows ("pseudo"), and what else it computed ("facts"). An adversary without a model of the target is left out."""
     found: dict[int, dict[str, Tables]] = {}
@@ -122,7 +122,7 @@ def attack(bench: Bench, job: Job) -> dict[int, dict[str, Tables]]:
 class _Attacker:
     """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked once."""
 
-    def __init__(self, bench: Bench, job: Job, asked: queries.Question, messages: dict[Any, Any]) -> None:
+    def __init__(self, bench: AttackBench, job: Job, asked: queries.Question, messages: dict[Any, Any]) -> None:
         self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
         self._once: dict[Any, Any] = {}
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
@@ -229,7 +229,7 @@ def _facts(seen: Seen) -> dict[str, Any]:
     return facts
 
 
-def trajectory(bench: Bench, job: tuple[Any, Transcript, int, Sequence[str]]) -> pd.DataFrame:
+def trajectory(bench: AttackBench, job: tuple[Any, Transcript, int, Sequence[str]]) -> pd.DataFrame:
     """Loss of records by the true personalised prompt of a client over the rounds: what no adversary sees whole, for readers."""
     method, transcript, client, records = job
     own = transcript.participations(client)

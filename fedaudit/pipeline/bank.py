@@ -26,6 +26,7 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import nothing
 from fedaudit.machinery.store import Folder
 from trainers.base import (
+    AttackBench,
     Bench,
     Method,
     NotFinite,
@@ -80,12 +81,12 @@ def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -
 
 
 def simulate(
-    bench: Bench, method: Method[Any], schedule: Schedule, folder: Folder, *, seed: int, shadow: int,
+    bench: AttackBench, method: Method[Any], schedule: Schedule, folder: Folder, *, seed: int, shadow: int,
     say: Callable[[str], None], until: int | None = None,
 ) -> None:  # fmt: skip
     """Train a federation on members that the adversary drew, up to a round; nothing is computed twice."""
     training = [_drawn(bench, k, seed, shadow) for k in range(len(bench.candidates))]
-    own = dataclasses.replace(bench, training=training)
+    own = Bench(bench.learner, training, test=(), candidates=bench.candidates)
     settings: Any = method
     with Executor(lambda: own) as executor:
         train(
@@ -96,7 +97,7 @@ def simulate(
 
 
 def members(
-    bench: Bench, method: Any, others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
+    bench: AttackBench, method: Any, others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
 ) -> NDArray[np.bool_]:
     """Which candidates [S, n] of a client its shadows were trained on: the coin said so, and the record was in a batch."""
     asked, rounds = bench.candidates[client], others.participations(client)
@@ -108,14 +109,14 @@ def members(
     return np.stack(rows)
 
 
-def _drawn(bench: Bench, client: int, seed: int, shadow: int) -> list[str]:
+def _drawn(bench: AttackBench, client: int, seed: int, shadow: int) -> list[str]:
     """The training records of a client in a shadow."""
     asked = bench.candidates[client]
     return [r for r, kept in zip(asked, coins(seed, shadow, client, len(asked)), strict=True) if kept]
 
 
 def train_shadows(
-    bench: Bench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
+    bench: AttackBench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest file there.
@@ -154,7 +155,7 @@ def checkpoints(rounds: int) -> list[int]:
 
 
 def _round(
-    bench: Bench, method: Any, others: Transcript, client: int, r: int, servers: Sequence[State], owns: Sequence[State],
+    bench: AttackBench, method: Any, others: Transcript, client: int, r: int, servers: Sequence[State], owns: Sequence[State],
     records: Sequence[Sequence[str]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
     """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the recorded ones."""
@@ -216,7 +217,7 @@ def _unstacked(tensors: State) -> tuple[list[State], list[State]]:
 
 
 def shadows_of(
-    bench: Bench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int
+    bench: AttackBench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int
 ) -> Shadow:
     """The finished shadows of a target."""
     servers, owns = _unstacked(folder.read_tensors(_file(others.schedule.rounds)))
@@ -228,7 +229,7 @@ def shadows_of(
 
 
 def shadows_of_federations(
-    bench: Bench, method: Any, federations: Sequence[Transcript], client: int, *, seed: int
+    bench: AttackBench, method: Any, federations: Sequence[Transcript], client: int, *, seed: int
 ) -> Shadow:
     """The clients of whole simulated federations in the target's place."""
     member = np.concatenate(

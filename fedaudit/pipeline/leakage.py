@@ -23,7 +23,7 @@ from fedaudit.pipeline import attack_jobs
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import train_banks
-from fedaudit.pipeline.workers import Workshop
+from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import client_name
 
 TABLES = ("scores", "base", "facts", "pseudo")  # of one target and one adversary
@@ -45,7 +45,7 @@ def leakage(
     if not attacked:
         return [], tables
     audit = plugins.plugins("audit")["membership"].own(plan.audits["membership"])
-    executor = workshop.executor
+    attackers = workshop.attackers
     with progress.stage(f"audit of {cell.method}", 4) as advance:
         run = _run(cell, attacked, federation)
         advance()
@@ -55,7 +55,7 @@ def leakage(
         tables |= exposure(run, federation.records, confidence=audit.confidence)
         tables["cells"] = prompt_cells(run, audit.confidence)
         advance()
-        tables["trajectories"] = _trajectories(cell, run, tables["exposed"], federation, executor)
+        tables["trajectories"] = _trajectories(cell, run, tables["exposed"], federation, attackers)
         if len(owners := _attribution(run, plan.clients, audit.confidence)):
             tables["attribution"] = owners
         advance()
@@ -69,9 +69,9 @@ def _attack(
     done = {k: f"scores-{k:03d}.json" for k in cell.targets}
     todo = [k for k in done if not _all_there(folder, k, done[k], progress.say)]
     if todo and (jobs := attack_jobs.jobs_of(cell, workshop.federation, todo)):
-        executor = workshop.executor
+        attackers = workshop.attackers
         with progress.stage(f"attacks on {len(todo)} clients of {cell.method}", len(jobs)) as advance:
-            for found in executor.map(attack_jobs.attack, jobs):
+            for found in attackers.map(attack_jobs.attack, jobs):
                 for k, by_view in found.items():
                     for threat_model, tables in by_view.items():
                         for name, table in tables.items():
@@ -162,7 +162,7 @@ def _refused(cell: Cell) -> pd.DataFrame:
 
 
 def _trajectories(
-    cell: Cell, run: AttackedPrompts, exposed: pd.DataFrame, federation: Any, executor: Any
+    cell: Cell, run: AttackedPrompts, exposed: pd.DataFrame, federation: Any, attackers: Attackers
 ) -> pd.DataFrame:
     """Loss by round: the mean of each kind of a target's records, and of every exposed record itself."""
     sizes = [len(client.training_records) for client in federation.clients]
@@ -171,7 +171,7 @@ def _trajectories(
         for k in run.records
     }
     jobs = [(method_of(cell, sizes), transcript_of(cell), k, list(kinds[k])) for k in kinds]
-    found = pd.concat(list(executor.map(attack_jobs.trajectory, jobs)), ignore_index=True)
+    found = pd.concat(list(attackers.map(attack_jobs.trajectory, jobs)), ignore_index=True)
     found["kind"] = [kinds[k][r] for k, r in zip(found.client, found.record, strict=True)]
     found["client"] = found.client.map(client_name)
     mean = found.groupby(["client", "kind", "round"], as_index=False).loss.mean().assign(record="mean")

@@ -14,7 +14,7 @@ from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
-from trainers.base import Bench, Transcript
+from trainers.base import AttackBench, Transcript
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
     if not federations and not clients:
         return
     recipe, _ = (federations or clients)[0]
-    rounds, executor = bank.checkpoints(recipe.schedule.rounds), workshop.executor
+    rounds, attackers = bank.checkpoints(recipe.schedule.rounds), workshop.attackers
     shadows = len(clients) * recipe.shadows or len(federations)
     with progress.stage(f"{shadows} shadow models", len(rounds) * len([*federations, *clients])) as advance:
         for function, jobs in ((_simulate, federations), (_train, clients)):
             for until in rounds:
-                for _ in executor.map(function, [(*job, until, progress.quiet) for job in jobs]):
+                for _ in attackers.map(function, [(*job, until, progress.quiet) for job in jobs]):
                     advance()
 
 
@@ -117,7 +117,7 @@ def _done(path: Path, progress: Progress) -> bool:
     return path.is_dir() and complete(claim(path), progress.say)
 
 
-def _simulate(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
+def _simulate(bench: AttackBench, job: tuple[Recipe, int, int, bool]) -> None:
     recipe, shadow, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.federation(shadow))
     with folder.lock(say):
@@ -129,7 +129,7 @@ def _simulate(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
             finish(folder)
 
 
-def _train(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
+def _train(bench: AttackBench, job: tuple[Recipe, int, int, bool]) -> None:
     recipe, client, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.client(client))
     with folder.lock(say):
@@ -141,7 +141,7 @@ def _train(bench: Bench, job: tuple[Recipe, int, int, bool]) -> None:
             finish(folder)
 
 
-def shadows_of(bench: Bench, recipe: Recipe, client: int) -> bank.Shadow:
+def shadows_of(bench: AttackBench, recipe: Recipe, client: int) -> bank.Shadow:
     """The finished shadows of a target."""
     if recipe.whole:
         runs = [recipe.simulated(s) for s in range(recipe.shadows)]

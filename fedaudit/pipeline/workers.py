@@ -6,11 +6,19 @@ import functools
 import importlib
 import os
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
+
+if TYPE_CHECKING:
+    from fedaudit.machinery.executor import Executor
+    from trainers.base import AttackBench, Bench
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 def federation_of(plan: Plan) -> Any:
@@ -101,9 +109,30 @@ class Workshop:
             self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
         return self._executor
 
+    @property
+    def attackers(self) -> Attackers:
+        """The workers as attacks get them."""
+        return Attackers(self.executor)
+
     def __enter__(self) -> Workshop:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._executor is not None:
             self._executor.__exit__(*error)
+
+
+class Attackers:
+    """The workers for jobs of (AttackBench, argument): what an attack is handed has no place for who trained on what."""
+
+    def __init__(self, executor: Executor[Bench]) -> None:
+        self._executor = executor
+
+    def map(self, function: Callable[[AttackBench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
+        """Results in the order of the jobs, as `Executor.map` gives them."""
+        return self._executor.map(_attack, ((function, job) for job in jobs))
+
+
+def _attack(bench: Bench, job: tuple[Callable[[AttackBench, Argument], Result], Argument]) -> Result:
+    function, argument = job
+    return function(bench.of_attackers, argument)
