@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.knowledge import Floats, Seen
+from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)
@@ -31,7 +31,7 @@ class Cosine:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         if seen.rounds is None:
             raise ValueError("the cosine attack needs what was seen of rounds")
         cosine = np.ma.masked_invalid(seen.rounds.cosine[:, seen.rounds.client])  # [T, n]

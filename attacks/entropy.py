@@ -10,7 +10,7 @@ Needs the attacked model only. A probability of 0 or 1 counts as its limit, 0 lo
 
 from dataclasses import dataclass
 
-from attacks.knowledge import Floats, Seen
+from attacks.knowledge import Floats, Knowledge
 from attacks.tokens.signals import row_signals
 
 LEARNER = "prompts"
@@ -27,7 +27,7 @@ class Entropy:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         found = row_signals(seen.log_probs, seen.labels)
         return {
             "entropy": found.mean_log_prob,

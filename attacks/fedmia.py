@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from attacks.knowledge import Floats, Seen
+from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)
@@ -33,7 +33,7 @@ class FedMIA:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         if seen.rounds is None:
             raise ValueError("FedMIA needs what was seen of rounds")
         values = {"fedmia/2": seen.rounds.cosine, "fedmia/1": -seen.rounds.loss}

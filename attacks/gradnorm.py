@@ -9,7 +9,7 @@ Needs a model through which the adversary can differentiate, the backbone includ
 
 from dataclasses import dataclass
 
-from attacks.knowledge import Floats, Seen
+from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 GRADIENTS = True
@@ -26,7 +26,7 @@ class GradNorm:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         if seen.gradient_norms is None:
             raise ValueError("gradnorm needs the gradient norms of the attacked model, not None")
         return {"gradnorm": -seen.gradient_norms}

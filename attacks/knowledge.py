@@ -40,7 +40,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Knowledge:
     """One model under attack, and everything that its attacker knows of the records."""
 
     records: tuple[str, ...]
@@ -60,13 +60,13 @@ class Seen:
         """Cross-entropy [n] of the records under the attacked model, in nats."""
         return -own_class(self.log_probs, self.labels)
 
-    def before_training(self) -> Seen:
+    def before_training(self) -> Knowledge:
         """The same attack on the public start: a control, membership cannot be in it. What is seen of rounds has no such control."""
         return dataclasses.replace(
             self, log_probs=self.base, gradient_norms=self.base_gradient_norms, history=None, rounds=None
         )
 
-    def leave_out(self, s: int) -> Seen:
+    def leave_out(self, s: int) -> Knowledge:
         """Shadow s as the attacked model, and the others as its shadows: its members are known."""
         assert self.shadows is not None
         norms = None if self.shadows.gradient_norms is None else self.shadows.gradient_norms[s]

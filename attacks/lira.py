@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from attacks.knowledge import Floats, Seen, log_odds
+from attacks.knowledge import Floats, Knowledge, log_odds
 
 LEARNER = "prompts"
 SHADOWS = True
@@ -46,7 +46,7 @@ class LiRA:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
         member = seen.shadows.member
         enough = len(member) >= ENOUGH

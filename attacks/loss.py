@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.knowledge import Floats, Seen, own_class
+from attacks.knowledge import Floats, Knowledge, own_class
 
 LEARNER = "prompts"
 
@@ -26,7 +26,7 @@ class Loss:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         with np.errstate(invalid="ignore"):  # inf - inf
             gain = -seen.loss - own_class(seen.base, seen.labels)
         return {"loss": -seen.loss, "loss/base": gain}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.knowledge import Floats, Seen, log_odds, own_class
+from attacks.knowledge import Floats, Knowledge, log_odds, own_class
 
 LEARNER = "prompts"
 SHADOWS = True
@@ -33,7 +33,7 @@ class Quantile:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
         out = ~seen.shadows.member
         target, shadows = (log_odds(found, seen.labels) for found in (seen.log_probs, seen.shadows.log_probs))

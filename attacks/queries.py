@@ -1,4 +1,4 @@
-"""From a view to `Seen`: the adversary asks its model, and its shadows, about the records."""
+"""From a view to `Knowledge`: the adversary asks its model, and its shadows, about the records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks.base import View
-from attacks.knowledge import Floats, Seen, Shadows
+from attacks.knowledge import Floats, Knowledge, Shadows
 from attacks.replay import Messages, history_of
 from trainers.prompts import HARD_PROMPT, Learner, PromptMethod
 
@@ -19,7 +19,7 @@ Norms = Callable[[Tensor], Floats]  # of each record's gradient in a prompt [..,
 
 
 @dataclass(frozen=True)
-class Question:
+class Target:
     """Whom an adversary attacks, and the records that it asks about."""
 
     client: int
@@ -44,9 +44,9 @@ def attacked_prompt(view: View, method: PromptMethod, client: int, messages: Mes
 
 
 def see(
-    view: View, method: PromptMethod, learner: Learner, asked: Question, *, messages: Messages | None,
+    view: View, method: PromptMethod, learner: Learner, asked: Target, *, messages: Messages | None,
     shadows: Shadows | None, norms: Norms | None, rounds: int,
-) -> Seen | None:  # fmt: skip
+) -> Knowledge | None:  # fmt: skip
     """Everything that attacks may use, of one target; None if the adversary has no model of it.
 
     `messages`: all that clients sent, where the adversary sees it; `norms`: how gradient norms are computed, if they are wanted; `rounds`: how
@@ -60,7 +60,7 @@ def see(
     lengths = [norms(p) if norms else None for p in (prompt, public)]
     chosen = np.unique(np.linspace(0, view.rounds - 1, min(rounds, view.rounds)).round().astype(int)).tolist()
     history = rounds > 0 and view.gives("broadcasts")
-    return Seen(
+    return Knowledge(
         ids,
         learner.labels(ids).numpy(),
         np.isin(ids, asked.reference),
@@ -76,7 +76,7 @@ def see(
 
 
 def ask(
-    method: PromptMethod, learner: Learner, asked: Question, prompts: Tensor, member: NDArray[np.bool_], *,
+    method: PromptMethod, learner: Learner, asked: Target, prompts: Tensor, member: NDArray[np.bool_], *,
     norms: Norms | None, normed: int,
 ) -> Shadows:  # fmt: skip
     """What shadows [S, ..] say; of the first `normed` gradient norms are computed."""

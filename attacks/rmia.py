@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from attacks.knowledge import Floats, Seen, own_class
+from attacks.knowledge import Floats, Knowledge, own_class
 
 LEARNER = "prompts"
 SHADOWS = True
@@ -52,7 +52,7 @@ class RMIA:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
         target, shadows = (own_class(found, seen.labels) for found in (seen.log_probs, seen.shadows.log_probs))
         with np.errstate(invalid="ignore", divide="ignore"):  # log 0 for no model; inf - inf where all give 0

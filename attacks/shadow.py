@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attacks.knowledge import Floats, Seen, Shadows
+from attacks.knowledge import Floats, Knowledge, Shadows
 
 LEARNER = "prompts"
 SHADOWS = True
@@ -57,7 +57,7 @@ class Shadow:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
         networks = fit(seen.shadows, tuple(seen.labels.tolist()), self.params)
         place = networks.place[seen.labels]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.knowledge import Floats, Seen
+from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 NEEDS = ("broadcasts",)
@@ -28,7 +28,7 @@ class Slope:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         losses = seen.history if seen.rounds is None else seen.rounds.loss[:, seen.rounds.client]
         if losses is None:
             raise ValueError("the slope attack needs losses over rounds")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from attacks.knowledge import Floats, Rounds, Seen
+from attacks.knowledge import Floats, Knowledge, Rounds
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)
@@ -31,7 +31,7 @@ class Source:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Seen) -> dict[str, Floats]:
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
         if seen.rounds is None:
             raise ValueError("source inference needs what was seen of rounds")
         return {"source": log_posterior(seen.rounds)[seen.rounds.client]}

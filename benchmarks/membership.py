@@ -25,7 +25,7 @@ import numpy as np
 from attacks import queries
 from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
-from attacks.knowledge import Seen
+from attacks.knowledge import Knowledge
 from attacks.replay import Messages
 from audits.statistics.stratified import stratified_auroc
 from fedaudit.command.cli import read_command
@@ -53,7 +53,7 @@ class Setting:
     cell: Cell
     federation: Any
     bench: Any
-    seen: dict[int, Seen]
+    seen: dict[int, Knowledge]
     attacks: list[Any]
 
 
@@ -126,7 +126,7 @@ def null(setting: Setting) -> dict[str, tuple[int, int, list[float]]]:
     return found
 
 
-def _own(setting: Setting, client: int, seen: Seen) -> Any:
+def _own(setting: Setting, client: int, seen: Knowledge) -> Any:
     """Which records are the target's candidates."""
     own = {r.id for r in (*setting.federation.clients[client].records, *setting.federation.clients[client].canaries)}
     return np.isin(seen.records, list(own))

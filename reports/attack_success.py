@@ -10,14 +10,14 @@ import pandas as pd
 
 from audits.statistics.stratified import comparable, stratified_auroc_difference
 from reports.inputs import Evidence, Finding
-from reports.rows import Score, Variant, pooled
+from reports.rows import MethodRow, Score, pooled
 
 USER, HELD_OUT, CANARIES = "prompt-user", "held-out", "left-out canaries"
 
 Measured = tuple[float, float | None, float | None]  # value and interval
 
 
-def headline(found: Sequence[Variant]) -> str | None:
+def headline(found: Sequence[MethodRow]) -> str | None:
     """The score whose success is drawn: that of the first attack which reports a success rate over classes, else the first headline."""
     tables = [e.tables["classes"] for v in found for e in v.evidence if len(e.tables.get("classes", ()))]
     rated = [str(signal) for table in tables for signal in table.signal]
@@ -25,7 +25,7 @@ def headline(found: Sequence[Variant]) -> str | None:
     return next(iter(rated + first), None)
 
 
-def signals(found: Sequence[Variant]) -> list[str]:
+def signals(found: Sequence[MethodRow]) -> list[str]:
     """The headline of every attack on whoever uses a prompt, in order."""
     findings = (f for v in found for e in v.evidence for f in e.findings)
     return list(dict.fromkeys(f["signal"] for f in findings if single(f) and f["threat_model"] == USER))
@@ -36,13 +36,13 @@ def single(f: Finding) -> bool:
     return f["metric"] == "auroc" and f["headline"] and not f.get("best_of") and f["nonmembers"] == HELD_OUT
 
 
-def with_leakage(v: Variant, signal: str) -> Variant:
+def with_leakage(v: MethodRow, signal: str) -> MethodRow:
     """The variant with how well `signal` tells its members, for whoever uses a prompt: `success` (%) over classes and `auroc`."""
     scores = {"success": _pooled(v, _success, signal), "auroc": _pooled(v, _auroc, signal)}
     return replace(v, scores={**v.scores, **{name: score for name, score in scores.items() if score}})
 
 
-def fall(clear: Variant, noised: Variant, signal: str) -> Score | None:
+def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
     """AUROC of `signal` in `clear` minus that in `noised`, for whoever uses a prompt; None where the two have no seed or no records in common.
 
     Seeds fix clients, candidate records and coins: both trainings had the same members. The interval is therefore that of paired scores of the
@@ -76,7 +76,7 @@ def _scored(e: Evidence, signal: str) -> pd.DataFrame | None:
     return asked[["client", "record", "member", signal]].rename(columns={signal: "score"})
 
 
-def _pooled(v: Variant, measure: Callable[[Evidence, str], Measured | None], signal: str) -> Score | None:
+def _pooled(v: MethodRow, measure: Callable[[Evidence, str], Measured | None], signal: str) -> Score | None:
     return _of_seeds({e.seed: one for e in v.evidence if (one := measure(e, signal)) is not None})
 
 

@@ -42,7 +42,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Variant:
+class MethodRow:
     """One row: `options` are the parameters that differ between variants of the same method, by name."""
 
     label: str
@@ -129,7 +129,7 @@ def _option(name: str, value: Any) -> str:
     return f"{name.replace('_', ' ')} {value}"
 
 
-def variants(evidence: Sequence[Evidence]) -> list[Variant]:
+def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
     """The variants of every method that has accuracies, a method's together: first without noise, then from the largest epsilon down."""
     measured = [e for e in evidence if e.prompts]
     methods = list(dict.fromkeys(_method(e) for e in measured))
@@ -143,7 +143,7 @@ def variants(evidence: Sequence[Evidence]) -> list[Variant]:
             for name in ("noise_ratio", "clipped")
         )
         found.append(
-            Variant(
+            MethodRow(
                 label=label,
                 method=_method(seeds[0]),
                 epsilon=_epsilon(seeds[0]),
@@ -215,16 +215,16 @@ def _claim(f: Finding) -> Claim:
     return Claim(f["threat_model"], f["whose"], claimed, provable, every_step, swapped, f["measured"], f["why"])
 
 
-def twin(variant: Variant, others: Sequence[Variant]) -> Variant | None:
+def twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
     """The same method with the same parameters, without noise."""
     own = variant.evidence[0].setting.get("method")
     same = [v for v in others if v.evidence[0].setting.get("method") == own and not v.private]
     return same[0] if variant.private and same else None
 
 
-def as_printed(found: Sequence[Variant]) -> list[Variant]:
+def as_printed(found: Sequence[MethodRow]) -> list[MethodRow]:
     """Of every method and epsilon the one variant whose parameters are closest to those of DP-FPL's main tables."""
-    best: dict[tuple[str, float], Variant] = {}
+    best: dict[tuple[str, float], MethodRow] = {}
     for v in found:
         key = v.method, v.epsilon
         if key not in best or _distance(v) < _distance(best[key]):
@@ -232,11 +232,11 @@ def as_printed(found: Sequence[Variant]) -> list[Variant]:
     return list(best.values())
 
 
-def _distance(v: Variant) -> int:
+def _distance(v: MethodRow) -> int:
     return sum(v.parameters[name] != value for name, value in AS_PRINTED.items() if name in v.parameters)
 
 
-def marks(found: Sequence[Variant]) -> dict[str, dict[str, str]]:
+def marks(found: Sequence[MethodRow]) -> dict[str, dict[str, str]]:
     """Symbol and colour of every method, as figures draw it."""
     methods = list(dict.fromkeys(v.method for v in found))
     return {

@@ -125,7 +125,7 @@ class TestCaptions:
         rng = np.random.default_rng(1)
         symbols = [s for s in pretrain_symbols.SYMBOLS + pretrain_symbols.SENSES if s.kind in language.shares]
         for symbol in symbols * 4:
-            drawing = pretrain_symbols.Drawing(symbol, ("bold",), "red", "black", "plain")
+            drawing = pretrain_symbols.SymbolDrawing(symbol, ("bold",), "red", "black", "plain")
             text, (name, kinds) = pretrain_symbols.naming_caption(drawing, rng, language)
             words = set(text.rstrip(".").split())
             assert {name, drawings.character(name)} & words
@@ -165,7 +165,7 @@ class TestCaptions:
     def test_naming_loss_by_hand(self):
         """Two pictures, B and b; the captions say "capital b" and "b": the second is true of both."""
         capital, small = (
-            pretrain_symbols.Drawing(pretrain_symbols.Symbol("b", kind), (), "", "", "")
+            pretrain_symbols.SymbolDrawing(pretrain_symbols.Symbol("b", kind), (), "", "", "")
             for kind in ("capital", "lowercase")
         )
         logits = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
@@ -210,7 +210,7 @@ class TestShipped:
     """The weights in the repository are what the recipe's code and configuration describe."""
 
     def test_recipe_is_the_codes_own(self, tower, record):
-        assert recipe_of.Recipe(**record["recipe"]) == recipe_of.SHIPPED[tower]
+        assert recipe_of.CLIPRecipe(**record["recipe"]) == recipe_of.SHIPPED[tower]
 
     def test_weights_are_the_ones_that_training_wrote(self, tower, record):
         weights = (FOLDERS[tower] / "open_clip_model.safetensors").read_bytes()
@@ -273,13 +273,13 @@ def zero_shot(model, examples):
 
 class TestTraining:
     def test_learns_and_repeats(self):
-        recipe = recipe_of.Recipe(tower="resnet", pool=256, batch=32, learning_rate=3e-3, warm_up=5)
+        recipe = recipe_of.CLIPRecipe(tower="resnet", pool=256, batch=32, learning_rate=3e-3, warm_up=5)
         runs = [[loss for _, loss, _ in recipe_of.train(recipe, stop_after=12)] for _ in range(2)]
         assert runs[0] == runs[1]
         assert np.mean(runs[0][-3:]) < np.mean(runs[0][:3]) - 0.3
 
     def test_second_stage_leaves_the_image_tower_alone(self):
-        recipe = recipe_of.Recipe(tower="resnet", pool=64, sense_pool=500, sense_batch=32, warm_up=2)
+        recipe = recipe_of.CLIPRecipe(tower="resnet", pool=64, sense_pool=500, sense_batch=32, warm_up=2)
         untrained = recipe_of.build_model(recipe, stage=1)
         before = {n: t.clone() for n, t in untrained.state_dict().items()}
         *_, (_, _, model) = recipe_of.teach_senses(recipe, untrained, stop_after=3)
@@ -288,7 +288,7 @@ class TestTraining:
         assert not torch.equal(after["text_projection"], before["text_projection"])
 
     def test_grown_vocabulary_reads_old_prompts_as_before(self):
-        recipe = recipe_of.Recipe()
+        recipe = recipe_of.CLIPRecipe()
         small = recipe_of.build_model(recipe, stage=1).eval()
         large = recipe_of.grow_vocabulary(recipe, small).eval()
         with torch.no_grad():
@@ -301,12 +301,12 @@ class TestTraining:
         assert torch.allclose(one, other, atol=1e-6)
 
     def test_seed_matters(self):
-        one, other = (recipe_of.build_model(recipe_of.Recipe(seed=seed)).text_projection for seed in (0, 1))
+        one, other = (recipe_of.build_model(recipe_of.CLIPRecipe(seed=seed)).text_projection for seed in (0, 1))
         assert not torch.equal(one, other)
 
     def test_unknown_tower(self):
         with pytest.raises(ValueError, match="tower must be one of vit, resnet, not mlp"):
-            recipe_of.Recipe(tower="mlp")
+            recipe_of.CLIPRecipe(tower="mlp")
 
     @pytest.mark.slow
     def test_first_losses_are_the_recorded_ones(self, tower, record):

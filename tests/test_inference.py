@@ -35,7 +35,7 @@ from fedaudit.pipeline import attack_jobs, bank
 from fedaudit.pipeline.leakage import leakage
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import Recipe, recipe_of, shadows_of, train_banks
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, train_banks
 from fedaudit.pipeline.trainings import train_together
 from fedaudit.pipeline.workers import Workshop
 from tests import prompt_toy
@@ -431,14 +431,14 @@ def learnt_by_heart(path: Path) -> tuple[Bench, attack_jobs.Job]:
             method, schedule, bank.NoExam(), folder=claim(path / "run"), executor=executor, say=print,
             advance=lambda: None, crowd=50,
         )  # fmt: skip
-    recipe = Recipe(method, schedule, path / "bank", None, False, SHADOWS, 5, {})
+    recipe = ShadowRecipe(method, schedule, path / "bank", None, False, SHADOWS, 5, {})
     bank.simulate(bench, method, schedule, claim(recipe.federation(-1)), seed=5, shadow=bank.SIMULATED, say=print)
     for k in (0, 1):
         folder = claim(recipe.client(k))
         bank.train_shadows(
             bench, method, recipe.others, k, folder, seed=5, shadows=SHADOWS, until=ROUNDS, say=print
         )  # fmt: skip
-    asked = [queries.Question(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
+    asked = [queries.Target(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
     return bench, attack_jobs.Job(method, transcript, recipe, {"owner": {"lira": LiRAParams()}}, asked, 0)
 
 

@@ -11,10 +11,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
 from attacks import entropy, gradnorm, lira, loss, quantile, rmia, shadow
-from attacks.knowledge import Seen, Shadows, own_class
+from attacks.knowledge import Knowledge, Shadows, own_class
 from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
-from tests.seen_toy import toy_seen
+from tests.knowledge_toy import toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
@@ -34,12 +34,12 @@ def auroc(member, score):
 
 
 def some_seen(target, shadows, member, labels, known=None):
-    """A `Seen` of these probabilities [n, C] and [S, n, C], the public start uniform."""
+    """A `Knowledge` of these probabilities [n, C] and [S, n, C], the public start uniform."""
     with np.errstate(divide="ignore"):
         target, shadows = np.log(target), np.log(shadows)
     n, C = target.shape
     uniform = np.full((n, C), -math.log(C))
-    return Seen(
+    return Knowledge(
         tuple(map(str, range(n))), np.array(labels), np.zeros(n, bool) if known is None else np.array(known), target,
         uniform, uniform, shadows=Shadows(np.array(member, bool), shadows),
     )  # fmt: skip

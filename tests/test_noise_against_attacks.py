@@ -13,7 +13,7 @@ from scipy.stats import binom, norm
 from reports.attack_success import fall, with_leakage
 from reports.inputs import Evidence
 from reports.papers import dpfpl_figure3
-from reports.rows import Score, Variant, variants
+from reports.rows import MethodRow, Score, variants
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_inference_report import INF, bare, drawn
 from tests.test_report import Reader
@@ -71,7 +71,7 @@ def test_what_noise_takes_is_computed_and_said() -> None:
     rng, cells = np.random.default_rng(0), {e: shadowed(e) for e in (INF, 0.4, 0.1)}
     common = rng.normal(size=len(cells[INF].tables["records"]))
 
-    def line(noised: float) -> list[Variant]:
+    def line(noised: float) -> list[MethodRow]:
         shifts = {INF: 2.0, 0.4: 9.0, 0.1: noised}
         found = [scored(e, shifts[epsilon], rng, common) for epsilon, e in cells.items()]
         return [with_leakage(v, "shadow") for v in variants(found)]

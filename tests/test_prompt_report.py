@@ -26,7 +26,7 @@ from fedaudit.command.terminal import show
 from reports.formats import epsilon, listed, short, signed, tau
 from reports.papers import dpfpl_accuracies as beside
 from reports.report import Evidence
-from reports.rows import Variant, as_printed, twin, variants
+from reports.rows import MethodRow, as_printed, twin, variants
 from reports.sections.prompts import sentence
 from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
 from tests.test_report import ONE, Reader
@@ -53,7 +53,7 @@ def seeds() -> dict[str, bytes]:
     return built(ablation(seeds=2))
 
 
-def only(found: list[Variant], method: str, level: float) -> Variant:
+def only(found: list[MethodRow], method: str, level: float) -> MethodRow:
     return next(v for v in found if (v.method, v.epsilon) == (method, level))
 
 

@@ -444,7 +444,7 @@ USER_CODE = '''
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from fedaudit.backbones.vlm import FrozenVLM, Seen
+from fedaudit.backbones.vlm import FrozenVLM, EmbeddedPrompt
 
 
 class Backbone(FrozenVLM):
@@ -458,7 +458,7 @@ class Backbone(FrozenVLM):
         return self.tokenizer.convert_tokens_to_ids("<image>")
 
     def see(self, records):
-        return [Seen(self._prompt(r), self._features(r)) for r in records]
+        return [EmbeddedPrompt(self._prompt(r), self._features(r)) for r in records]
 
     def whole(self, record, ids):
         given = self.model.get_input_embeddings()(ids)

@@ -12,8 +12,8 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from attacks import cosine, fedmia, slope, source
-from attacks.knowledge import Floats, Rounds, Seen
-from tests.seen_toy import toy_seen
+from attacks.knowledge import Floats, Knowledge, Rounds
+from tests.knowledge_toy import toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error")
 NAN = math.nan
@@ -26,12 +26,12 @@ ATTACKS: dict[str, Any] = {
 each = pytest.mark.parametrize("name", ATTACKS)
 
 
-def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Seen:
+def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Knowledge:
     """What an attack on rounds may look at; the models' answers are of no account."""
     n = rounds.loss.shape[-1] if rounds is not None else 3 if history is None else history.shape[-1]
     labels, uniform = np.zeros(n, np.int64), np.full((n, 2), -math.log(2))
     ids = tuple(map(str, range(n)))
-    return Seen(ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history)
+    return Knowledge(ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history)
 
 
 def of(loss: Any, cosine: Any = None, client: int = 0) -> Rounds:
@@ -197,7 +197,7 @@ def test_an_attack_without_what_it_needs_is_refused(name: str) -> None:
 # --- nothing to find, and something ---------------------------------------------------------------------------------
 
 
-def auroc(member: Any, seen: Seen, score: Floats) -> float:
+def auroc(member: Any, seen: Knowledge, score: Floats) -> float:
     asked = ~seen.known
     return float(roc_auc_score(member[asked], score[asked]))
 

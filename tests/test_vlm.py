@@ -251,7 +251,7 @@ class TestShippedWeights:
     """The weights in the repository are what the recipe's code and configuration describe."""
 
     def test_recipe_is_the_codes_default(self, record):
-        assert pretrain_vlm.Recipe(**record["recipe"]) == pretrain_vlm.Recipe()
+        assert pretrain_vlm.VLMRecipe(**record["recipe"]) == pretrain_vlm.VLMRecipe()
 
     def test_files_are_the_ones_that_training_wrote(self, record):
         weights = (EMBEDDED / "model.safetensors").read_bytes()
@@ -259,20 +259,20 @@ class TestShippedWeights:
         assert len(weights) < 10_000_000
 
     def test_architecture_is_the_recipes(self, vlm):
-        built = pretrain_vlm.build_model(pretrain_vlm.Recipe())
+        built = pretrain_vlm.build_model(pretrain_vlm.VLMRecipe())
         shapes = {name: tuple(t.shape) for name, t in built.state_dict().items()}
         assert {name: tuple(t.shape) for name, t in vlm.model.state_dict().items()} == shapes
         assert vlm.model.config.text_config.num_hidden_layers >= 6
 
     def test_data_are_the_ones_it_was_trained_on(self, record):
-        assert pretrain_vlm.data_fingerprint(pretrain_vlm.Recipe()) == record["data_sha256"]
+        assert pretrain_vlm.data_fingerprint(pretrain_vlm.VLMRecipe()) == record["data_sha256"]
 
     def test_first_steps_repeat(self, record):
-        losses = [loss for loss, _ in pretrain_vlm.train_captioner(pretrain_vlm.Recipe(), stop_after=3)]
+        losses = [loss for loss, _ in pretrain_vlm.train_captioner(pretrain_vlm.VLMRecipe(), stop_after=3)]
         assert losses == pytest.approx(record["first_losses"], abs=2e-3)
 
     def test_quality_is_what_the_card_says(self, vlm, record):
-        found = pretrain_vlm.evaluate(vlm.model, pretrain_vlm.Recipe(), n=128)
+        found = pretrain_vlm.evaluate(vlm.model, pretrain_vlm.VLMRecipe(), n=128)
         assert found["exact"] >= 0.5
         assert found["tokens"] >= 0.85
         assert abs(found["exact"] - record["held_out"]["exact"]) < 4 * (0.25 / 128) ** 0.5
@@ -281,7 +281,7 @@ class TestShippedWeights:
         )
 
     def test_visual_questions_are_answered_as_the_card_says_and_others_are_not(self, vlm, record):
-        found = pretrain_vlm.evaluate_questions(vlm.model, pretrain_vlm.Recipe(), n=48)
+        found = pretrain_vlm.evaluate_questions(vlm.model, pretrain_vlm.VLMRecipe(), n=48)
         for topic, share in record["questions"].items():
             assert abs(found[topic] - share) <= 4 * (0.25 / 48) ** 0.5
         assert min(found[topic] for topic in questions.VISUAL) > 0.3
@@ -289,7 +289,7 @@ class TestShippedWeights:
 
     def test_the_last_stage_keeps_the_captioners_words_and_learns(self, vlm):
         """A short last stage from a smaller captioner: the vocabulary grows, old embeddings stay, the loss falls."""
-        recipe = pretrain_vlm.Recipe(question_steps=30, batch=16)
+        recipe = pretrain_vlm.VLMRecipe(question_steps=30, batch=16)
         captioner = pretrain_vlm.build_model(recipe, pretrain_vlm.CAPTION_WORDS)
         old = captioner.get_input_embeddings().weight.detach().half().float().clone()
         steps = pretrain_vlm.teach_questions(recipe, captioner, stop_after=12)

@@ -64,7 +64,7 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Minibatch:
     """One minibatch per client, padded to the longest: R records each."""
 
     images: Tensor  # features [R, N, E], or of patches [R, N, M, E]
@@ -87,14 +87,14 @@ class Cohort:
         return [client.generator(purpose) for client in self.clients]
 
     @functools.cached_property
-    def batch(self) -> Batch:
+    def batch(self) -> Minibatch:
         chosen = [minibatch(client, self._protection) for client in self.clients]
         longest = max(1, *map(len, chosen))
         padding = [[c.records[0]] * (longest - len(records)) for records, c in zip(chosen, self.clients, strict=True)]
         ids = [r for records, more in zip(chosen, padding, strict=True) for r in (*records, *more)]
         images = self.learner.images(ids, patches=self._patches)
         shape = len(self.clients), longest
-        return Batch(
+        return Minibatch(
             images.reshape(*shape, *images.shape[1:]).transpose(0, 1),
             self.learner.labels(ids).reshape(shape).T,
             torch.tensor([[i < len(records) for i in range(longest)] for records in chosen]).T.float(),

@@ -21,8 +21,8 @@ from fedaudit.backbones.vlm_batches import (
     IGNORE,
     POSITIONS,
     Batch,
+    EmbeddedPrompt,
     Encoded,
-    Seen,
     Stored,
     extended,
     packed,
@@ -37,7 +37,7 @@ from fedaudit.machinery.progress import Stage, unseen
 from fedaudit.machinery.store import Folder, key_of
 from fedaudit.tasks.base import Record
 
-__all__ = ["CHUNK", "IGNORE", "Batch", "Encoded", "FrozenVLM", "Seen", "load"]
+__all__ = ["CHUNK", "IGNORE", "Batch", "EmbeddedPrompt", "Encoded", "FrozenVLM", "load"]
 
 SHARD = 64_000_000  # bytes of image embeddings per file at most
 IN_MEMORY = 1_000_000_000  # bytes of image embeddings; more are read from disk when a batch needs them
@@ -147,7 +147,7 @@ class FrozenVLM(Reader):
         inputs = {"attention_mask": mask} | extra
         return ids, {"inputs_embeds": self.embed(ids, records)} | {n: t.to(self.device) for n, t in inputs.items()}
 
-    def _encoded(self, record: Record, seen: Seen, source: Tensor | Stored) -> Encoded:
+    def _encoded(self, record: Record, seen: EmbeddedPrompt, source: Tensor | Stored) -> Encoded:
         tail = torch.cat([self._text(record), torch.tensor([self._stops[0]])])
         self._check_length(record, len(seen.ids))
         places = torch.nonzero(seen.ids == self.image_token).flatten()

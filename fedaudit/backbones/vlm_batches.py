@@ -18,7 +18,7 @@ POSITIONS = "position_ids"
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class EmbeddedPrompt:
     """A prompt with its picture after the frozen parts."""
 
     ids: Tensor  # [T_p], with one image token per image embedding
@@ -100,7 +100,7 @@ def padded(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Ten
     )
 
 
-def packed(records: Sequence[Record], seen: Sequence[Seen]) -> dict[str, Tensor]:
+def packed(records: Sequence[Record], seen: Sequence[EmbeddedPrompt]) -> dict[str, Tensor]:
     """What the model saw of records under the names of a file."""
     tensors: dict[str, Tensor] = {}
     for record, found in zip(records, seen, strict=True):
@@ -111,7 +111,7 @@ def packed(records: Sequence[Record], seen: Sequence[Seen]) -> dict[str, Tensor]
 
 def unpacked(
     records: Sequence[Record], cache: Folder, name: str, *, in_memory: bool
-) -> Iterator[tuple[Record, Seen, Tensor | Stored]]:
+) -> Iterator[tuple[Record, EmbeddedPrompt, Tensor | Stored]]:
     """Records with what the model saw of them, and where their image embeddings are."""
     from safetensors import safe_open
 
@@ -121,5 +121,5 @@ def unpacked(
         for record in records:
             ids, *rest = (stored.get_tensor(f"{n}/{record.id}").clone() for n in ("ids", *sorted(names)))
             source = Stored(file, f"features/{record.id}")
-            seen = Seen(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True)))
+            seen = EmbeddedPrompt(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True)))
             yield record, seen, source.read() if in_memory else source

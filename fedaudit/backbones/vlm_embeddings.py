@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from fedaudit.backbones.vlm_batches import POSITIONS, Seen, extended
+from fedaudit.backbones.vlm_batches import POSITIONS, EmbeddedPrompt, extended
 from fedaudit.backbones.vlm_loading import Opened
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import IMAGE, Record
@@ -18,7 +18,7 @@ class Reader(Opened):
     """A model whose own forward pass is stopped where its language model is called, with the image embeddings in place."""
 
     @torch.no_grad()
-    def see(self, records: Sequence[Record]) -> list[Seen]:
+    def see(self, records: Sequence[Record]) -> list[EmbeddedPrompt]:
         """Prompts and pictures of a few records after the frozen parts, in one vision pass."""
         given = self._processed(records)
         for record, mask in zip(records, given["attention_mask"], strict=True):
@@ -33,7 +33,7 @@ class Reader(Opened):
             if not (ids == self.image_token).any():
                 raise InputError(f"{records[i].called}: the model's processor puts no image tokens into its prompt")
             features = embeddings[i].cpu()[mask][ids == self.image_token].clone()
-            found.append(Seen(ids, features, extra))
+            found.append(EmbeddedPrompt(ids, features, extra))
         return found
 
     @torch.no_grad()

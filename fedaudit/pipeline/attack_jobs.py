@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks import queries
 from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
-from attacks.knowledge import Seen, Shadows, own_class
+from attacks.knowledge import Knowledge, Shadows, own_class
 from attacks.replay import Messages, losses
 from attacks.source import attribution
 from attacks.threats import THREAT_MODELS, refusal
@@ -22,7 +22,7 @@ from fedaudit.machinery import plugins
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import Recipe, recipe_of, shadows_of, trains
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, trains
 from trainers.base import AttackBench, Transcript
 from trainers.prompts import used
 
@@ -37,9 +37,9 @@ class Job:
 
     method: Any
     transcript: Transcript
-    recipe: Recipe | None  # of its shadow models
+    recipe: ShadowRecipe | None  # of its shadow models
     views: Mapping[str, Mapping[str, Any]]  # threat model to its attacks with their parameters
-    asked: Sequence[queries.Question]
+    asked: Sequence[queries.Target]
     rounds: int  # whose messages are attacked
 
 
@@ -60,7 +60,7 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
     return reasons
 
 
-def questions(cell: Cell, federation: Any) -> list[queries.Question]:
+def questions(cell: Cell, federation: Any) -> list[queries.Target]:
     """What the adversaries ask about each target. The sample of other clients' records is drawn at random."""
     found = []
     for k in cell.targets:
@@ -70,9 +70,7 @@ def questions(cell: Cell, federation: Any) -> list[queries.Question]:
         ]
         drawn = np.random.default_rng((cell.plan.seed, 13, k)).permutation(len(rest))[:OTHERS]
         found.append(
-            queries.Question(
-                k, candidates_of(client), [r.id for r in client.reference], [rest[i] for i in sorted(drawn)]
-            )
+            queries.Target(k, candidates_of(client), [r.id for r in client.reference], [rest[i] for i in sorted(drawn)])
         )
     return found
 
@@ -122,7 +120,7 @@ def attack(bench: AttackBench, job: Job) -> dict[int, dict[str, Tables]]:
 class _Attacker:
     """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked once."""
 
-    def __init__(self, bench: AttackBench, job: Job, asked: queries.Question, messages: dict[Any, Any]) -> None:
+    def __init__(self, bench: AttackBench, job: Job, asked: queries.Target, messages: dict[Any, Any]) -> None:
         self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
         self._once: dict[Any, Any] = {}
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
@@ -167,7 +165,7 @@ class _Attacker:
 
     def _see(
         self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: queries.Norms | None
-    ) -> Seen | None:
+    ) -> Knowledge | None:
         asked, method, learner = self.asked, self.job.method, self.bench.learner
         candidates = Candidates({asked.client: asked.candidates}, {asked.client: asked.reference}, ())
         view, key = View(transcript, threat_model, candidates), (threat_model, transcript.folder.path)
@@ -189,14 +187,14 @@ class _Attacker:
         learner = self.bench.learner
         return queries.ask(self.job.method, learner, self.asked, prompts, member, norms=self.norms, normed=PSEUDO)
 
-    def _pseudo(self, made: Any, seen: Seen) -> list[pd.DataFrame]:
+    def _pseudo(self, made: Any, seen: Knowledge) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""
         if seen.shadows is None:
             return []
         some = range(min(PSEUDO, len(seen.shadows.member)))
         return [self._known(made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
 
-    def _twin(self, threat_model: str) -> tuple[Seen, Any] | None:
+    def _twin(self, threat_model: str) -> tuple[Knowledge, Any] | None:
         """What the same adversary would have seen of a federation that drew its members anew, and those members; None without one."""
         job, recipe = self.job, self.job.recipe
         if recipe is None or recipe.twin is None:
@@ -216,7 +214,7 @@ class _Attacker:
         return pd.DataFrame(known | {name: values[own] for name, values in scores.items()})
 
 
-def _facts(seen: Seen) -> dict[str, Any]:
+def _facts(seen: Knowledge) -> dict[str, Any]:
     """Losses with and without the record, for readers."""
     base = -own_class(seen.base, seen.labels)
     facts: dict[str, Any] = {"loss": seen.loss, "base_loss": base, "hard_right": seen.hard.argmax(1) == seen.labels}

@@ -1,4 +1,4 @@
-"""Shadow models for prompts: what the adversary trains itself, by the target's own recipe, to learn how a member looks.
+"""ShadowData models for prompts: what the adversary trains itself, by the target's own recipe, to learn how a member looks.
 
 The adversary simulates one federation whose clients draw their members anew: that gives what the other clients send. In it S shadow clients play
 the target's role, each with a coin of its own for every candidate record, and each with its own copy of the server: in every round a shadow's
@@ -48,7 +48,7 @@ BLOCK = 10  # rounds of shadows between two files
 
 
 @dataclass(frozen=True)
-class Shadow:
+class ShadowData:
     """The shadows of one target: which candidates each was trained on [S, n], and the prompts [S, ..] that came of it."""
 
     member: NDArray[np.bool_]
@@ -218,23 +218,23 @@ def _unstacked(tensors: State) -> tuple[list[State], list[State]]:
 
 def shadows_of(
     bench: AttackBench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int
-) -> Shadow:
+) -> ShadowData:
     """The finished shadows of a target."""
     servers, owns = _unstacked(folder.read_tensors(_file(others.schedule.rounds)))
     public = others.broadcast(0)
     member = members(bench, method, others, client, seed=seed, shadows=range(shadows))
     personal = [method.model(public | server | own)["prompt"] for server, own in zip(servers, owns, strict=True)]
     released = [method.model(public | server)["prompt"] for server in servers]
-    return Shadow(member, torch.stack(personal), torch.stack(released))
+    return ShadowData(member, torch.stack(personal), torch.stack(released))
 
 
 def shadows_of_federations(
     bench: AttackBench, method: Any, federations: Sequence[Transcript], client: int, *, seed: int
-) -> Shadow:
+) -> ShadowData:
     """The clients of whole simulated federations in the target's place."""
     member = np.concatenate(
         [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
     )
     personal = [one.released(client)["prompt"] for one in federations]
     released = [one.model(one.broadcast(0) | one.broadcast(one.schedule.rounds))["prompt"] for one in federations]
-    return Shadow(member, torch.stack(personal), torch.stack(released))
+    return ShadowData(member, torch.stack(personal), torch.stack(released))

@@ -18,7 +18,7 @@ from trainers.base import AttackBench, Transcript
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ShadowRecipe:
     """What the shadows of a cell need."""
 
     method: Any
@@ -56,12 +56,12 @@ class Recipe:
         return None if self.observed else 0 if self.whole else bank.SIMULATED
 
 
-def recipe_of(cell: Cell, federation: Any) -> Recipe | None:
+def recipe_of(cell: Cell, federation: Any) -> ShadowRecipe | None:
     """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its members anew."""
     if not cell.needs_shadows:
         return None
     plan, sizes = cell.plan, [len(client.training_records) for client in federation.clients]
-    return Recipe(
+    return ShadowRecipe(
         method_of(cell, sizes),
         schedule_of(cell),
         cell.bank_folder,
@@ -73,7 +73,9 @@ def recipe_of(cell: Cell, federation: Any) -> Recipe | None:
     )
 
 
-Part = tuple[Recipe, int]  # a simulated federation by its shadow's number, or the shadows of a target by its client's
+Part = tuple[
+    ShadowRecipe, int
+]  # a simulated federation by its shadow's number, or the shadows of a target by its client's
 
 
 def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> None:
@@ -117,7 +119,7 @@ def _done(path: Path, progress: Progress) -> bool:
     return path.is_dir() and complete(claim(path), progress.say)
 
 
-def _simulate(bench: AttackBench, job: tuple[Recipe, int, int, bool]) -> None:
+def _simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
     recipe, shadow, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.federation(shadow))
     with folder.lock(say):
@@ -129,7 +131,7 @@ def _simulate(bench: AttackBench, job: tuple[Recipe, int, int, bool]) -> None:
             finish(folder)
 
 
-def _train(bench: AttackBench, job: tuple[Recipe, int, int, bool]) -> None:
+def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
     recipe, client, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.client(client))
     with folder.lock(say):
@@ -141,7 +143,7 @@ def _train(bench: AttackBench, job: tuple[Recipe, int, int, bool]) -> None:
             finish(folder)
 
 
-def shadows_of(bench: AttackBench, recipe: Recipe, client: int) -> bank.Shadow:
+def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> bank.ShadowData:
     """The finished shadows of a target."""
     if recipe.whole:
         runs = [recipe.simulated(s) for s in range(recipe.shadows)]

@@ -115,7 +115,7 @@ class Exposure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Observed:
     """What one adversary's view rests on: the releases that one record touches on the way there."""
 
     releases: tuple[str, ...]  # count jointly; none: no record reaches the view
@@ -185,7 +185,7 @@ class Ledger:
         """The public batch size; 1 where nothing is noised."""
         return next((m.batch for step in self.steps for m in step), 1)
 
-    def seen(self, threat_model: str, *, whose: str) -> Seen:
+    def seen(self, threat_model: str, *, whose: str) -> Observed:
         """What the view of `threat_model` rests on, for a record of the client looked at ("own") or of another client ("other").
 
         Whoever sees a shared tensor sees something computed at the client's local prompt, which earlier steps moved: the later uploads of a client
@@ -201,25 +201,25 @@ class Ledger:
                 f"threat_model must be released-model, server, prompt-user or owner, not {threat_model}: its view is not accounted for"
             )
         if not self.shared and (threat_model == "released-model" or whose == "other"):
-            return Seen(releases=(), why="nothing is shared between clients")
+            return Observed(releases=(), why="nothing is shared between clients")
         return self._jointly()
 
-    def _uploads(self) -> Seen:
+    def _uploads(self) -> Observed:
         if self.clear:
-            return Seen(releases=self.shared, clear=f"the server receives {_and(self.clear)} without noise")
+            return Observed(releases=self.shared, clear=f"the server receives {_and(self.clear)} without noise")
         if not self.shared:
-            return Seen(releases=(), why="nothing is uploaded")
+            return Observed(releases=(), why="nothing is uploaded")
         late = {m.release for step in self.steps for m in step if m.party == "server"}
         if late:
-            return Seen(releases=self.shared, clear=f"the server adds the noise of {_and(sorted(late))} itself")
+            return Observed(releases=self.shared, clear=f"the server adds the noise of {_and(sorted(late))} itself")
         return self._jointly()
 
-    def _jointly(self) -> Seen:
+    def _jointly(self) -> Observed:
         releases = (*self.local, *self.shared)
         bare = [name for name in releases if not all(_noised(step, name) for step in self.steps)]
         if bare or not self.steps:
-            return Seen(releases=releases, clear=f"no noise is added to {_and(bare or releases)}")
-        return Seen(releases=releases, why=f"{_and(releases)}{' jointly' if len(releases) > 1 else ''}")
+            return Observed(releases=releases, clear=f"no noise is added to {_and(bare or releases)}")
+        return Observed(releases=releases, why=f"{_and(releases)}{' jointly' if len(releases) > 1 else ''}")
 
     def to_json(self) -> Json:
         """Strict JSON: no infinity, no nan."""

@@ -11,7 +11,7 @@ import numpy as np
 from pandas import DataFrame as Table
 
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
-from reports.rows import Variant
+from reports.rows import MethodRow
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ PANELS = {
 
 
 def against_epsilon(
-    shown: Sequence[Variant], methods: Sequence[str], quantities: Sequence[str], titles: Sequence[str] | None = None
+    shown: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str], titles: Sequence[str] | None = None
 ) -> Plot:
     """A panel for each quantity of the variants' scores, a line for each method; None where there are not two epsilons.
 
@@ -59,7 +59,7 @@ def against_epsilon(
 
 def _lines(
     panel: Any,
-    shown: Sequence[Variant],
+    shown: Sequence[MethodRow],
     methods: Sequence[str],
     lines: Sequence[str],
     quantity: str,
@@ -76,7 +76,7 @@ def _lines(
         panel.axhline(v.scores[quantity].value, color=colour, linestyle="--", linewidth=1.1, label=v.title, zorder=1)
 
 
-def _line(panel: Any, mine: Sequence[Variant], quantity: str, at: Sequence[float], look: dict[str, Any]) -> None:
+def _line(panel: Any, mine: Sequence[MethodRow], quantity: str, at: Sequence[float], look: dict[str, Any]) -> None:
     """The noised points joined; a dotted step leads on to the one without noise."""
     values = [v.scores[quantity].value for v in mine]
     bars = np.array([v.scores[quantity].reach for v in mine]).T
@@ -103,7 +103,7 @@ def _share(panels: Sequence[Any], quantities: Sequence[str]) -> None:
         panel.set_ylim(0, max(p.get_ylim()[1] for p in accuracies))
 
 
-def rows(found: Sequence[Variant], quantities: Sequence[str]) -> Table:
+def rows(found: Sequence[MethodRow], quantities: Sequence[str]) -> Table:
     """What a figure shows of variants: every score with its bar."""
     lines = []
     for v in found:

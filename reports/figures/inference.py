@@ -29,7 +29,7 @@ from reports.figures.drawing import (
     styled,
 )
 from reports.inputs import TABLES, joined
-from reports.rows import Variant, as_printed
+from reports.rows import MethodRow, as_printed
 
 CLASSES = 40  # rows of the figure by class
 CLIENTS = 3  # panels of the figure of training
@@ -51,7 +51,7 @@ CAPTIONS = {
 Figure = tuple[Drawing, str]  # with its caption
 
 
-def draw(found: Sequence[Variant], shown: Sequence[Variant], signal: str | None) -> dict[str, Figure]:
+def draw(found: Sequence[MethodRow], shown: Sequence[MethodRow], signal: str | None) -> dict[str, Figure]:
     """Figures of one score, with captions, by name; those without a row are left out. `found` are all runs, `shown` those that fit into a figure."""
     titles = [v.title for v in shown]
     tables = {name: joined([replace(v.evidence[0], method=v.title) for v in shown], name) for name in TABLES}
@@ -71,7 +71,7 @@ def draw(found: Sequence[Variant], shown: Sequence[Variant], signal: str | None)
     return {name: (drawing, captions[name]) for name, drawing in drawn.items() if drawing is not None}
 
 
-def _against(found: Sequence[Variant], signal: str | None) -> Plot:
+def _against(found: Sequence[MethodRow], signal: str | None) -> Plot:
     """Accuracy, success rate and AUROC of one variant of each method and epsilon: that of the paper's tables."""
     if signal is None:
         return None

@@ -31,7 +31,7 @@ from reports.figures.drawing import (
     styled,
 )
 from reports.inputs import SPLITS
-from reports.rows import Variant, as_printed
+from reports.rows import MethodRow, as_printed
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
 TITLES = {
@@ -44,7 +44,7 @@ BARS = "Bars: one standard deviation over seeds where there are several, else th
 Figure = tuple[Drawing, str]  # with its caption
 
 
-def draw(found: Sequence[Variant], accuracy: Table | None) -> dict[str, Figure]:
+def draw(found: Sequence[MethodRow], accuracy: Table | None) -> dict[str, Figure]:
     """Figures with captions by name; those without a row are left out."""
     shown, what = few(found)
     given: list[tuple[str, str, str, Callable[[], Plot]]] = [
@@ -67,20 +67,20 @@ def draw(found: Sequence[Variant], accuracy: Table | None) -> dict[str, Figure]:
     return {name: (drawing, caption) for name, (drawing, caption) in drawings.items() if drawing is not None}
 
 
-def _methods(found: Sequence[Variant]) -> list[str]:
+def _methods(found: Sequence[MethodRow]) -> list[str]:
     return list(dict.fromkeys(v.method for v in found))
 
 
-def _several(found: Sequence[Variant]) -> bool:
+def _several(found: Sequence[MethodRow]) -> bool:
     return any(len(v.evidence) > 1 for v in found)
 
 
-def _panels(found: Sequence[Variant]) -> list[str]:
+def _panels(found: Sequence[MethodRow]) -> list[str]:
     """Local and neighbour accuracy; overall where there is no other."""
     return [split for split in SPLITS[:2] if any(split in v.scores for v in found)] or ["overall"]
 
 
-def few(found: Sequence[Variant]) -> tuple[list[Variant], str]:
+def few(found: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
     """The variants that one figure can show, and in words which were left out."""
     if len(found) <= LINES_SHOWN:
         return list(found), ""
@@ -91,13 +91,13 @@ def few(found: Sequence[Variant]) -> tuple[list[Variant], str]:
     return kept, what.strip()
 
 
-def _settings(found: Sequence[Variant]) -> str:
+def _settings(found: Sequence[MethodRow]) -> str:
     several = [v for v in as_printed(found) if v.setting]
     names = list(dict.fromkeys(f"{v.name} {v.setting}" for v in several))
     return f"Of several settings one is drawn: {'; '.join(names)}." if names else ""
 
 
-def _by_round(shown: Sequence[Variant], accuracy: Table | None, methods: Sequence[str]) -> Plot:
+def _by_round(shown: Sequence[MethodRow], accuracy: Table | None, methods: Sequence[str]) -> Plot:
     if accuracy is None:
         return None
     splits = _panels(shown)
@@ -122,7 +122,7 @@ def _by_round(shown: Sequence[Variant], accuracy: Table | None, methods: Sequenc
     return figure, data.assign(rounds_completed=data["round"] + 1).drop(columns="round")
 
 
-def _rows(found: Sequence[Variant], splits: Sequence[str]) -> Table:
+def _rows(found: Sequence[MethodRow], splits: Sequence[str]) -> Table:
     """What a figure of accuracies shows: each with its bar by split."""
     return _of_accuracy(rows(found, splits))
 
@@ -131,13 +131,13 @@ def _of_accuracy(table: Table) -> Table:
     return table.rename(columns={"quantity": "split", "value": "accuracy"})
 
 
-def _by_epsilon(shown: Sequence[Variant], methods: Sequence[str]) -> Plot:
+def _by_epsilon(shown: Sequence[MethodRow], methods: Sequence[str]) -> Plot:
     splits = _panels(shown)
     plot = against_epsilon(shown, methods, splits, [TITLES[split] for split in splits])
     return plot and (plot[0], _of_accuracy(plot[1]))
 
 
-def _by_rank(found: Sequence[Variant]) -> Plot:
+def _by_rank(found: Sequence[MethodRow]) -> Plot:
     ranked = [v for v in found if "rank" in v.options]
     if not ranked:
         return None
@@ -185,7 +185,7 @@ def _level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, A
     return look | {"markerfacecolor": colour if solid else "white"}
 
 
-def _by_residual(found: Sequence[Variant]) -> Plot:
+def _by_residual(found: Sequence[MethodRow]) -> Plot:
     data = _differences(found)
     if data.empty:
         return None
@@ -211,7 +211,7 @@ def _by_residual(found: Sequence[Variant]) -> Plot:
     return figure, data[data.split.isin(splits)]
 
 
-def _differences(found: Sequence[Variant]) -> Table:
+def _differences(found: Sequence[MethodRow]) -> Table:
     """With less without residual, of variants that differ in nothing else, over the seeds that both have."""
     lines = []
     for v in (v for v in found if v.parameters.get("residual") is True):

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from reports.formats import listed, tau
-from reports.rows import NAMES, Variant, as_printed
+from reports.rows import NAMES, MethodRow, as_printed
 
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
 EPSILONS = (math.inf, 0.4, 0.2, 0.1, 0.05, 0.01)
@@ -83,7 +83,7 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
     return {MEAN: {key: float(value) for key, value in average.items()}, **found}
 
 
-def beside(found: Sequence[Variant]) -> Beside | None:
+def beside(found: Sequence[MethodRow]) -> Beside | None:
     """None unless two of the paper's methods stand at one of its epsilons."""
     ours = [
         v for v in as_printed(found) if v.method in NAMES and v.method in METHODS.values() and v.epsilon in EPSILONS
@@ -122,7 +122,7 @@ def beside(found: Sequence[Variant]) -> Beside | None:
 
 
 def _orders(
-    ours: Sequence[Variant], split: str, levels: Sequence[float], paper: Mapping[str, Cells]
+    ours: Sequence[MethodRow], split: str, levels: Sequence[float], paper: Mapping[str, Cells]
 ) -> list[dict[str, Any]]:
     """Agreement at every epsilon and over all cells, with every column of the paper and with their mean."""
     groups = [([level], "no noise" if math.isinf(level) else f"ε {level:g}") for level in levels]
@@ -164,7 +164,7 @@ def _tau(ours: Cells, paper: Cells) -> float | None:
     return float((x * y).sum()) / math.sqrt(untied) if untied else None
 
 
-def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[Variant]) -> list[str]:
+def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[MethodRow]) -> list[str]:
     """Whether the paper's order of methods appears, in plain words."""
     found = []
     for part in orders:
@@ -198,7 +198,7 @@ def _verdict(a: Agreement) -> str:
     return f"{word} (τ {tau(a.tau)} over {a.n} cells; {share})"
 
 
-def _scale(v: Variant, *, dirichlet: bool) -> str:
+def _scale(v: MethodRow, *, dirichlet: bool) -> str:
     """What differs between the paper's runs and these."""
     setting = v.evidence[0].setting
     schedule, training = setting.get("schedule", {}), setting.get("training", {})

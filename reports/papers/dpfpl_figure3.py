@@ -17,7 +17,7 @@ from reports.figures.membership import signal_name
 from reports.formats import listed, signed
 from reports.inputs import Evidence, check
 from reports.papers.dpfpl_accuracies import trained_share
-from reports.rows import Score, Variant, as_printed, variants
+from reports.rows import MethodRow, Score, as_printed, variants
 from reports.templates import Write, csv, render
 
 QUANTITIES = ("local", "neighbour", "success", "auroc")
@@ -52,7 +52,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     write("index.html", render("papers/dpfpl_figure3.html", parts))
 
 
-def _line(task: str, cells: Sequence[Evidence]) -> list[Variant]:
+def _line(task: str, cells: Sequence[Evidence]) -> list[MethodRow]:
     """The variants of one task, from no noise to the smallest epsilon, called by the task."""
     check(cells)
     found = [with_leakage(v, SIGNAL) for v in as_printed(variants(cells)) if v.method == "dpfpl"]
@@ -61,7 +61,7 @@ def _line(task: str, cells: Sequence[Evidence]) -> list[Variant]:
     return [replace(v, method=task, label=task, options={}) for v in found]
 
 
-def _row(v: Variant) -> dict[str, Any]:
+def _row(v: MethodRow) -> dict[str, Any]:
     score = v.scores.get("success")
     return {"noise": v.noise, "scores": v.scores, "reading": "n/a" if score is None else _against_guessing(score)}
 
@@ -99,7 +99,7 @@ class Fall:
         return {1: "above 0", 0: "not told from 0", -1: "below 0"}[_side(self.fall, 0.0)]
 
 
-def falls(line: Sequence[Variant]) -> list[Fall]:
+def falls(line: Sequence[MethodRow]) -> list[Fall]:
     """Of every attack how much lower its AUROC is at the least epsilon than without noise; those that both trainings were attacked by."""
     clear, noised = _ends(line)
     if clear is None or noised is None:
@@ -113,13 +113,13 @@ def falls(line: Sequence[Variant]) -> list[Fall]:
     return found
 
 
-def _ends(line: Sequence[Variant]) -> tuple[Variant | None, Variant | None]:
+def _ends(line: Sequence[MethodRow]) -> tuple[MethodRow | None, MethodRow | None]:
     """Without noise, and at the least epsilon."""
     clear = next((v for v in line if not v.private), None)
     return clear, min((v for v in line if v.private), key=lambda v: v.epsilon, default=None)
 
 
-def reading(line: Sequence[Variant]) -> str:
+def reading(line: Sequence[MethodRow]) -> str:
     """What the curve of one task says, in words: where the attack beats guessing, and what noise takes from leakage and accuracy."""
     rated = [v for v in line if "success" in v.scores]
     above = [v for v in rated if _against_guessing(v.scores["success"]) == "above guessing"]
@@ -137,7 +137,7 @@ def reading(line: Sequence[Variant]) -> str:
     return " ".join([text, *_fallen(line), *_cost(line)])
 
 
-def _fallen(line: Sequence[Variant]) -> Iterator[str]:
+def _fallen(line: Sequence[MethodRow]) -> Iterator[str]:
     """By how much noise lowers the AUROC, and by which attacks that is told from chance."""
     found = falls(line)
     if found:
@@ -150,7 +150,7 @@ def _fallen(line: Sequence[Variant]) -> Iterator[str]:
         )
 
 
-def _cost(line: Sequence[Variant]) -> Iterator[str]:
+def _cost(line: Sequence[MethodRow]) -> Iterator[str]:
     """What the least epsilon takes from the accuracies."""
     clear, noised = _ends(line)
     if clear and noised:

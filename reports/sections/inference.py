@@ -15,7 +15,7 @@ from reports.figures import membership as figures
 from reports.figures.drawing import Drawing
 from reports.figures.prompts import few
 from reports.inputs import METRICS, Evidence, Finding, about_membership
-from reports.rows import Variant, variants
+from reports.rows import MethodRow, variants
 from reports.sections.inference_tables import Row, alike, record_by_record
 from reports.verdict_cards import SEES, SYMBOLS, blocks, card, counts, gravest, named
 
@@ -24,7 +24,7 @@ FEW = 4  # runs whose verdicts are said in words on the first screen
 
 
 @dataclass(frozen=True)
-class Page:
+class InferencePage:
     """The parts of the page about membership inference; an empty one is left out."""
 
     threats: list[str]
@@ -44,7 +44,7 @@ class Page:
     few: int = FEW
 
 
-def page(evidence: Sequence[Evidence]) -> Page | None:
+def page(evidence: Sequence[Evidence]) -> InferencePage | None:
     """The parts that the evidence fills; None where no prompts were attacked."""
     found = [v for v in variants(evidence) if _membership(v.evidence)]
     if not found:
@@ -53,7 +53,7 @@ def page(evidence: Sequence[Evidence]) -> Page | None:
     threats = figures.ordered([f["threat_model"] for f in findings], figures.THREATS)
     shown, left_out = few(found)
     drawn = inferencefigures.draw(found, shown, headline(found))
-    return Page(
+    return InferencePage(
         threats=threats,
         runs=[_run(v, threats, look) for v, look in zip(found, _looks(found, shown), strict=True)],
         matrices=_matrices(found, threats),
@@ -75,14 +75,14 @@ def _membership(evidence: Sequence[Evidence]) -> list[Finding]:
     return about_membership(f for e in evidence for f in e.findings)
 
 
-def _looks(found: Sequence[Variant], shown: Sequence[Variant]) -> list[Row]:
+def _looks(found: Sequence[MethodRow], shown: Sequence[MethodRow]) -> list[Row]:
     """Symbol and colour of every run, as figures draw it; none for those that they leave out."""
     n, m = len(drawing.SYMBOLS), len(drawing.COLOURS)
     look = {v.title: {"symbol": drawing.SYMBOLS[i % n], "colour": drawing.COLOURS[i % m]} for i, v in enumerate(shown)}
     return [look.get(v.title, {"symbol": "", "colour": drawing.INK}) for v in found]
 
 
-def _run(v: Variant, threats: Sequence[str], look: Row) -> Row:
+def _run(v: MethodRow, threats: Sequence[str], look: Row) -> Row:
     """What is said about one run: for every threat model a card and its leakage tables."""
     own = sorted(_membership(v.evidence[:1]), key=lambda f: bool(f.get("best_of")))  # the best comes last
     others = _membership(v.evidence[1:])
@@ -113,13 +113,13 @@ def _picked(f: Finding) -> bool:
     return bool(f.get("best_of")) and f["nonmembers"] == HELD_OUT
 
 
-def _matrices(found: Sequence[Variant], threats: Sequence[str]) -> list[Row]:
+def _matrices(found: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
     """None for a single run or attack: the verdicts say it all."""
     matrices = [_matrix(found, threat) for threat in threats]
     return matrices if len(found) > 1 and any(len(m["lines"]) > 1 for m in matrices) else []
 
 
-def _matrix(found: Sequence[Variant], threat: str) -> Row:
+def _matrix(found: Sequence[MethodRow], threat: str) -> Row:
     """Attacks by runs under one threat model; where there are many runs, each is a line rather than a column."""
     cells: dict[tuple[int, str], dict[str, Finding]] = {}
     for v in found:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from reports.figures import membership as figures
 from reports.inputs import Evidence, joined
-from reports.rows import Variant
+from reports.rows import MethodRow
 from reports.verdict_cards import PLACE, tint
 
 LISTED = 20  # records whose scores the page lists
@@ -26,7 +26,7 @@ def data(evidence: Sequence[Evidence]) -> dict[str, pd.DataFrame]:
     return {name: table for name in DATA if len(table := joined(evidence, name))}
 
 
-def record_by_record(shown: Sequence[Variant]) -> dict[str, list[Row]]:
+def record_by_record(shown: Sequence[MethodRow]) -> dict[str, list[Row]]:
     """The parts that some runs show: a list by name of what each run has."""
     show: dict[str, Callable[[pd.DataFrame], Any]] = {
         "exposed": _shots,
@@ -38,7 +38,7 @@ def record_by_record(shown: Sequence[Variant]) -> dict[str, list[Row]]:
     return {name: _each(shown, name, made) for name, made in show.items()}
 
 
-def alike(found: Sequence[Variant], name: str) -> list[Row]:
+def alike(found: Sequence[MethodRow], name: str) -> list[Row]:
     """The rows of a table; runs whose rows are the same share them, and are named only where not all are."""
     parts: list[Row] = []
     for part in _each(found, name, _rows):
@@ -50,7 +50,7 @@ def alike(found: Sequence[Variant], name: str) -> list[Row]:
     return [part | {"names": [] if len(part["names"]) == len(found) else part["names"]} for part in parts]
 
 
-def _each(found: Sequence[Variant], name: str, show: Callable[[pd.DataFrame], Any]) -> list[Row]:
+def _each(found: Sequence[MethodRow], name: str, show: Callable[[pd.DataFrame], Any]) -> list[Row]:
     """What `show` makes of a table of the first seed, for every run that has it."""
     given = {v.title: v.evidence[0].tables.get(name, ()) for v in found}
     return [{"name": title, "shown": show(table)} for title, table in given.items() if len(table)]

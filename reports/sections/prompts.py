@@ -15,14 +15,14 @@ from reports.figures.drawing import Drawing
 from reports.formats import epsilon, listed, short, signed
 from reports.inputs import SPLITS, Evidence
 from reports.papers import dpfpl_accuracies as beside
-from reports.rows import Claim, Score, Variant, marks, twin, variants
+from reports.rows import Claim, MethodRow, Score, marks, twin, variants
 
 RECORDS = {("own",): "the client itself", ("other",): "another client", ("own", "other"): "any client"}
 ALWAYS, NOISED = "with and without noise", "with any noise"
 
 
 @dataclass(frozen=True)
-class Page:
+class PromptsPage:
     """The parts of the page about prompts; an empty one is left out."""
 
     methods: list[str]  # names for readers
@@ -42,7 +42,9 @@ class Page:
     few: int = 12  # rows of noise that are shown unfolded
 
 
-def page(evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame], drawn: Collection[str] = ()) -> Page | None:
+def page(
+    evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame], drawn: Collection[str] = ()
+) -> PromptsPage | None:
     """The parts that the evidence fills; None where no prompts were trained. Accuracy against epsilon is not drawn again where `drawn` has it."""
     found = variants(evidence)
     if not found:
@@ -51,7 +53,7 @@ def page(evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame], drawn
     figures = promptfigures.draw(found, tables.get("accuracy"))
     if "leakage-epsilon" in drawn:
         figures.pop("epsilon", None)
-    return Page(
+    return PromptsPage(
         methods=[mark["name"] for mark in marks(found).values()],
         seeds=sorted({e.seed for v in found for e in v.evidence}),
         rounds=max(f["rounds"] for f in accuracies),
@@ -69,7 +71,7 @@ def page(evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame], drawn
     )
 
 
-def _cards(found: Sequence[Variant]) -> list[dict[str, Any]]:
+def _cards(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """Per method a sentence for every epsilon, and one about the server where that differs."""
     cards = []
     for method, mark in marks(found).items():
@@ -86,7 +88,7 @@ def _cards(found: Sequence[Variant]) -> list[dict[str, Any]]:
     return cards
 
 
-def sentence(v: Variant, without: Variant | None) -> str:
+def sentence(v: MethodRow, without: MethodRow | None) -> str:
     """Accuracy and its change, the noise, and what is claimed and proven, of one method with one epsilon; `without`: its noise-free twin."""
     splits = _shown(v)
     text = _on({split: _accuracy(v.scores[split]) for split in splits})
@@ -103,7 +105,7 @@ def sentence(v: Variant, without: Variant | None) -> str:
     return f"{text} {_promise(v)}".strip()
 
 
-def _range(mine: Sequence[Variant]) -> str:
+def _range(mine: Sequence[MethodRow]) -> str:
     """The same for several settings of one method and epsilon: from the lowest to the highest."""
     values = {split: [v.scores[split].value for v in mine if split in v.scores] for split in _shown(mine[0])}
     text = (
@@ -117,7 +119,7 @@ def _range(mine: Sequence[Variant]) -> str:
     return f"{text}. {promises[0] if len(promises) == 1 else 'What is proven differs between them: see below.'}".strip()
 
 
-def _shown(v: Variant) -> list[str]:
+def _shown(v: MethodRow) -> list[str]:
     """Local and neighbour accuracy; overall only where there is no other."""
     return [split for split in SPLITS[:2] if split in v.scores] or list(v.scores)
 
@@ -135,7 +137,7 @@ def _accuracy(score: Score) -> str:
     return f"{score.value:.1f} %{spread}"
 
 
-def _promise(v: Variant) -> str:
+def _promise(v: MethodRow) -> str:
     """Claimed and proven about a client's own record, against whoever uses its prompt."""
     user = {c.threat_model: c for c in v.claims if c.whose == "own"}.get("prompt-user")
     if user is None:
@@ -145,7 +147,7 @@ def _promise(v: Variant) -> str:
     return f"Claimed ε {epsilon(user.claimed)}; {_proven(user)}{': above the claim' if user.above else ''}."
 
 
-def _against_server(v: Variant) -> str:
+def _against_server(v: MethodRow) -> str:
     """What is proven about a client's own record against the server, where that is something else."""
     own = {c.threat_model: c for c in v.claims if c.whose == "own"}
     if "server" not in own or "prompt-user" not in own or own["server"].numbers[:3] == own["prompt-user"].numbers[:3]:
@@ -161,7 +163,7 @@ def _proven(claim: Claim) -> str:
     return f"proven {epsilon(claim.provable)} as it ran, {epsilon(claim.every_step)} if a record is in every step"
 
 
-def _rows(found: Sequence[Variant]) -> list[dict[str, Any]]:
+def _rows(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """The accuracy table."""
     looks = marks(found)
     return [
@@ -179,7 +181,7 @@ def _rows(found: Sequence[Variant]) -> list[dict[str, Any]]:
     ]
 
 
-def _floor(found: Sequence[Variant]) -> str | None:
+def _floor(found: Sequence[MethodRow]) -> str | None:
     """The least noise over signal that nominal noise leaves, at the report's largest epsilon: a step's signal is at most the clip norm."""
     bounds = []
     for v in (v for v in found if v.private):
@@ -194,19 +196,19 @@ def _floor(found: Sequence[Variant]) -> str | None:
     return f"{short(bound)} even at ε {level:g} (d = {dimension}, |B| = {batch})"
 
 
-def _claims(found: Sequence[Variant]) -> list[dict[str, Any]]:
+def _claims(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """Claimed beside provable: methods about which the same holds share a block, epsilons and adversaries about which it does a row."""
-    families: dict[tuple[str, str], list[Variant]] = {}
+    families: dict[tuple[str, str], list[MethodRow]] = {}
     for v in (v for v in found if v.claims):
         families.setdefault((v.method, v.setting), []).append(v)
-    blocks: dict[tuple[Any, ...], list[list[Variant]]] = {}
+    blocks: dict[tuple[Any, ...], list[list[MethodRow]]] = {}
     for family in families.values():
         blocks.setdefault(tuple((v.epsilon, v.claims) for v in family), []).append(family)
     total = Counter(method for method, _ in families)
     return [{"title": _who(alike, total), "rows": _adversaries(alike[0])} for alike in blocks.values()]
 
 
-def _who(alike: Sequence[Sequence[Variant]], total: Mapping[str, int]) -> str:
+def _who(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:
     """The methods of a block; their settings where the method has further ones."""
     names = []
     for method in dict.fromkeys(family[0].method for family in alike):
@@ -216,9 +218,9 @@ def _who(alike: Sequence[Sequence[Variant]], total: Mapping[str, int]) -> str:
     return listed(names)
 
 
-def _adversaries(family: Sequence[Variant]) -> list[dict[str, Any]]:
+def _adversaries(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """A row per number: with which epsilons, against whom and for whose record."""
-    levels: dict[tuple[Any, ...], list[Variant]] = {}
+    levels: dict[tuple[Any, ...], list[MethodRow]] = {}
     for v in family:
         same: dict[tuple[Any, ...], dict[str, list[str]]] = {}
         for c in v.claims:
@@ -239,7 +241,7 @@ def _adversaries(family: Sequence[Variant]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["noise"] in (ALWAYS, NOISED))  # what holds at every epsilon comes last
 
 
-def _levels(some: Sequence[Variant], family: Sequence[Variant]) -> str:
+def _levels(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
     if len(some) > 1 and len(some) == len(family):
         return ALWAYS
     if len(some) > 1 and len(some) == sum(v.private for v in family) and all(v.private for v in some):
@@ -254,7 +256,7 @@ def _against(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:
     return list(threats)
 
 
-def _noise(found: Sequence[Variant]) -> list[dict[str, Any]]:
+def _noise(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """The mechanisms of every noised variant's first seed."""
     rows = []
     for v in found:

@@ -44,8 +44,8 @@ from fedaudit.backbones.recipes.symbols import (
     SECOND_WORDS,
     SYMBOLS,
     Claim,
-    Drawing,
     Language,
+    SymbolDrawing,
     build_tokenizer,
     describing_caption,
     draw_chunk,
@@ -65,7 +65,7 @@ TOWERS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Recipe:
+class CLIPRecipe:
     """Every choice of the pre-training; `SHIPPED` holds those of the two shipped models."""
 
     tower: str = "vit"
@@ -95,12 +95,12 @@ class Recipe:
             raise ValueError(f"tower must be one of {', '.join(TOWERS)}, not {self.tower}")
 
 
-SHIPPED = {"vit": Recipe(), "resnet": Recipe(tower="resnet", steps=2500, widen=1000)}
+SHIPPED = {"vit": CLIPRecipe(), "resnet": CLIPRecipe(tower="resnet", steps=2500, widen=1000)}
 
 # --- model and training ---
 
 
-def model_config(recipe: Recipe, stage: int = 2) -> dict[str, Any]:
+def model_config(recipe: CLIPRecipe, stage: int = 2) -> dict[str, Any]:
     """What open_clip calls model_cfg."""
     return {
         "embed_dim": recipe.embed,
@@ -115,14 +115,14 @@ def model_config(recipe: Recipe, stage: int = 2) -> dict[str, Any]:
     }
 
 
-def build_model(recipe: Recipe, stage: int = 2) -> open_clip.CLIP:
+def build_model(recipe: CLIPRecipe, stage: int = 2) -> open_clip.CLIP:
     """The untrained model; its initial weights are fixed by `recipe.seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return open_clip.CLIP(**model_config(recipe, stage))
 
 
-def build_head(recipe: Recipe) -> nn.Linear:
+def build_head(recipe: CLIPRecipe) -> nn.Linear:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed + 1)
         return nn.Linear(recipe.embed, len(SYMBOLS))
@@ -147,7 +147,7 @@ def encode_text(model: open_clip.CLIP, ids: Tensor, blanks: Tensor | None = None
     return F.normalize(x[torch.arange(len(ids)), ends] @ model.text_projection, dim=-1)
 
 
-def draw_blanks(rng: Rng, recipe: Recipe, n: int, room: int) -> Tensor | None:
+def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | None:
     """Meaningless vectors [n, k, d] for captions to stand behind, in some batches: words then keep their sense at later places.
 
     A CLIP that saw captions of all lengths knows that; prompt learning starts from such vectors.
@@ -158,7 +158,7 @@ def draw_blanks(rng: Rng, recipe: Recipe, n: int, room: int) -> Tensor | None:
     return torch.from_numpy(BLANK_STD * rng.standard_normal((n, min(k, room), recipe.text_width))).float()
 
 
-def naming_loss(logits: Tensor, drawn: Sequence[Drawing], claims: Sequence[Claim]) -> Tensor:
+def naming_loss(logits: Tensor, drawn: Sequence[SymbolDrawing], claims: Sequence[Claim]) -> Tensor:
     """Cross-entropy both ways with every true (picture, caption) pair of logits [n, n] as a positive of equal weight."""
     true = [[d.symbol.name == name and d.symbol.kind in kinds for name, kinds in claims] for d in drawn]
     return _two_way(logits, torch.tensor(true).float())
@@ -177,7 +177,7 @@ def _two_way(logits: Tensor, true: Tensor) -> Tensor:
 Step = tuple[str, float, open_clip.CLIP]
 
 
-def train(recipe: Recipe, *, stop_after: int | None = None) -> Iterator[Step]:
+def train(recipe: CLIPRecipe, *, stop_after: int | None = None) -> Iterator[Step]:
     """The first stage, yielding (kind of batch, loss, model) after every step; `stop_after` ends it early for tests."""
     torch.set_num_threads(1)
     model = build_model(recipe, stage=1)
@@ -207,10 +207,10 @@ def _match(
     tokenizer: PreTrainedTokenizerFast,
     kind: str,
     features: Tensor,
-    drawn: Sequence[Drawing],
+    drawn: Sequence[SymbolDrawing],
     rng: Rng,
     language: Language,
-    recipe: Recipe | None = None,
+    recipe: CLIPRecipe | None = None,
 ) -> Tensor:
     """The loss between unit image features [n, E] and fresh captions of what they show; with a recipe some stand behind blanks."""
     claims: tuple[Claim, ...] = ()
@@ -229,7 +229,7 @@ def tokenize(tokenizer: PreTrainedTokenizerFast, captions: Sequence[str]) -> Ten
     return tokenizer(list(captions), padding=True, truncation=True, return_tensors="pt")["input_ids"]
 
 
-def _optimizer(recipe: Recipe, parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
+def _optimizer(recipe: CLIPRecipe, parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
     matrices = [p for p in parameters if p.ndim > 1]
     vectors = [p for p in parameters if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -243,7 +243,7 @@ def _schedule(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: i
         group["lr"] = peak * min(1, (step + 1) / warm_up) * cosine
 
 
-def grow_vocabulary(recipe: Recipe, model: open_clip.CLIP) -> open_clip.CLIP:
+def grow_vocabulary(recipe: CLIPRecipe, model: open_clip.CLIP) -> open_clip.CLIP:
     """The model with the second stage's words; they start near the mean of the others."""
     grown = build_model(recipe)
     state = model.state_dict()
@@ -254,7 +254,7 @@ def grow_vocabulary(recipe: Recipe, model: open_clip.CLIP) -> open_clip.CLIP:
     return grown
 
 
-def teach_senses(recipe: Recipe, model: open_clip.CLIP, *, stop_after: int | None = None) -> Iterator[Step]:
+def teach_senses(recipe: CLIPRecipe, model: open_clip.CLIP, *, stop_after: int | None = None) -> Iterator[Step]:
     """The second stage: the text tower alone learns that names have several senses, the image tower locked (LiT, arXiv 2111.07991)."""
     torch.set_num_threads(1)
     model = grow_vocabulary(recipe, model)
@@ -429,7 +429,7 @@ class Log:
 
 
 def save(
-    model: open_clip.CLIP, recipe: Recipe, first: Sequence[float], last: dict[str, float], out: Path, seconds: int
+    model: open_clip.CLIP, recipe: CLIPRecipe, first: Sequence[float], last: dict[str, float], out: Path, seconds: int
 ) -> None:
     """Write weights in half precision, configuration, tokenizer and training record; the quality is that of the rounded weights."""
     out.mkdir(parents=True, exist_ok=True)
@@ -469,7 +469,7 @@ def preprocessing() -> dict[str, Any]:
     }
 
 
-def data_fingerprint(recipe: Recipe) -> dict[str, Any]:
+def data_fingerprint(recipe: CLIPRecipe) -> dict[str, Any]:
     """SHA-256 of 256 drawings' words and captions of each stage, and the mean brightness of 16 pictures of each (0-255).
 
     Pictures are compared by brightness because font rasterisers and interpolation differ in the last bits between versions.
@@ -507,7 +507,7 @@ def main() -> None:
     print(table(evaluate(read(arguments.evaluate or arguments.out))))
 
 
-def run(recipe: Recipe, out: Path) -> None:
+def run(recipe: CLIPRecipe, out: Path) -> None:
     """Train both stages and write the folder."""
     log = Log()
     model = log.follow("first", train(recipe), recipe.steps)

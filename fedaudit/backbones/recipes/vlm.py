@@ -51,7 +51,7 @@ MEAN, STD = 0.5, 0.3  # of the pixel values in [0, 1]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class VLMRecipe:
     """Every choice of the pre-training; the defaults are the shipped model."""
 
     seed: int = 0
@@ -100,7 +100,7 @@ def build_tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
     )
 
 
-def build_processor(recipe: Recipe) -> LlavaProcessor:
+def build_processor(recipe: VLMRecipe) -> LlavaProcessor:
     image_processor = CLIPImageProcessor(
         do_resize=False, do_center_crop=False, do_convert_rgb=True, image_mean=[MEAN] * 3, image_std=[STD] * 3
     )
@@ -114,7 +114,7 @@ def build_processor(recipe: Recipe) -> LlavaProcessor:
     )
 
 
-def build_model(recipe: Recipe, words: Sequence[str] = WORDS) -> LlavaForConditionalGeneration:
+def build_model(recipe: VLMRecipe, words: Sequence[str] = WORDS) -> LlavaForConditionalGeneration:
     """The untrained model; its initial weights are fixed by `recipe.seed`."""
     vision = CLIPVisionConfig(
         hidden_size=recipe.vision_width,
@@ -156,7 +156,7 @@ def build_model(recipe: Recipe, words: Sequence[str] = WORDS) -> LlavaForConditi
 
 
 @dataclass(frozen=True)
-class Batch:
+class SceneBatch:
     """Scenes ready for the model: pixels [B, 3, S, S], ids and labels [B, T] (-100 outside the caption), patch targets [B, P]."""
 
     pixels: Tensor
@@ -170,7 +170,7 @@ class Batch:
 class SceneStream:
     """Endless batches of fresh scenes with captions (`story_rate` of them go on with a story) or questions."""
 
-    def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
+    def __init__(self, recipe: VLMRecipe, rng: np.random.Generator) -> None:
         self.recipe, self.rng = recipe, rng
         self.tokenizer = build_tokenizer()
         self.vocabulary: dict[str, int] = self.tokenizer.get_vocab()
@@ -187,11 +187,11 @@ class SceneStream:
         ]
         return drawn, captions, normalise(scenes.render(drawn, self.rng))
 
-    def batch(self, n: int, story_rate: float) -> Batch:
+    def batch(self, n: int, story_rate: float) -> SceneBatch:
         drawn, captions, pixels = self.draw(n, story_rate)
         return self._batch(drawn, [self.prompt] * n, captions, pixels)
 
-    def question_batch(self, n: int, topics: Sequence[str] = questions.VISUAL) -> Batch:
+    def question_batch(self, n: int, topics: Sequence[str] = questions.VISUAL) -> SceneBatch:
         """Questions of `topics`, alike often."""
         drawn, asked = self.draw_questions(n, topics)
         prompts = [self.encode_prompt(question.prompt) for question in asked]
@@ -206,7 +206,7 @@ class SceneStream:
 
     def _batch(
         self, drawn: Sequence[scenes.Scene], prompts: Sequence[list[int]], texts: Sequence[str], pixels: Tensor
-    ) -> Batch:
+    ) -> SceneBatch:
         answers = [[self.vocabulary[word] for word in text.split()] + [EOS] for text in texts]
         ids = nn.utils.rnn.pad_sequence(
             [torch.tensor(p + a) for p, a in zip(prompts, answers, strict=True)], batch_first=True, padding_value=PAD
@@ -215,7 +215,7 @@ class SceneStream:
         starts = torch.tensor([len(p) for p in prompts])[:, None]
         labels = torch.where(mask.bool() & (torch.arange(ids.shape[1])[None] >= starts), ids, -100)
         colour, form = patch_targets(drawn, self.recipe.patch)
-        return Batch(pixels, ids, mask, labels, torch.from_numpy(colour), torch.from_numpy(form))
+        return SceneBatch(pixels, ids, mask, labels, torch.from_numpy(colour), torch.from_numpy(form))
 
 
 def expand_prompt(tokenizer: PreTrainedTokenizerFast, patches: int, prompt: str) -> list[int]:
@@ -254,7 +254,7 @@ class DenseHeads(nn.Module):
         self.colour = nn.Linear(width, len(scenes.COLOURS) + 1)
         self.form = nn.Linear(width, 2 * len(scenes.SHAPES) + 1)
 
-    def loss(self, features: Tensor, batch: Batch) -> Tensor:
+    def loss(self, features: Tensor, batch: SceneBatch) -> Tensor:
         return F.cross_entropy(self.colour(features).flatten(0, 1), batch.colour.flatten()) + F.cross_entropy(
             self.form(features).flatten(0, 1), batch.form.flatten()
         )
@@ -263,7 +263,7 @@ class DenseHeads(nn.Module):
 Step = tuple[float, LlavaForConditionalGeneration]
 
 
-def train_captioner(recipe: Recipe, *, stop_after: int | None = None) -> Iterator[Step]:
+def train_captioner(recipe: VLMRecipe, *, stop_after: int | None = None) -> Iterator[Step]:
     """The first two stages, yielding (loss, model) after every step; `stop_after` ends them early for tests."""
     torch.set_num_threads(1)
     model = build_model(recipe, CAPTION_WORDS)
@@ -291,7 +291,7 @@ def train_captioner(recipe: Recipe, *, stop_after: int | None = None) -> Iterato
 
 
 def teach_questions(
-    recipe: Recipe, captioner: LlavaForConditionalGeneration, *, stop_after: int | None = None
+    recipe: VLMRecipe, captioner: LlavaForConditionalGeneration, *, stop_after: int | None = None
 ) -> Iterator[Step]:
     """The last stage, from the captioner rounded to half precision: captions and visual questions in turn."""
     torch.set_num_threads(1)
@@ -311,7 +311,7 @@ def teach_questions(
         yield loss.item(), model
 
 
-def _optimizer(recipe: Recipe, *modules: nn.Module) -> torch.optim.AdamW:
+def _optimizer(recipe: VLMRecipe, *modules: nn.Module) -> torch.optim.AdamW:
     model, *others = modules
     matrices = [p for p in model.parameters() if p.ndim > 1]
     rest = [p for p in model.parameters() if p.ndim < 2] + [p for other in others for p in other.parameters()]
@@ -334,11 +334,11 @@ def _step(optimizer: torch.optim.Optimizer, model: nn.Module, loss: Tensor) -> N
     optimizer.step()
 
 
-def _dense_loss(model: LlavaForConditionalGeneration, heads: DenseHeads, batch: Batch) -> Tensor:
+def _dense_loss(model: LlavaForConditionalGeneration, heads: DenseHeads, batch: SceneBatch) -> Tensor:
     return heads.loss(model.model.vision_tower(batch.pixels).last_hidden_state[:, 1:], batch)
 
 
-def _answer_loss(model: LlavaForConditionalGeneration, batch: Batch) -> Tensor:
+def _answer_loss(model: LlavaForConditionalGeneration, batch: SceneBatch) -> Tensor:
     loss: Tensor = model(
         input_ids=batch.ids, attention_mask=batch.mask, pixel_values=batch.pixels, labels=batch.labels
     ).loss
@@ -346,7 +346,7 @@ def _answer_loss(model: LlavaForConditionalGeneration, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: LlavaForConditionalGeneration, recipe: Recipe, n: int = 512) -> dict[str, float]:
+def evaluate(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 512) -> dict[str, float]:
     """Quality on held-out scenes: loss in nats per token, and descriptions by greedy decoding.
 
     `exact` is the share of descriptions that are right word for word, `tokens` the share of reference words that
@@ -392,7 +392,7 @@ def evaluate(model: LlavaForConditionalGeneration, recipe: Recipe, n: int = 512)
 
 
 @torch.no_grad()
-def evaluate_questions(model: LlavaForConditionalGeneration, recipe: Recipe, n: int = 128) -> dict[str, float]:
+def evaluate_questions(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 128) -> dict[str, float]:
     """Share of `n` fresh questions per topic that greedy decoding answers word for word; only the visual ones were trained on."""
     model.eval()
     stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 3)))
@@ -411,7 +411,7 @@ def evaluate_questions(model: LlavaForConditionalGeneration, recipe: Recipe, n: 
     return found
 
 
-def data_fingerprint(recipe: Recipe) -> str:
+def data_fingerprint(recipe: VLMRecipe) -> str:
     """SHA-256 of the first 256 captions and 256 questions as the model sees them: pixels, words and patch targets."""
     digest = hashlib.sha256()
     for batch in (
@@ -427,12 +427,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train the embedded vision-language model (about 100 minutes).")
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--captioner", type=Path, help="start with the last stage, from the model in this folder")
-    for field in dataclasses.fields(Recipe):
+    for field in dataclasses.fields(VLMRecipe):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     arguments = vars(parser.parse_args())
     out: Path = arguments.pop("out")
     folder: Path | None = arguments.pop("captioner")
-    recipe = Recipe(**arguments)
+    recipe = VLMRecipe(**arguments)
     before: dict[str, Any] = {"cpu_seconds": 0}
     if folder is None:
         captioner, losses = _follow(train_captioner(recipe), recipe.warm_up_steps + recipe.steps)
@@ -459,7 +459,7 @@ def _follow(steps: Iterator[Step], total: int) -> tuple[LlavaForConditionalGener
 
 def save(
     model: LlavaForConditionalGeneration,
-    recipe: Recipe,
+    recipe: VLMRecipe,
     first_losses: Sequence[float],
     losses: Sequence[float],
     out: Path,

@@ -1,4 +1,4 @@
-"""A synthetic `Seen` with a planted leak of known strength: no network is trained, so attacks can be tested in milliseconds.
+"""A synthetic `Knowledge` with a planted leak of known strength: no network is trained, so attacks can be tested in milliseconds.
 
 Every model sees record i as logits that are common to all models (what is hard about it) plus the model's own noise; the models that trained on
 it add `leak` to the logit of its own class. With `leak=0` members and held-out records have the same distribution, so no attack may find anything.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.knowledge import Floats, Rounds, Seen, Shadows, own_class
+from attacks.knowledge import Floats, Knowledge, Rounds, Shadows, own_class
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
 LEARNT = 1.0  # what training adds to the own class of every record of the distribution, member or not
@@ -27,8 +27,8 @@ def toy_seen(
     clients: int = 4,
     rounds: int = 6,
     seed: int = 0,
-) -> tuple[Seen, NDArray[np.bool_]]:
-    """An attacked model of client 1, with everything an attacker could know, and who its members are, [n]: apart, no `Seen` knows.
+) -> tuple[Knowledge, NDArray[np.bool_]]:
+    """An attacked model of client 1, with everything an attacker could know, and who its members are, [n]: apart, no `Knowledge` knows.
 
     The last `known` of the records are known non-members, in no model; the others were drawn by a fair coin for each model alone.
     In every round one client in four sends nothing (its entries are nan), but never client 1.
@@ -53,7 +53,7 @@ def toy_seen(
     log_probs, base, shadow_probs = train(member, leak), train(member, 0.0, 0.0), train(in_shadow, leak)
     progress = np.arange(1, rounds + 1) / rounds
     history = np.stack([-own_class(train(member, leak * part, LEARNT * part), labels) for part in progress])
-    seen = Seen(
+    seen = Knowledge(
         tuple(f"r{i}" for i in range(records)), labels, is_known, log_probs, base,
         hard=train(member, 0.0, 0.5), gradient_norms=norms(log_probs), base_gradient_norms=norms(base),
         shadows=Shadows(in_shadow, shadow_probs, norms(shadow_probs)), history=history,
