@@ -1,0 +1,52 @@
+"""Who trains on what cannot reach an attack: what its workers are handed has no field for it."""
+
+import dataclasses
+import shutil
+
+import pytest
+
+from fedaudit.command import cli
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import compute, workers
+from fedaudit.pipeline.run import run
+from trainers.base import AttackBench
+
+LORA = (
+    "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2"
+)
+PROMPTS = "--method fedotp --rounds 3 --clients 4 --train 12 --test 2 --attack shadow,loss,cosine --shadows 4"
+QUIET = Progress(quiet=True)
+
+
+class Gone:
+    """The lists of training records when nothing may be trained any more."""
+
+    def look(self, *_):
+        raise AssertionError("something looked at who trains on what")
+
+    __getitem__ = __iter__ = __len__ = __contains__ = __bool__ = look
+
+
+def test_what_attacks_are_handed_has_no_place_for_it():
+    assert {field.name for field in dataclasses.fields(AttackBench)} == {"learner", "candidates"}
+
+
+@pytest.mark.parametrize("words", [LORA, PROMPTS], ids=["adapters", "prompts"])
+def test_a_whole_audit_with_it_gone(words, tmp_path, monkeypatch):
+    """What is trained is on disk; attacked again by workers that have lost the lists, the findings are the same."""
+    plan = cli.read_command([*words.split(), "--threads", "1", "--out", str(tmp_path)]).plan
+    before = run(plan, QUIET).findings
+    for made in ("analyses", "reports"):
+        shutil.rmtree(tmp_path / made)
+    made = []
+
+    def make_bench(*args, **more):
+        made.append(dataclasses.replace(whole(*args, **more), training=Gone()))
+        return made[-1]
+
+    whole = workers.make_bench
+    monkeypatch.setattr(workers, "make_bench", make_bench)
+    assert run(plan, QUIET).findings == before
+    assert len(made) == 1
+    with pytest.raises(AssertionError, match="who trains on what"):
+        compute.compute(dataclasses.replace(plan, seed=1), QUIET)  # a training needs them
