@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from audits.comparisons.models import COIN
+from audits.comparisons import COIN
 from fedaudit.tasks.base import Record, client_name
 
 FOLDS = 5
@@ -55,7 +55,7 @@ def blind_scores(
 def blind_controls(
     records: Mapping[str, Record], rows: Mapping[tuple[int, str], Mapping[str, bool]], *, seed: int
 ) -> dict[tuple[int, str], dict[str, float]]:
-    """The blind scores of each target client's comparisons (`audits.comparisons.targets.rows`), by client and kind of non-members, by record.
+    """The blind scores of each target client's comparisons (`audits.comparisons.Attacked.row`), by client and kind of non-members, by record.
 
     Where a coin made the non-members, one classifier learns from all clients; other clients' records differ from client to client, and
     so do the classifiers.

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from audits.blind import FOLDS
-from audits.comparisons.models import COIN, Attacked, Comparison, comparisons
-from audits.comparisons.targets import AttackedPrompts, target_comparisons
+from audits.comparisons import COIN, Attacked, Comparison, comparisons
 from audits.findings import Finding
 from audits.statistics import ranking, stratified
 from audits.statistics.ranking import Interval
@@ -26,6 +25,7 @@ from audits.verdicts import off_half, sentence, verdict_of
 CONTROL_CONFIDENCE = 0.99  # a control is called off 0.5 at this level: two controls stand beside every row
 LOSS = "loss/caption"
 STRONGEST = "loss-base/caption"
+BESIDE = (LOSS,)  # scores that stand beside an attack's headline ones
 UNMEASURED = "not measured: needs canaries"
 
 Words = (
@@ -42,34 +42,22 @@ class Params:
             raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
 
 
-def headline_signals(attack_signal: str) -> tuple[str, str]:
-    """The two scores of LoRA that were fixed before looking: the attack's own and the strongest sibling."""
-    return attack_signal, STRONGEST
+def membership(run: Attacked, params: Params, *, names: dict[str, Any], epsilon: Words) -> list[Finding]:
+    """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of several attacks.
 
-
-def membership(
-    run: Attacked, params: Params, *, attack_signal: str, names: dict[str, Any], epsilon: Words
-) -> list[Finding]:
-    """All findings of an attacked run; `names` holds method, attack, task and seed, `epsilon` what is claimed and provable in words."""
+    `names` holds method, task and seed, `epsilon` what is claimed and provable in words.
+    """
     found = []
-    headline = headline_signals(attack_signal)
     for comparison in comparisons(run):
-        for signal in dict.fromkeys((*headline, LOSS)):
-            shared = names | {"headline": signal in headline}
-            found += _rows(comparison, signal, shared, params.confidence, epsilon)
-    return found
-
-
-def prompt_membership(run: AttackedPrompts, params: Params, *, names: dict[str, Any], epsilon: Words) -> list[Finding]:
-    """All findings about prompts: every attack's headline score and, corrected for picking it, the best of them; `names` holds method, task, seed."""
-    found = []
-    for comparison in target_comparisons(run):
         rows: list[Finding] = []
-        for attack, signal in run.headline.items():
-            if signal in comparison.scores:
-                shared = names | {"attack": attack, "headline": True}
+        for attack, signals in run.headlines.items():
+            beside = [s for s, of in run.signals.items() if of == attack and s in BESIDE and s not in signals]
+            for signal in (s for s in (*signals, *beside) if s in comparison.scores):
+                shared = names | {"attack": attack, "headline": signal in signals}
                 rows += _rows(comparison, signal, shared, params.confidence, epsilon)
-        found += rows + _best(comparison, rows, names, params.confidence, epsilon)
+        found += rows
+        if len(run.headlines) > 1:
+            found += _best(comparison, rows, names, params.confidence, epsilon)
     return found
 
 
@@ -216,10 +204,10 @@ def cells(run: Attacked, confidence: float) -> pd.DataFrame:
     return pd.DataFrame([cell for c in rows for cell in _cells(c, [s for s in c.scores if "/" in s], confidence)])
 
 
-def prompt_cells(run: AttackedPrompts, confidence: float) -> pd.DataFrame:
-    """The same of every row about prompts and all its signals, with intervals that hold for all of a row at once; NaN: not measurable."""
+def simultaneous_cells(run: Attacked, confidence: float) -> pd.DataFrame:
+    """The same of every row and the attacks' own signals, with intervals that hold for all of a row at once; NaN: not measurable."""
     found = []
-    for c in target_comparisons(run):
+    for c in comparisons(run):
         signals = [s for s in run.signals if s in c.scores]
         row = _cells(c, signals, confidence)
         level = simultaneous(confidence, max(1, len(row)))

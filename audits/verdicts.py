@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from audits.comparisons.models import Comparison
+from audits.comparisons import Comparison
 from audits.statistics.ranking import Interval
 
 WHO = {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 
-from audits.comparisons.models import ScoredModel
-from audits.comparisons.targets import HELD, AttackedPrompts, rows
+from audits.comparisons import Attacked, ScoredModel, first_scores
+
+HELD = (("prompt-user", "prompt"), ("released-model", "final"), ("server", "rebuilt"), ("owner", "true state"))
 
 SIGNALS = {"shadow": "shadow", "lira/online": "lira", "lira/offline": "lira", "loss": "loss"}
 CLASSES = 4
@@ -80,20 +83,23 @@ def made_up(
                     pseudo=pd.concat(pseudo) if pseudo else None,
                 )
             )  # fmt: skip
-    run = AttackedPrompts(models, signals, {}, candidates, reference, elsewhere, truth, group, canary)
+    run = Attacked(
+        models=models, headlines=first_scores(signals), signals=signals, blind={}, records=candidates, reference=reference,
+        others=elsewhere, truth=truth, group=group, canaries=canary, few=True,
+    )  # fmt: skip
     blind = {}
-    for k, nonmembers in rows(run):
+    for k, nonmembers in run.rows:
         used = {r: kind in ("member", "canary") for r, kind in run.kinds(k).items()}
         blind[k, nonmembers] = {r: float(rng.normal() + blind_leak * u) for r, u in used.items()}
-    return AttackedPrompts(**{**vars(run), "blind": blind})
+    return changed(run, blind=blind)
 
 
 def changed(run, **fields):
     """The run with other fields."""
-    return AttackedPrompts(**{**vars(run), **fields})
+    return dataclasses.replace(run, **fields)
 
 
 def with_scores(run, change, part="scores"):
     """The run with every model's table `part` changed by a function."""
-    models = [ScoredModel(**{**vars(m), part: change(getattr(m, part).copy())}) for m in run.models]
+    models = [dataclasses.replace(m, **{part: change(getattr(m, part).copy())}) for m in run.models]
     return changed(run, models=models)

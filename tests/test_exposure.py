@@ -10,21 +10,20 @@ import pytest
 from PIL import Image
 from scipy.stats import spearmanr
 
-from audits.comparisons.models import ScoredModel
-from audits.comparisons.targets import HELD, AttackedPrompts, rows
-from audits.membership import Params, prompt_membership
+from audits.comparisons import Attacked, ScoredModel
+from audits.membership import Params, membership
 from audits.statistics.stratified import accuracy_at
 from audits.tables.targets import CLASSES, exposure
 from fedaudit.tasks.base import Record
 from reports.inputs import OF_PROMPTS, TABLES
-from tests.prompt_scores import SIGNALS, changed, made_up, with_scores
+from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 PLACE = {"threat_model": "prompt-user", "way": "prompt", "client": "client-00"}
 
 
 def pictures(run):
     image = np.full((300, 400, 3), 7, np.uint8)
-    return {r: Record(r, run.group[r], image, "<image>", run.group[r]) for asked in rows(run).values() for r in asked}
+    return {r: Record(r, run.group[r], image, "<image>", run.group[r]) for asked in run.rows.values() for r in asked}
 
 
 def tables(run):
@@ -38,11 +37,12 @@ def by_hand(a, b, facts=None, held=HELD[0], names=("shadow", "loss")):
     scores = pd.DataFrame(dict(zip(names, (a, b), strict=True)), pd.Index(records, name="record"), dtype=float)
     facts = None if facts is None else pd.DataFrame(facts, scores.index)
     truth = {"m0": True, "m1": True, "h0": False, "h1": False, "x0": True, "x1": False}
-    run = AttackedPrompts(
-        [ScoredModel(*held, 0, 3, scores, facts=facts)], {name: name for name in names}, {}, {0: records[:4]}, {0: ["r0"]},
-        {0: ["o0"]}, truth, group, {0: ["x0", "x1"]},
+    run = Attacked(
+        models=[ScoredModel(*held, 0, 3, scores, facts=facts)], headlines={name: (name,) for name in names},
+        signals={name: name for name in names}, blind={}, records={0: records[:4]}, reference={0: ["r0"]},
+        others={0: ["o0"]}, truth=truth, group=group, canaries={0: ["x0", "x1"]}, few=True,
     )  # fmt: skip
-    return changed(run, blind={place: dict.fromkeys(asked, 0.0) for place, asked in rows(run).items()})
+    return changed(run, blind={place: dict.fromkeys(asked, 0.0) for place, asked in run.rows.items()})
 
 
 SHADOW = [9, -1, -2, 3, 8, -5, 100, 100]
@@ -72,7 +72,9 @@ def test_ties_share_the_better_rank():
 
 def test_only_an_attacks_first_score_ranks():
     run = by_hand(SHADOW, [0, 1, 2, 3, 4, 5, 6, 7])
-    one = tables(changed(run, signals={"shadow": "shadow", "loss": "shadow"}))["records"]
+    one = tables(changed(run, signals={"shadow": "shadow", "loss": "shadow"}, headlines={"shadow": ("shadow",)}))[
+        "records"
+    ]
     assert one["rank"].tolist()[:6] == [1, 4, 5, 3, 2, 6]
     assert one.loss.tolist() == list(range(8))
 
@@ -202,7 +204,7 @@ def test_the_strongest_adversary_is_fixed_beforehand():
 def test_figures_hold_the_first_score_of_every_attack():
     run = made_up(3, leak=4.0, canaries=10)
     found = tables(run)
-    headline = set(run.headline.values())
+    headline = set(run.headline)
     assert headline == {"shadow", "lira/online", "loss"}
     for name in ("curves", "clients"):
         assert set(found[name].columns) >= set(TABLES[name].split())
@@ -245,8 +247,7 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
     for name, table in tables(less).items():
         pd.testing.assert_frame_equal(table, tables(rest)[name])
     found = [
-        prompt_membership(one, Params(), names={"method": "m", "task": "t", "seed": 0}, epsilon={})
-        for one in (less, rest)
+        membership(one, Params(), names={"method": "m", "task": "t", "seed": 0}, epsilon={}) for one in (less, rest)
     ]
     assert found[0] == found[1]
 

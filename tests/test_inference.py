@@ -21,11 +21,10 @@ from attacks.lira import LiRA
 from attacks.lira import Params as LiRAParams
 from attacks.replay import Messages
 from attacks.threats import THREAT_MODELS
-from audits.comparisons.models import ScoredModel
-from audits.comparisons.targets import AttackedPrompts, rows
+from audits.comparisons import Attacked, ScoredModel
 from audits.epsilon import ledger_of, privacy_table
 from audits.membership import Params as MembershipParams
-from audits.membership import prompt_membership
+from audits.membership import membership
 from fedaudit.command import cli
 from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import Executor
@@ -437,13 +436,15 @@ def learnt_by_heart(path: Path) -> tuple[Bench, attack_jobs.Job]:
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> AttackedPrompts:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
     bench, job = learnt_by_heart(tmp_path_factory.mktemp("leak"))
     found = attack_jobs.attack(bench, job)
     parts = {k: {n: t.set_index("record") for n, t in views["owner"].items()} for k, views in found.items()}
-    run = AttackedPrompts(
+    run = Attacked(
         models=[ScoredModel("owner", "true state", k, ROUNDS, **part) for k, part in parts.items()],
         signals=dict.fromkeys(LiRA.signals, "lira"),
+        headlines={"lira": LiRA.signals[:1]},
+        few=True,
         blind={},
         records={asked.client: asked.candidates for asked in job.asked},
         reference={asked.client: asked.reference for asked in job.asked},
@@ -458,19 +459,19 @@ class TestPlantedLeak:
     """Random pictures with random labels can only be learnt by heart."""
 
     @staticmethod
-    def row(run: AttackedPrompts) -> Any:
+    def row(run: Attacked) -> Any:
         words = {"method": "fedotp", "task": "toy", "seed": 0}
-        found = prompt_membership(run, MembershipParams(), names=words, epsilon=lambda _: {})
+        found = membership(run, MembershipParams(), names=words, epsilon=lambda _: {})
         return next(f for f in found if f.metric == "auroc" and f.signal == "lira/online" and not f.best_of)
 
-    def test_lira_finds_what_was_learnt_by_heart(self, attacked: AttackedPrompts) -> None:
+    def test_lira_finds_what_was_learnt_by_heart(self, attacked: Attacked) -> None:
         row = self.row(attacked)
         assert row.value > 0.7
         assert row.low > 0.5
         assert row.verdict == "leak"
         assert row.base_value < row.low
 
-    def test_it_is_not_found_in_other_labels(self, attacked: AttackedPrompts) -> None:
+    def test_it_is_not_found_in_other_labels(self, attacked: Attacked) -> None:
         right = self.row(attacked)
         wrong = self.row(labelled(attacked, {r: not m for r, m in attacked.truth.items()}))
         assert wrong.value == pytest.approx(1 - right.value)
@@ -483,11 +484,11 @@ class TestPlantedLeak:
         assert sum(row.low > 0.5 for row in chance) <= 2
 
 
-def labelled(run: AttackedPrompts, truth: dict[str, bool]) -> AttackedPrompts:
+def labelled(run: Attacked, truth: dict[str, bool]) -> Attacked:
     return blindly(dataclasses.replace(run, truth=truth))
 
 
-def blindly(run: AttackedPrompts) -> AttackedPrompts:
+def blindly(run: Attacked) -> Attacked:
     """With a blind control that guesses."""
     rng = np.random.default_rng(1)
-    return dataclasses.replace(run, blind={place: {r: rng.random() for r in row} for place, row in rows(run).items()})
+    return dataclasses.replace(run, blind={place: {r: rng.random() for r in row} for place, row in run.rows.items()})

@@ -1,5 +1,6 @@
 """The membership audit on made-up scores: null calibration, a planted leak, a shifted control, laws."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,15 +8,15 @@ import pandas as pd
 import pytest
 
 from audits.blind import blind_scores
-from audits.comparisons.models import Attacked, ScoredModel, by_round, comparisons
-from audits.membership import Params, cells, headline_signals, membership
+from audits.comparisons import Attacked, ScoredModel, by_round, comparisons
+from audits.membership import Params, cells, membership
 from audits.statistics import ranking
 from fedaudit.tasks.base import Record
 
 SIGNAL = "renyi/2/10/caption"
 SIGNALS = (SIGNAL, "loss-base/caption", "loss/caption")
 EPSILON = {"claimed": "none", "provable": "infinity"}
-NAMES = {"method": "m", "attack": "a", "task": "t", "seed": 0}
+NAMES = {"method": "m", "task": "t", "seed": 0}
 CLIENTS, POOL = 8, 24
 
 
@@ -43,21 +44,23 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
     shift = {r: leak * used for r, used in truth.items()} | dict.fromkeys(novel, -novel_shift)
     base_shift = {r: base_leak * used for r, used in truth.items()} | dict.fromkeys(novel, -novel_shift)
     blind = {r: rng.normal() + blind_leak * truth.get(r, False) for r in everything}
-    models = [ScoredModel("released-model", "round", None, 1, frame(pool[::2], rng, shift))]
-    models += [ScoredModel("released-model", "final", None, 2, frame(everything, rng, shift))]
+    models = [("released-model", "round", None, 1, frame(pool[::2], rng, shift))]
+    models += [("released-model", "final", None, 2, frame(everything, rng, shift))]
     for way, threat in (("exact", "server"), ("true state", "owner")):
         for k in range(CLIENTS):
             own = [*records[k], *reference[k], *novel]
-            models.append(ScoredModel(threat, way, k, 2, frame(own, rng, shift)))
+            models.append((threat, way, k, 2, frame(own, rng, shift)))
     base = frame(everything, rng, base_shift).assign(**{"loss-base/caption": 0.0})
     cohorts = [list(range(0, CLIENTS, 2)), list(range(1, CLIENTS, 2))]
     return Attacked(
-        models, base, {"held-out": blind, "novel objects": blind}, records, reference, novel, truth, cohorts
-    )
+        models=[ScoredModel(*model, base) for model in models], headlines={"a": SIGNALS[:2]}, signals=dict.fromkeys(SIGNALS, "a"),
+        blind={(None, "held-out"): blind, (None, "novel objects"): blind}, records=records, reference=reference, novel=novel,
+        truth=truth, cohorts=cohorts,
+    )  # fmt: skip
 
 
 def aurocs(run, **where):
-    found = membership(run, Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
+    found = membership(run, Params(), names=NAMES, epsilon=EPSILON)
     return [f for f in found if f.metric == "auroc" and all(getattr(f, k) == v for k, v in where.items())]
 
 
@@ -98,7 +101,7 @@ def test_shuffled_labels_cover_one_half():
 
 def test_members_and_nonmembers_swapped_gives_one_minus_auroc():
     run = made_up(2, leak=1.0)
-    swapped = Attacked(**{**vars(run), "truth": {r: not m for r, m in run.truth.items()}})
+    swapped = dataclasses.replace(run, truth={r: not m for r, m in run.truth.items()})
     for one, other in zip(aurocs(run, nonmembers="held-out"), aurocs(swapped, nonmembers="held-out"), strict=True):
         assert one.value == pytest.approx(1 - other.value, abs=1e-12)
         assert one.low == pytest.approx(1 - other.high, abs=1e-12)
@@ -130,7 +133,7 @@ def test_novel_objects_never_count_as_a_leak():
 def test_a_control_that_separates_perfectly_is_off_even_with_few_clients():
     few = made_up(11, blind_leak=1000.0)
     some = [m for m in few.models if m.client is None or m.client < 2]
-    rows = aurocs(Attacked(**{**vars(few), "models": some}), threat_model="server", nonmembers="held-out")
+    rows = aurocs(dataclasses.replace(few, models=some), threat_model="server", nonmembers="held-out")
     assert rows
     assert all(f.blind_value == 1.0 and f.verdict == "confounded" for f in rows)
 
@@ -142,7 +145,7 @@ def test_a_score_that_is_constant_on_the_base_says_so():
 
 
 def test_thresholds_that_cannot_be_measured_say_so():
-    found = membership(made_up(7, leak=2.0), Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
+    found = membership(made_up(7, leak=2.0), Params(), names=NAMES, epsilon=EPSILON)
     rows = [f for f in found if f.metric.startswith("tpr") and f.population != "last-round members"]
     statuses = {(f.threat_model, f.metric): f.status for f in rows}
     assert statuses["server", "tpr@1%"] == "not measurable (30)"
@@ -170,13 +173,12 @@ def with_canaries(run, rng, leak):
     def more(table, move, of=every):
         return pd.concat([table, frame(of, rng, {r: move * truth[r] for r in of})])
 
-    models = [m if m.way == "round" else ScoredModel(m.threat_model, m.way, m.client, m.round,
-              more(m.scores, leak, every if m.client is None else canaries[m.client])) for m in run.models]  # fmt: skip
-    blind = run.blind | {"left-out canaries": {r: float(rng.normal()) for r in every}}
-    base = more(run.base, 0.0).assign(**{"loss-base/caption": 0.0})
-    return Attacked(
-        **{**vars(run), "models": models, "base": base, "truth": truth, "blind": blind, "canaries": canaries}
-    )
+    scores = [m.scores if m.way == "round" else more(m.scores, leak, every if m.client is None else canaries[m.client])
+              for m in run.models]  # fmt: skip
+    blind = run.blind | {(None, "left-out canaries"): {r: float(rng.normal()) for r in every}}
+    base = more(run.models[0].base, 0.0).assign(**{"loss-base/caption": 0.0})
+    models = [dataclasses.replace(m, scores=s, base=base) for m, s in zip(run.models, scores, strict=True)]
+    return dataclasses.replace(run, models=models, truth=truth, blind=blind, canaries=canaries)
 
 
 def test_canaries_have_rows_of_their_own_and_change_no_other():
@@ -187,17 +189,17 @@ def test_canaries_have_rows_of_their_own_and_change_no_other():
         ("released-model", "canaries", 24, 48), ("server", "canaries", 24, 48), ("owner", "canaries", 24, 48),
     ]  # fmt: skip
     assert all(r.startswith("x") for c in rows for r in c.record)
-    found = membership(run, Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
+    found = membership(run, Params(), names=NAMES, epsilon=EPSILON)
     ours = [f for f in found if f.nonmembers == "left-out canaries"]
     assert {f.metric for f in ours} == {"auroc", "balanced_accuracy"}  # reference records are of another distribution
     assert all(f.verdict == "leak" and f.population == "canaries" for f in ours if f.metric == "auroc")
-    before = membership(plain, Params(), attack_signal=SIGNAL, names=NAMES, epsilon=EPSILON)
+    before = membership(plain, Params(), names=NAMES, epsilon=EPSILON)
     assert [f for f in found if f.nonmembers != "left-out canaries"] == before
     assert cells(run, 0.95).equals(cells(plain, 0.95))
 
 
 def test_claims_may_depend_on_the_threat_model():
-    found = membership(made_up(0), Params(), attack_signal=SIGNAL, names=NAMES,
+    found = membership(made_up(0), Params(), names=NAMES,
                        epsilon=lambda threat: {"claimed": "c", "provable": threat})  # fmt: skip
     assert {f.provable for f in found if f.metric == "auroc"} == {"released-model", "server", "owner"}
     assert all(f.measured == "not measured: needs canaries" for f in found if f.metric == "auroc")
@@ -207,7 +209,7 @@ def test_a_row_with_one_member_is_not_measurable():
     run = made_up(13)
     one = next(r for k in run.records for r in run.records[k] if run.truth[r])
     found = aurocs(
-        Attacked(**{**vars(run), "truth": {r: r == one for r in run.truth}}),
+        dataclasses.replace(run, truth={r: r == one for r in run.truth}),
         threat_model="server",
         nonmembers="held-out",
     )
@@ -222,7 +224,6 @@ def test_cells_are_corrected_for_their_number():
 
 
 def test_headline_is_fixed_beforehand():
-    assert headline_signals(SIGNAL) == (SIGNAL, "loss-base/caption")
     assert all(f.headline == (f.signal != "loss/caption") for f in aurocs(made_up(0)))
 
 

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from audits.comparisons import comparisons
 from scipy import stats
 
 from audits.blind import blind_controls
-from audits.comparisons.targets import HELD, rows, target_comparisons
-from audits.membership import Params, prompt_cells, prompt_membership, simultaneous
+from audits.membership import Params, membership, simultaneous, simultaneous_cells
 from audits.statistics.ranking import best_threshold
 from audits.statistics.stratified import stratified_auroc
 from audits.verdicts import in_words
 from fedaudit.tasks.base import Record
-from tests.prompt_scores import SIGNALS, changed, made_up, with_scores
+from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 NAMES = {"method": "m", "task": "t", "seed": 0}
 EPSILON = {"claimed": "0.1", "provable": "0.348"}
@@ -23,7 +23,7 @@ COVERED = 179  # of 200
 
 
 def findings(run, epsilon=EPSILON, **where):
-    found = prompt_membership(run, Params(), names=NAMES, epsilon=epsilon)
+    found = membership(run, Params(), names=NAMES, epsilon=epsilon)
     return [f for f in found if all(getattr(f, k) == v for k, v in where.items())]
 
 
@@ -32,7 +32,7 @@ def aurocs(run, **where):
 
 
 def row(run, nonmembers="held-out", threat_model="prompt-user"):
-    (found,) = [c for c in target_comparisons(run) if (c.nonmembers, c.threat_model) == (nonmembers, threat_model)]
+    (found,) = [c for c in comparisons(run) if (c.nonmembers, c.threat_model) == (nonmembers, threat_model)]
     return found
 
 
@@ -53,7 +53,7 @@ def test_a_planted_leak_is_found_by_every_attack_under_every_threat_model():
 
 
 def test_rows_come_adversary_by_adversary_and_the_first_is_against_held_out_records():
-    seen = [(c.threat_model, c.nonmembers) for c in target_comparisons(made_up(0, canaries=8))]
+    seen = [(c.threat_model, c.nonmembers) for c in comparisons(made_up(0, canaries=8))]
     assert seen == [(threat, n) for threat, _ in HELD for n in ("held-out", "other clients", "left-out canaries")]
 
 
@@ -85,7 +85,7 @@ def test_members_and_nonmembers_swapped_gives_one_minus_auroc():
 
 def test_an_unknown_model_is_refused():
     with pytest.raises(ValueError, match="rumour"):
-        target_comparisons(made_up(0, held=(("server", "rumour"),)))
+        comparisons(made_up(0, held=(("server", "rumour"),)))
 
 
 def test_membership_is_of_the_target_not_of_the_next_one():
@@ -191,7 +191,7 @@ def test_too_few_scores_are_not_measurable():
     (f,) = findings(few, signal="loss", nonmembers="held-out")
     assert (f.metric, f.status, f.value, f.verdict, f.sentence) == ("auroc", "not measurable (1)", None, None, None)
     assert f.provable == "0.348"
-    table = prompt_cells(few, 0.95).set_index(["nonmembers", "signal"])
+    table = simultaneous_cells(few, 0.95).set_index(["nonmembers", "signal"])
     assert np.isnan(table.loc[("held-out", "loss"), "auroc"])
     assert [f.best_of for f in findings(few, nonmembers="held-out") if f.best_of] == [2]
 
@@ -281,8 +281,8 @@ def test_without_models_of_its_own_an_adversary_takes_reference_records():
 
 def test_what_an_adversary_knows_must_name_its_records():
     run = made_up(19, held=USER)
-    with pytest.raises(ValueError, match="indexed by the target's records, got 0"):
-        target_comparisons(with_scores(run, lambda t: t.reset_index(drop=True), "pseudo"))
+    with pytest.raises(ValueError, match="indexed by the client's records, got 0"):
+        comparisons(with_scores(run, lambda t: t.reset_index(drop=True), "pseudo"))
 
 
 # many attacks
@@ -325,7 +325,7 @@ def test_the_best_of_thirty_attacks_without_a_leak_covers_one_half():
 
 
 def test_cells_hold_every_score_of_every_row():
-    table = prompt_cells(made_up(21, leak=2.0, canaries=20), 0.95)
+    table = simultaneous_cells(made_up(21, leak=2.0, canaries=20), 0.95)
     assert (table.groupby(["threat_model", "way", "population", "nonmembers"]).size() == len(SIGNALS)).all()
     assert len(table) == 4 * 3 * len(SIGNALS)
     assert (table.p_adjusted >= table.p).all()
@@ -361,21 +361,21 @@ def records_of(run, rng, look=lambda r: 0):
         image = rng.integers(0, 200, (16, 16, 3)).astype(np.uint8) + np.uint8(look(r))
         return Record(r, run.group.get(r, "class 0"), image, "<image>", run.group.get(r, "class 0"))
 
-    return {r: one(r) for asked in rows(run).values() for r in asked}
+    return {r: one(r) for asked in run.rows.values() for r in asked}
 
 
 def test_blind_controls_of_every_row():
     run = made_up(23, each=30, canaries=8, shared=False, held=USER)
     rng = np.random.default_rng(0)
     # target 1's pictures are brighter: no membership, but a tell between clients
-    found = blind_controls(records_of(run, rng, lambda r: 40 * r.startswith("c1")), rows(run), seed=0)
-    assert set(found) == set(rows(run))
-    assert all(set(found[place]) == set(asked) for place, asked in rows(run).items())
+    found = blind_controls(records_of(run, rng, lambda r: 40 * r.startswith("c1")), run.rows, seed=0)
+    assert set(found) == set(run.rows)
+    assert all(set(found[place]) == set(asked) for place, asked in run.rows.items())
     assert not any(np.isnan(list(found[k, "left-out canaries"].values())).any() for k in (0, 1))
-    asked = rows(run)[1, "held-out"]
+    asked = run.rows[1, "held-out"]
     null = stratified_auroc([found[1, "held-out"][r] for r in asked], list(asked.values()), [0] * len(asked))
     assert null.low <= 0.5 <= null.high
-    asked = rows(run)[1, "other clients"]
+    asked = run.rows[1, "other clients"]
     tell = stratified_auroc([found[1, "other clients"][r] for r in asked], list(asked.values()), [0] * len(asked))
     assert tell.value == 1
 
@@ -388,5 +388,5 @@ def test_too_few_records_have_no_blind_control():
     )
     assert f.blind_value is None
     assert f.verdict is not None
-    controls = blind_controls(records_of(run, np.random.default_rng(0)), rows(run), seed=0)
+    controls = blind_controls(records_of(run, np.random.default_rng(0)), run.rows, seed=0)
     assert np.isnan(list(controls[0, "left-out canaries"].values())).all()

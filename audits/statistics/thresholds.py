@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.comparisons.models import Comparison
+from audits.comparisons import Comparison
 from audits.findings import Finding
 from audits.statistics import ranking, stratified
 

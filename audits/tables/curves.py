@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from audits.comparisons.models import Comparison
+from audits.comparisons import Comparison
 from audits.statistics import ranking
 from audits.statistics.stratified import client_roc_band
 from fedaudit.tasks.base import Record

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from audits.comparisons.models import Attacked, Comparison, by_round, comparisons
-from audits.membership import LOSS, STRONGEST, headline_signals, measure
+from audits.comparisons import Attacked, Comparison, by_round, comparisons
+from audits.membership import LOSS, STRONGEST, measure
 from audits.tables.curves import EXPOSED, clients_table, curve, picture
 from fedaudit.tasks.base import IMAGE, Federation, client_name
 from trainers.base import State, Transcript, size
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def evidence(
     run: Attacked, transcript: Transcript, rebuilt: Sequence[Rebuilt], federation: Federation, words: Mapping[str, Sequence[str]],
-    *, attack_signal: str, confidence: float,
+    *, confidence: float,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
     """All tables by name; `rebuilt` are the clients as the server rebuilds them, `words` the tokens of the records in `panels(run)`."""
-    signals = list(dict.fromkeys((*headline_signals(attack_signal), LOSS)))
+    signals = list(dict.fromkeys((*run.headline, LOSS)))
     rows = comparisons(run)
     return {
         "rounds": _rounds(run, transcript, signals, confidence),

@@ -14,8 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from audits.comparisons.models import ScoredModel
-from audits.comparisons.targets import AttackedPrompts, client_of, target_comparisons
+from audits.comparisons import Attacked, ScoredModel, client_of, comparisons
 from audits.statistics.stratified import accuracy_at
 from audits.tables.curves import EXPOSED, clients_table, curve, picture
 from fedaudit.tasks.base import Record, client_name
@@ -30,17 +29,17 @@ AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
 SHOWN = "rank record client score percentile label reason png".split()
 
 
-def exposure(run: AttackedPrompts, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
+def exposure(run: Attacked, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
     """All tables by name; `records` have the pictures."""
     table = records_table(run)
-    comparisons = [c for c in target_comparisons(run) if c.nonmembers == "held-out"]
-    headline = [*run.headline.values()]
-    measured = [(c, s) for c in comparisons for s in headline if s in c.scores and c.having(c.scores[s]).measurable]
+    held_out = [c for c in comparisons(run) if c.nonmembers == "held-out"]
+    headline = run.headline
+    measured = [(c, s) for c in held_out for s in headline if s in c.scores and c.having(c.scores[s]).measurable]
     score_names = ["threat_model", "way", "client", "record", "kind", *(s for s in headline if s in table)]
     return {
         "records": table.drop(columns="exposure"),
         "scores": table.loc[table.kind != "reference", score_names].reset_index(drop=True),
-        "clients": clients_table(comparisons, headline),
+        "clients": clients_table(held_out, headline),
         "curves": pd.concat([curve(c, s, confidence) for c, s in measured], ignore_index=True)
         if measured
         else pd.DataFrame(),
@@ -50,7 +49,7 @@ def exposure(run: AttackedPrompts, records: Mapping[str, Record], *, confidence:
     }
 
 
-def records_table(run: AttackedPrompts) -> pd.DataFrame:
+def records_table(run: Attacked) -> pd.DataFrame:
     """Every record of every model: what it is, every score, and where it stands among the records that a coin decided about.
 
     `rank` 1 is the most exposed of its client (ties share the better rank), `percentile` the percentage of held-out records that are less
@@ -60,13 +59,13 @@ def records_table(run: AttackedPrompts) -> pd.DataFrame:
     return table[[c for c in table if c not in run.signals] + [s for s in run.signals if s in table]]
 
 
-def _records(run: AttackedPrompts, model: ScoredModel) -> pd.DataFrame:
+def _records(run: Attacked, model: ScoredModel) -> pd.DataFrame:
     kinds = run.kinds(client_of(model))
     scores = model.scores[model.scores.index.isin(list(kinds))]
     kind = pd.Series([kinds[r] for r in scores.index], scores.index)
     signals = [s for s in run.signals if s in scores]
     flipped = scores[kind.isin(COIN_FLIPPED)]
-    share = flipped[[s for s in run.headline.values() if s in signals]].rank(pct=True).mean(axis=1)
+    share = flipped[[s for s in run.headline if s in signals]].rank(pct=True).mean(axis=1)
     held_out = share[kind == "held-out"].dropna().to_numpy()
     below = np.searchsorted(np.sort(held_out), share, "left") / max(1, len(held_out))
     table = pd.DataFrame(
@@ -145,11 +144,11 @@ def tenth(n: int) -> int:
     return max(1, n // TOP)
 
 
-def exposed_table(run: AttackedPrompts, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
+def exposed_table(run: Attacked, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
     """The most exposed members under the strongest adversary, as pictures and with the reason in plain words."""
     held = next((name for name in STRONGEST if (table.threat_model == name).any()), None)
     mine = table[table.threat_model == held]
-    headline = [s for s in run.headline.values() if s in mine and mine[s].notna().any()]
+    headline = [s for s in run.headline if s in mine and mine[s].notna().any()]
     flipped = mine[mine.kind.isin(COIN_FLIPPED)]
     tops = flipped.groupby("client")[headline].transform(_is_top).sum(axis=1)
     facts = {client_name(client_of(m)): m.facts for m in run.models if m.threat_model == held}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from audits.comparisons.models import Attacked, ScoredModel
+from audits.comparisons import Attacked, ScoredModel
 from audits.epsilon import privacy_table
-from audits.membership import LOSS, headline_signals
+from audits.membership import LOSS
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import analysis_lora, analysis_prompts
@@ -54,7 +54,7 @@ def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
     if cell.plan.learner == "lora":
         tables: dict[str, pd.DataFrame] = {}
         scores, records = (folder.read_table(f"{name}-{kind}.parquet") for kind in ("scores", "records"))
-        found = analysis_lora.findings(cell, _attacked(scores, records, about["cohorts"]))
+        found = analysis_lora.findings(cell, _attacked(cell, scores, records, about["cohorts"]))
     else:
         tables = {kind: folder.read_table(f"{name}-{kind}.parquet") for kind in ("accuracy", "noise")}
         assert cell.variant is not None
@@ -92,13 +92,14 @@ def _lora(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str,
     transcript = transcript_of(cell)
     run = analysis_lora.attacked(cell, transcript, claim(cell.analysis_folder), workshop, progress)
     cohorts = [transcript.cohort(r) for r in range(cell.plan.rounds)]
-    signals = list(dict.fromkeys((*headline_signals(analysis_lora.attack_of(cell).signal), LOSS)))
+    signals = list(dict.fromkeys((*run.headline, LOSS)))
     return {"cohorts": cohorts}, {"scores": _scores(run, signals), "records": _records(run)}
 
 
 def _scores(run: Attacked, signals: Sequence[str]) -> pd.DataFrame:
     """A row per record and model that a verdict is about, the public base first; models of single rounds are for figures only."""
-    base = ScoredModel("", "base", None, 0, run.base)
+    assert run.models[0].base is not None
+    base = ScoredModel("", "base", None, 0, run.models[0].base)
     models = [base, *(model for model in run.models if model.way != "round")]
     return pd.concat([_rows(model, signals) for model in models], ignore_index=True)
 
@@ -116,30 +117,33 @@ def _records(run: Attacked) -> pd.DataFrame:
     rows += [(record, NOBODY, "novel") for record in run.novel]
     found = pd.DataFrame(rows, columns=["record", "client", "kind"])
     found["member"] = [bool(run.truth.get(record, False)) for record in found.record]
-    return found.assign(**{BLIND + name: found.record.map(dict(scores)) for name, scores in run.blind.items()})
+    return found.assign(**{BLIND + name: found.record.map(dict(scores)) for (_, name), scores in run.blind.items()})
 
 
-def _attacked(scores: pd.DataFrame, records: pd.DataFrame, cohorts: Sequence[Sequence[int]]) -> Attacked:
+def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: Sequence[Sequence[int]]) -> Attacked:
     """What `_scores` and `_records` were made of."""
     signals = [name for name in scores if "/" in name]
-    models = [
-        ScoredModel(
-            threat_model, way, None if client == NOBODY else client, r, part.set_index("record", drop=False)[signals]
-        )
-        for (threat_model, way, client, r), part in scores.groupby(
-            ["threat_model", "way", "client", "round"], sort=False
-        )
-    ]
-    blind = {
-        name.removeprefix(BLIND): records.set_index("record")[name].dropna().to_dict()
-        for name in records
-        if name.startswith(BLIND)
+    tables = {
+        place: part.set_index("record", drop=False)[signals]
+        for place, part in scores.groupby(["threat_model", "way", "client", "round"], sort=False)
     }
+    base = next(table for (_, way, *_), table in tables.items() if way == "base")
     candidates = records[records.kind == "candidate"]
+    own = records.set_index("record")
     return Attacked(
-        models[1:], models[0].scores, blind, _of_clients(candidates), _of_clients(records[records.kind == "reference"]),
-        records.record[records.kind == "novel"].tolist(), dict(zip(candidates.record, candidates.member, strict=True)), cohorts,
-    )  # fmt: skip
+        models=[
+            ScoredModel(threat_model, way, None if client == NOBODY else client, r, table, base)
+            for (threat_model, way, client, r), table in tables.items()
+            if way != "base"
+        ],
+        **analysis_lora.named(cell),
+        blind={(None, n.removeprefix(BLIND)): own[n].dropna().to_dict() for n in records if n.startswith(BLIND)},
+        records=_of_clients(candidates),
+        reference=_of_clients(records[records.kind == "reference"]),
+        truth=dict(zip(candidates.record, candidates.member, strict=True)),
+        novel=records.record[records.kind == "novel"].tolist(),
+        cohorts=cohorts,
+    )
 
 
 def _of_clients(records: pd.DataFrame) -> Mapping[int, list[str]]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from attacks.base import Candidates, View
 from attacks.rebuild import rebuild_all
 from attacks.threats import OF_LEARNER
 from audits.blind import blind_scores
-from audits.comparisons.models import Attacked, ScoredModel
+from audits.comparisons import Attacked, ScoredModel
 from audits.findings import Finding
-from audits.membership import cells, membership
+from audits.membership import LOSS, STRONGEST, cells, membership
 from audits.statistics.one_run import canary_table
 from audits.tables.models import evidence, panels
 from fedaudit.machinery import plugins
@@ -40,7 +39,7 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         confidence = cell.plan.audits["membership"].confidence
         server = _views(transcript, federation)["server"]
         tables = evidence(run, transcript, rebuild_all(server, server.clients), federation, words,
-                          attack_signal=attack_of(cell).signal, confidence=confidence)  # fmt: skip
+                          confidence=confidence)  # fmt: skip
         advance()
         tables["cells"] = cells(run, confidence)
         if cell.plan.canaries.canaries:
@@ -57,7 +56,7 @@ def attacked(cell: Cell, transcript: Any, folder: Folder, workshop: Workshop, pr
     """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and controls."""
     attack, views = attack_of(cell), _views(transcript, workshop.federation)
     scores = _score_models(attack, views, folder, workshop.attackers, progress)
-    return _attacked(attack, scores, views, transcript, workshop.federation)
+    return _attacked(cell, scores, views, transcript, workshop.federation)
 
 
 def _views(transcript: Any, federation: Any) -> dict[str, View]:
@@ -73,10 +72,10 @@ def _views(transcript: Any, federation: Any) -> dict[str, View]:
 def findings(cell: Cell, run: Attacked) -> list[Finding]:
     """What the membership audit says about the attacked training of a cell."""
     own = cell.plan.own
-    names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
+    names = {"method": cell.method, "task": cell.plan.task, "seed": cell.seed}
     epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
     audit = cell.plan.audits["membership"]
-    return membership(run, audit, attack_signal=attack_of(cell).signal, names=names, epsilon=epsilon)
+    return membership(run, audit, names=names, epsilon=epsilon)
 
 
 def attack_of(cell: Cell) -> Any:
@@ -103,37 +102,54 @@ def _score_models(
 
 
 def _attacked(
-    attack: Any, scores: list[tuple[Any, Any]], views: dict[str, Any], transcript: Any, federation: Any
+    cell: Cell, scores: list[tuple[Any, Any]], views: dict[str, Any], transcript: Any, federation: Any
 ) -> Attacked:
     """The scores with the truth and the controls beside them."""
-    base = next(table for model, table in scores if model.way == "base")
-    scored = [
-        ScoredModel(m.threat_model, m.way, m.client, m.round, attack.calibrate(table, base))
-        for m, table in scores
-        if m.way != "base"
-    ]
-    truth, asked = federation.truth, views["released-model"].candidates
+    attack = attack_of(cell)
+    public = next(table for model, table in scores if model.way == "base")
+    base = attack.calibrate(public, public)
+    clients = dict(enumerate(federation.clients))
+    return Attacked(
+        models=[
+            ScoredModel(m.threat_model, m.way, m.client, m.round, attack.calibrate(table, public), base)
+            for m, table in scores
+            if m.way != "base"
+        ],
+        **named(cell),
+        blind=_controls(federation),
+        records={k: [r.id for r in client.records] for k, client in clients.items()},
+        reference=views["released-model"].candidates.reference,
+        truth=federation.truth,
+        canaries={k: [r.id for r in client.canaries] for k, client in clients.items() if client.canaries},
+        novel=views["released-model"].candidates.novel,
+        cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
+    )
+
+
+def named(cell: Cell) -> dict[str, Any]:
+    """The scores that were fixed before looking, the attack's own and the strongest sibling, and those beside them: fields of `Attacked`."""
+    (name,) = cell.plan.attacks
+    headline = tuple(dict.fromkeys((attack_of(cell).signal, STRONGEST)))
+    return {"headlines": {name: headline}, "signals": dict.fromkeys((*headline, LOSS), name)}
+
+
+def _controls(federation: Any) -> dict[tuple[int | None, str], dict[str, float]]:
+    """The blind classifier's scores of all clients' records together, by kind of non-members."""
+    truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]
-    blind = {"held-out": _blind(blind_scores, owners, [truth[r.id] for _, r in owners])}
+    found = {"held-out": _blind(owners, [truth[r.id] for _, r in owners])}
     if federation.novel:
         against = [(name, record) for name, record in owners if truth[record.id]]
         against += [("novel", record) for record in federation.novel]
-        blind["novel objects"] = _blind(blind_scores, against, [name != "novel" for name, _ in against])
+        found["novel objects"] = _blind(against, [name != "novel" for name, _ in against])
     canaries = [(client.name, record) for client in federation.clients for record in client.canaries]
     if canaries:
-        blind["left-out canaries"] = _blind(blind_scores, canaries, [truth[r.id] for _, r in canaries])
-    return Attacked(
-        scored, attack.calibrate(base, base), blind,
-        {k: [r.id for r in client.records] for k, client in enumerate(federation.clients)}, asked.reference,
-        asked.novel, truth, [transcript.cohort(r) for r in range(transcript.schedule.rounds)],
-        {k: [r.id for r in client.canaries] for k, client in enumerate(federation.clients) if client.canaries},
-    )  # fmt: skip
+        found["left-out canaries"] = _blind(canaries, [truth[r.id] for _, r in canaries])
+    return {(None, nonmembers): scores for nonmembers, scores in found.items()}
 
 
-def _blind(
-    classify: Callable[..., dict[str, float]], pairs: list[tuple[str, Any]], member: list[bool]
-) -> dict[str, float]:
-    return classify([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
+def _blind(pairs: list[tuple[str, Any]], member: list[bool]) -> dict[str, float]:
+    return blind_scores([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
 
 
 def _score(bench: AttackBench, job: tuple[Any, bytes, list[str]]) -> Any:

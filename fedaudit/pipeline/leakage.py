@@ -11,9 +11,8 @@ from scipy.stats import binomtest
 
 from attacks.threats import THREAT_MODELS
 from audits.blind import blind_controls
-from audits.comparisons.models import ScoredModel
-from audits.comparisons.targets import HELD, AttackedPrompts, rows
-from audits.membership import prompt_cells, prompt_membership
+from audits.comparisons import Attacked, ScoredModel, first_scores
+from audits.membership import membership, simultaneous_cells
 from audits.statistics.one_run import canary_table
 from audits.tables.targets import exposure
 from fedaudit.machinery import plugins
@@ -26,7 +25,12 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import client_name
 
-TABLES = ("scores", "base", "facts", "pseudo")  # of one target and one adversary
+HELD = {
+    "prompt-user": "prompt",
+    "released-model": "final",
+    "server": "rebuilt",
+    "owner": "true state",
+}  # what each attacks
 
 
 def leakage(
@@ -50,10 +54,10 @@ def leakage(
         run = _run(cell, attacked, federation)
         advance()
         names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
-        found = prompt_membership(run, audit, names=names, epsilon=_words(privacy, canaries=plan.canaries.canaries))
+        found = membership(run, audit, names=names, epsilon=_words(privacy, canaries=plan.canaries.canaries))
         advance()
         tables |= exposure(run, federation.records, confidence=audit.confidence)
-        tables["cells"] = prompt_cells(run, audit.confidence)
+        tables["cells"] = simultaneous_cells(run, audit.confidence)
         advance()
         tables["trajectories"] = _trajectories(cell, run, tables["exposed"], federation, attackers)
         if len(owners := _attribution(run, plan.clients, audit.confidence)):
@@ -97,15 +101,13 @@ def _file(client: int, threat_model: str, name: str) -> str:
     return f"scores-{client:03d}-{threat_model}-{name}.parquet"
 
 
-def _run(
-    cell: Cell, attacked: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]], federation: Any
-) -> AttackedPrompts:
+def _run(cell: Cell, attacked: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]], federation: Any) -> Attacked:
     """The scores with the truth and the controls beside them."""
-    way, rounds = dict(HELD), cell.plan.rounds
+    rounds = cell.plan.rounds
     models = []
     for (threat_model, k), tables in attacked.items():
         indexed = {n: t.set_index("record") for n, t in tables.items()}
-        models.append(ScoredModel(threat_model, way[threat_model], k, rounds, indexed.pop("scores"), **indexed))
+        models.append(ScoredModel(threat_model, HELD[threat_model], k, rounds, indexed.pop("scores"), **indexed))
     asked = {q.client: q for q in attack_jobs.questions(cell, federation)}
     signals = {
         signal: name
@@ -116,19 +118,22 @@ def _run(
     trained = {k: attack_jobs.trained_on(cell, federation, k) for k in clients}
     # few rounds leave training records out of every batch: they are neither members nor held out
     unused = {r.id for k, client in clients.items() for r in client.training_records if r.id not in trained[k]}
+    there = {s: a for s, a in signals.items() if any(s in m.scores for m in models)}
     parts: dict[str, Any] = {
         "models": models,
-        "signals": {s: a for s, a in signals.items() if any(s in m.scores for m in models)},
+        "headlines": first_scores(there),
+        "signals": there,
         "records": {k: [r.id for r in client.records if r.id not in unused] for k, client in clients.items()},
         "reference": {k: [r.id for r in client.reference] for k, client in clients.items()},
         "others": {k: list(question.others) for k, question in asked.items()},
         "canaries": {k: [r.id for r in client.canaries if r.id not in unused] for k, client in clients.items()},
         "truth": federation.truth,
         "group": {name: record.group for name, record in federation.records.items()},
+        "few": True,
     }
-    unseen = AttackedPrompts(**parts, blind={})
-    asked_rows = tuple((place, tuple(row.items())) for place, row in rows(unseen).items())
-    return AttackedPrompts(**parts, blind=_blind(federation, asked_rows))
+    unseen = Attacked(**parts, blind={})
+    asked_rows = tuple((place, tuple(row.items())) for place, row in unseen.rows.items())
+    return Attacked(**parts, blind=_blind(federation, asked_rows))
 
 
 @functools.lru_cache(maxsize=1)
@@ -162,7 +167,7 @@ def _refused(cell: Cell) -> pd.DataFrame:
 
 
 def _trajectories(
-    cell: Cell, run: AttackedPrompts, exposed: pd.DataFrame, federation: Any, attackers: Attackers
+    cell: Cell, run: Attacked, exposed: pd.DataFrame, federation: Any, attackers: Attackers
 ) -> pd.DataFrame:
     """Loss by round: the mean of each kind of a target's records, and of every exposed record itself."""
     sizes = [len(client.training_records) for client in federation.clients]
@@ -179,7 +184,7 @@ def _trajectories(
     return pd.concat([mean, own], ignore_index=True)[["record", "client", "kind", "round", "loss"]]
 
 
-def _attribution(run: AttackedPrompts, clients: int, confidence: float) -> pd.DataFrame:
+def _attribution(run: Attacked, clients: int, confidence: float) -> pd.DataFrame:
     """How often source inference names the target as the owner, of its members and of what was held out."""
     found = []
     for model in run.models:

@@ -1,0 +1,287 @@
+"""Which scores are compared with which: members and non-members of one population under one adversary's model(s).
+
+An adversary holds one model of the whole federation, or models of single clients. Non-members are held-out records of
+the same clients, records of another distribution, other clients' records, and canaries that a coin left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from audits.statistics.stratified import comparable
+from fedaudit.tasks.base import client_name
+
+COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
+THREAT_MODELS = ("prompt-user", "released-model", "server", "owner")
+WAYS = ("final", "prompt", "exact", "literal", "newest", "server-fill", "rebuilt", "true state")  # of one client
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredModel:
+    """The scores of one model that an adversary holds: a row per record (index), a column per signal; NaN: it cannot say.
+
+    `base` are the same columns where no record was learnt: of the public start or, for attacks on messages, of a twin
+    federation that drew its members anew; it may hold further records. `pseudo` are scores of models that the adversary
+    trained itself: a row per model and record (index), whether it was trained on it ("member"). `facts` are numbers for
+    readers: loss, base_loss, loss_in and loss_out (means over shadows trained with the record and without it),
+    hard_right (whether the hard prompt is right).
+    """
+
+    threat_model: str
+    way: str
+    client: int | None  # None: a model of the whole federation
+    round: int
+    scores: pd.DataFrame
+    base: pd.DataFrame | None = None
+    pseudo: pd.DataFrame | None = None
+    facts: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Attacked:
+    """A run after the attack, with the truth: what audits work on. Mappings by client hold the clients that were attacked."""
+
+    models: Sequence[ScoredModel]
+    headlines: Mapping[str, Sequence[str]]  # attack to the scores that stand for it, fixed before looking
+    signals: Mapping[str, str]  # of every score the attack, in reading order
+    blind: Mapping[tuple[int | None, str], Mapping[str, float]]  # see `blind_of`
+    records: Mapping[int, Sequence[str]]  # candidates of each client
+    reference: Mapping[int, Sequence[str]]  # known non-members of the same distribution
+    truth: Mapping[str, bool]  # candidate or canary to whether its client was trained on it
+    canaries: Mapping[int, Sequence[str]] = field(default_factory=dict)  # of each client; no candidates
+    others: Mapping[int, Sequence[str]] = field(default_factory=dict)  # a sample of other clients' records
+    novel: Sequence[str] = ()  # records of another distribution
+    group: Mapping[str, str] = field(default_factory=dict)  # record to class name
+    cohorts: Sequence[Sequence[int]] = ()  # of each round, where a model of the whole federation is attacked
+    few: bool = False  # too few clients for intervals over them: records are the units
+
+    @property
+    def headline(self) -> list[str]:
+        """The scores that stand for the attacks, in reading order."""
+        return [signal for signals in self.headlines.values() for signal in signals]
+
+    def participants(self, rounds: int) -> list[int]:
+        """Clients that took part in the first `rounds` rounds: only their records were trained on."""
+        return sorted({client for cohort in self.cohorts[:rounds] for client in cohort})
+
+    def blind_of(self, client: int, nonmembers: str) -> Mapping[str, float]:
+        """Record to the score of the blind classifier of a comparison: the client's own, or one for all clients together (None)."""
+        return self.blind[client if (client, nonmembers) in self.blind else None, nonmembers]
+
+    def kinds(self, client: int) -> dict[str, str]:
+        """Every record that a client's models are judged by, and what it is; they may have been asked about more."""
+        member = {True: "member", False: "held-out"}
+        canary = {True: "canary", False: "left-out canary"}
+        return (
+            {r: member[self.truth[r]] for r in self.records[client]}
+            | {r: canary[self.truth[r]] for r in self.canaries.get(client, ())}
+            | dict.fromkeys(self.reference[client], "reference")
+            | dict.fromkeys(self.others.get(client, ()), "other client")
+        )
+
+    def row(self, client: int, nonmembers: str) -> dict[str, bool]:
+        """The records of a client's part in a comparison, and which of them are members."""
+        asked = self.canaries.get(client, ()) if nonmembers == "left-out canaries" else self.records[client]
+        found = {r: self.truth[r] for r in asked}
+        if nonmembers in COIN:
+            return found
+        further = self.novel if nonmembers == "novel objects" else self.others.get(client, ())
+        return {r: True for r, member in found.items() if member} | dict.fromkeys(further, False)
+
+    @property
+    def rows(self) -> dict[tuple[int, str], dict[str, bool]]:
+        """`row` of every client and kind of non-members."""
+        return {(k, nonmembers): self.row(k, nonmembers) for k in self.records for nonmembers in self.against}
+
+    @property
+    def against(self) -> list[str]:
+        """The kinds of non-members that there are."""
+        there = {
+            "held-out": True,
+            "novel objects": bool(self.novel),
+            "other clients": any(self.others.values()),
+            "left-out canaries": any(self.canaries.values()),
+        }
+        return [name for name, some in there.items() if some]
+
+
+def first_scores(signals: Mapping[str, str]) -> dict[str, tuple[str]]:
+    """Each attack's first score: what stands for an attack that has named no other."""
+    return {attack: (next(s for s in signals if signals[s] == attack),) for attack in dict.fromkeys(signals.values())}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison:
+    """Members against non-members: aligned arrays, one entry per (model, record)."""
+
+    threat_model: str
+    way: str
+    round: int
+    population: str
+    nonmembers: str
+    per_client: bool  # scores come from one model per client: means of per-client values, never pooled
+    client: NDArray[np.str_]  # the cluster of each entry
+    record: NDArray[np.str_]
+    member: NDArray[np.bool_]
+    scores: pd.DataFrame
+    base: pd.DataFrame
+    blind: NDArray[np.float64]
+    reference: Mapping[str, pd.DataFrame]  # cluster to scores of further held-out records; "" is everybody's
+    unit: str = "clients"  # of the intervals; "records" where a few clients are attacked, through a model each
+    within: NDArray[np.str_] | None = None  # label of each entry, where only equal ones are compared
+    pseudo: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by client, see `ScoredModel`
+
+    @property
+    def exchangeable(self) -> bool:
+        """Whether members and non-members differ in nothing but membership, by design or because their label is all that tells them apart."""
+        return self.nonmembers in COIN or self.within is not None
+
+    @property
+    def measurable(self) -> bool:
+        """Whether there are two members and two non-members to compare: of one client, where each has its own model."""
+        if self.per_client:
+            return bool(comparable(self.member, self.client, self.within).any())
+        return bool(min(self.member.sum(), (~self.member).sum()) >= 2)
+
+    def having(self, values: pd.Series | NDArray[np.float64]) -> Comparison:
+        """The entries whose value is a number."""
+        kept = ~np.isnan(np.asarray(values, dtype=float))
+        if kept.all():
+            return self
+        parts = {name: getattr(self, name)[kept] for name in ("client", "record", "member", "blind")}
+        frames = {name: getattr(self, name)[kept].reset_index(drop=True) for name in ("scores", "base")}
+        within = None if self.within is None else self.within[kept]
+        return dataclasses.replace(self, **parts, **frames, within=within)
+
+
+@functools.lru_cache(maxsize=1)
+def comparisons(run: Attacked) -> tuple[Comparison, ...]:
+    """Every row of the leakage table, adversary by adversary. ValueError: a threat model or a way that nobody knows."""
+    found: list[Comparison] = []
+    for model in (m for m in run.models if m.client is None):
+        everyone = run.participants(model.round)
+        if model.way == "final":
+            found.append(_pooled(run, model, everyone, "all members", "held-out"))
+            found.append(_pooled(run, model, list(run.cohorts[model.round - 1]), "last-round members", "held-out"))
+            found += [_pooled(run, model, everyone, "all members", other) for other in run.against[1:]]
+        if model.way == "best utility":
+            found.append(_pooled(run, model, everyone, "all members", "held-out"))
+    held = {(m.threat_model, m.way) for m in run.models if m.client is not None}
+    if unknown := [pair for pair in held if pair[0] not in THREAT_MODELS or pair[1] not in WAYS]:
+        raise ValueError(f"threat models are {THREAT_MODELS} and ways {WAYS}, not {min(unknown)}")
+    for place in sorted(held, key=lambda pair: (THREAT_MODELS.index(pair[0]), WAYS.index(pair[1]))):
+        models = [m for m in run.models if (m.threat_model, m.way) == place and m.client is not None]
+        asked = models[0].scores.index
+        kinds = [k for k in run.against if k != "novel objects" or any(r in asked for r in run.novel)]
+        found += [_per_client(run, models, nonmembers) for nonmembers in kinds]
+    return tuple(found)
+
+
+def by_round(run: Attacked) -> list[Comparison]:
+    """The released model after each round on the subsample that every round was asked about."""
+    found = []
+    whole = [m for m in run.models if m.client is None]
+    for model in sorted((m for m in whole if m.way in ("round", "final")), key=lambda m: m.round):
+        asked = set(next((m for m in whole if m.way == "round"), model).scores.index)
+        small = dataclasses.replace(model, scores=model.scores[model.scores.index.isin(asked)])
+        found.append(_pooled(run, small, run.participants(model.round), "all members", "held-out"))
+        found.append(_pooled(run, small, list(run.cohorts[model.round - 1]), "last-round members", "held-out"))
+    return found
+
+
+def client_of(model: ScoredModel) -> int:
+    """The client whose model it is."""
+    assert model.client is not None
+    return model.client
+
+
+def _population(usual: str, nonmembers: str) -> str:
+    return "canaries" if nonmembers == "left-out canaries" else usual
+
+
+def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], population: str, nonmembers: str) -> Comparison:
+    """One model for everybody. Novel records belong to no client: each is a cluster of its own."""
+    scored, novel = set(model.scores.index), set(run.novel)
+    rows = {(r if r in novel else client_name(k), r): m for k in clients for r, m in run.row(k, nonmembers).items()}
+    asked = {pair: member for pair, member in rows.items() if pair[1] in scored}
+    ours = [pair for pair in asked if pair[1] not in novel]
+    pairs = ours + [pair for pair in asked if pair[1] in novel]
+    records = [r for _, r in pairs]
+    known = nonmembers != "left-out canaries"  # which are of another distribution than the reference records
+    reference = [r for k in clients for r in run.reference[k] if r in scored and known]
+    blind = run.blind[None, nonmembers]
+    return Comparison(
+        threat_model=model.threat_model,
+        way=model.way,
+        round=model.round,
+        population=_population(population, nonmembers),
+        nonmembers=nonmembers,
+        per_client=False,
+        client=np.array([name for name, _ in pairs], dtype=str),
+        record=np.array(records, dtype=str),
+        member=np.array([asked[pair] for pair in pairs], dtype=bool),
+        scores=model.scores.loc[records].reset_index(drop=True),
+        base=_base(model, records),
+        blind=np.array([blind[r] for r in records], dtype=float),
+        reference={"": model.scores.loc[reference]} if reference else {},
+    )
+
+
+def _per_client(run: Attacked, models: Sequence[ScoredModel], nonmembers: str) -> Comparison:
+    """One model per client, each asked about its own records."""
+    parts = [(m, {r: u for r, u in run.row(client_of(m), nonmembers).items() if r in m.scores.index}) for m in models]
+    client = np.array([client_name(client_of(m)) for m, own in parts for _ in own], dtype=str)
+    record = np.array([r for _, own in parts for r in own], dtype=str)
+    member = np.array([used for _, own in parts for used in own.values()], dtype=bool)
+    known = {client_name(client_of(m)): m.scores.loc[list(run.reference[client_of(m)])] for m in models}
+    pseudo = {client_name(client_of(m)): _pseudo(run, m, nonmembers) for m in models if m.pseudo is not None}
+    blind = [run.blind_of(client_of(m), nonmembers)[r] for m, own in parts for r in own]
+    return Comparison(
+        threat_model=models[0].threat_model,
+        way=models[0].way,
+        round=max(m.round for m in models),
+        population=_population("own members", nonmembers),
+        nonmembers=nonmembers,
+        per_client=True,
+        client=client,
+        record=record,
+        member=member,
+        scores=pd.concat([m.scores.loc[list(own)] for m, own in parts], ignore_index=True),
+        base=pd.concat([_base(m, list(own)) for m, own in parts], ignore_index=True),
+        blind=np.array(blind, dtype=float),
+        reference=known if nonmembers in ("held-out", "novel objects") else {},
+        unit="records" if run.few else "clients",
+        within=_classes(run, client, record, member) if nonmembers == "other clients" else None,
+        pseudo=pseudo if nonmembers in COIN else {},
+    )
+
+
+def _base(model: ScoredModel, records: Sequence[str]) -> pd.DataFrame:
+    """The control's scores [record, signal]; NaN where the attack has none."""
+    base = pd.DataFrame() if model.base is None else model.base
+    return base.reindex(index=list(records), columns=model.scores.columns).reset_index(drop=True)
+
+
+def _classes(
+    run: Attacked, client: NDArray[np.str_], record: NDArray[np.str_], member: NDArray[np.bool_]
+) -> NDArray[np.str_] | None:
+    """Each entry's class, if a client shares enough of its classes with the others for a comparison within them."""
+    label = np.array([run.group[r] for r in record], dtype=str)
+    return label if comparable(member, client, label).any() else None
+
+
+def _pseudo(run: Attacked, model: ScoredModel, nonmembers: str) -> pd.DataFrame:
+    """What the adversary knows of its own models about records such as these: canaries are another distribution than all others."""
+    assert model.pseudo is not None
+    k, asked = client_of(model), model.pseudo.index
+    alike = run.canaries.get(k, ()) if nonmembers == "left-out canaries" else (*run.records[k], *run.reference[k])
+    if not asked.isin(list(run.kinds(k))).any():
+        raise ValueError(f"pseudo must be indexed by the client's records, got {asked[0]!r}.")
+    return model.pseudo[asked.isin(alike)]
