@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from audits.comparisons import comparisons
 from scipy import stats
 
 from audits.blind import blind_controls
+from audits.comparisons import comparisons
 from audits.membership import Params, membership, simultaneous, simultaneous_cells
 from audits.statistics.ranking import best_threshold
 from audits.statistics.stratified import stratified_auroc
