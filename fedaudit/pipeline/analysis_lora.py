@@ -70,7 +70,7 @@ def _views(transcript: Any, federation: Any) -> dict[str, View]:
 def findings(cell: Cell, run: Attacked) -> list[Finding]:
     """What the membership audit says about the attacked training of a cell."""
     own = cell.plan.own
-    names = {"method": cell.method, "attack": cell.plan.attack, "task": cell.plan.task, "seed": cell.seed}
+    names = cell.names | {"attack": cell.plan.attack}
     epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
     audit = cell.plan.audits["membership"]
     return membership(run, audit, attack_signal=attack_of(cell).signal, names=names, epsilon=epsilon)
