@@ -61,7 +61,10 @@ def membership(
 
 
 def prompt_membership(run: AttackedPrompts, params: Params, *, names: dict[str, Any], epsilon: Words) -> list[Finding]:
-    """All findings about prompts: every attack's headline score and, corrected for picking it, the best of them; `names` holds run, method, task, seed."""
+    """All findings about prompts: every attack's headline score and, corrected for picking it, the best of them.
+
+    `names` holds run, method, task and seed.
+    """
     found = []
     for comparison in target_comparisons(run):
         rows: list[Finding] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reports import pages
+from reports import templates as pages
 from reports.papers import dpfpl_figure3
 from reports.report import Evidence
 from tests.prompt_evidence import attacked, built, prompt_evidence

@@ -30,6 +30,7 @@ def read_evidence(cell: Cell) -> Evidence:
         "manifests": manifests(cell),
         "versions": cell.training_description["versions"] | cell.analysis_description["versions"],
         "fedaudit": __version__,
+        "code": cell.analysis_description["code"],
     }
     return Evidence(
         cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, limits(cell.plan)
