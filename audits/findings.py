@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SCHEMA = 1  # raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
+# raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
+SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun:
     """What every finding is of, so that findings of many runs can stand under each other.
 
-    `run` is the analysis key, not the training key: that is shared by whatever attacked the same training with other parameters. The analysis key
-    covers the training's, and with it all that a number comes from.
+    `run` is the analysis key, not the training key: that is shared by all attacks on one training. The analysis key covers the
+    training's, and with it all that a number comes from.
     """
 
     schema: int = field(default=SCHEMA, init=False)

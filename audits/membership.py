@@ -50,7 +50,10 @@ def headline_signals(attack_signal: str) -> tuple[str, str]:
 def membership(
     run: Attacked, params: Params, *, attack_signal: str, names: dict[str, Any], epsilon: Words
 ) -> list[Finding]:
-    """All findings of an attacked run; `names` holds run, method, attack, task and seed, `epsilon` what is claimed and provable in words."""
+    """All findings of an attacked run.
+
+    `names` holds run, method, attack, task and seed, `epsilon` what is claimed and provable in words.
+    """
     found = []
     headline = headline_signals(attack_signal)
     for comparison in comparisons(run):
@@ -61,7 +64,7 @@ def membership(
 
 
 def prompt_membership(run: AttackedPrompts, params: Params, *, names: dict[str, Any], epsilon: Words) -> list[Finding]:
-    """All findings about prompts: every attack's headline score and, corrected for picking it, the best of them.
+    """All findings about prompts: of every attack's headline score and, corrected for picking it, of the best of them.
 
     `names` holds run, method, task and seed.
     """

@@ -1,6 +1,5 @@
-"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`, and `fedaudit.findings("fedaudit-runs")` of all audits so far.
-
-Importing this imports nothing heavy.
+"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`, and `fedaudit.findings("fedaudit-runs")`
+of all audits so far. Importing this imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -67,8 +66,9 @@ def dry_run(**options: Any) -> str:
 def findings(out: str | Path = OUT) -> pd.DataFrame:
     """All findings of the finished reports under `out`, a row per number; a run that several reports show comes once.
 
-    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has what each was made of beside it. A report that is not
-    finished, was damaged or is of another schema is left out with a warning. InputError: `out` is no folder, or no report in it can be read.
+    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has what each was made of beside it.
+    A report that is not finished, was damaged or is of another schema is left out with a warning. InputError: `out` is no
+    folder, or no report in it can be read.
     """
     import pandas as pd
 
@@ -76,8 +76,11 @@ def findings(out: str | Path = OUT) -> pd.DataFrame:
 
 
 def runs(out: str | Path = OUT) -> pd.DataFrame:
-    """The runs that `findings(out)` are of, a row each: schema, run, method, task, seed, attacks, and every entry of the report's configuration
-    by its path, as `schedule.rounds`, `method.rho` or `versions.torch`; what a run does not have is missing. Warnings and InputError as there."""
+    """The runs that `findings(out)` are of, a row each. Warnings and InputError as there.
+
+    Columns are schema, run, method, task, seed, attacks, and every entry of the report's configuration by its path, as
+    `schedule.rounds`, `method.rho` or `versions.torch`; what a run does not have is missing.
+    """
     import pandas as pd
 
     return pd.DataFrame(list(finished(Path(out)).runs.values()))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ from tests.prompt_evidence import prompt_evidence
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
 FIELDS = {  # of schema 1: who takes one away or renames it raises SCHEMA, and lists what is left
-    Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members nonmembers_n clients "
-    "interval status base_value base_low base_high base_note blind_value blind_low blind_high detectable realised_fpr realised_low "
-    "realised_high verdict sentence claimed provable measured best_of",
+    Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members "
+    "nonmembers_n clients interval status base_value base_low base_high base_note blind_value blind_low blind_high "
+    "detectable realised_fpr realised_low realised_high verdict sentence claimed provable measured best_of",
     Accuracy: "metric value low high confidence before clients rounds epsilon noise_ratio clipped interval",
     Epsilon: "metric threat_model whose claimed provable every_step replace_one delta why sentence measured",
 }
@@ -87,7 +87,7 @@ class TestEveryFinding:
     @pytest.mark.parametrize("kind", FIELDS)
     def test_keeps_its_fields_within_a_schema(self, kind: type) -> None:
         assert SCHEMA == 1
-        assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= set(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+        assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= {f.name for f in fields(kind)}
 
 
 class TestRuns:
@@ -167,7 +167,7 @@ class TestAllFindings:
         exec("\n".join(lines), given)
         means = eval(last, given)
         own = pd.concat([audits["both"].findings, audits["entropy"].findings])
-        own = own[(own.metric == "auroc") & (own.headline == True) & (own.threat_model == "owner")]  # noqa: E712, None is neither
+        own = own[(own.metric == "auroc") & own.headline.eq(True) & (own.threat_model == "owner")]
         assert means["owner", 2, "promptfl"] == pytest.approx(own[own.method == "promptfl"].value.mean())
         assert len(given["joined"]) == len(given["found"])
 
