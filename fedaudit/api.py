@@ -1,5 +1,5 @@
-"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`, and `fedaudit.findings("fedaudit-runs")`
-of all audits so far. Importing this imports nothing heavy.
+"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`, and `fedaudit.findings("fedaudit-runs")` of
+all audits so far. Importing this imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedaudit.command.flags import OUT
 from fedaudit.command.words import words_of
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.finished import finished
+from fedaudit.pipeline.collected import collected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,13 +66,13 @@ def dry_run(**options: Any) -> str:
 def findings(out: str | Path = OUT) -> pd.DataFrame:
     """All findings of the finished reports under `out`, a row per number; a run that several reports show comes once.
 
-    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has what each was made of beside it.
+    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has beside each what it was made of.
     A report that is not finished, was damaged or is of another schema is left out with a warning. InputError: `out` is no
     folder, or no report in it can be read.
     """
     import pandas as pd
 
-    return pd.DataFrame(finished(Path(out)).findings)
+    return pd.DataFrame(collected(Path(out)).findings)
 
 
 def runs(out: str | Path = OUT) -> pd.DataFrame:
@@ -83,7 +83,7 @@ def runs(out: str | Path = OUT) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(list(finished(Path(out)).runs.values()))
+    return pd.DataFrame(list(collected(Path(out)).runs.values()))
 
 
 def _command(options: dict[str, Any]) -> Command:

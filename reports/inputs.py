@@ -76,8 +76,8 @@ def about_membership(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def check(evidence: Sequence[Evidence]) -> None:
-    """ValueError: nothing to report, a method and seed that come twice, several tasks or attacks, evidence without findings
-    or with those of several runs, a number that is not finite, a table that lacks a column."""
+    """ValueError: nothing to report, a method and seed that come twice, several tasks or attacks, evidence without
+    findings or with those of several runs, a number that is not finite, a table that lacks a column."""
     if not evidence:
         raise ValueError("evidence is empty; a report needs at least one audited method")
     for name in ("task", "attack"):

@@ -9,8 +9,9 @@ from reports.inputs import Evidence
 
 
 def runs(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:
-    """A row per run: schema, run, method, task and seed as in its findings, its attacks, and every entry of the configuration
-    by its path (`schedule.rounds`, `method.rho`, `versions.torch`). One that comes under two labels has the row of the first."""
+    """A row per run: schema, run, method, task and seed as in its findings, its attacks, and every entry of the
+    configuration by its path (`schedule.rounds`, `method.rho`, `versions.torch`). A run under two labels has the row of
+    the first."""
     found: dict[str, dict[str, Any]] = {}
     for e in evidence:
         names = {name: e.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}

@@ -1,4 +1,4 @@
-"""What the finished reports under an --out folder say, each run once. Imports nothing heavy."""
+"""Findings and runs of all finished reports under an --out folder, each run once. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedaudit.pipeline.trainings import COMPLETE, intact
 
 
 @dataclass(frozen=True)
-class Finished:
+class Collected:
     """Findings, and a row for each run that they are of."""
 
     findings: list[dict[str, Any]] = field(default_factory=list)
@@ -29,14 +29,14 @@ class Finished:
 
 
 @undisturbed()
-def finished(out: Path) -> Finished:
+def collected(out: Path) -> Collected:
     """What the reports under `out` say. A report that cannot be read is named in a warning and left out.
 
     InputError: there is no such folder, or no report in it that can be read.
     """
     if not out.is_dir():
         raise InputError(f"{out}: no such folder; name the one that was --out of an audit")
-    found, left_out = Finished(), []
+    found, left_out = Collected(), []
     for place in sorted(path for path in (out / "reports").glob("*") if path.is_dir()):
         if why := _unreadable(Folder(place)):
             left_out.append(f"{place} {why}")
