@@ -12,8 +12,8 @@ SCHEMA = 1
 class OfRun:
     """What every finding is of, so that findings of many runs can stand under each other.
 
-    `run` is the analysis key, not the training key: that is shared by all attacks on one training. The analysis key covers
-    the training's, and with it all that a number comes from.
+    `run` is the analysis key, not the training key: that is shared by all attacks on one training. The analysis key
+    covers the training's, and with it all that a number comes from.
     """
 
     schema: int = field(default=SCHEMA, init=False)

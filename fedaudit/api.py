@@ -1,5 +1,6 @@
-"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`, and `fedaudit.findings("fedaudit-runs")` of
-all audits so far. Importing this imports nothing heavy.
+"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`, `fedaudit.findings("fedaudit-runs")`.
+
+Importing this imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def dry_run(**options: Any) -> str:
 def findings(out: str | Path = OUT) -> pd.DataFrame:
     """All findings of the finished reports under `out`, a row per number; a run that several reports show comes once.
 
-    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has beside each what it was made of.
-    A report that is not finished, was damaged or is of another schema is left out with a warning. InputError: `out` is no
-    folder, or no report in it can be read.
+    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has beside each what it was made
+    of. A report that is not finished, was damaged or is of another schema is left out with a warning. InputError: `out`
+    is no folder, or no report in it can be read.
     """
     import pandas as pd
 
