@@ -31,7 +31,7 @@ class Params:
 
 
 def epsilon(table: pd.DataFrame, params: Params, *, names: Mapping[str, Any]) -> list[Epsilon]:
-    """A finding per row of `privacy_table`."""
+    """A finding per row of `privacy_table`; `names` holds run, method, task and seed."""
     found = []
     for row in table.to_dict("records"):
         claimed, proven = row["claimed"], row["provable"]

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+# raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
+SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One number about one method, one adversary and one population. Fields that do not apply are None."""
+class OfRun:
+    """What every finding is of, so that findings of many runs can stand under each other.
 
+    `run` is the analysis key, not the training key: that is shared by all attacks on one training. The analysis key
+    covers the training's, and with it all that a number comes from.
+    """
+
+    schema: int = field(default=SCHEMA, init=False)
+    run: str
     method: str
-    attack: str
     task: str
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(OfRun):
+    """One number about one method, one adversary and one population. Fields that do not apply are None."""
+
+    attack: str
     threat_model: str
     way: str  # which model the adversary holds: prompt, final, rebuilt, exact, literal, newest, server-fill, true state
     population: str  # whose records count as members
@@ -49,12 +64,9 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracy:
+class Accuracy(OfRun):
     """How good released models are: a mean over clients, in percent."""
 
-    method: str
-    task: str
-    seed: int
     metric: str  # accuracy/local, accuracy/neighbour, accuracy/overall, accuracy/own_test
     value: float
     low: float | None  # None for a single client
@@ -72,12 +84,9 @@ class Accuracy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Epsilon:
+class Epsilon(OfRun):
     """What is claimed and what is proven about one record against one adversary; infinities are the string "inf"."""
 
-    method: str
-    task: str
-    seed: int
     metric: str  # epsilon
     threat_model: str
     whose: str  # "own": a record of the client looked at; "other": of another client

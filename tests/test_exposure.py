@@ -247,7 +247,8 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
     for name, table in tables(less).items():
         pd.testing.assert_frame_equal(table, tables(rest)[name])
     found = [
-        membership(one, Params(), names={"method": "m", "task": "t", "seed": 0}, epsilon={}) for one in (less, rest)
+        membership(one, Params(), names={"run": "r", "method": "m", "task": "t", "seed": 0}, epsilon={})
+        for one in (less, rest)
     ]
     assert found[0] == found[1]
 

@@ -460,7 +460,7 @@ class TestPlantedLeak:
 
     @staticmethod
     def row(run: Attacked) -> Any:
-        words = {"method": "fedotp", "task": "toy", "seed": 0}
+        words = {"run": "r", "method": "fedotp", "task": "toy", "seed": 0}
         found = membership(run, MembershipParams(), names=words, epsilon=lambda _: {})
         return next(f for f in found if f.metric == "auroc" and f.signal == "lira/online" and not f.best_of)
 

@@ -77,8 +77,8 @@ def page_of(*findings: dict[str, Any]) -> Reader:
 
 def test_files_and_links(pair: dict[str, bytes]) -> None:
     names = list(pair)
-    tables = "cells records classes agreement attribution canaries refused accuracy privacy noise".split()
-    assert names[: 2 + len(tables)] == ["findings.json", "findings.csv", *(f"{name}.csv" for name in tables)]
+    tables = "findings runs cells records classes agreement attribution canaries refused accuracy privacy noise".split()
+    assert names[: 2 + len(tables)] == ["findings.json", "runs.json", *(f"{name}.csv" for name in tables)]
     drawn = {"leakage-epsilon", "roc", "scores-shadow", "clients", "classes", "trajectories", "accuracy"}
     files = {f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "pdf", "csv")}
     assert set(names[2 + len(tables) : -1]) == files | {"figures/exposed.csv"}
@@ -365,7 +365,7 @@ def test_accuracy_against_epsilon_is_drawn_once(pair: dict[str, bytes]) -> None:
 def test_parts_without_rows_are_left_out(empty: bool) -> None:
     tables = {n: pd.DataFrame(columns=c.split()) for n, c in (TABLES | OF_PROMPTS).items()} if empty else {}
     files = built([replace(e, tables=tables) for e in PAIR])
-    assert set(files) - {"index.html"} == {"findings.json", "findings.csv"} | {
+    assert set(files) - {"index.html"} == {"findings.json", "findings.csv", "runs.json", "runs.csv"} | {
         f"figures/leakage-epsilon.{kind}" for kind in ("svg", "pdf", "csv")
     }
     assert set(figure(files, "leakage-epsilon").quantity) == {"local", "neighbour", "auroc"}

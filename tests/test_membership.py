@@ -16,7 +16,7 @@ from fedaudit.tasks.base import Record
 SIGNAL = "renyi/2/10/caption"
 SIGNALS = (SIGNAL, "loss-base/caption", "loss/caption")
 EPSILON = {"claimed": "none", "provable": "infinity"}
-NAMES = {"method": "m", "task": "t", "seed": 0}
+NAMES = {"run": "r", "method": "m", "task": "t", "seed": 0}
 CLIENTS, POOL = 8, 24
 
 

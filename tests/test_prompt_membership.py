@@ -16,7 +16,7 @@ from audits.verdicts import in_words
 from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
-NAMES = {"method": "m", "task": "t", "seed": 0}
+NAMES = {"run": "r", "method": "m", "task": "t", "seed": 0}
 EPSILON = {"claimed": "0.1", "provable": "0.348"}
 USER = HELD[:1]
 COVERED = 179  # of 200

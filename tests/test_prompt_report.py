@@ -59,9 +59,10 @@ def only(found: list[MethodRow], method: str, level: float) -> MethodRow:
 
 def test_files_and_links(few: dict[str, bytes]) -> None:
     names = list(few)
-    assert names[:5] == ["findings.json", "findings.csv", "accuracy.csv", "privacy.csv", "noise.csv"]
+    assert names[:4] == ["findings.json", "runs.json", "findings.csv", "runs.csv"]
+    assert names[4:7] == ["accuracy.csv", "privacy.csv", "noise.csv"]
     assert names[-1] == "index.html"
-    assert set(names[5:-1]) == {
+    assert set(names[7:-1]) == {
         f"figures/{name}.{kind}" for name in ("accuracy", "epsilon") for kind in ("svg", "pdf", "csv")
     }
     links = {

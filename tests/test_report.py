@@ -61,7 +61,7 @@ def finding(
     threat, way, population, others = place
     value = 0.5 + 0.19 * strength(method, threat) * (0.4 if signal == ATTACK else 1) + 0.02 * rng.normal()
     common = Finding(
-        method=method, attack="maxrenyi", task="captions", seed=seed, threat_model=threat, way=way, population=population,
+        run=f"{method}-{seed}", method=method, attack="maxrenyi", task="captions", seed=seed, threat_model=threat, way=way, population=population,
         nonmembers=others, signal=signal, headline=signal != LOSS, metric=metric, value=value, low=value - 0.061,
         high=value + 0.061, confidence=0.95, members=168, nonmembers_n=171, clients=6, interval=f"clustered {metric}",
     )  # fmt: skip
@@ -279,7 +279,7 @@ class Reader(HTMLParser):
 
 def test_files_and_their_order(two: dict[str, bytes]) -> None:
     names = list(two)
-    assert names[:3] == ["findings.json", "findings.csv", "cells.csv"]
+    assert names[:5] == ["findings.json", "runs.json", "findings.csv", "runs.csv", "cells.csv"]
     assert names[-1] == "index.html"  # last: whoever finds the page finds what it names
     drawn = {
         "roc",
@@ -292,7 +292,7 @@ def test_files_and_their_order(two: dict[str, bytes]) -> None:
         "utility",
         "cost",
     }
-    assert set(names[3:-1]) == {f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "pdf", "csv")} | {
+    assert set(names[5:-1]) == {f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "pdf", "csv")} | {
         "figures/exposed.csv"
     }
     links = {
@@ -490,7 +490,8 @@ def test_missing_tables_are_said_to_be_missing(tables: dict[str, pd.DataFrame]) 
         assert f"No data for the figure “{figure}”" in text
     for sentence in ("No reconstruction", "No cells", "No exposed records", "Nothing is shared", "None were stated"):
         assert sentence in text
-    assert set(files) == {"findings.json", "findings.csv", "cells.csv", "figures/exposed.csv", "index.html"}
+    records = {f"{name}.{kind}" for name in ("findings", "runs") for kind in ("json", "csv")}
+    assert set(files) == records | {"cells.csv", "figures/exposed.csv", "index.html"}
     assert pd.read_csv(io.BytesIO(files["cells.csv"])).empty
 
 

@@ -15,6 +15,8 @@ from fedaudit.command.config import presets
 from fedaudit.command.words import number, seed, whole
 from fedaudit.machinery.errors import InputError
 
+OUT = "fedaudit-runs"
+
 
 class Parser(argparse.ArgumentParser):
     """argparse whose complaint is one sentence with the nearest right flag."""
@@ -108,9 +110,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     workers = min(os.cpu_count() or 1, 4)
     text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
     group.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
-    group.add_argument(
-        "--out", default="fedaudit-runs", metavar="FOLDER", help="for runs and reports (default: fedaudit-runs)"
-    )
+    group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")
     group.add_argument(
         "--fail-if",
         action="append",

@@ -72,10 +72,9 @@ def _views(transcript: Any, federation: Any) -> dict[str, View]:
 def findings(cell: Cell, run: Attacked) -> list[Finding]:
     """What the membership audit says about the attacked training of a cell."""
     own = cell.plan.own
-    names = {"method": cell.method, "task": cell.plan.task, "seed": cell.seed}
     epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
     audit = cell.plan.audits["membership"]
-    return membership(run, audit, names=names, epsilon=epsilon)
+    return membership(run, audit, names=cell.names, epsilon=epsilon)
 
 
 def attack_of(cell: Cell) -> Any:

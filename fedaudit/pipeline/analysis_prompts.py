@@ -47,10 +47,9 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
 def findings(cell: Cell, tables: Mapping[str, pd.DataFrame]) -> list[Accuracy | Epsilon]:
     """What the audits of utility and epsilon say about the tables accuracy, noise and privacy of a cell."""
     assert cell.variant is not None
-    names = {"method": cell.method, "task": cell.plan.task, "seed": cell.seed}
     params = {name: plugins.plugins("audit")[name].own(given) for name, given in cell.plan.audits.items()}
     spent = cell.variant.privacy.epsilon
     return [
-        *utility(tables["accuracy"], tables["noise"], params["utility"], epsilon=spent, names=names),
-        *epsilon(tables["privacy"], params["epsilon"], names=names),
+        *utility(tables["accuracy"], tables["noise"], params["utility"], epsilon=spent, names=cell.names),
+        *epsilon(tables["privacy"], params["epsilon"], names=cell.names),
     ]

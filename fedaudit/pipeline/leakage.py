@@ -53,8 +53,8 @@ def leakage(
     with progress.stage(f"audit of {cell.method}", 4) as advance:
         run = _run(cell, attacked, federation)
         advance()
-        names = {"method": cell.method, "task": plan.task, "seed": cell.seed}
-        found = membership(run, audit, names=names, epsilon=_words(privacy, canaries=plan.canaries.canaries))
+        words = _words(privacy, canaries=plan.canaries.canaries)
+        found = membership(run, audit, names=cell.names, epsilon=words)
         advance()
         tables |= exposure(run, federation.records, confidence=audit.confidence)
         tables["cells"] = simultaneous_cells(run, audit.confidence)

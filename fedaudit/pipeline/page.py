@@ -28,8 +28,9 @@ def read_evidence(cell: Cell) -> Evidence:
     setting = setting_of(cell) | {
         "keys": {"training": cell.training_key, "analysis": cell.analysis_key},
         "manifests": manifests(cell),
-        "versions": cell.training_description["versions"],
+        "versions": cell.training_description["versions"] | cell.analysis_description["versions"],
         "fedaudit": __version__,
+        "code": cell.analysis_description["code"],
     }
     return Evidence(
         cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, limits(cell.plan)

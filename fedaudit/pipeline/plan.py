@@ -162,6 +162,11 @@ class Cell:
         return keys.bank(self)
 
     @property
+    def names(self) -> dict[str, Any]:
+        """What every finding about this cell is of."""
+        return {"run": self.analysis_key, "method": self.method, "task": self.plan.task, "seed": self.seed}
+
+    @property
     def bank_folder(self) -> Path:
         return self.plan.out / "shadows" / f"{_slug(self.method)}-{key_of(self.bank_description)}"
 

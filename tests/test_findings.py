@@ -1,0 +1,288 @@
+"""Findings that say what they are of: of several reports under each other, told apart, and joined with their runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import fedaudit
+from audits.findings import SCHEMA, Accuracy, Epsilon, Finding
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import Folder, claim
+from fedaudit.pipeline.trainings import COMPLETE, finish
+from reports.report import build
+from reports.runs import entries, runs
+from tests.prompt_evidence import prompt_evidence
+
+TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
+FIELDS = {  # of schema 1: who takes one away or renames it raises SCHEMA, and lists what is left
+    Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members "
+    "nonmembers_n clients interval status base_value base_low base_high base_note blind_value blind_low blind_high "
+    "detectable realised_fpr realised_low realised_high verdict sentence claimed provable measured best_of",
+    Accuracy: "metric value low high confidence before clients rounds epsilon noise_ratio clipped interval",
+    Epsilon: "metric threat_model whose claimed provable every_step replace_one delta why sentence measured",
+}
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, fedaudit.Audit]]:
+    """Three reports of three runs: one run is in two of them, and two runs attack one training."""
+    out = tmp_path_factory.mktemp("runs")
+    return out, {
+        "loss": fedaudit.audit(method="promptfl", attack="loss", out=out, **TINY),
+        "both": fedaudit.audit(method=["promptfl", "local"], attack="loss", out=out, **TINY),
+        "entropy": fedaudit.audit(method="promptfl", attack="entropy", out=out, **TINY),
+    }
+
+
+@pytest.fixture
+def copy(audited: tuple[Path, dict[str, fedaudit.Audit]], tmp_path: Path) -> Path:
+    """The reports in a folder where they may be harmed."""
+    shutil.copytree(audited[0] / "reports", tmp_path / "reports")
+    return tmp_path
+
+
+def lines(found: pd.DataFrame) -> list[str]:
+    """Every row as text, without what is missing, in an order of its own."""
+    rows = json.loads(found.to_json(orient="records", double_precision=15))
+    return sorted(json.dumps({k: v for k, v in row.items() if v is not None}, sort_keys=True) for row in rows)
+
+
+class TestEveryFinding:
+    def test_says_schema_and_run_wherever_it_stands(self, audited: Any) -> None:
+        out, found = audited
+        keys = {path.name.rpartition("-")[2] for path in (out / "analyses").iterdir()}
+        assert len(keys) == 3
+        seen = set()
+        for one in found.values():
+            folder = one.report.parent
+            table = pd.read_csv(folder / "findings.csv", dtype={"run": str})
+            listed = pd.DataFrame(json.loads((folder / "findings.json").read_text()))
+            for rows in (one.findings, table, listed):
+                assert (rows.schema == SCHEMA).all()
+                assert list(rows)[:2] == ["schema", "run"]
+                assert rows.run.tolist() == one.findings.run.tolist()
+            assert set(one.findings.metric) > {"auroc"}
+            seen |= set(one.findings.run)
+        assert seen == keys
+
+    def test_of_two_attacks_on_one_training_is_of_two_runs(self, audited: Any) -> None:
+        table = fedaudit.runs(audited[0])
+        own = table[table.method == "promptfl"]
+        assert sorted(own.attacks) == ["entropy", "loss"]
+        assert own["keys.training"].nunique() == 1
+        assert own.run.nunique() == 2
+
+    @pytest.mark.parametrize("kind", FIELDS)
+    def test_keeps_its_fields_within_a_schema(self, kind: type) -> None:
+        assert SCHEMA == 1
+        assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= {f.name for f in fields(kind)}
+
+
+class TestRuns:
+    def test_a_row_per_run_says_what_it_was_made_of(self, audited: Any) -> None:
+        out, found = audited
+        table = fedaudit.runs(out).set_index("run")
+        assert table.index.is_unique
+        assert sorted(table.method) == ["local", "promptfl", "promptfl"]
+        row = table.loc[found["entropy"].findings.run[0]]
+        plain = {"schema": SCHEMA, "task": "glyphs", "seed": 0, "attacks": "entropy", "fedaudit": fedaudit.__version__}
+        plain |= {"task.train": 12, "schedule.rounds": 2, "schedule.clients": 3, "schedule.per_round": 3}
+        plain |= {
+            "method.name": "promptfl",
+            "privacy.epsilon": "inf",
+            "backbone.name": "symbols-clip",
+            "adversary.targets": 0,
+        }
+        assert {name: row[name] for name in plain} == plain
+        assert row["versions.pandas"] == pd.__version__
+        (training,) = (out / "runs").glob(f"promptfl-seed0-{row['keys.training']}")
+        assert training.is_dir()
+        assert row["keys.analysis"] == row.name
+        assert re.fullmatch("[0-9a-f]{16}", row.code)
+
+    def test_the_files_of_a_report_hold_its_runs_and_no_path(self, audited: Any) -> None:
+        out, found = audited
+        folder = found["both"].report.parent
+        listed = json.loads((folder / "runs.json").read_text())
+        assert [row["method"] for row in listed] == ["promptfl", "local"]
+        table = pd.read_csv(folder / "runs.csv", dtype={"run": str})
+        assert list(table) == list(dict.fromkeys(name for row in listed for name in row))
+        assert table.run.tolist() == [row["run"] for row in listed]
+        assert str(out) not in (folder / "runs.json").read_text() + (folder / "findings.json").read_text()
+        page = found["both"].report.read_text()
+        assert all(f'<a href="{name}">' in page for name in ("findings.json", "findings.csv", "runs.json", "runs.csv"))
+
+    def test_paths_of_nested_entries(self) -> None:
+        nested = {"a": 1, "b": {"c": [2, 3], "d": {"e": None}}, "f": {}}
+        assert entries(nested) == {"a": 1, "b.c": [2, 3], "b.d.e": None}
+
+
+class TestAllFindings:
+    def test_are_those_of_every_report_once(self, audited: Any) -> None:
+        """Read file by file; what is the same row of the same run is one."""
+        out, _ = audited
+        rows = [row for path in out.glob("reports/*/findings.json") for row in json.loads(path.read_text())]
+        once = {json.dumps(row, sort_keys=True): row for row in rows}
+        assert len(once) < len(rows)
+        assert lines(fedaudit.findings(out)) == lines(pd.DataFrame(list(once.values())))
+        assert lines(fedaudit.findings(str(out))) == lines(fedaudit.findings(out))
+
+    def test_of_runs_under_each_other_are_told_apart(self, audited: Any) -> None:
+        _, found = audited
+        own = [found[name].findings for name in ("loss", "entropy")]
+        parts = dict(list(pd.concat(own, ignore_index=True).groupby("run")))
+        assert len(parts) == 2
+        for one in own:
+            assert lines(parts[one.run[0]]) == lines(one)
+
+    @pytest.mark.parametrize("on", ["run", None])
+    def test_joined_with_runs_have_one_row_each(self, on: str | None, audited: Any) -> None:
+        out, _ = audited
+        found, table = fedaudit.findings(out), fedaudit.runs(out)
+        joined = found.merge(table, on=on, how="left", validate="many_to_one", indicator=True)
+        assert len(joined) == len(found)
+        assert (joined._merge == "both").all()
+        attacked = joined.dropna(subset="attack")
+        assert (attacked.attack == attacked.attacks).all()
+        assert set(attacked.attack) == {"loss", "entropy"}
+
+    def test_are_joined_as_the_docs_do(self, audited: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        out, audits = audited
+        text = (Path(__file__).parent.parent / "docs" / "running.md").read_text("utf-8")
+        (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fedaudit.runs(" in block)
+        *lines, last = block.replace('"fedaudit-runs"', repr(str(out))).strip().splitlines()
+        given: dict[str, Any] = {"fedaudit": fedaudit}
+        exec("\n".join(lines), given)
+        means = eval(last, given)
+        own = pd.concat([audits["both"].findings, audits["entropy"].findings])
+        own = own[(own.metric == "auroc") & own.headline.eq(True) & (own.threat_model == "owner")]
+        assert means["owner", 2, "promptfl"] == pytest.approx(own[own.method == "promptfl"].value.mean())
+        assert len(given["joined"]) == len(given["found"])
+
+    def test_of_two_folders_are_those_of_one(self, audited: Any, copy: Path) -> None:
+        """As the docs put them under each other."""
+        both = pd.concat([fedaudit.findings(audited[0]), fedaudit.findings(copy)]).drop_duplicates()
+        assert lines(both) == lines(fedaudit.findings(copy))
+
+    def test_no_column_of_runs_means_something_else_in_findings(self, audited: Any) -> None:
+        out, _ = audited
+        shared = set(fedaudit.findings(out)) & set(fedaudit.runs(out))
+        assert shared == {"schema", "run", "method", "task", "seed"}
+
+    def test_of_a_run_under_two_labels_have_the_first(self, tmp_path: Path) -> None:
+        first = prompt_evidence("dpfpl", 0.1)
+        second = replace(first, method="other", findings=[f | {"method": "other"} for f in first.findings])
+        assert [row["method"] for row in runs([first, second])] == [first.method]
+        folder = claim(tmp_path / "reports" / "a")
+        build([first, second], folder.write)
+        finish(folder)
+        assert len(json.loads(folder.read("findings.json"))) == 2 * len(first.findings)
+        assert fedaudit.findings(tmp_path).method.tolist() == [first.method] * len(first.findings)
+
+
+def test_a_report_has_findings_of_one_run_for_each_method_and_seed() -> None:
+    one = prompt_evidence("dpfpl", 0.1)
+    for harm in ({"run": "another"}, {"schema": SCHEMA + 1}):
+        mixed = replace(one, findings=[one.findings[0] | harm, *one.findings[1:]])
+        with pytest.raises(ValueError, match="are of several runs or schemas"):
+            build([mixed], lambda *_: pytest.fail("written"))
+
+
+def unfinished(report: Folder) -> None:
+    report.remove(COMPLETE)
+
+
+def flipped(report: Folder) -> None:
+    path = report.path / "findings.json"
+    path.write_bytes(path.read_bytes().replace(b'"value": 0.', b'"value": 1.', 1))
+
+
+def lost(report: Folder) -> None:
+    (report.path / "runs.json").unlink()
+
+
+def another_schema(report: Folder) -> None:
+    report.write_json("runs.json", [row | {"schema": SCHEMA + 1} for row in report.read_json("runs.json")])
+
+
+def before_schemas(report: Folder) -> None:
+    report.remove("runs.json")
+    finish(report)
+
+
+BAD: dict[Callable[[Folder], None], str] = {
+    unfinished: "is not finished",
+    flipped: "was damaged since it was written",
+    lost: "was damaged since it was written",
+    another_schema: f"findings of schema {SCHEMA + 1}, not {SCHEMA}",
+    before_schemas: f"findings of schema none, not {SCHEMA}",
+}
+
+
+class TestBadFolders:
+    @pytest.mark.parametrize("harm", BAD)
+    def test_a_report_that_cannot_be_read_is_named_and_left_out(
+        self, harm: Callable[[Folder], None], audited: Any, copy: Path
+    ) -> None:
+        victim = Folder(copy / audited[1]["entropy"].report.parent.relative_to(audited[0]))
+        before = fedaudit.findings(copy)
+        harm(victim)
+        for read in (fedaudit.findings, fedaudit.runs):
+            with pytest.warns(UserWarning, match=BAD[harm]) as said:
+                found = read(copy)
+            (warning,) = said
+            assert str(victim.path) in str(warning.message)
+            assert warning.filename == __file__
+            assert set(before.run) - set(found.run) == set(audited[1]["entropy"].findings.run)
+
+    @pytest.mark.parametrize("harm", BAD)
+    def test_if_all_are_such_that_is_an_error(self, harm: Callable[[Folder], None], copy: Path) -> None:
+        for place in (copy / "reports").iterdir():
+            harm(Folder(place))
+        with (
+            warnings.catch_warnings(record=True) as said,
+            pytest.raises(InputError, match=f"no finished report.*{BAD[harm]}"),
+        ):
+            fedaudit.findings(copy)
+        assert not said
+
+    @pytest.mark.parametrize("read", [fedaudit.findings, fedaudit.runs])
+    def test_a_folder_without_reports(self, read: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("no folder")
+        for name in ("nowhere", "file"):
+            with pytest.raises(InputError, match=f"{name}: no such folder; name the one that was --out"):
+                read(tmp_path / name)
+        with pytest.raises(InputError, match="no finished report of this version lies here; name the folder"):
+            read(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+    def test_the_default_is_the_commands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InputError, match="fedaudit-runs: no such folder"):
+            fedaudit.findings()
+
+    def test_reading_changes_nothing(self, copy: Path) -> None:
+        before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+        fedaudit.findings(copy)
+        assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, fedaudit; fedaudit.findings, fedaudit.runs\n"
+        "print({'torch', 'transformers', 'numpy', 'pandas', 'matplotlib', 'sklearn', 'scipy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "set()\n", done.stderr
