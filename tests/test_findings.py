@@ -20,7 +20,7 @@ import fedaudit
 from audits.findings import SCHEMA, Accuracy, Epsilon, Finding
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.pipeline.trainings import COMPLETE, finish
+from fedaudit.pipeline.finished import COMPLETE, finish
 from reports.report import build
 from reports.runs import entries, runs
 from tests.prompt_evidence import prompt_evidence

@@ -10,7 +10,7 @@ from typing import Any
 from audits.findings import SCHEMA
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, undisturbed
-from fedaudit.pipeline.trainings import COMPLETE, intact
+from fedaudit.pipeline.finished import COMPLETE, intact
 
 
 @dataclass(frozen=True)
