@@ -80,8 +80,9 @@ class World(ABC):
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
         with Executor(lambda: bench) as executor:
             return train(
-                method, schedule, NoExam(), folder=claim(path), executor=executor, say=print, advance=lambda: None
-            )
+                method, schedule, NoExam(),
+                folder=claim(path), executor=executor, say=print, advance=lambda: None, crowd=CLIENTS,
+            )  # fmt: skip
 
 
 class LoRA(World):
@@ -131,7 +132,7 @@ def _lora() -> World:
         vlm = load(EMBEDDED)
         data = vlm.encode(list(federation.records.values()), claim(Path(folder)), say=print)
     own = [tuple(r.id for r in client.training_records) for client in federation.clients]
-    learner = lora.Learner(vlm, data, lora.Settings(local_steps=1, batch=2))
+    learner = lora.Learner(vlm, data, lora.Settings(local_steps=1, batch=1))
     return LoRA(learner, tuple(ids[: 2 + k] for k, ids in enumerate(own)))
 
 
