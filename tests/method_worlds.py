@@ -139,7 +139,7 @@ def _lora() -> World:
 @functools.cache
 def _prompts(sizes: tuple[int, ...] = SIZES) -> World:
     federation = prompt_toy.federation(sizes)
-    settings = prompts.Settings(prompt_length=8, batch=4)
+    settings = prompts.Settings(prompt_length=9, batch=4)
     return Prompts(federation.learner(settings), federation.training)
 
 
