@@ -17,6 +17,7 @@ from fedaudit.command import cli, listing
 from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
 from fedaudit.machinery import plugins, score_names
 from fedaudit.machinery.errors import InputError
+from reports.rows import method_name
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
@@ -139,7 +140,7 @@ def test_a_misspelt_declaration_is_refused(tmp_path, kind, name):
 
 def test_a_declaration_of_another_kind_is_refused(tmp_path):
     with pytest.raises(
-        InputError, match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS$"
+        InputError, match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS, TITLE$"
     ):
         plugins.check_declarations(plugin_of(tmp_path, "SHADOWS = True", "method"))
 
@@ -195,6 +196,14 @@ def test_no_score_is_named_twice():
     assert len(signals) == len(set(signals))
     for signal in [*signals, *cell_names(("image", "instruction", "caption")), "loss-base/caption"]:
         assert sum(bool(pattern.fullmatch(signal)) for pattern, _ in score_names._declared()) == 1, signal
+
+
+def test_a_methods_name_for_readers_stands_in_its_file():
+    """By default it is the key, as of a training done elsewhere."""
+    known = plugins.plugins("method")
+    assert (known["dpfpl"].title, known["local"].title, known["fedavg"].title) == ("DP-FPL", "Local prompts", "fedavg")
+    assert [method_name(name) for name in known] == [plugin.title for plugin in known.values()]
+    assert method_name("of a folder") == "of a folder"
 
 
 @pytest.mark.parametrize(

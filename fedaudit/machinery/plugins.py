@@ -25,7 +25,7 @@ from fedaudit.machinery.errors import InputError, nearest
 PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task": "fedaudit.tasks"}
 # what a file may declare at module level, each a literal, with what holds where it does not
 DECLARATIONS: dict[str, dict[str, Any]] = {
-    "method": {"LEARNER": "lora", "TRAINS": True},
+    "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": ""},
     "attack": {"LEARNER": "lora", "NEEDS": (), "SHADOWS": False, "GRADIENTS": False, "SIGNALS": {}},
     "audit": {"LEARNER": "lora"},
     "task": {"LEARNER": "lora"},
@@ -65,6 +65,11 @@ class Plugin:
     def trains(self) -> bool:
         """For a method, whether it trains anything at all (the literal `TRAINS`)."""
         return bool(self._declared("TRAINS"))
+
+    @property
+    def title(self) -> str:
+        """For a method, what readers call it (the literal `TITLE`); by default its key."""
+        return str(self._declared("TITLE")) or self.name
 
     @property
     def needs(self) -> tuple[str, ...]:
