@@ -1,4 +1,4 @@
-"""The smallest world of every learner, in which any of its methods can run: three clients with few records, and what is asked of their models."""
+"""The smallest world of every learner, in which any of its methods can run: three clients with few records."""
 
 from __future__ import annotations
 

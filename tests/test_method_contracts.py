@@ -1,6 +1,7 @@
-"""What every method promises, whatever it trains; methods are found by looking into the folder, so a new file is tested at once.
+"""What every method promises, whatever it trains; methods are found by looking into the folder.
 
-A contract is a function of a method in a tiny world. Every contract is also shown a method with a planted fault, which it must refuse.
+A contract is a function of a method in a tiny world. Every contract is also shown methods with a planted fault, which it
+must refuse.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def signatures(subject: Subject) -> None:
 
 
 def repeats(subject: Subject) -> None:
-    """The same seed gives the same transcript to the bit, in whatever order candidates are listed; another seed gives another."""
+    """One seed gives the same transcript to the bit, however candidates are listed; another seed gives another."""
     again = subject.again("again", turned=True)
     assert contents(subject.run.folder.path) == contents(again.folder.path)
     other = subject.again("other", seed=1)
@@ -126,8 +127,8 @@ def changes_nothing_given(subject: Subject) -> None:
 def rests(subject: Subject) -> None:
     """With learning rates of 0 all parties hold the public start, and their models are the start's.
 
-    What is no part of the start is held to the model alone: a gradient is sent as it is whatever the rate, and a pair of factors that a
-    client drew for itself (FedPara) is multiplied by a B of zero.
+    What is no part of the start is held to the model alone: a gradient is sent as it is whatever the rate, and a pair
+    of factors that a client drew for itself (FedPara) is multiplied by a B of zero.
     """
     method, world = subject.method, subject.world.still()
     method = dataclasses.replace(method, params=without_rates(method.params))  # type: ignore[type-var]
@@ -145,8 +146,10 @@ def rests(subject: Subject) -> None:
 
 
 def equals_the_plain_run(subject: Subject) -> None:
-    """Clients of equal sizes count alike, however many records these are; and with a noise of 0 and nothing clipped, private training is
-    training."""
+    """Clients of equal sizes count alike, however many records these are.
+
+    With noise of 0 and nothing clipped, private training of such clients is training without privacy.
+    """
     uploads = subject.uploads(1)
     few, many = ([dataclasses.replace(upload, records=n) for upload in uploads] for n in (1, 7))
     assert close(subject.aggregate(1, few), subject.aggregate(1, many))
@@ -161,7 +164,7 @@ def equals_the_plain_run(subject: Subject) -> None:
 
 
 def learns(subject: Subject) -> None:
-    """Clients' own models fit their records better than the start does, and nobody sends, keeps or serves zeros; what does not train rests."""
+    """Clients' own models fit their records better than the start; nobody sends or keeps zeros; what does not train rests."""
     run, start, last = subject.run, subject.start, ROUNDS - 1
     losses = [subject.world.loss(subject.method, model_of(run, last, k), k) for k in range(CLIENTS)]
     public = subject.method.model(start)

@@ -90,7 +90,13 @@ WRONG = {
     bool: ("1", "'yes'", "not False"),
     str: ("prompts", "('prompts',)", "1"),
     tuple: ("'uploads'", "['uploads']", "(1,)"),
-    dict: ("('mine',)", "{'mine': 'my score'}", "{'mine': ('mine', 'my', 'score')}", "{1: ('mine', 'my score')}"),
+    dict: (
+        "('mine',)",
+        "{'mine': 'my score'}",
+        "{'mine': ('mine', 'my', 'score')}",
+        "{1: ('mine', 'my score')}",
+        "{['mine']: 1}",
+    ),
 }
 DECLARED = [(kind, name) for kind, names in plugins.DECLARATIONS.items() for name in names]
 each_declaration = pytest.mark.parametrize(("kind", "name"), DECLARED)

@@ -122,7 +122,7 @@ def package_folder(package: str) -> Path:
 
 @functools.cache
 def plugins(kind: str) -> dict[str, Plugin]:
-    """All plugins of a kind, by name. InputError: a declaration in one of the files is misspelt or no literal of its type."""
+    """All plugins of a kind, by name. InputError: a declaration in one of the files is misspelt or not of its type."""
     found = {
         path.stem: Plugin(kind, path.stem, path)
         for path in sorted(package_folder(PACKAGES[kind]).glob("*.py"))
@@ -136,8 +136,8 @@ def plugins(kind: str) -> dict[str, Plugin]:
 def check_declarations(plugin: Plugin) -> None:
     """InputError names file and name where a declaration is no literal of its type, or a name is misspelt.
 
-    Misspelt is a name near a declaration of any kind, in any case, that its file does not read, as it reads its constants, or that
-    has the type of that declaration.
+    Misspelt is a name near a declaration of any kind, in any case, that its file does not read, as it reads its
+    constants, or that has the type of that declaration.
     """
     known = DECLARATIONS[plugin.kind]
     for name, default in known.items():
@@ -153,7 +153,7 @@ def check_declarations(plugin: Plugin) -> None:
 
 
 def declared(path: Path, name: str, default: Any) -> Any:
-    """The literal that a file gives a name at module level, else `default`. InputError: it is none, or not of the default's type."""
+    """The literal that a file gives a name at module level, else `default`. InputError: it is not of the default's type."""
     for given, node in _assigned(path):
         if given == name:
             if not _fits(node, default):
@@ -180,10 +180,10 @@ def _read(path: Path) -> set[str]:
 
 
 def _fits(node: ast.expr, default: Any) -> bool:
-    """Whether an expression is a literal of the default's type: of a tuple's parts, and of a dictionary's keys and pairs, all texts."""
+    """Whether an expression is a literal of the default's type; what tuples and pairs in dictionaries hold is texts."""
     try:
         value = ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: a key that cannot be hashed
         return False
     texts = value if isinstance(value, tuple) else ()
     if isinstance(value, dict):
