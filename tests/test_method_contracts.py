@@ -1,7 +1,7 @@
 """What every method promises, whatever it trains; methods are found by looking into the folder.
 
-A contract is a function of a method in a tiny world. Every contract is also shown methods with a planted fault, which it
-must refuse.
+A contract is a function of a method in a tiny world. Every contract is also shown methods with a planted fault,
+which it must refuse.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Subject:
 Contract = Callable[[Subject], None]
 
 
-# --- the contracts -----------------------------------------------------------------------------------------------------
+# --- the contracts --------------------------------------------------------------------------------------------------
 
 
 def signatures(subject: Subject) -> None:
@@ -164,7 +164,7 @@ def equals_the_plain_run(subject: Subject) -> None:
 
 
 def learns(subject: Subject) -> None:
-    """Clients' own models fit their records better than the start; nobody sends or keeps zeros; what does not train rests."""
+    """Clients' own models fit their records better than the start, and nobody sends zeros; what does not train rests."""
     run, start, last = subject.run, subject.start, ROUNDS - 1
     losses = [subject.world.loss(subject.method, model_of(run, last, k), k) for k in range(CLIENTS)]
     public = subject.method.model(start)
@@ -221,7 +221,7 @@ CONTRACTS: tuple[Contract, ...] = (
 )  # fmt: skip
 
 
-# --- every method keeps them -------------------------------------------------------------------------------------------
+# --- every method keeps them ----------------------------------------------------------------------------------------
 
 
 def subject_of(name: str, path: Path, alter: Callable[[type], type] = lambda cls: cls) -> Subject:
@@ -245,7 +245,7 @@ def test_every_method_keeps(name: str, contract: Contract, sound: Callable[[str]
     contract(sound(name))
 
 
-# --- and every contract refuses its planted fault ----------------------------------------------------------------------
+# --- and every contract refuses its planted fault -------------------------------------------------------------------
 
 
 def altered(**functions: Callable[..., Any]) -> Callable[[type], type]:

@@ -83,7 +83,7 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert list(inspect.signature(thing).parameters) == ["params", "clients", "seed"]
 
 
-# --- what a file declares ----------------------------------------------------------------------------------------------
+# --- what a file declares -------------------------------------------------------------------------------------------
 
 RIGHT = {bool: "True", str: "'prompts'", tuple: "('uploads',)", dict: "{'mine': ('mine', 'my score')}"}
 WRONG = {
@@ -181,7 +181,7 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
     assert not out.exists()
 
 
-# --- what readers call the scores --------------------------------------------------------------------------------------
+# --- what readers call the scores -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("attack", [p for p in EVERY if p.kind == "attack"], ids=lambda p: p.name)
@@ -236,7 +236,7 @@ def test_names_of_scores(signal, parts, in_sentences):
     assert score_names.name_of(signal).in_sentences == in_sentences
 
 
-# --- the matrix, imports, the listing ----------------------------------------------------------------------------------
+# --- the matrix, imports, the listing -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threat_model", THREAT_MODELS)

@@ -153,7 +153,7 @@ def check_declarations(plugin: Plugin) -> None:
 
 
 def declared(path: Path, name: str, default: Any) -> Any:
-    """The literal that a file gives a name at module level, else `default`. InputError: it is not of the default's type."""
+    """The literal that a file gives a name at module level, or `default`. InputError: it is of another type."""
     for given, node in _assigned(path):
         if given == name:
             if not _fits(node, default):

@@ -1,7 +1,7 @@
 """What readers call a score: "lira/online" is "LiRA, online" in tables and figures, and "LiRA (online)" in sentences.
 
-Both stand in the file below attacks/ that makes the score (the literal `SIGNALS`), which is read and not imported. Parts of
-a score's name may be open: "mink/{k}/{slice}" is every score of that form, and its words hold the same parts.
+Both stand in the file below attacks/ that makes the score (the literal `SIGNALS`), which is read and not imported. Parts
+of a score's name may be open: "mink/{k}/{slice}" is every score of that form, and its words hold the same parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ScoreName(NamedTuple):
 
 @functools.cache
 def name_of(signal: str) -> ScoreName:
-    """The declared name of a score, its open parts filled in; of a score that no file declares its parts as they are."""
+    """The declared name of a score, its open parts filled in; of one that no file declares, its parts."""
     for pattern, (in_tables, in_sentences) in _declared():
         if match := pattern.fullmatch(signal):
             parts = match.groupdict()
@@ -38,7 +38,7 @@ def signal_name(signal: str) -> str:
 
 
 def parts(signal: str) -> tuple[str, int | None, str]:
-    """A name in tables in three: "MaxRényi, order 2", its K of 10 percent (None without), and the last part, "caption"."""
+    """A name in tables in three: "MaxRényi, order 2", the K of 10 percent (or None), and the last part, "caption"."""
     name, *piece = signal_name(signal).rsplit(", ", 1)
     percent = name_of(signal).percent
     return name.removesuffix(f", K {percent} %"), percent, "".join(piece)
