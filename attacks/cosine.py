@@ -18,6 +18,10 @@ from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)
+SIGNALS = {
+    "cosine/mean": ("update cosine, mean", "the cosine with the client's updates"),
+    "cosine/max": ("update cosine, max", "the largest cosine with the client's updates"),
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Params:
 
 
 class Cosine:
-    signals = ("cosine/mean", "cosine/max")
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -14,6 +14,11 @@ from attacks.knowledge import Floats, Knowledge
 from attacks.tokens.signals import row_signals
 
 LEARNER = "prompts"
+SIGNALS = {
+    "entropy": ("entropy", "the entropy of the prediction"),
+    "entropy/confidence": ("entropy, confidence", "the confidence of the prediction"),
+    "entropy/modified": ("entropy, modified", "the modified entropy"),
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class Params:
 
 
 class Entropy:
-    signals: tuple[str, ...] = ("entropy", "entropy/confidence", "entropy/modified")
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -20,6 +20,10 @@ from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)
+SIGNALS = {
+    "fedmia/2": ("FedMIA-II", "FedMIA-II"),
+    "fedmia/1": ("FedMIA-I", "FedMIA-I"),
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Params:
 
 
 class FedMIA:
-    signals = ("fedmia/2", "fedmia/1")
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -13,6 +13,7 @@ from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 GRADIENTS = True
+SIGNALS = {"gradnorm": ("gradient norm", "the gradient's norm")}
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Params:
 
 
 class GradNorm:
-    signals: tuple[str, ...] = ("gradnorm",)
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -24,6 +24,10 @@ from attacks.knowledge import Floats, Knowledge, log_odds
 
 LEARNER = "prompts"
 SHADOWS = True
+SIGNALS = {
+    "lira/online": ("LiRA, online", "LiRA (online)"),
+    "lira/offline": ("LiRA, offline", "LiRA (offline)"),
+}
 LARGEST = 100.0  # confidence
 SMALLEST = 1e-6  # standard deviation of the confidence
 ENOUGH = 64  # shadow models for a variance of each record's own
@@ -41,7 +45,7 @@ class Params:
 
 
 class LiRA:
-    signals: tuple[str, ...] = ("lira/online", "lira/offline")
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -13,6 +13,10 @@ import numpy as np
 from attacks.knowledge import Floats, Knowledge, own_class
 
 LEARNER = "prompts"
+SIGNALS = {
+    "loss": ("loss", "the loss"),
+    "loss/base": ("loss, base", "the loss calibrated by the untrained prompt"),
+}
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Params:
 
 
 class Loss:
-    signals: tuple[str, ...] = ("loss", "loss/base")
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

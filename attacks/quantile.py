@@ -19,6 +19,10 @@ from attacks.knowledge import Floats, Knowledge, log_odds, own_class
 
 LEARNER = "prompts"
 SHADOWS = True
+SIGNALS = {
+    "quantile": ("quantile", "its confidence among shadow models without it"),
+    "quantile/difficulty": ("quantile, difficulty", "the loss calibrated by the record's difficulty"),
+}
 LARGEST = 100.0  # loss, in nats
 
 
@@ -28,7 +32,7 @@ class Params:
 
 
 class Quantile:
-    signals: tuple[str, ...] = ("quantile", "quantile/difficulty")
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -27,6 +27,10 @@ from attacks.knowledge import Floats, Knowledge, own_class
 
 LEARNER = "prompts"
 SHADOWS = True
+SIGNALS = {
+    "rmia/online": ("RMIA, online", "RMIA (online)"),
+    "rmia/offline": ("RMIA, offline", "RMIA (offline)"),
+}
 TIE = 1e-10  # log-ratios that differ by less are equal: the same probabilities, added up in another order
 
 
@@ -47,7 +51,7 @@ class Params:
 
 
 class RMIA:
-    signals: tuple[str, ...] = ("rmia/online", "rmia/offline")
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -26,6 +26,7 @@ from attacks.knowledge import Floats, Knowledge, Shadows
 
 LEARNER = "prompts"
 SHADOWS = True
+SIGNALS = {"shadow": ("shadow models", "the shadow-model attack")}
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step
 SEED = 0
 
@@ -52,7 +53,7 @@ class Networks:
 
 
 class Shadow:
-    signals: tuple[str, ...] = ("shadow",)
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -15,6 +15,7 @@ from attacks.knowledge import Floats, Knowledge
 
 LEARNER = "prompts"
 NEEDS = ("broadcasts",)
+SIGNALS = {"slope": ("loss slope", "the slope of the loss over rounds")}
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Params:
 
 
 class Slope:
-    signals = ("slope",)
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -18,6 +18,7 @@ from attacks.knowledge import Floats, Knowledge, Rounds
 
 LEARNER = "prompts"
 NEEDS = ("uploads",)
+SIGNALS = {"source": ("source inference", "source inference")}
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Params:
 
 
 class Source:
-    signals = ("source",)
+    signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
         self.params = params

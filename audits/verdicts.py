@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from audits.comparisons import Comparison
 from audits.statistics.ranking import Interval
+from fedaudit.machinery.score_names import name_of
 
 WHO = {
     ("prompt-user", "prompt"): "whoever uses a client's released prompt",
@@ -33,27 +34,6 @@ AGAINST = {
     "novel objects": "records with novel objects",
     "other clients": "other clients' records",
     "left-out canaries": "canaries that a coin left out",
-}
-WORDS = {
-    "loss": "the loss",
-    "loss/base": "the loss calibrated by the untrained prompt",
-    "entropy": "the entropy of the prediction",
-    "entropy/confidence": "the confidence of the prediction",
-    "entropy/modified": "the modified entropy",
-    "gradnorm": "the gradient's norm",
-    "shadow": "the shadow-model attack",
-    "lira/online": "LiRA (online)",
-    "lira/offline": "LiRA (offline)",
-    "rmia/online": "RMIA (online)",
-    "rmia/offline": "RMIA (offline)",
-    "quantile": "its confidence among shadow models without it",
-    "quantile/difficulty": "the loss calibrated by the record's difficulty",
-    "fedmia/1": "FedMIA-I",
-    "fedmia/2": "FedMIA-II",
-    "source": "source inference",
-    "cosine/mean": "the cosine with the client's updates",
-    "cosine/max": "the largest cosine with the client's updates",
-    "slope": "the slope of the loss over rounds",
 }
 
 
@@ -85,7 +65,7 @@ def sentence(
     """The verdict in plain language, with its number."""
     who = WHO[comparison.threat_model, comparison.way]
     best = f", the best of {best_of} attacks (interval corrected for picking it)" if best_of else ""
-    number = f"AUROC {auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}] by {in_words(signal)}{best}"
+    number = f"AUROC {auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}] by {name_of(signal).in_sentences}{best}"
     classes = " within the same classes" if comparison.within is not None else ""
     pair = f"{comparison.population} from {AGAINST[comparison.nonmembers]}{classes}"
     if verdict == "leak":
@@ -97,15 +77,3 @@ def sentence(
         controls = " and ".join(CONTROL[comparison.unit][name] for name in off)
         return f"Confounded: {controls} already tells {pair} apart; {number} is no evidence of a leak."
     return f"Confounded: {who} scores {number} on {pair}, which cannot be told from a control on the same records."
-
-
-def in_words(signal: str) -> str:
-    """A signal's name for readers."""
-    if signal in WORDS:
-        return WORDS[signal]
-    kind, *rest = signal.split("/")
-    if kind == "renyi":
-        order, k, part = rest
-        return f"MaxRényi-{k}% of order {order} on the {part}"
-    names = {"loss": "caption loss", "loss-base": "caption loss calibrated by the base model"}
-    return names.get(kind, signal)

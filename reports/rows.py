@@ -8,17 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
+from fedaudit.machinery import plugins
 from reports.figures import drawing
 from reports.inputs import SPLITS, Evidence, Finding
 
-NAMES = {
-    "zeroshot": "Zero-shot",
-    "local": "Local prompts",
-    "promptfl": "PromptFL",
-    "fedotp": "FedOTP",
-    "fedpgp": "FedPGP",
-    "dpfpl": "DP-FPL",
-}
 AS_PRINTED = {"rank": 8, "residual": True, "mu": 0.0, "match": "sum"}  # of DP-FPL's Tables 2 to 4
 
 
@@ -58,7 +51,7 @@ class MethodRow:
 
     @property
     def name(self) -> str:
-        return NAMES.get(self.method, self.method)
+        return method_name(self.method)
 
     @property
     def private(self) -> bool:
@@ -222,6 +215,12 @@ def twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
     return same[0] if variant.private and same else None
 
 
+def method_name(method: str) -> str:
+    """What readers call a method; a training done elsewhere is called what its folder calls it."""
+    known = plugins.plugins("method")
+    return known[method].title if method in known else method
+
+
 def as_printed(found: Sequence[MethodRow]) -> list[MethodRow]:
     """Of every method and epsilon the one variant whose parameters are closest to those of DP-FPL's main tables."""
     best: dict[tuple[str, float], MethodRow] = {}
@@ -241,7 +240,7 @@ def marks(found: Sequence[MethodRow]) -> dict[str, dict[str, str]]:
     methods = list(dict.fromkeys(v.method for v in found))
     return {
         m: {
-            "name": NAMES.get(m, m),
+            "name": method_name(m),
             "symbol": drawing.SYMBOLS[i % len(drawing.SYMBOLS)],
             "colour": drawing.COLOURS[i % len(drawing.COLOURS)],
         }

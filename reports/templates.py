@@ -11,7 +11,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas.api.types import is_numeric_dtype
 
-from reports.figures import membership as figures
+from fedaudit.machinery.score_names import signal_name
 from reports.figures.drawing import Drawing
 from reports.formats import epsilon, number, percent, short, signed, tau
 
@@ -32,7 +32,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"num": number, "signal": figures.signal_name, "percent": percent}
+    environment.filters |= {"num": number, "signal": signal_name, "percent": percent}
     environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau}
     return environment
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from reports.figures import membership as figures
+from fedaudit.machinery.score_names import signal_name
 from reports.inputs import Finding
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
@@ -88,9 +88,9 @@ def blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[
 def named(best_of: int, signal: str) -> dict[str, Any]:
     """A signal in two lines: what it is, and of which tokens; or the best of several attacks."""
     if best_of:
-        detail = f"{figures.signal_name(signal)}; corrected for picking it"
+        detail = f"{signal_name(signal)}; corrected for picking it"
         return {"name": f"Best of {best_of} attacks", "detail": detail, "best": True}
-    name, _, detail = figures.signal_name(signal).partition(", ")
+    name, _, detail = signal_name(signal).partition(", ")
     return {"name": name, "detail": detail, "best": False}
 
 

@@ -2,17 +2,22 @@
 
 import ast
 import dataclasses
+import functools
 import inspect
+import shutil
+import string
 import subprocess
 import sys
 
 import pytest
 
 from attacks.threats import THREAT_MODELS, LacksCapability, refusal, require
-from fedaudit.command import listing
+from attacks.tokens.scores import cell_names
+from fedaudit.command import cli, listing
 from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
-from fedaudit.machinery import plugins
+from fedaudit.machinery import plugins, score_names
 from fedaudit.machinery.errors import InputError
+from reports.rows import method_name
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
@@ -60,13 +65,11 @@ def test_has_the_public_name_of_its_file(plugin):
 @each
 def test_keeps_the_contract_of_its_kind(plugin):
     thing = plugin.load()
-    if plugin.kind == "method":
-        assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
-        assert list(inspect.signature(thing.update).parameters) == ["self", "server", "own", "client"]
-        assert list(inspect.signature(thing.aggregate).parameters) == ["self", "server", "uploads", "site"]
-    elif plugin.kind == "attack" and plugin.learner == "prompts":
+    assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
+    if plugin.kind == "attack" and plugin.learner == "prompts":
         made = plugin.make(plugin.params())
         assert made.signals
+        assert made.signals == plugin.signals
         assert all(signal.partition("/")[0] == plugin.name for signal in made.signals)
         assert list(inspect.signature(made.score).parameters) == ["seen"]
         assert {*plugin.needs} <= set.union(*map(set, THREAT_MODELS.values()))
@@ -78,6 +81,162 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert list(inspect.signature(made.calibrate).parameters) == ["scores", "base"]
     elif plugin.kind == "task":
         assert list(inspect.signature(thing).parameters) == ["params", "clients", "seed"]
+
+
+# --- what a file declares -------------------------------------------------------------------------------------------
+
+RIGHT = {bool: "True", str: "'prompts'", tuple: "('uploads',)", dict: "{'mine': ('mine', 'my score')}"}
+WRONG = {
+    bool: ("1", "'yes'", "not False"),
+    str: ("prompts", "('prompts',)", "1"),
+    tuple: ("'uploads'", "['uploads']", "(1,)"),
+    dict: (
+        "('mine',)",
+        "{'mine': 'my score'}",
+        "{'mine': ('mine', 'my', 'score')}",
+        "{1: ('mine', 'my score')}",
+        "{['mine']: 1}",
+    ),
+}
+DECLARED = [(kind, name) for kind, names in plugins.DECLARATIONS.items() for name in names]
+each_declaration = pytest.mark.parametrize(("kind", "name"), DECLARED)
+
+
+def typos(name):
+    """A letter too few, twice or swapped at every place, and other cases."""
+    around = [(name[:i], name[i:]) for i in range(1, len(name) + 1)]
+    swapped = {head[:-1] + tail[0] + head[-1] + tail[1:] for head, tail in around if tail}
+    return sorted(
+        {*swapped, *(h[:-1] + t for h, t in around), *(h + h[-1] + t for h, t in around), name.lower(), name.title()}
+        - set().union(*plugins.DECLARATIONS.values())
+    )
+
+
+def plugin_of(path, text, kind="attack"):
+    """A plugin whose file holds a docstring, `Params` and `text`."""
+    file = path / "mine.py"
+    file.write_text(f'"""Mine."""\nclass Params:\n    """None."""\n{text}\n')
+    plugins._parse.cache_clear()
+    return plugins.Plugin(kind, "mine", file)
+
+
+@each_declaration
+def test_a_declaration_is_a_literal_of_its_type(tmp_path, kind, name):
+    default = plugins.DECLARATIONS[kind][name]
+    for assigned in (f"{name} = ", f"{name}: object = "):
+        plugin = plugin_of(tmp_path, assigned + RIGHT[type(default)], kind)
+        plugins.check_declarations(plugin)
+        assert plugins.declared(plugin.path, name, default) == ast.literal_eval(RIGHT[type(default)])
+    for wrong in (*WRONG[type(default)], "None", f"{RIGHT[type(default)]}, 1"):
+        with pytest.raises(InputError, match=rf"mine\.py: {name} must be .+ written out, not "):
+            plugins.check_declarations(plugin_of(tmp_path, f"{name} = {wrong}", kind))
+
+
+@each_declaration
+def test_a_misspelt_declaration_is_refused(tmp_path, kind, name):
+    right = RIGHT[type(plugins.DECLARATIONS[kind][name])]
+    for wrong in typos(name):
+        for text in (f"{wrong} = {right}", f"{wrong}: object = {right}", f"{wrong} = 1", f"x = {right}\n{wrong} = x",
+                     f"{wrong} = {right}\nx = {wrong}", f"x, {wrong} = 1, 2"):  # fmt: skip
+            with pytest.raises(
+                InputError, match=rf"mine\.py: {wrong} is nothing .* \(did you mean '{name}'\?\); there are "
+            ):
+                plugins.check_declarations(plugin_of(tmp_path, text, kind))
+
+
+def test_a_declaration_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS, TITLE$"
+    ):
+        plugins.check_declarations(plugin_of(tmp_path, "SHADOWS = True", "method"))
+
+
+@pytest.mark.parametrize("kind", plugins.DECLARATIONS)
+def test_constants_are_no_misspelt_declarations(tmp_path, kind):
+    """Near a declaration only what the file itself does not read is refused; far from all, nothing."""
+    constants = (
+        "SEED = 0\nLEARNING_RATE, GAMMA = 0.1, 2\nLARGEST: float = 100.0\nWAYS = ('a',)\nSOURCE = 'x'\nVERBOSE = True"
+    )
+    plugins.check_declarations(plugin_of(tmp_path, constants, kind))
+    near = "SIGNAL = 0.5\nNEED = 3\nGRADIENT_STEPS = 4\ndef mine():\n    return SIGNAL, NEED, GRADIENT_STEPS"
+    plugins.check_declarations(plugin_of(tmp_path, near, kind))
+
+
+@pytest.mark.parametrize("words", [["--list"], ["--help"], ["--method", "promptfl", "--attack", "lira", "--dry-run"]])
+def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsys, words):
+    folder, places = tmp_path / "attacks", plugins.package_folder
+    shutil.copytree(places("attacks"), folder)
+    lira = folder / "lira.py"
+    lira.write_text(lira.read_text().replace("SHADOWS = True", "SHADOW = True"))
+    monkeypatch.setattr(plugins, "package_folder", lambda package: folder if package == "attacks" else places(package))
+    monkeypatch.setattr(plugins, "plugins", functools.cache(plugins.plugins.__wrapped__))
+    out = tmp_path / "out"
+    assert cli.main([*words, *([] if words[0].startswith(("--list", "--help")) else ["--out", str(out)])]) == 2
+    said = capsys.readouterr()
+    assert said.err.strip() == (
+        f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
+        "there are LEARNER, NEEDS, SHADOWS, GRADIENTS, SIGNALS"
+    )
+    assert said.out == ""
+    assert not out.exists()
+
+
+# --- what readers call the scores -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", [p for p in EVERY if p.kind == "attack"], ids=lambda p: p.name)
+def test_an_attacks_words_for_readers_stand_in_its_file(attack):
+    """Or, of scores of tokens, which several attacks share, in the file that makes these."""
+    made = attack.make(attack.params())
+    for signal in attack.signals or (made.signal,):
+        name = score_names.name_of(signal)
+        assert name.in_tables.strip()
+        assert name.in_sentences.strip()
+        assert "{" not in name.in_tables + name.in_sentences
+        assert any(pattern.fullmatch(signal) for pattern, _ in score_names._declared()), f"{signal} has no words"
+
+
+def test_no_score_is_named_twice():
+    """And an attack's words are of its own scores: what they say depends on no other attack's file."""
+    signals = [s for p in EVERY if p.kind == "attack" for s in p.signals]
+    assert len(signals) == len(set(signals))
+    for signal in [*signals, *cell_names(("image", "instruction", "caption")), "loss-base/caption"]:
+        assert sum(bool(pattern.fullmatch(signal)) for pattern, _ in score_names._declared()) == 1, signal
+
+
+def test_a_methods_name_for_readers_stands_in_its_file():
+    """By default it is the key, as of a training done elsewhere."""
+    known = plugins.plugins("method")
+    assert (known["dpfpl"].title, known["local"].title, known["fedavg"].title) == ("DP-FPL", "Local prompts", "fedavg")
+    assert [method_name(name) for name in known] == [plugin.title for plugin in known.values()]
+    assert method_name("of a folder") == "of a folder"
+
+
+@pytest.mark.parametrize(
+    ("signal", "parts", "in_sentences"),
+    [
+        ("renyi/2/10/caption", ("MaxRényi, order 2", 10, "caption"), "MaxRényi-10% of order 2 on the caption"),
+        ("renyi/inf/0/image", ("MaxRényi, order inf", 0, "image"), "MaxRényi-0% of order inf on the image"),
+        ("mink/20/caption", ("Min-K", 20, "caption"), "mink/20/caption"),
+        ("modrenyi/2/caption", ("modified Rényi, order 2", None, "caption"), "modrenyi/2/caption"),
+        ("loss/caption", ("loss", None, "caption"), "caption loss"),
+        ("loss-base/caption", ("base-calibrated loss", None, "caption"), "caption loss calibrated by the base model"),
+        ("loss", ("loss", None, ""), "the loss"),
+        ("lira/online", ("LiRA", None, "online"), "LiRA (online)"),
+        ("fedmia/2", ("FedMIA-II", None, ""), "FedMIA-II"),
+        ("custom", ("custom", None, ""), "custom"),
+        ("custom/x", ("custom", None, "x"), "custom/x"),
+    ],
+)
+def test_names_of_scores(signal, parts, in_sentences):
+    name, percent, piece = parts
+    share = [] if percent is None else [f"K {percent} %"]
+    assert score_names.parts(signal) == parts
+    assert score_names.signal_name(signal) == ", ".join([name, *share, *filter(None, [piece])])
+    assert score_names.name_of(signal).in_sentences == in_sentences
+
+
+# --- the matrix, imports, the listing -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threat_model", THREAT_MODELS)
@@ -108,16 +267,36 @@ def test_attacks_never_import_what_knows_the_truth():
         assert not any(name and (name.startswith(("audits", "fedaudit.tasks"))) for name in imported), path
 
 
+def misspelt(name, known):
+    """The name with another last letter: no other name, whatever letter it ends in."""
+    return next(wrong for letter in string.ascii_lowercase if (wrong := name[:-1] + letter) not in known)
+
+
 @each
 def test_a_misspelt_name_is_answered_with_the_nearest(plugin):
-    wrong = plugin.name[:-1] + "x"
-    with pytest.raises(InputError, match=rf"--{plugin.kind} {wrong}: no such {plugin.kind}.*{plugin.name}"):
+    wrong = misspelt(plugin.name, plugins.plugins(plugin.kind))
+    with pytest.raises(
+        InputError,
+        match=rf"--{plugin.kind} {wrong}: no such {plugin.kind} \(did you mean '\w+'\?\);.*\b{plugin.name}\b",
+    ):
         plugins.find(plugin.kind, wrong, flag=f"--{plugin.kind}")
+
+
+@pytest.mark.parametrize("name", ["fedprox", "fedproa", "x", "a"])
+def test_a_misspelling_is_no_name(name):
+    """Names that end in x, which once was the letter that every name was misspelt with, and names a letter apart."""
+    assert misspelt(name, {"fedprox", "fedproa", "fedprob", "x", "a"}) not in {
+        "fedprox",
+        "fedproa",
+        "fedprob",
+        "x",
+        "a",
+    }
 
 
 def test_listing_and_help_import_nothing_heavy():
     code = (
-        "import sys; from fedaudit import cli, listing\n"
+        "import sys; from fedaudit.command import cli, listing\n"
         "print(listing.listing())\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"

@@ -12,7 +12,7 @@ from audits.comparisons import comparisons
 from audits.membership import Params, membership, simultaneous, simultaneous_cells
 from audits.statistics.ranking import best_threshold
 from audits.statistics.stratified import stratified_auroc
-from audits.verdicts import in_words
+from fedaudit.machinery.score_names import name_of
 from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
@@ -48,7 +48,7 @@ def test_a_planted_leak_is_found_by_every_attack_under_every_threat_model():
     assert {(f.attack, f.signal) for f in found} == {("shadow", "shadow"), ("lira", "lira/online"), ("loss", "loss")}
     assert len(found) == 4 * 3 * 3
     assert all(f.verdict == "leak" and f.low > 0.5 and f.clients == 2 for f in found)
-    assert all(f.sentence.startswith("Leak: ") and in_words(f.signal) in f.sentence for f in found)
+    assert all(f.sentence.startswith("Leak: ") and name_of(f.signal).in_sentences in f.sentence for f in found)
     assert all(f.interval.startswith(("DeLong, mean", "DeLong within class, mean", "exact binomial(")) for f in found)
 
 
@@ -345,12 +345,6 @@ def test_claims_may_depend_on_the_threat_model():
     )
     assert all((f.claimed, f.provable, f.measured) == ("c", f.threat_model, "0.5") for f in found)
     assert {f.measured for f in aurocs(made_up(22))} == {"not measured: needs canaries"}
-
-
-def test_scores_in_words():
-    assert in_words("lira/online") == "LiRA (online)"
-    assert in_words("loss/caption") == "caption loss"
-    assert in_words("something") == "something"
 
 
 # the blind control

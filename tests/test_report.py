@@ -601,23 +601,6 @@ def test_bad_evidence_is_refused_before_anything_is_written(given: list[Evidence
     assert written == []
 
 
-@pytest.mark.parametrize(
-    ("signal", "parts", "name"),
-    [
-        ("renyi/2/10/caption", ("MaxRényi, order 2", 10, "caption"), "MaxRényi, order 2, K 10 %, caption"),
-        ("mink/20/caption", ("Min-K", 20, "caption"), "Min-K, K 20 %, caption"),
-        ("modrenyi/2/caption", ("modified Rényi, order 2", None, "caption"), "modified Rényi, order 2, caption"),
-        ("loss-base/caption", ("base-calibrated loss", None, "caption"), "base-calibrated loss, caption"),
-        ("lira/online", ("LiRA", None, "online"), "LiRA, online"),
-        ("fedmia/2", ("FedMIA-II", None, ""), "FedMIA-II"),
-        ("custom", ("custom", None, ""), "custom"),
-    ],
-)
-def test_signal_names(signal: str, parts: tuple[str, int | None, str], name: str) -> None:
-    assert figures.parts(signal) == parts
-    assert figures.signal_name(signal) == name
-
-
 def test_figures_show_the_freshest_model() -> None:
     ways = pd.DataFrame(
         {

@@ -20,6 +20,7 @@ from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
+TITLE = "DP-FPL"
 GUESSES = 16  # of a client's Q in a replay: after 100 rounds p_L is off by 0.43 of its length, with one guess by 0.59, with 64 by 0.42
 
 

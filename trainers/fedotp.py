@@ -15,6 +15,7 @@ from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod, Scores
 
 LEARNER = "prompts"
+TITLE = "FedOTP"
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported
 ITERATIONS = 100  # at most

@@ -22,6 +22,7 @@ from trainers.dpfpl import check_rank
 from trainers.prompts import Cohort, Learner, PromptMethod
 
 LEARNER = "prompts"
+TITLE = "FedPGP"
 
 
 @dataclass(frozen=True)

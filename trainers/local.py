@@ -12,6 +12,7 @@ from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
+TITLE = "Local prompts"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from trainers.base import Site, State, Update, Upload, weighted_mean
 from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
+TITLE = "PromptFL"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
+TITLE = "Zero-shot"
 TRAINS = False
 
 

@@ -10,6 +10,19 @@ from numpy.typing import NDArray
 
 from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
 
+# what readers call a score in tables and in sentences; "loss-base" is calibrated in `attacks.tokens.attack`
+SIGNALS = {
+    "renyi/{order}/{k}/{slice}": (
+        "MaxRényi, order {order}, K {k} %, {slice}", "MaxRényi-{k}% of order {order} on the {slice}",
+    ),
+    "mink/{k}/{slice}": ("Min-K, K {k} %, {slice}", "mink/{k}/{slice}"),
+    "minkpp/{k}/{slice}": ("Min-K++, K {k} %, {slice}", "minkpp/{k}/{slice}"),
+    "modrenyi/{order}/{slice}": ("modified Rényi, order {order}, {slice}", "modrenyi/{order}/{slice}"),
+    "gap/caption": ("probability gap, caption", "gap/caption"),
+    "zlib/caption": ("zlib ratio, caption", "zlib/caption"),
+    "loss/caption": ("loss, caption", "caption loss"),
+    "loss-base/caption": ("base-calibrated loss, caption", "caption loss calibrated by the base model"),
+}  # fmt: skip
 PERCENTS = {"exact": tuple(range(0, 101, 10)), "vlmia": (0, 5, *range(10, 101, 10))}
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import functools
 import importlib
 import importlib.util
 import math
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +23,15 @@ from typing import Any
 from fedaudit.machinery.errors import InputError, nearest
 
 PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task": "fedaudit.tasks"}
+# what a file may declare at module level, each a literal, with what holds where it does not
+DECLARATIONS: dict[str, dict[str, Any]] = {
+    "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": ""},
+    "attack": {"LEARNER": "lora", "NEEDS": (), "SHADOWS": False, "GRADIENTS": False, "SIGNALS": {}},
+    "audit": {"LEARNER": "lora"},
+    "task": {"LEARNER": "lora"},
+}
+VALID = {bool: "True or False", str: "a text", tuple: "a tuple of texts", dict: "a dictionary of pairs of texts"}
+NEAR = 0.7  # difflib's ratio from which a name looks like a declaration's: TRAINING does, SEED and LEARNING_RATE do not
 
 
 @dataclass(frozen=True)
@@ -48,33 +59,40 @@ class Plugin:
     @property
     def learner(self) -> str:
         """The helper module of trainers/ that holds what is trained: by a method, on a task, under an attack (the literal `LEARNER`)."""
-        return str(self._literal("LEARNER", "lora"))
+        return str(self._declared("LEARNER"))
 
     @property
     def trains(self) -> bool:
         """For a method, whether it trains anything at all (the literal `TRAINS`)."""
-        return bool(self._literal("TRAINS", True))
+        return bool(self._declared("TRAINS"))
+
+    @property
+    def title(self) -> str:
+        """For a method, what readers call it (the literal `TITLE`); by default its key."""
+        return str(self._declared("TITLE")) or self.name
 
     @property
     def needs(self) -> tuple[str, ...]:
         """For an attack, what it needs to see beyond a model and public things (the literal `NEEDS`)."""
-        return tuple(self._literal("NEEDS", ()))
+        return tuple(self._declared("NEEDS"))
 
     @property
     def shadows(self) -> bool:
         """For an attack, whether it needs shadow models (the literal `SHADOWS`)."""
-        return bool(self._literal("SHADOWS", False))
+        return bool(self._declared("SHADOWS"))
 
     @property
     def gradients(self) -> bool:
         """For an attack, whether it needs gradients of single records (the literal `GRADIENTS`)."""
-        return bool(self._literal("GRADIENTS", False))
+        return bool(self._declared("GRADIENTS"))
 
-    def _literal(self, name: str, default: Any) -> Any:
-        for node in _parse(self.path).body:
-            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
-                return ast.literal_eval(node.value)
-        return default
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """For an attack, the names of its scores, as far as its file declares them (the literal `SIGNALS`)."""
+        return tuple(self._declared("SIGNALS"))
+
+    def _declared(self, name: str) -> Any:
+        return declared(self.path, name, DECLARATIONS[self.kind][name])
 
     def load(self) -> Any:
         """The plugin's public class or function: the one named as its file, but for case and underscores."""
@@ -104,12 +122,74 @@ def package_folder(package: str) -> Path:
 
 @functools.cache
 def plugins(kind: str) -> dict[str, Plugin]:
-    """All plugins of a kind, by name."""
-    return {
+    """All plugins of a kind, by name. InputError: a declaration in one of the files is misspelt or not of its type."""
+    found = {
         path.stem: Plugin(kind, path.stem, path)
         for path in sorted(package_folder(PACKAGES[kind]).glob("*.py"))
         if any(isinstance(node, ast.ClassDef) and node.name == "Params" for node in _parse(path).body)
     }
+    for plugin in found.values():
+        check_declarations(plugin)
+    return found
+
+
+def check_declarations(plugin: Plugin) -> None:
+    """InputError names file and name where a declaration is no literal of its type, or a name is misspelt.
+
+    Misspelt is a name near a declaration of any kind, in any case, that its file does not read, as it reads its
+    constants, or that has the type of that declaration.
+    """
+    known = DECLARATIONS[plugin.kind]
+    for name, default in known.items():
+        declared(plugin.path, name, default)
+    defaults = {name: default for names in DECLARATIONS.values() for name, default in names.items()}
+    for name, value in _assigned(plugin.path):
+        near = difflib.get_close_matches(name.upper(), defaults, n=1, cutoff=NEAR)
+        if name not in known and near and (name not in _read(plugin.path) or _fits(value, defaults[near[0]])):
+            raise InputError(
+                f"{plugin.path}: {name} is nothing that files of {plugin.kind}s declare{nearest(name, known)}; "
+                f"there are {', '.join(known)}"
+            )
+
+
+def declared(path: Path, name: str, default: Any) -> Any:
+    """The literal that a file gives a name at module level, or `default`. InputError: it is of another type."""
+    for given, node in _assigned(path):
+        if given == name:
+            if not _fits(node, default):
+                raise InputError(f"{path}: {name} must be {VALID[type(default)]} written out, not {ast.unparse(node)}")
+            return ast.literal_eval(node)
+    return default
+
+
+def _assigned(path: Path) -> Iterator[tuple[str, ast.expr]]:
+    """The names that a file assigns at module level, each with what stands on the right."""
+    for node in _parse(path).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                stored = (
+                    part for part in ast.walk(target) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+                )
+                yield from ((part.id, node.value) for part in stored)
+
+
+def _read(path: Path) -> set[str]:
+    """The names that a file reads."""
+    names = (node for node in ast.walk(_parse(path)) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, ast.Load)}
+
+
+def _fits(node: ast.expr, default: Any) -> bool:
+    """Whether an expression is a literal of the default's type; what tuples and pairs in dictionaries hold is texts."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError):  # TypeError: a key that cannot be hashed
+        return False
+    texts = value if isinstance(value, tuple) else ()
+    if isinstance(value, dict):
+        pairs = [pair for pair in value.values() if isinstance(pair, tuple) and len(pair) == 2]
+        texts = (*value, *(text for pair in pairs for text in pair), *([None] * (len(value) - len(pairs))))
+    return type(value) is type(default) and all(isinstance(text, str) for text in texts)
 
 
 def find(kind: str, name: str, *, flag: str) -> Plugin:

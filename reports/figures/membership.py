@@ -16,6 +16,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
+from fedaudit.machinery.score_names import signal_name
 from reports.figures.drawing import (
     GREY,
     INK,
@@ -36,23 +37,6 @@ from reports.figures.drawing import (
 CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to high
 WAYS = ("final", "exact", "newest", "server-fill", "true state", "literal")  # of several, a figure shows the first
 THREATS = ("prompt-user", "released-model", "server", "owner")
-NAMES = {
-    "renyi": "MaxRényi",
-    "mink": "Min-K",
-    "minkpp": "Min-K++",
-    "modrenyi": "modified Rényi",
-    "gap": "probability gap",
-    "zlib": "zlib ratio",
-    "loss-base": "base-calibrated loss",
-    "shadow": "shadow models",
-    "lira": "LiRA",
-    "rmia": "RMIA",
-    "gradnorm": "gradient norm",
-    "cosine": "update cosine",
-    "source": "source inference",
-    "slope": "loss slope",
-}
-WHOLE = {"fedmia/1": "FedMIA-I", "fedmia/2": "FedMIA-II"}  # signals that are not called by their parts
 METRICS = {
     "loss": "loss (nats per token)",
     "bleu4": "BLEU-4",
@@ -81,22 +65,6 @@ def draw(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[
             name: printed(name, alt, plot(tables[table], methods, shown)) if len(tables[table]) else None
             for name, alt, plot, table, shown in plots
         }
-
-
-def parts(signal: str) -> tuple[str, int | None, str]:
-    """Name with order, K in percent or None, and token slice of "renyi/2/10/caption", "mink/20/caption", "loss/caption"."""
-    if signal in WHOLE:
-        return WHOLE[signal], None, ""
-    kind, *rest = signal.split("/")
-    share = int(rest.pop(-2)) if kind in ("renyi", "mink", "minkpp") and len(rest) > 1 else None
-    piece = rest.pop() if rest else ""
-    return ", order ".join([NAMES.get(kind, kind), *rest]), share, piece
-
-
-def signal_name(signal: str) -> str:
-    """A signal's name for readers: "renyi/2/10/caption" is "MaxRényi, order 2, K 10 %, caption"."""
-    name, share, piece = parts(signal)
-    return name + (f", K {share} %" if share is not None else "") + (f", {piece}" if piece else "")
 
 
 def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from reports.formats import listed, tau
-from reports.rows import NAMES, MethodRow, as_printed
+from reports.rows import MethodRow, as_printed
 
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
 EPSILONS = (math.inf, 0.4, 0.2, 0.1, 0.05, 0.01)
@@ -85,9 +85,7 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
 
 def beside(found: Sequence[MethodRow]) -> Beside | None:
     """None unless two of the paper's methods stand at one of its epsilons."""
-    ours = [
-        v for v in as_printed(found) if v.method in NAMES and v.method in METHODS.values() and v.epsilon in EPSILONS
-    ]
+    ours = [v for v in as_printed(found) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
     dirichlet = all(v.evidence[0].setting.get("task", {}).get("partition") == "dirichlet" for v in ours)
     tables = TEST_SETS if dirichlet else SPLITS

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedaudit.machinery.score_names import signal_name
 from reports.attack_success import fall, signals, with_leakage
 from reports.figures.against_epsilon import against_epsilon
 from reports.figures.drawing import printed, styled
-from reports.figures.membership import signal_name
 from reports.formats import listed, signed
 from reports.inputs import Evidence, check
 from reports.papers.dpfpl_accuracies import trained_share

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.machinery.score_names import parts
 from reports.figures import drawing
 from reports.figures import membership as figures
 from reports.inputs import METRICS, Evidence, Finding, about_membership
@@ -185,7 +186,7 @@ def _cells(cells: pd.DataFrame) -> list[dict[str, Any]]:
         single = []
         for row in part.to_dict("records"):
             cell = row | {"shade": tint(row["auroc"])}
-            name, share, piece = figures.parts(row["signal"])
+            name, share, piece = parts(row["signal"])
             if share is None:
                 single.append(cell)
             else:

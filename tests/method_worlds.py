@@ -1,0 +1,155 @@
+"""The smallest world of every learner, in which any of its methods can run: three clients with few records."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.vlm import load
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.plugins import Plugin
+from fedaudit.machinery.store import claim
+from fedaudit.tasks.captions import Params as Captions
+from fedaudit.tasks.captions import captions
+from tests import prompt_toy
+from trainers import lora, prompts
+from trainers.base import Bench, Method, Participation, Schedule, State, Transcript, train
+
+CLIENTS, ROUNDS = 3, 2
+SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients
+
+
+class NoExam:
+    """Asks nothing of any model."""
+
+    def before(self, *_: Any) -> dict[str, dict[str, float]]:
+        return {}
+
+    def after(self, *_: Any, last: bool) -> dict[str, dict[str, float]]:
+        return {}
+
+
+@dataclass(frozen=True)
+class World(ABC):
+    """A learner and its clients' training records."""
+
+    learner: Any
+    training: tuple[tuple[str, ...], ...]
+
+    @abstractmethod
+    def make(self, plugin: Plugin) -> Method[Any]:
+        """A method with its own defaults."""
+
+    @abstractmethod
+    def equal(self) -> World:
+        """The same with clients of equal sizes."""
+
+    @abstractmethod
+    def meaning(self, model: State) -> State:
+        """What a model computes with: equal for models that are the same function."""
+
+    @abstractmethod
+    def loss(self, method: Method[Any], model: State, client: int) -> float:
+        """Mean loss of a client's training records under a model."""
+
+    def still(self) -> World:
+        """The same with learning rates of 0, which no settings can ask for."""
+        learner = copy.copy(self.learner)
+        learner.settings = without_rates(learner.settings)
+        return dataclasses.replace(self, learner=learner)
+
+    def clients(self, r: int, earlier: Sequence[int]) -> list[Participation]:
+        """All clients in a round."""
+        return [Participation(k, r, 0, ids, self.learner, tuple(earlier)) for k, ids in enumerate(self.training)]
+
+    def run(self, method: Method[Any], path: Path, *, seed: int = 0, turned: bool = False) -> Transcript:
+        """The rounds of the loop. `turned`: candidates, test and novel records are listed in the opposite order."""
+        listed = tuple(record for own in self.training for record in own)[:: -1 if turned else 1]
+        bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS)
+        schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
+        with Executor(lambda: bench) as executor:
+            return train(
+                method, schedule, NoExam(),
+                folder=claim(path), executor=executor, say=print, advance=lambda: None, crowd=CLIENTS,
+            )  # fmt: skip
+
+
+class LoRA(World):
+    """Adapters of the embedded model, one local step."""
+
+    def make(self, plugin: Plugin) -> Method[Any]:
+        made: Method[Any] = plugin.make(plugin.params())
+        return made
+
+    def equal(self) -> World:
+        return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
+
+    def meaning(self, model: State) -> State:
+        return {name[:-2]: model[f"{name[:-2]}.B"] @ tensor for name, tensor in model.items() if name.endswith(".A")}
+
+    def loss(self, method: Method[Any], model: State, client: int) -> float:
+        losses = self.learner.losses(model, self.training[client])
+        return sum(losses) / len(losses)
+
+
+class Prompts(World):
+    """Prompts on a tiny random CLIP."""
+
+    def make(self, plugin: Plugin) -> Method[Any]:
+        made: Method[Any] = plugin.make(plugin.params(), settings=self.learner.settings)
+        return made
+
+    def equal(self) -> World:
+        return _prompts(EQUAL)
+
+    def meaning(self, model: State) -> State:
+        return model
+
+    def loss(self, method: Method[Any], model: State, client: int) -> float:
+        assert isinstance(method, prompts.PromptMethod)
+        ids = self.training[client]
+        with torch.no_grad():
+            images = self.learner.images(ids, patches=method.patches)
+            similar = method.scores(self.learner.text(model["prompt"])[None], images[None])[0]
+        return float(F.cross_entropy(self.learner.scale * similar, self.learner.labels(ids)))
+
+
+@functools.cache
+def _lora() -> World:
+    federation = captions(Captions(records=10, reference=2, novel=2, test=2), clients=CLIENTS, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        vlm = load(EMBEDDED)
+        data = vlm.encode(list(federation.records.values()), claim(Path(folder)), say=print)
+    own = [tuple(r.id for r in client.training_records) for client in federation.clients]
+    learner = lora.Learner(vlm, data, lora.Settings(local_steps=1, batch=1))
+    return LoRA(learner, tuple(ids[: 2 + k] for k, ids in enumerate(own)))
+
+
+@functools.cache
+def _prompts(sizes: tuple[int, ...] = SIZES) -> World:
+    federation = prompt_toy.federation(sizes)
+    settings = prompts.Settings(prompt_length=9, batch=4)
+    return Prompts(federation.learner(settings), federation.training)
+
+
+WORLDS: Mapping[str, Any] = {"lora": _lora, "prompts": _prompts}  # by learner
+
+
+def without_rates(settings: Any) -> Any:
+    """A copy with learning rates of 0: set past validation, which refuses them."""
+    still = copy.copy(settings)
+    for field in dataclasses.fields(settings):
+        if field.name.endswith("rate"):
+            object.__setattr__(still, field.name, 0.0)
+    return still

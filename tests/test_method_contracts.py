@@ -1,0 +1,382 @@
+"""What every method promises, whatever it trains; methods are found by looking into the folder.
+
+A contract is a function of a method in a tiny world. Every contract is also shown methods with a planted fault,
+which it must refuse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedaudit.machinery import plugins
+from fedaudit.privacy.settings import Privacy
+from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, without_rates
+from tests.whole_runs import contents
+from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
+from trainers.prompts import PromptMethod
+from trainers.protection import Protection
+
+METHODS = plugins.plugins("method")
+TURNED = (1, 2, 0)  # another order of the clients that is not its own mirror image
+
+
+@pytest.fixture(autouse=True)
+def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about a power cut, and waiting for the disk takes long."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A method in its world; `trains` is what its file says."""
+
+    method: Method[Any]
+    world: World
+    trains: bool
+    path: Path
+
+    def again(self, name: str, **how: Any) -> Transcript:
+        return self.world.run(self.method, self.path / name, **how)
+
+    @functools.cached_property
+    def run(self) -> Transcript:
+        return self.again("run")
+
+    @property
+    def start(self) -> State:
+        return self.method.start(self.world.learner.initial(generator(0, "initial")))
+
+    def moment(self, r: int) -> tuple[State, list[State], list[Participation]]:
+        """The server's state before a round, what the clients hold, and the clients."""
+        own = [self.run.private(r - 1, k) if r else self.run.broadcast(0) for k in range(CLIENTS)]
+        return self.run.broadcast(r), own, self.world.clients(r, range(r))
+
+    def updates(self, server: State, own: Sequence[State], clients: Sequence[Participation]) -> list[Update]:
+        received = [self.method.download(server, client) for client in clients]
+        done: list[Update] = self.world.learner.work(self.method, received, own, clients)
+        return done
+
+    def uploads(self, r: int) -> list[Upload]:
+        """What the server received in a round."""
+        about = self.run.round(r)["uploads"]
+        return [
+            Upload(k, about[str(k)]["records"], self.run.upload(r, k), about[str(k)]["facts"]) for k in range(CLIENTS)
+        ]
+
+    def aggregate(self, r: int, uploads: Sequence[Upload]) -> State:
+        """The server's next state after a round with these messages."""
+        return self.method.aggregate(self.run.broadcast(r), uploads, Site(0, r))
+
+
+Contract = Callable[[Subject], None]
+
+
+# --- the contracts --------------------------------------------------------------------------------------------------
+
+
+def signatures(subject: Subject) -> None:
+    """Every function that the base classes call has their parameters."""
+    method = type(subject.method)
+    for base in (one for one in method.__mro__ if one in (Method, PromptMethod)):
+        for name, function in vars(base).items():
+            if inspect.isfunction(function) and inspect.isfunction(own := getattr(method, name)):
+                assert list(inspect.signature(own).parameters) == list(inspect.signature(function).parameters), name
+
+
+def repeats(subject: Subject) -> None:
+    """One seed gives the same transcript to the bit, however candidates are listed; another seed gives another."""
+    again = subject.again("again", turned=True)
+    assert contents(subject.run.folder.path) == contents(again.folder.path)
+    other = subject.again("other", seed=1)
+    for k in range(CLIENTS):
+        assert same(subject.run.private(0, k), other.private(0, k)) == (not subject.trains)
+
+
+def order(subject: Subject) -> None:
+    """Neither the clients of a round nor the uploads need come in the order of their numbers."""
+    for r in range(ROUNDS):
+        (server, own, clients), uploads = subject.moment(r), subject.uploads(r)
+        turned = subject.updates(server, [own[k] for k in TURNED], [clients[k] for k in TURNED])
+        for k, update in zip(TURNED, turned, strict=True):
+            assert close(update.upload, uploads[k].state)
+            assert close(update.upload | update.private, subject.run.private(r, k))
+            assert update.facts == uploads[k].facts
+        assert close(subject.aggregate(r, [uploads[k] for k in TURNED]), subject.run.broadcast(r + 1))
+
+
+def changes_nothing_given(subject: Subject) -> None:
+    """What a method is given is as it was afterwards."""
+    (server, own, clients), uploads = subject.moment(1), subject.uploads(1)
+    given = [server, *own, *(upload.state for upload in uploads)]
+    before = [{name: tensor.clone() for name, tensor in state.items()} for state in given]
+    subject.updates(server, own, clients)
+    subject.method.aggregate(server, uploads, Site(0, 1))
+    assert all(same(one, other) for one, other in zip(given, before, strict=True))
+
+
+def rests(subject: Subject) -> None:
+    """With learning rates of 0 all parties hold the public start, and their models are the start's.
+
+    What is no part of the start is held to the model alone: a gradient is sent as it is whatever the rate, and a pair
+    of factors that a client drew for itself (FedPara) is multiplied by a B of zero.
+    """
+    method, world = subject.method, subject.world.still()
+    method = dataclasses.replace(method, params=without_rates(method.params))  # type: ignore[type-var]
+    if isinstance(method, PromptMethod):
+        method = dataclasses.replace(method, settings=world.learner.settings)
+    run, start = world.run(method, subject.path / "rests"), subject.start
+    public = world.meaning(method.model(start))
+    for r in range(ROUNDS):
+        for k in range(CLIENTS):
+            model = run.own_model(r, k)
+            assert model is not None
+            assert close(world.meaning(model), public)
+            assert close_where_both(run.upload(r, k) | run.private(r, k), start)
+        assert close_where_both(run.broadcast(r + 1), start)
+
+
+def equals_the_plain_run(subject: Subject) -> None:
+    """Clients of equal sizes count alike, however many records these are.
+
+    With noise of 0 and nothing clipped, private training of such clients is training without privacy.
+    """
+    uploads = subject.uploads(1)
+    few, many = ([dataclasses.replace(upload, records=n) for upload in uploads] for n in (1, 7))
+    assert close(subject.aggregate(1, few), subject.aggregate(1, many))
+    if isinstance(method := subject.method, PromptMethod):
+        world, silence = subject.world.equal(), dict.fromkeys((*method.local, *method.shared), 0.0)
+        protection = Protection(Privacy(epsilon=1, clip_norm=10**6), silence, method.settings.batch)
+        private = world.run(dataclasses.replace(method, protection=protection), subject.path / "private")
+        plain = world.run(method, subject.path / "plain")
+        for r in range(ROUNDS):
+            assert close(private.broadcast(r + 1), plain.broadcast(r + 1))
+            assert all(close(private.private(r, k), plain.private(r, k)) for k in range(CLIENTS))
+
+
+def learns(subject: Subject) -> None:
+    """Clients' own models fit their records better than the start, and nobody sends zeros; what does not train rests."""
+    run, start, last = subject.run, subject.start, ROUNDS - 1
+    losses = [subject.world.loss(subject.method, model_of(run, last, k), k) for k in range(CLIENTS)]
+    public = subject.method.model(start)
+    before = [subject.world.loss(subject.method, public, k) for k in range(CLIENTS)]
+    assert all(map(math.isfinite, losses))
+    assert (sum(losses) < sum(before) - 1e-4) == subject.trains
+    for r in range(ROUNDS):
+        held = [run.broadcast(r + 1), *(run.private(r, k) for k in range(CLIENTS))]
+        for name, tensor in ((name, t) for state in held for name, t in state.items()):
+            assert tensor.any() or (name in start and not start[name].any()), f"{name} is zero"
+        assert subject.trains or all(close_where_both(state, start) for state in held)
+
+
+def listens(subject: Subject) -> None:
+    """What the server sends moves every client that receives something, and what a client sends moves the server."""
+    for r in range(ROUNDS):
+        server, own, clients = subject.moment(r)
+        for k, update in enumerate(subject.updates(nudged(server), own, clients)):
+            if subject.method.download(server, clients[k]):
+                assert not close(update.upload | update.private, subject.run.private(r, k))
+        uploads = subject.uploads(r)
+        for k, upload in enumerate(uploads):
+            sent = dataclasses.replace(upload, state=nudged(upload.state))
+            moved = subject.aggregate(r, [*uploads[:k], sent, *uploads[k + 1 :]])
+            assert close(moved, subject.run.broadcast(r + 1)) == (not upload.state)
+
+
+def model_of(run: Transcript, r: int, client: int) -> State:
+    model = run.own_model(r, client)
+    assert model is not None
+    return model
+
+
+def nudged(state: State) -> State:
+    """Not by the same number everywhere, which a layer norm would take out again."""
+    g = torch.Generator().manual_seed(0)
+    return {name: tensor + 0.05 * torch.randn(tensor.shape, generator=g) for name, tensor in state.items()}
+
+
+def same(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def close(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and close_where_both(one, other)
+
+
+def close_where_both(one: State, other: State) -> bool:
+    return all(torch.allclose(one[name], other[name], rtol=1e-4, atol=2e-6) for name in one.keys() & other.keys())
+
+
+CONTRACTS: tuple[Contract, ...] = (
+    signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens,
+)  # fmt: skip
+
+
+# --- every method keeps them ----------------------------------------------------------------------------------------
+
+
+def subject_of(name: str, path: Path, alter: Callable[[type], type] = lambda cls: cls) -> Subject:
+    """A method of the folder in its learner's world, or what `alter` makes of its class."""
+    plugin = METHODS[name]
+    world = WORLDS[plugin.learner]()
+    method = world.make(plugin)
+    fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    return Subject(alter(type(method))(**fields), world, plugin.trains, path)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
+    """Methods as they are, each trained once."""
+    return functools.cache(lambda name: subject_of(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_keeps(name: str, contract: Contract, sound: Callable[[str], Subject]) -> None:
+    contract(sound(name))
+
+
+# --- and every contract refuses its planted fault -------------------------------------------------------------------
+
+
+def altered(**functions: Callable[..., Any]) -> Callable[[type], type]:
+    """Makes subclasses with these functions; each is given the class's own one first."""
+
+    def alter(cls: type) -> type:
+        faulty = {
+            name: functools.partialmethod(_behind, function, getattr(cls, name)) for name, function in functions.items()
+        }
+        return type("Faulty", (cls,), faulty)
+
+    return alter
+
+
+def _behind(self: Any, function: Callable[..., Any], original: Callable[..., Any], *given: Any) -> Any:
+    return function(original, self, *given)
+
+
+def updated(change: Callable[[State, State, State], State]) -> Callable[[type], type]:
+    """Updates whose message and own part are changed afterwards, in view of what was received and held."""
+
+    def update(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+        done = original(self, server, own, client)
+        return Update(change(done.upload, server, own), change(done.private, server, own), done.facts)
+
+    return altered(update=update)
+
+
+def aggregated(change: Callable[[State], State]) -> Callable[[type], type]:
+    """Aggregates that are changed afterwards."""
+    return altered(aggregate=lambda original, self, *given: change(original(self, *given)))
+
+
+def received(change: Callable[[Sequence[Upload]], Sequence[Upload]]) -> Callable[[type], type]:
+    """Aggregates of changed messages."""
+    return altered(
+        aggregate=lambda original, self, server, uploads, site: original(self, server, change(uploads), site)
+    )
+
+
+def zeros(state: State, *_: State) -> State:
+    return {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+
+
+def idle(state: State, server: State, own: State) -> State:
+    """As if nothing had been trained."""
+    return zeros(state) | {name: t for name, t in (own | server).items() if name in state}
+
+
+def pushed(state: State, *_: State) -> State:
+    return {name: tensor + 0.01 for name, tensor in state.items()}
+
+
+def unseeded(state: State, *_: State) -> State:
+    return {name: tensor + 0.01 * torch.rand(()) for name, tensor in state.items()}
+
+
+def by_place(state: State, *_: State) -> State:
+    """Depends on a client's place in the cohort."""
+    return {name: tensor * torch.arange(1.0, 1 + len(tensor))[:, None, None] for name, tensor in state.items()}
+
+
+def deaf(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+    """Goes by what the client held instead of what it receives."""
+    found: Update = original(self, {name: own.get(name, tensor) for name, tensor in server.items()}, own, client)
+    return found
+
+
+def mixed_up(uploads: Sequence[Upload]) -> list[Upload]:
+    """Every message counts as much as the one at the other end."""
+    return [dataclasses.replace(u, records=v.records) for u, v in zip(uploads, uploads[::-1], strict=True)]
+
+
+def overwritten(uploads: Sequence[Upload]) -> Sequence[Upload]:
+    for tensor in uploads[0].state.values():
+        tensor += 1
+    return uploads
+
+
+def noisy(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+    """Noises where it is private, whatever the standard deviation."""
+    done: Update = original(self, server, own, client)
+    return dataclasses.replace(done, upload=pushed(done.upload)) if self.protection.private else done
+
+
+def counting(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
+    """Takes longer steps the more records there are."""
+    found = original(self, server, uploads, site)
+    return {name: tensor * (1 + 0.01 * uploads[0].records) for name, tensor in found.items()}
+
+
+def renamed(cls: type) -> type:
+    def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) -> State:
+        return server
+
+    return type("Faulty", (cls,), {"aggregate": aggregate})
+
+
+FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...] = (
+    (signatures, "another signature", renamed, ("fedavg", "dpfpl")),
+    (repeats, "a generator of nobody's", updated(unseeded), ("fedavg", "promptfl", "local")),
+    (order, "weights by place", received(mixed_up), ("fedavg", "promptfl")),
+    (order, "clients by place", updated(by_place), ("promptfl", "dpfpl")),
+    (changes_nothing_given, "messages overwritten", received(overwritten), ("fedavg", "promptfl", "dpfpl")),
+    (rests, "clients move by themselves", updated(pushed), ("fedavg", "promptfl", "local", "dpfpl")),
+    (rests, "the server moves by itself", aggregated(pushed), ("fedrand", "fedpgp")),
+    (equals_the_plain_run, "noise without a noise", altered(update=noisy), ("promptfl", "dpfpl")),
+    (equals_the_plain_run, "steps by records", altered(aggregate=counting), ("fedavg", "fedotp")),
+    (learns, "zeros from clients", updated(zeros), ("fedavg", "fedrand", "promptfl", "local", "dpfpl")),
+    (learns, "zeros from the server", aggregated(zeros), ("fedavg", "promptfl", "dpfpl")),
+    (learns, "nothing trained", updated(idle), ("fedavg", "promptfl", "local", "dpfpl")),
+    (learns, "trained although it says that it does not", aggregated(pushed), ("zeroshot",)),
+    (listens, "clients that ignore the server", altered(update=deaf), ("fedavg", "promptfl", "dpfpl")),
+    (listens, "a server that hears one client", received(lambda uploads: uploads[:1]), ("fedavg", "promptfl", "dpfpl")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("contract", "alter", "name"),
+    [
+        pytest.param(contract, alter, name, id=f"{contract.__name__}-{what}-{name}")
+        for contract, what, alter, names in FAULTS
+        for name in names
+    ],
+)
+def test_a_planted_fault_is_refused(
+    contract: Contract, alter: Callable[[type], type], name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError):
+        contract(subject_of(name, tmp_path, alter))
+
+
+def test_every_contract_is_shown_a_fault() -> None:
+    assert {contract for contract, *_ in FAULTS} == set(CONTRACTS)
