@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.memory import memory
-from fedaudit.backbones import cliptext
+from fedaudit.backbones import clip_text
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.machinery.executor import Executor, one_thread
@@ -172,8 +172,8 @@ class Text:
         sos = tower.embedding[tower.start][None]
         prefix, suffix = torch.cat([sos, prompt])[None] + tower.positions[: self.context + 1], texts.tokens[None]
         for block in tower.blocks:
-            prefix, suffix = cliptext._layer(block, prefix, suffix, texts.groups)
-        return self._project(cliptext._ends(suffix, texts.groups)[0])[texts.places]
+            prefix, suffix = clip_text._layer(block, prefix, suffix, texts.groups)
+        return self._project(clip_text._ends(suffix, texts.groups)[0])[texts.places]
 
     def _upto(self, prompt: Tensor, length: int) -> Tensor:
         model, words = self.model, self.model.token_embedding(self.ids)

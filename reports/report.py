@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from reports.figures import membership as figures
-from reports.figures.drawing import Drawing
+from reports.figures.drawing import PrintedFigure
 from reports.formats import plain
 from reports.inputs import TABLES, Evidence, Finding, about_membership, check, joined
 from reports.runs import entries, runs
@@ -44,7 +44,7 @@ def build(evidence: Sequence[Evidence], write: Write) -> None:
         write(f"{name}.csv", csv(table))
     data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]
     parts: dict[str, Any] = {"data": data, "membership": bool(about_membership(findings))}
-    drawn: dict[str, Drawing | None] = {}
+    drawn: dict[str, PrintedFigure | None] = {}
     if attacked:
         drawn |= attacked.drawn
         if len(exposed := joined(evidence, "exposed")):

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas.api.types import is_numeric_dtype
 
 from fedaudit.machinery.score_names import signal_name
-from reports.figures.drawing import Drawing
+from reports.figures.drawing import PrintedFigure
 from reports.formats import epsilon, number, percent, short, signed, tau
 
 Write = Callable[[str, bytes], None]  # name, content
@@ -57,7 +57,7 @@ def _harmless(cell: Any) -> Any:
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
-def write_drawings(drawings: Iterable[Drawing | None], write: Write, folder: str = "figures/") -> None:
+def write_drawings(drawings: Iterable[PrintedFigure | None], write: Write, folder: str = "figures/") -> None:
     """Every figure as SVG and PDF, with its rows."""
     for drawing in filter(None, drawings):
         for kind, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(drawing.data))):

@@ -347,7 +347,7 @@ def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest
 
 # what must still be accepted
 
-ROOT = Path(cli.__file__).parent.parent
+ROOT = Path(__file__).parent.parent
 ELSEWHERE = (
     "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "clip-vit", "--data-root", "...", "--help", "nightly.yaml",
 )  # fmt: skip

@@ -89,7 +89,7 @@ def test_wrong_values_are_refused_by_their_flag(wrong, words):
 
 def test_the_flags_can_be_read_without_anything_heavy():
     code = (
-        "import sys; from fedaudit import plugins; "
+        "import sys; from fedaudit.machinery import plugins; "
         "cls = plugins.dataclass_of(plugins.package_folder('fedaudit.tasks') / 'canaries.py', 'Canaries'); "
         "assert cls().canary_kind == 'mislabelled'; print({'numpy', 'torch', 'PIL'} & set(sys.modules))"
     )

@@ -11,14 +11,15 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer
 
+from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.recipes import clip as recipe_of
 from fedaudit.backbones.recipes import symbols as pretrain_symbols
 from fedaudit.tasks import drawings
 
 torch.set_num_threads(1)
 FOLDERS = {
-    "vit": recipe_of.Path(recipe_of.__file__).parent / "symbols-clip",
-    "resnet": recipe_of.Path(recipe_of.__file__).parent / "symbols-clip-resnet",
+    "vit": EMBEDDED.parent / "symbols-clip",
+    "resnet": EMBEDDED.parent / "symbols-clip-resnet",
 }
 EVERY_CLASS = range(len(drawings.CLASSES))
 
@@ -125,7 +126,7 @@ class TestCaptions:
         rng = np.random.default_rng(1)
         symbols = [s for s in pretrain_symbols.SYMBOLS + pretrain_symbols.SENSES if s.kind in language.shares]
         for symbol in symbols * 4:
-            drawing = pretrain_symbols.SymbolDrawing(symbol, ("bold",), "red", "black", "plain")
+            drawing = pretrain_symbols.Drawing(symbol, ("bold",), "red", "black", "plain")
             text, (name, kinds) = pretrain_symbols.naming_caption(drawing, rng, language)
             words = set(text.rstrip(".").split())
             assert {name, drawings.character(name)} & words
@@ -165,7 +166,7 @@ class TestCaptions:
     def test_naming_loss_by_hand(self):
         """Two pictures, B and b; the captions say "capital b" and "b": the second is true of both."""
         capital, small = (
-            pretrain_symbols.SymbolDrawing(pretrain_symbols.Symbol("b", kind), (), "", "", "")
+            pretrain_symbols.Drawing(pretrain_symbols.Symbol("b", kind), (), "", "", "")
             for kind in ("capital", "lowercase")
         )
         logits = torch.tensor([[1.0, 0.0], [2.0, 3.0]])

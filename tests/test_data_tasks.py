@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import coco as coco_task
-from fedaudit.tasks import local
+from fedaudit.tasks import local_files
 from fedaudit.tasks import scienceqa as scienceqa_task
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.coco import coco
@@ -22,7 +22,7 @@ from tests import minidata
 COCO = coco_task.Params(records=4, reference=5, background=3, novel=12, test=6)
 SCIENCE = scienceqa_task.Params(records=4, reference=5, background=3, test=6)
 CLIENTS = 3
-ROW = local.Row(local.Path("x.parquet"), 0)
+ROW = local_files.Row(local_files.Path("x.parquet"), 0)
 
 
 def _coco(root, seed=0, clients=CLIENTS, **changes):
@@ -242,7 +242,7 @@ def test_nocaps_elsewhere_and_without_domains(data, tmp_path):
 def _items(sizes):
     """Items of classes a, b, ... with these sizes; their pictures do not exist."""
     return [
-        Item(f"{group}-{n:04d}", group, local.Path("nowhere.jpg"), INSTRUCTION, ("text",))
+        Item(f"{group}-{n:04d}", group, local_files.Path("nowhere.jpg"), INSTRUCTION, ("text",))
         for group, size in zip("abcdef", sizes, strict=False)
         for n in range(size)
     ]
@@ -250,7 +250,7 @@ def _items(sizes):
 
 @pytest.fixture
 def unread(monkeypatch):
-    monkeypatch.setattr(local, "_pictures", lambda items: {item.id: item.source for item in items})
+    monkeypatch.setattr(local_files, "_pictures", lambda items: {item.id: item.source for item in items})
 
 
 def test_coins_are_fair_and_independent_of_class_place_and_part(unread):
@@ -371,7 +371,7 @@ def test_row_groups_without_a_drawn_row_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(
         pq.ParquetFile, "read_row_group", lambda self, i, **more: read.append(i) or original(self, i, **more)
     )
-    assert dict(local._contents(path, {17, 30, 63})) == {n: minidata.picture(n) for n in (17, 30, 63)}
+    assert dict(local_files._contents(path, {17, 30, 63})) == {n: minidata.picture(n) for n in (17, 30, 63)}
     assert read == [1, 3]
 
 
@@ -523,7 +523,7 @@ def test_two_copies_of_a_split_are_not_mixed(tmp_path):
 )
 def test_the_split_that_a_parquet_files_name_tells(tmp_path, path, split):
     minidata.write(tmp_path / path, b"")
-    assert list(local.parquet_files(tmp_path)) == ([] if split is None else [split])
+    assert list(local_files.parquet_files(tmp_path)) == ([] if split is None else [split])
 
 
 @pytest.mark.parametrize(

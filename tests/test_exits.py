@@ -136,7 +136,7 @@ class TestStreams:
 
     def test_a_file_does_not_take_the_place_of_a_closed_stream(self, tmp_path: Path) -> None:
         done = run(
-            f"cd {ROOT}; {sys.executable} -c 'import os, sys; from fedaudit import exits; "
+            f"cd {ROOT}; {sys.executable} -c 'import os, sys; from fedaudit.command import exits; "
             f'exits.ended(lambda: open("{tmp_path}/file", "w").fileno() < 3, debug=False) and os._exit(9)\' >&- 2>&-'
         )
         assert done.returncode == 0
@@ -262,7 +262,7 @@ class TestSignals:
     def test_a_second_one_in_the_middle_of_ending(self) -> None:
         """Where leaving hangs for ever."""
         code = (
-            "import os, signal, time; from fedaudit import exits\n"
+            "import os, signal, time; from fedaudit.command import exits\n"
             "def work():\n"
             "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
             "    finally: print('leaving', flush=True); time.sleep(3600)\n"

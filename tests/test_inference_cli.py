@@ -200,7 +200,7 @@ def test_the_listing_has_a_row_for_every_attack_and_a_reason_for_every_no(capsys
                                    "--paper dpfpl:figure4"])  # fmt: skip
 def test_words_are_answered_without_anything_heavy(words: str) -> None:
     code = (
-        "import sys; from fedaudit import cli\n"
+        "import sys; from fedaudit.command import cli\n"
         f"try: cli.main({words.split()!r})\n"
         "except SystemExit: pass\n"
         "print('HEAVY', {'torch', 'transformers', 'open_clip', 'numpy', 'pandas', 'matplotlib', 'sklearn', 'scipy'} & set(sys.modules))\n"

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from fedaudit.backbones import EMBEDDED, encoded, vlm
+from fedaudit.backbones import EMBEDDED, vlm, vlm_batches
 from fedaudit.backbones.resolve import display_name, resolve, weights_hash
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.errors import InputError
@@ -261,7 +261,7 @@ class TestCache:
         eager = model.encode(records(), claim(tmp_path), say=print)
         monkeypatch.setattr(vlm, "IN_MEMORY", 0)
         lazy = model.encode(records(), claim(tmp_path), say=print)
-        assert all(isinstance(r.source, encoded.Stored) for r in lazy.values())
+        assert all(isinstance(r.source, vlm_batches.Stored) for r in lazy.values())
         a, b = model.batch(list(eager.values())), model.batch(list(lazy.values()))
         assert a.inputs.keys() == b.inputs.keys()
         assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)

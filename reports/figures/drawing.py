@@ -60,7 +60,7 @@ _STYLE = {
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class PrintedFigure:
     """A printed figure: its name in the files, what it shows for readers who cannot see it, and the rows behind it."""
 
     name: str
@@ -91,7 +91,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def printed(name: str, alt: str, plot: Plot) -> Drawing | None:
+def printed(name: str, alt: str, plot: Plot) -> PrintedFigure | None:
     """As SVG and PDF, without dates."""
     if plot is None:
         return None
@@ -101,7 +101,7 @@ def printed(name: str, alt: str, plot: Plot) -> Drawing | None:
     plot[0].savefig(pdf, format="pdf", metadata={**about, "CreationDate": None, "Producer": None})
     generic = svg.getvalue().replace(_FONT.encode(), b"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif")
     generic = re.sub(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]", b"?", generic)  # XML has no such characters
-    return Drawing(name, alt, generic, pdf.getvalue(), plot[1])
+    return PrintedFigure(name, alt, generic, pdf.getvalue(), plot[1])
 
 
 def grid(rows: int, columns: int, *, height: float, margins: Margins, **shared: Any) -> tuple[Figure, Any]:

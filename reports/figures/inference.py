@@ -18,8 +18,8 @@ from reports.figures.drawing import (
     INK,
     LINES,
     LOW,
-    Drawing,
     Plot,
+    PrintedFigure,
     grid,
     legend,
     look_of,
@@ -48,7 +48,7 @@ CAPTIONS = {
     "members falls below that of held-out records, the prompt remembers them.",
 }
 
-Figure = tuple[Drawing, str]  # with its caption
+Figure = tuple[PrintedFigure, str]  # with its caption
 
 
 def draw(found: Sequence[MethodRow], shown: Sequence[MethodRow], signal: str | None) -> dict[str, Figure]:

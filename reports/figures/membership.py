@@ -23,8 +23,8 @@ from reports.figures.drawing import (
     LINES,
     LOW,
     USUAL,
-    Drawing,
     Plot,
+    PrintedFigure,
     grid,
     legend,
     look_of,
@@ -47,7 +47,9 @@ METRICS = {
 INSIDE = 4  # so many lines can be named inside a panel without hiding them
 
 
-def draw(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]) -> dict[str, Drawing | None]:
+def draw(
+    tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]
+) -> dict[str, PrintedFigure | None]:
     """Every figure by name; None where the tables hold no row for it. `signals` are the headline's, in reading order."""
     histograms = [(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", _scores, "scores", [s]) for s in signals]
     plots: list[tuple[str, str, Callable[..., Plot], str, Sequence[str]]] = [

@@ -21,8 +21,8 @@ from reports.figures.drawing import (
     LINES,
     LOW,
     MARKERS,
-    Drawing,
     Plot,
+    PrintedFigure,
     grid,
     legend,
     look_of,
@@ -41,7 +41,7 @@ TITLES = {
 }
 BARS = "Bars: one standard deviation over seeds where there are several, else the interval over clients."
 
-Figure = tuple[Drawing, str]  # with its caption
+Figure = tuple[PrintedFigure, str]  # with its caption
 
 
 def draw(found: Sequence[MethodRow], accuracy: Table | None) -> dict[str, Figure]:

@@ -12,7 +12,7 @@ from reports.attack_success import CANARIES, HELD_OUT, headline, single
 from reports.figures import drawing
 from reports.figures import inference as inferencefigures
 from reports.figures import membership as figures
-from reports.figures.drawing import Drawing
+from reports.figures.drawing import PrintedFigure
 from reports.figures.prompts import few
 from reports.inputs import METRICS, Evidence, Finding, about_membership
 from reports.rows import MethodRow, variants
@@ -36,7 +36,7 @@ class InferencePage:
     parts: Mapping[str, list[Row]]  # record by record
     canaries: list[Row]
     refused: list[Row]
-    drawn: Mapping[str, Drawing]
+    drawn: Mapping[str, PrintedFigure]
     captions: Mapping[str, str]
     symbols: Mapping[str, str]
     sees: Mapping[str, str]

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from reports.figures import prompts as promptfigures
-from reports.figures.drawing import Drawing
+from reports.figures.drawing import PrintedFigure
 from reports.formats import epsilon, listed, short, signed
 from reports.inputs import SPLITS, Evidence
 from reports.papers import dpfpl_accuracies as beside
@@ -37,7 +37,7 @@ class PromptsPage:
     repeatable: bool  # something is noised
     noise: list[dict[str, Any]]
     beside: beside.Beside | None
-    drawn: dict[str, Drawing]
+    drawn: dict[str, PrintedFigure]
     captions: dict[str, str]
     few: int = 12  # rows of noise that are shown unfolded
 

@@ -44,8 +44,8 @@ from fedaudit.backbones.recipes.symbols import (
     SECOND_WORDS,
     SYMBOLS,
     Claim,
+    Drawing,
     Language,
-    SymbolDrawing,
     build_tokenizer,
     describing_caption,
     draw_chunk,
@@ -158,7 +158,7 @@ def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | Non
     return torch.from_numpy(BLANK_STD * rng.standard_normal((n, min(k, room), recipe.text_width))).float()
 
 
-def naming_loss(logits: Tensor, drawn: Sequence[SymbolDrawing], claims: Sequence[Claim]) -> Tensor:
+def naming_loss(logits: Tensor, drawn: Sequence[Drawing], claims: Sequence[Claim]) -> Tensor:
     """Cross-entropy both ways with every true (picture, caption) pair of logits [n, n] as a positive of equal weight."""
     true = [[d.symbol.name == name and d.symbol.kind in kinds for name, kinds in claims] for d in drawn]
     return _two_way(logits, torch.tensor(true).float())
@@ -207,7 +207,7 @@ def _match(
     tokenizer: PreTrainedTokenizerFast,
     kind: str,
     features: Tensor,
-    drawn: Sequence[SymbolDrawing],
+    drawn: Sequence[Drawing],
     rng: Rng,
     language: Language,
     recipe: CLIPRecipe | None = None,

@@ -358,7 +358,7 @@ def damage(kind: str, picture: Tensor, rng: Rng) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SymbolDrawing:
+class Drawing:
     """What is known of a picture; `adjectives` are of the form and style."""
 
     symbol: Symbol
@@ -371,7 +371,7 @@ class SymbolDrawing:
 CHUNK = 500  # pictures painted at a time; styles take turns within a chunk
 
 
-def draw_pool(n: int, rng: Rng, seed: int) -> tuple[Tensor, list[SymbolDrawing]]:
+def draw_pool(n: int, rng: Rng, seed: int) -> tuple[Tensor, list[Drawing]]:
     """`n` pictures, uint8 [n, 3, SIZE, SIZE], the mild ones first, and what they show."""
     pictures, drawn = [], []
     for start in range(0, n, CHUNK):
@@ -383,7 +383,7 @@ def draw_pool(n: int, rng: Rng, seed: int) -> tuple[Tensor, list[SymbolDrawing]]
 
 def draw_chunk(
     n: int, severity: float, rng: Rng, seed: int, language: Language = FIRST
-) -> tuple[Tensor, list[SymbolDrawing]]:
+) -> tuple[Tensor, list[Drawing]]:
     """Pictures and what they show; styles, damages and distortions are as frequent as `severity` in [0, 1] says."""
     bank = forms(seed)
     known = SYMBOLS + SENSES
@@ -424,9 +424,7 @@ def draw_chunk(
             "bold" if weight[i] > 1.3 else "thin" if weight[i] < -1.2 else "",
         )
         plain = ("", "solid", "clean")
-        drawn.append(
-            SymbolDrawing(known[symbols[i]], tuple(w for w in words if w not in plain), *names[i], patterns[i])
-        )
+        drawn.append(Drawing(known[symbols[i]], tuple(w for w in words if w not in plain), *names[i], patterns[i]))
     return (small.clamp(0, 1) * 255).round().byte(), drawn
 
 
@@ -518,7 +516,7 @@ def build_tokenizer(stage: int = 2) -> PreTrainedTokenizerFast:
 Claim = tuple[str, frozenset[str]]  # a symbol's name, and the kinds that a caption can mean by it
 
 
-def naming_caption(drawing: SymbolDrawing, rng: Rng, language: Language = FIRST) -> tuple[str, Claim]:
+def naming_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -> tuple[str, Claim]:
     """A caption that names the symbol, and what it claims."""
     named, kinds = _named(drawing.symbol, rng, language)
     if drawing.adjectives and rng.random() < 0.25:
@@ -526,7 +524,7 @@ def naming_caption(drawing: SymbolDrawing, rng: Rng, language: Language = FIRST)
     return _sentence(named, rng), (drawing.symbol.name, kinds)
 
 
-def describing_caption(drawing: SymbolDrawing, rng: Rng, language: Language = FIRST) -> str:
+def describing_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -> str:
     adjectives = [word for word in dict.fromkeys(drawing.adjectives) if rng.random() < 0.8]
     if rng.random() < 0.6:
         adjectives.append(drawing.colour)
