@@ -36,17 +36,17 @@ def test_a_whole_audit_with_it_gone(words, tmp_path, monkeypatch):
     """What is trained is on disk; attacked again by workers that have lost the lists, the findings are the same."""
     plan = cli.read_command([*words.split(), "--threads", "1", "--out", str(tmp_path)]).plan
     before = run(plan, QUIET).findings
-    for made in ("analyses", "reports"):
-        shutil.rmtree(tmp_path / made)
-    made = []
+    for folder in ("analyses", "reports"):
+        shutil.rmtree(tmp_path / folder)
+    benches = []
 
     def make_bench(*args, **more):
-        made.append(dataclasses.replace(whole(*args, **more), training=Gone()))
-        return made[-1]
+        benches.append(dataclasses.replace(whole(*args, **more), training=Gone()))
+        return benches[-1]
 
     whole = workers.make_bench
     monkeypatch.setattr(workers, "make_bench", make_bench)
     assert run(plan, QUIET).findings == before
-    assert len(made) == 1
+    assert len(benches) == 1
     with pytest.raises(AssertionError, match="who trains on what"):
         compute.compute(dataclasses.replace(plan, seed=1), QUIET)  # a training needs them

@@ -16,7 +16,7 @@ from fedaudit.backbones.vlm_batches import Encoded
 def shared(records: Collection[Encoded]) -> int:
     """How many leading tokens all records have in common before their image and text.
 
-    None where the model reads more than tokens: its positions or types need not go on from a prefix.
+    0 where the model reads more than tokens: its positions or types need not go on from a prefix.
     """
     if not records or any(record.extra for record in records):
         return 0
