@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,20 +18,7 @@ from tests.bad_runs import REFUSED
 from tests.small_run import Change, small_run
 
 READ = REFUSED | FILES | JSON
-
-
-@pytest.fixture(autouse=True)
-def no_hanging() -> Iterator[None]:
-    """Who opens a pipe waits for ever: then a test fails instead."""
-
-    def give_up(*_: object) -> None:
-        raise TimeoutError("waits for what never comes")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.timeout(60)  # who opens a pipe waits for ever
 
 
 @pytest.fixture(scope="module")
