@@ -1,6 +1,5 @@
 """The command as a user runs it, and what every job of it promises: the same bytes after kills, damage and a second process."""
 
-import os
 import re
 import shutil
 import signal
@@ -11,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.warm import Started
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -20,17 +21,24 @@ class Job:
 
     words: Sequence[str]
 
-    def command(self, out: Path, *more: str) -> list[str]:
+    def command(self, out: Path) -> list[str]:
+        """For a process that starts from nothing."""
+        return [sys.executable, str(ROOT / "audit.py"), *self.options(out)]
+
+    def options(self, out: Path, *more: str) -> list[str]:
         """The words, with `more` in the place of those that give the same flags."""
         words = list(self.words)
         for flag in (word for word in more if word in words and word.startswith("--")):
             start = words.index(flag)
             stop = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words))
             del words[start:stop]
-        return [sys.executable, str(ROOT / "audit.py"), *words, *more, "--out", str(out)]
+        return [*words, *more, "--out", str(out)]
+
+    def start(self, out: Path, *more: str) -> Started:
+        return Started(self.options(out, *more), ROOT)
 
     def audit(self, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(self.command(out, *more), capture_output=True, text=True, cwd=ROOT)
+        done = self.start(out, *more).finish()
         assert done.returncode == 0, done.stderr
         return done
 
@@ -45,12 +53,12 @@ class Job:
 
     def check_kill(self, seen: str, folder: Path, out: Path) -> None:
         """Killed when the file `seen` (a pattern) is there and repeated, it ends with the bytes of the report `folder`."""
-        running = subprocess.Popen(self.command(out), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT)
+        running = self.start(out)
         while not list(out.glob(seen)):
-            assert running.poll() is None, "ended before the stage was seen"
+            assert running.process.is_alive(), "ended before the stage was seen"
             time.sleep(0.01)
-        os.kill(running.pid, signal.SIGKILL)
-        assert running.wait() == -signal.SIGKILL
+        running.process.kill()
+        assert running.finish().returncode == -signal.SIGKILL
         again = report(self.audit(out))
         assert contents(again) == contents(folder)
 
@@ -69,12 +77,9 @@ class Job:
 
     def check_two_processes(self, folder: Path, out: Path) -> list[str]:
         """Two processes at once end with the bytes of the report `folder`; returns what each said."""
-        both = [
-            subprocess.Popen(self.command(out), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-            for _ in range(2)
-        ]
-        said = [p.communicate()[1] for p in both]
-        assert [p.returncode for p in both] == [0, 0], said
+        both = [running.finish() for running in (self.start(out), self.start(out))]
+        said = [done.stderr for done in both]
+        assert [done.returncode for done in both] == [0, 0], said
         assert any("another process works on" in text for text in said)
         assert contents(next((out / "reports").iterdir())) == contents(folder)
         return said

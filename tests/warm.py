@@ -1,0 +1,44 @@
+"""The command in a process that starts with its libraries loaded: these take longer than a tiny run, and the tests start many.
+
+What a start from nothing does is tested elsewhere: tests/test_exits.py, benchmarks/trials.py and `.ci/run` start as users do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+_context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+if sys.platform == "linux":
+    multiprocessing.set_forkserver_preload(["tests.warm_libraries"])
+
+
+class Started:
+    """A running command of `audit.py`, in the folder `cwd`."""
+
+    def __init__(self, words: Sequence[str], cwd: Path) -> None:
+        self._words, self._said = words, tempfile.TemporaryDirectory()
+        self.process = _context.Process(target=_command, args=(words, cwd, Path(self._said.name)))
+        self.process.start()
+
+    def finish(self) -> subprocess.CompletedProcess[str]:
+        """Its exit code, minus the signal that killed it, and what it said."""
+        self.process.join()
+        stdout, stderr = ((Path(self._said.name) / name).read_text() for name in ("stdout", "stderr"))
+        self._said.cleanup()
+        assert self.process.exitcode is not None
+        return subprocess.CompletedProcess(self._words, self.process.exitcode, stdout, stderr)
+
+
+def _command(words: Sequence[str], cwd: Path, said: Path) -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.chdir(cwd)
+    from fedaudit.__main__ import main
+
+    sys.exit(main(words))
