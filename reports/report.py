@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from reports.figures import membership as figures
-from reports.figures.drawing import PrintedFigure
+from reports.figures.drawing import Each, PrintedFigure
 from reports.formats import plain
 from reports.inputs import TABLES, Evidence, Finding, about_membership, check, joined
 from reports.runs import entries, runs
@@ -27,8 +27,8 @@ __all__ = ["TABLES", "Evidence", "build"]
 MANY = 6  # runs that fit beside each other as columns
 
 
-def build(evidence: Sequence[Evidence], write: Write) -> None:
-    """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`.
+def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> None:
+    """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`; `each` may draw in parallel.
 
     The page `index.html` comes last, when all that it names is there. ValueError as of `check`, before anything is written.
     """
@@ -52,7 +52,7 @@ def build(evidence: Sequence[Evidence], write: Write) -> None:
     elif parts["membership"]:
         methods, first = list(dict.fromkeys(e.method for e in evidence)), _first(evidence)
         shown = {name: joined(first, name) for name in TABLES}
-        drawn |= figures.draw(shown, methods, leakage.signals(findings))
+        drawn |= figures.draw(shown, methods, leakage.signals(findings), each=each)
         write("figures/exposed.csv", csv(shown["exposed"].drop(columns="png")))
         parts |= leakage.context(evidence, first, shown)
     page = prompts.page(evidence, tables, drawn)

@@ -61,7 +61,7 @@ def add_linked_files(parser: argparse.ArgumentParser) -> None:
 DEFAULT_PRESET = "embedded"
 
 SCHEDULES: dict[str, dict[str, int | None]] = {
-    "lora": {"rounds": 10, "clients": 12, "per_round": 4},
+    "lora": {"rounds": 8, "clients": 12, "per_round": 4},
     "prompts": {"rounds": 100, "clients": 10, "per_round": None},
 }
 

@@ -11,12 +11,13 @@ from fedaudit import __version__
 from fedaudit.machinery.store import MANIFEST, Folder, claim
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
+from reports.figures.drawing import Each
 from reports.report import Evidence, build
 
 
-def write_page(evidence: Sequence[Evidence], folder: Folder) -> None:
+def write_page(evidence: Sequence[Evidence], folder: Folder, each: Each) -> None:
     """The report of a plan's cells."""
-    build(evidence, folder.write)
+    build(evidence, folder.write, each=each)
 
 
 def read_evidence(cell: Cell) -> Evidence:

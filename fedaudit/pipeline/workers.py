@@ -114,6 +114,13 @@ class Workshop:
         """The workers as attacks get them."""
         return Attackers(self.executor)
 
+    def each(self, function: Callable[[Argument], Result], jobs: Iterable[Argument]) -> Iterable[Result]:
+        """As `map`, on the workers where they have been set up."""
+        if self._executor is None:
+            return map(function, jobs)
+        found: Iterator[Result] = self._executor.map(_apply, ((function, job) for job in jobs))
+        return found
+
     def __enter__(self) -> Workshop:
         return self
 
@@ -131,6 +138,11 @@ class Attackers:
     def map(self, function: Callable[[AttackBench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
         """Results in the order of the jobs, as `Executor.map` gives them."""
         return self._executor.map(_attack, ((function, job) for job in jobs))
+
+
+def _apply(_: Bench, job: tuple[Callable[[Argument], Result], Argument]) -> Result:
+    function, argument = job
+    return function(argument)
 
 
 def _attack(bench: Bench, job: tuple[Callable[[AttackBench, Argument], Result], Argument]) -> Result:

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +81,7 @@ class PrintedFigure:
 
 
 Plot = tuple[Figure, Table] | None  # None: the table holds no row that this figure shows
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]  # as `map`, maybe on several processes
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from reports.figures.drawing import (
     LINES,
     LOW,
     USUAL,
+    Each,
     Plot,
     PrintedFigure,
     grid,
@@ -44,15 +45,16 @@ METRICS = {
     "cider": "CIDEr",
     "exact_match": "exact match (%)",
 }
+Drawn = Callable[[Table, Sequence[str], Sequence[str]], Plot]  # a table's rows, methods, signals
 INSIDE = 4  # so many lines can be named inside a panel without hiding them
 
 
 def draw(
-    tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]
+    tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str], *, each: Each = map
 ) -> dict[str, PrintedFigure | None]:
     """Every figure by name; None where the tables hold no row for it. `signals` are the headline's, in reading order."""
     histograms = [(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", _scores, "scores", [s]) for s in signals]
-    plots: list[tuple[str, str, Callable[..., Plot], str, Sequence[str]]] = [
+    plots: list[tuple[str, str, Drawn, str, Sequence[str]]] = [
         ("roc", "ROC curves on logarithmic axes, by threat model and score", _roc, "curves", signals),
         *histograms,
         ("tokens", "Entropy of each caption token of a member and of a non-member", _tokens, "tokens", signals),
@@ -62,11 +64,14 @@ def draw(
         ("utility", "Utility by round", _utility, "utility", signals),
         ("cost", "Bytes sent by round, down and up", _cost, "cost", signals),
     ]
+    given = [(name, alt, plot, tables[table], methods, shown) for name, alt, plot, table, shown in plots]
+    return dict(zip((name for name, *_ in given), each(_print, given), strict=True))
+
+
+def _print(job: tuple[str, str, Drawn, Table, Sequence[str], Sequence[str]]) -> PrintedFigure | None:
+    name, alt, plot, table, methods, shown = job
     with styled():
-        return {
-            name: printed(name, alt, plot(tables[table], methods, shown)) if len(tables[table]) else None
-            for name, alt, plot, table, shown in plots
-        }
+        return printed(name, alt, plot(table, methods, shown)) if len(table) else None
 
 
 def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:
