@@ -10,7 +10,7 @@ The arguments that all functions share: `scores` [n] numbers (infinite ones are 
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -268,10 +268,9 @@ def roc_band(
         raise ValueError(f"fpr_grid must lie in [0, 1] and resamples be at least 1, got {grid.tolist()}, {resamples}.")
     weights = _bootstrap_weights(m, codes, resamples, np.random.default_rng(seed))
     weights = weights[(weights[:, m].sum(axis=1) > 0) & (weights[:, ~m].sum(axis=1) > 0)]
-    s = _ranks(s).astype(float)  # the curve needs no more, and scikit-learn refuses infinite scores
-    curves = np.array([_tpr_on(grid, s, m, w) for w in weights])
-    low, high = np.quantile(curves, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
-    return _tpr_on(grid, s, m, np.ones(len(s))), low, high
+    plain, *resampled = _tprs_on(grid, _ranks(s), m, [np.ones(len(s)), *weights])
+    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return plain, low, high
 
 
 def holm(p_values: npt.ArrayLike) -> Floats:
@@ -554,8 +553,13 @@ def _bootstrap_weights(m: Bools, codes: Ints, resamples: int, rng: np.random.Gen
     return weights
 
 
-def _tpr_on(grid: Floats, s: npt.NDArray[Any], m: Bools, weights: Floats) -> Floats:
-    from sklearn.metrics import roc_curve
-
-    fpr, tpr, _ = roc_curve(m, s, sample_weight=weights, drop_intermediate=False)
-    return np.asarray(tpr[np.searchsorted(fpr, grid + _SLACK, "right") - 1], dtype=float)
+def _tprs_on(grid: Floats, ranks: Ints, m: Bools, weights: Iterable[Floats]) -> Floats:
+    """TPR [r, g] on the grid [g] under each of r weights [n] of the records: scikit-learn's roc_curve, which would sort anew for each."""
+    order = np.argsort(-ranks, kind="stable")
+    last = np.flatnonzero(np.diff(ranks[order], append=-1))  # of every group of ties
+    found = []
+    for weight in weights:
+        counts = (np.cumsum(np.where(kind, weight, 0.0)[order])[last] for kind in (m, ~m))
+        tpr, fpr = (np.append(0.0, count / count[-1]) for count in counts)
+        found.append(tpr[np.searchsorted(fpr, grid + _SLACK, "right") - 1])
+    return np.array(found)

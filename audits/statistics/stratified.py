@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from audits.statistics.ranking import (
-    _SLACK,
     _ZERO,
     Bools,
     Floats,
@@ -33,7 +32,7 @@ from audits.statistics.ranking import (
     _interval,
     _ranks,
     _square_and_add,
-    _tpr_on,
+    _tprs_on,
     _with_both,
 )
 
@@ -143,20 +142,11 @@ def client_roc_band(
     for c in _with_both(m, codes, at_least=1):
         values, kind = _ranks(s[codes == c]), m[codes == c]
         weights = _bootstrap_weights(kind, np.zeros(len(kind), dtype=np.intp), resamples, rng)
-        curves.append(_tpr_on(grid, values, kind, np.ones(len(kind))))
-        drawn.append(_tprs_on(grid, values, kind, weights))
+        plain, *resampled = _tprs_on(grid, values, kind, [np.ones(len(kind)), *weights])
+        curves.append(plain)
+        drawn.append(resampled)
     low, high = np.quantile(np.mean(drawn, axis=0), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return np.mean(curves, axis=0), low, high
-
-
-def _tprs_on(grid: Floats, ranks: Ints, m: Bools, weights: Floats) -> Floats:
-    """`_tpr_on` for every row of weights [r, n] at once: [r, g]. scikit-learn's curves one by one would take most of an audit's time."""
-    order = np.argsort(-ranks, kind="stable")
-    last = np.flatnonzero(np.diff(ranks[order], append=-1))  # of every group of ties
-    above = [np.cumsum((weights * kind)[:, order], axis=1)[:, last] for kind in (m, ~m)]
-    tpr, fpr = (np.pad(count / count[:, -1:], [(0, 0), (1, 0)]) for count in above)
-    at = (fpr[:, :, None] <= grid + _SLACK).sum(axis=1) - 1
-    return np.take_along_axis(tpr, at, axis=1)
 
 
 def _cells(codes: Ints, within: Labels | None) -> Ints:
