@@ -12,8 +12,8 @@ class Drawn:
 
     records: int = field(default=28, metadata={"help": "expected training records per client; as many are held out"})
     dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition"})
-    reference: int = field(default=75, metadata={"help": "records per client kept for thresholds"})
-    novel: int = field(default=300, metadata={"help": "out-of-distribution records (novel objects)"})
+    reference: int = field(default=40, metadata={"help": "records per client kept for thresholds"})
+    novel: int = field(default=150, metadata={"help": "out-of-distribution records (novel objects)"})
     test: int = field(default=40, metadata={"help": "test records for utility"})
 
     def __post_init__(self) -> None:
