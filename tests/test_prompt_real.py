@@ -32,8 +32,7 @@ def federation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("architecture", "width"), [("ViT-B-16", 512), ("RN50", 512)])
-@pytest.mark.parametrize("epsilon", [float("inf"), 0.4])
+@pytest.mark.parametrize(("architecture", "width", "epsilon"), [("ViT-B-16", 512, 0.4), ("RN50", 512, float("inf"))])
 def test_a_round_moves_the_prompts_and_leaves_the_model_alone(architecture, width, epsilon, federation, tmp_path):
     clip = load(resolve_clip(architecture, "random"))
     before = {name: t.clone() for name, t in clip.model.state_dict().items()}
