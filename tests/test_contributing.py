@@ -1,0 +1,79 @@
+"""The examples of CONTRIBUTING.md are whole: written into a copy of the project, they pass its checks and run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_keys import copied
+from tests.whole_runs import ROOT
+
+EXAMPLES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL))
+SMALL = "--rounds 2 --clients 3 --test 2 --threads 1"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with the examples in it."""
+    place = copied(tmp_path_factory.mktemp("copy") / "code")
+    for folder in ("tests", "docs"):
+        shutil.copytree(ROOT / folder, place / folder)
+    shutil.copy(ROOT / "pyproject.toml", place)
+    for name, source in EXAMPLES.items():
+        (place / name).write_text(source)
+    return place
+
+
+def run(place: Path, words: str, *more: str) -> str:
+    done = subprocess.run([sys.executable, *words.split(), *more], cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short_and_listed(name: str, place: Path) -> None:
+    source = EXAMPLES[name]
+    assert len(source.splitlines()) < 40
+    assert all(len(line) <= 120 for line in source.splitlines())
+    first = source.removeprefix('"""').partition(": ")[2].partition("\n")[0]
+    assert first in run(place, "audit.py --list")
+
+
+def test_there_is_a_method_and_an_attack() -> None:
+    assert {name.partition("/")[0] for name in EXAMPLES} == {"trainers", "attacks"}
+
+
+@pytest.mark.slow
+def test_they_pass_the_projects_checks(place: Path) -> None:
+    names = " ".join(EXAMPLES)
+    run(place, f"-m ruff check {names}")
+    run(place, f"-m ruff format --check {names}")
+    tests = "tests/test_plugins.py tests/test_method_contracts.py tests/test_inference_attacks.py"
+    said = run(place, f"-m pytest -n 0 {tests} -k", "fedmedian or margin")
+    assert int(re.findall(r"(\d+) passed", said)[0]) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "method", "attack"),
+    [
+        (
+            "--method fedmedian --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
+            "fedmedian",
+            "maxrenyi",
+        ),
+        ("--method promptfl --attack margin --train 12", "promptfl", "margin"),
+    ],
+)
+def test_they_run_from_training_to_report(words: str, method: str, attack: str, place: Path, tmp_path: Path) -> None:
+    said = run(place, f"audit.py {words} {SMALL} --out {tmp_path}")
+    findings = json.loads((Path(said.strip().rpartition("report: ")[2]).parent / "findings.json").read_text())
+    assert {(f["method"].partition(":")[0], f["attack"]) for f in findings if f["metric"] == "auroc"} == {
+        (method, attack)
+    }
