@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainers.learners import facts
+
 if TYPE_CHECKING:
     from fedaudit.machinery.plugins import Plugin
 
@@ -19,10 +21,6 @@ THREAT_MODELS: dict[str, frozenset[str]] = {
     "server": frozenset({"broadcasts", "uploads"}),
     "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with
 }
-OF_LEARNER = {
-    "lora": ("released-model", "server", "owner"),
-    "prompts": tuple(THREAT_MODELS),
-}  # LoRA releases no personal prompt
 
 
 class LacksCapability(PermissionError):
@@ -43,8 +41,9 @@ def require(threat_model: str, capability: str) -> None:
 
 def refusal(attack: Plugin, threat_model: str) -> str | None:
     """Why an attack cannot run under a threat model; None if it can."""
-    if threat_model not in OF_LEARNER[attack.learner]:
-        return "LoRA methods release no personal prompt"
+    learner = facts(attack.learner)
+    if threat_model not in learner.threat_models:
+        return f"{learner.title} methods release no personal prompt"
     try:
         for capability in attack.needs:
             require(threat_model, capability)

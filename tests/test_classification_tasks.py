@@ -12,7 +12,6 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedaudit.machinery.errors import InputError
-from fedaudit.pipeline.workers import own_tests
 from fedaudit.tasks import digits as digits_task
 from fedaudit.tasks import drawings, imagesets
 from fedaudit.tasks import glyphs as glyphs_task
@@ -24,6 +23,7 @@ from fedaudit.tasks.images import images
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
 from tests import miniimages
 from tests.minidata import picture, write
+from trainers.prompts import own_tests
 
 PARAMS = digits_task.Params()
 TASKS = (digits_task, glyphs_task, images_task)

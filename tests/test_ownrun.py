@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 from attacks.attacked_models import models
 from attacks.base import Candidates, View
-from attacks.threats import OF_LEARNER
 from fedaudit.command import cli
 from fedaudit.command.words import words_of
 from fedaudit.external.adapters import canonical
@@ -56,6 +55,7 @@ from trainers.fedper import FedPer
 from trainers.fedper import Params as PerParams
 from trainers.fedrand import FedRand
 from trainers.fedrand import Params as RandParams
+from trainers.learners import facts
 
 DOCS = Path(__file__).parents[1] / "docs" / "own-runs.md"
 
@@ -535,7 +535,11 @@ class TestRoundTrip:
                 {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)},
                 [r.id for r in data.novel],
             )
-            held = [m for name in OF_LEARNER["lora"] for m in models(View(found, name, asked), novel_of_clients=True)]
+            held = [
+                m
+                for name in facts("lora").threat_models
+                for m in models(View(found, name, asked), novel_of_clients=True)
+            ]
             both.append([(m.threat_model, m.way, m.client, m.round, m.digest) for m in held])
         assert both[0] == both[1]
         assert {way for _, way, *_ in both[0]} >= {"base", "final", "true state"}

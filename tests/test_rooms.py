@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.machinery import closure
+from fedaudit.machinery import closure, plugins
 
 ROOT = Path(__file__).parent.parent
 STOREYS = [
@@ -29,7 +29,7 @@ SHUT = {  # what a room must not import although it lies below
     "audits": ("attacks",),
     "reports": ("attacks", "trainers"),
 }
-PLUGIN = {"Params", "Settings", "Learner"}  # what a file of its kind is expected to define
+PLUGIN = {"Params", "Settings", "Facts", "Learner"}  # what a file of its kind is expected to define
 
 
 def _module(path: Path) -> str:
@@ -96,6 +96,21 @@ def test_a_circle_is_seen():
     found = circle({"a": ["b", "d"], "b": ["c"], "c": ["a"], "d": []})
     assert sorted(set(found)) == ["a", "b", "c"]
     assert found[0] == found[-1]
+
+
+def compared(source: str) -> set[object]:
+    """The constants that a source compares with anything."""
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare))
+    parts = (part for node in nodes for side in (node.left, *node.comparators) for part in ast.walk(side))
+    return {part.value for part in parts if isinstance(part, ast.Constant)}
+
+
+def test_nobody_asks_a_learner_for_its_name():
+    """What differs between learners stands in their files (`Facts`)."""
+    learners = {plugin.learner for plugin in plugins.plugins("method").values()}
+    assert learners <= compared("x in ('lora', 'prompts')")
+    asking = [module for module, path in FILES.items() if learners & compared(path.read_text())]
+    assert asking == []
 
 
 def test_a_public_class_has_a_name_of_its_own():

@@ -28,6 +28,8 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
+from trainers.exams import Answers
+from trainers.learners import LearnerFacts
 from trainers.lowrank import train_as_one
 
 if TYPE_CHECKING:
@@ -40,6 +42,25 @@ ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, about
 KEPT = 5  # numbers that a pass keeps per token and output feature of the linear layers, measured on Llama
 PASS = 8  # records of a pass on a processor: their activations stay in its cache (64 take a tenth longer)
 SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
+
+
+@dataclass(frozen=True)
+class Facts(LearnerFacts):
+    title: str = "LoRA"
+    noun: str = "language models with adapters"
+    method: str = "fedrand"
+    task: str = "captions"
+    attack: str = "maxrenyi"
+    rounds: int = 8
+    clients: int = 12
+    per_round: int | None = 4
+    threat_models: tuple[str, ...] = ("released-model", "server", "owner")
+    audits: tuple[str, ...] = ()
+    backbone: str = "vlm"
+    several_attacks: bool = False
+    private: bool = False
+    shadows: bool = False
+    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -290,6 +311,12 @@ def prepared(plan: Plan, federation: Federation, methods: Sequence[Method[Any]],
     with (cache := claim(plan.out / "cache")).lock(progress.say):
         data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
     return Learner(vlm, data, plan.settings)
+
+
+def exam(plan: Plan, federation: Federation) -> Answers:
+    """How good the models of a plan are: by their answers."""
+    test, novel = federation.test, federation.novel_test
+    return Answers([r.references for r in test], federation.score, [r.references for r in novel])
 
 
 def export_adapters(bench: Bench, job: tuple[Transcript, Folder]) -> None:

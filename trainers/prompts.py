@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,8 @@ from fedaudit.privacy.accountant import noise_stds
 from fedaudit.privacy.ledger import Turn, epoch_length, sensitivity
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Method, Noised, Participation, Schedule, Site, State, Update, Upload, generator, weighted_mean
+from trainers.exams import Recognition
+from trainers.learners import LearnerFacts
 from trainers.protection import Protection
 
 if TYPE_CHECKING:
@@ -44,6 +47,25 @@ EVALUATED = 256  # test images at once
 
 # text features [N, .., C, E] and images [N or 1, B, ..] to similarities [N, B, C]
 Scores = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Facts(LearnerFacts):
+    title: str = "prompt"
+    noun: str = "prompts"
+    method: str = "dpfpl"
+    task: str = "glyphs"
+    attack: str = "none"
+    rounds: int = 100
+    clients: int = 10
+    per_round: int | None = None
+    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
+    audits: tuple[str, ...] = ("utility", "epsilon")
+    backbone: str = "clip"
+    several_attacks: bool = True
+    private: bool = True
+    shadows: bool = True
+    together: bool = True
 
 
 @dataclass(frozen=True)
@@ -322,6 +344,31 @@ def prepared(plan: Plan, federation: Federation, methods: Sequence[PromptMethod]
         features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
     number = {name: i for i, name in enumerate(federation.classes)}
     return Learner(clip, features, {r.id: number[r.group] for r in records}, federation.classes, plan.settings)
+
+
+def exam(plan: Plan, federation: Federation) -> Recognition:
+    """How good the models of a plan are: by the classes that they recognise."""
+    # with two domains a class of the other style is a neighbour's
+    own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
+    local = [[(r.domain, r.group) in mine for r in federation.test] for mine in own]
+    return Recognition(local, plan.settings.crowd, own_tests(federation))
+
+
+def own_tests(federation: Federation) -> list[list[float]]:
+    """The chance [client][test record] of a draw in the proportions in which a client holds the classes, evenly within a class.
+
+    Empty where every class is held by one client: there a client's own test set are the records of its classes.
+    """
+    held = [Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients]
+    if all(holders == 1 for holders in Counter(kind for counts in held for kind in counts).values()):
+        return []
+    tested = Counter((r.domain, r.group) for r in federation.test)
+    found = []
+    for counts in held:
+        total = sum(n for kind, n in counts.items() if kind in tested)
+        kinds = ((r.domain, r.group) for r in federation.test)
+        found.append([counts[kind] / tested[kind] / total for kind in kinds])
+    return found
 
 
 def _split(records: Sequence[str], size: int) -> list[Sequence[str]]:

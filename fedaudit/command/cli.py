@@ -43,6 +43,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
+from trainers.learners import USUAL, facts
 
 EXAMPLES = """\
 examples:
@@ -181,11 +182,12 @@ def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Nam
     if chosen.method or chosen.task:
         flag = "--method" if chosen.method else "--task"
         raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
-    attacks, parser = _attacks(chosen.attack, "lora"), _parser()
+    learner = own_run.OwnRun.learner
+    attacks, parser = _attacks(chosen.attack, learner), _parser()
     add_linked_files(parser)
-    add_backbone(parser)
+    add_backbone(parser, learner)
     add_general_options(parser)
-    options, made = _parse(parser, _attack_groups(attacks) | _audits(attacks, "lora"), sources)
+    options, made = _parse(parser, _attack_groups(attacks) | _audits(attacks, learner), sources)
     return options, _own_plan(options, made)
 
 
@@ -210,46 +212,39 @@ def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
 def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
     """The methods, the task, and what the methods train. InputError if they do not fit together."""
     task = plugins.find("task", chosen.task, flag="--task") if chosen.task else None
-    usual = DEFAULTS[task.learner if task else "lora"]["method"]
-    methods = sweeps.named(chosen.method or usual)
+    methods = sweeps.named(chosen.method or facts(task.learner if task else USUAL).method)
     learners = sorted({plugin.learner for plugin, _ in methods.values()})
     if len(learners) > 1:
         raise InputError(f"--method {chosen.method}: these train different things and cannot share one run")
     (learner,) = learners
     if task is None:
-        task = plugins.find("task", DEFAULTS[learner]["task"], flag="--task")
+        task = plugins.find("task", facts(learner).task, flag="--task")
     if task.learner != learner:
         fitting = [p.name for p in plugins.plugins("task").values() if p.learner == learner]
         raise InputError(f"--task {task.name}: is not for {', '.join(methods)}, which take {', '.join(fitting)}")
     return methods, task, learner
 
 
-DEFAULTS = {
-    "lora": {"method": "fedrand", "task": "captions", "attack": "maxrenyi"},
-    "prompts": {"method": "dpfpl", "task": "glyphs", "attack": "none"},
-}
-
-
 def _attacks(text: str | None, learner: str) -> list[Plugin]:
     """The attacks; none where nothing is to be attacked. InputError if one cannot work on what is trained."""
+    trained = facts(learner)
     fitting = {name: p for name, p in plugins.plugins("attack").items() if p.learner == learner}
-    words = [word.strip() for word in (text or DEFAULTS[learner]["attack"]).split(",")]
+    words = [word.strip() for word in (text or trained.attack).split(",")]
     if words == ["all"]:
-        # on LoRA one pass of maxrenyi rebuilds and scores everything that reconstruct does
-        return list(fitting.values()) if learner == "prompts" else [fitting["maxrenyi"]]
-    if words == ["none"] and learner == "prompts":
+        # where one pass of the usual attack rebuilds and scores everything that the others do, that is all
+        return list(fitting.values()) if trained.several_attacks else [fitting[trained.attack]]
+    if words == ["none"] and trained.several_attacks:
         return []
-    known = [*fitting, "all", *(["none"] if learner == "prompts" else [])]
+    known = [*fitting, "all", *(["none"] if trained.several_attacks else [])]
     for word in words:
         if word in known and word not in fitting:
             raise InputError(f"--attack {text}: {word} stands alone")
         attack = plugins.find("attack", word, flag="--attack")
         if attack.name not in fitting:
-            what = {"lora": "language models with adapters", "prompts": "prompts"}[learner]
-            raise InputError(f"--attack {word}: does not work on {what}; valid there: {', '.join(known)}")
-    if learner == "lora" and len(words) > 1:
+            raise InputError(f"--attack {word}: does not work on {trained.noun}; valid there: {', '.join(known)}")
+    if len(words) > 1 and not trained.several_attacks:
         raise InputError(
-            f"--attack {text}: one at a time on LoRA methods; maxrenyi rebuilds and scores all that the others do"
+            f"--attack {text}: one at a time on {trained.title} methods; {trained.attack} rebuilds and scores all that the others do"
         )
     if len(set(words)) < len(words):
         raise InputError(f"--attack {text}: name each attack once")
@@ -265,8 +260,8 @@ def _canaries() -> type[Any]:
 
 
 def _audits(attacks: Sequence[Plugin], learner: str) -> dict[str, type[Any]]:
-    """The parameters of the audits that apply: of membership under an attack, of utility and epsilon where prompts are trained."""
-    names = [*(["membership"] if attacks else []), *(["utility", "epsilon"] if learner == "prompts" else [])]
+    """The parameters of the audits that apply: of membership under an attack, and those of what is trained."""
+    names = [*(["membership"] if attacks else []), *facts(learner).audits]
     return {f"audit {name}": plugins.plugins("audit")[name].params for name in names}
 
 
@@ -274,19 +269,19 @@ def _trained(
     methods: sweeps.Named, task: Plugin, attacks: Sequence[Plugin], sources: Sources
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options of a training and what comes after it, and the Params object of every group."""
-    learner = task.learner
+    learner, trained = task.learner, facts(task.learner)
     swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
-    if learner == "prompts":
+    if trained.private:
         swept["privacy"] = Privacy
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
     groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
-    groups |= {"the adversary": Adversary} if attacks and learner == "prompts" else {}
+    groups |= {"the adversary": Adversary} if attacks and trained.shadows else {}
     groups |= _attack_groups(attacks) | _audits(attacks, learner)
     parser = _parser()
     add_schedule(parser, learner)
     add_backbone(parser, learner)
     add_general_options(parser)
-    if learner == "prompts":
+    if trained.private:
         parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
     return _parse(parser, groups, sources, swept=swept)
 
@@ -317,8 +312,10 @@ def _check_exports(plan: Plan, options: argparse.Namespace) -> None:
     flags = [flag for flag in ("--export-run", "--export-adapters") if getattr(options, flag[2:].replace("-", "_"))]
     if flags and len(plan.cells) > 1:
         raise InputError(f"{flags[0]}: exports one training, and this command asks for {len(plan.cells)}")
-    if flags and plan.learner == "prompts":
-        raise InputError(f"{flags[0]}: exports LoRA trainings, and {next(iter(plan.methods))} trains prompts")
+    if flags and plan.learner != own_run.OwnRun.learner:
+        raise InputError(
+            f"{flags[0]}: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"
+        )
     if options.export_run and plan.canaries.canaries:
         raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")
     if len(flags) == 2 and Path(options.export_run).absolute() == Path(options.export_adapters).absolute():
@@ -326,10 +323,10 @@ def _check_exports(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin) -> Plan:
-    prompts = task.learner == "prompts"
+    trained = facts(task.learner)
     clients = _within(options, "clients", 1, 10_000)
     plan = Plan(
-        methods=sweeps.variants(methods, options, twins=prompts and not options.no_twin),
+        methods=sweeps.variants(methods, options, twins=trained.private and not options.no_twin),
         settings=made["local training"],
         task=task.name,
         task_params=made[f"task {task.name}"],
@@ -341,15 +338,15 @@ def _plan(options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.
         **_shared(options, made),
         adversary=made.get("the adversary", Adversary()),
         canaries=made["canaries"],
-        backbone=_backbone(options, prompts=prompts),
+        backbone=_backbone(options, trained.backbone),
     )
     if plan.per_round > plan.clients:
         raise InputError(f"--per-round {plan.per_round}: at most as many as there are clients ({plan.clients})")
     return plan
 
 
-def _backbone(options: argparse.Namespace, *, prompts: bool) -> Path | ClipSource:
-    if prompts:
+def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:
+    if kind == "clip":
         return resolve_clip(options.backbone or "", options.weights or "")
     return resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code)
 
@@ -357,7 +354,7 @@ def _backbone(options: argparse.Namespace, *, prompts: bool) -> Path | ClipSourc
 def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
     """The plan to audit somebody's own run."""
     own = own_run.read(Path(options.run), linked=options.linked_files)
-    settings = plugins.dataclass_of(plugins.package_folder("trainers") / "lora.py", "Settings")
+    settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{own.learner}.py", "Settings")
     named = options.backbone or (str(EMBEDDED) if own.backbone == "embedded" else own.backbone)
     return Plan(
         methods={own.method: None},

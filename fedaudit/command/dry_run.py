@@ -28,7 +28,7 @@ def estimate(plan: Plan, progress: Progress) -> str:
     from fedaudit.pipeline.workers import federation_of
 
     check(plan, federation_of(plan))
-    return _estimate_prompts(plan, progress) if plan.learner == "prompts" else _estimate_adapters(plan, progress)
+    return _estimate_whole(plan, progress) if plan.trained.together else _estimate_steps(plan, progress)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Pace:
     size: float
 
 
-def _estimate_prompts(plan: Plan, progress: Progress) -> str:
+def _estimate_whole(plan: Plan, progress: Progress) -> str:
     """By a few rounds of every kind of training, in folders that are thrown away."""
     from fedaudit.pipeline.shadow_trainings import untrained
     from fedaudit.pipeline.workers import federation_of
@@ -143,7 +143,7 @@ def _tail(plan: Plan, disk: float) -> list[str]:
     return [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
 
 
-def _estimate_adapters(plan: Plan, progress: Progress) -> str:
+def _estimate_steps(plan: Plan, progress: Progress) -> str:
     from fedaudit.pipeline.workers import federation_of, make_bench
     from trainers.base import generator, size
 

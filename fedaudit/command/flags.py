@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from fedaudit.command.config import presets
 from fedaudit.command.words import number, seed, whole
 from fedaudit.machinery.errors import InputError
+from trainers.learners import facts
 
 OUT = "fedaudit-runs"
 
@@ -60,19 +61,14 @@ def add_linked_files(parser: argparse.ArgumentParser) -> None:
 
 DEFAULT_PRESET = "embedded"
 
-SCHEDULES: dict[str, dict[str, int | None]] = {
-    "lora": {"rounds": 8, "clients": 12, "per_round": 4},
-    "prompts": {"rounds": 100, "clients": 10, "per_round": None},
-}
 
-
-def add_schedule(parser: argparse.ArgumentParser, learner: str = "lora") -> None:
+def add_schedule(parser: argparse.ArgumentParser, learner: str) -> None:
     group = parser.add_argument_group("the federation")
-    usual = SCHEDULES[learner]
+    usual = facts(learner)
     numbers = {
-        "rounds": (usual["rounds"], "communication rounds"),
-        "clients": (usual["clients"], "clients in the federation"),
-        "per-round": (usual["per_round"], "clients that take part in a round"),
+        "rounds": (usual.rounds, "communication rounds"),
+        "clients": (usual.clients, "clients in the federation"),
+        "per-round": (usual.per_round, "clients that take part in a round"),
         "seed": (0, "fixes data and training"),
         "seeds": (1, "trainings with seeds SEED, SEED+1, ... on the same data"),
     }
@@ -82,9 +78,9 @@ def add_schedule(parser: argparse.ArgumentParser, learner: str = "lora") -> None
         group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default: {shown})")
 
 
-def add_backbone(parser: argparse.ArgumentParser, learner: str = "lora") -> None:
+def add_backbone(parser: argparse.ArgumentParser, learner: str) -> None:
     group = parser.add_argument_group("the frozen model")
-    if learner == "prompts":
+    if facts(learner).backbone == "clip":
         group.add_argument(
             "--backbone",
             metavar="NAME-or-PATH",

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.threats import OF_LEARNER, THREAT_MODELS, refusal
+from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.command.words import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
+from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall", "accuracy/own_test")
@@ -47,12 +48,12 @@ class Gate:
     def check(self, learner: str, attacks: Sequence[Plugin]) -> None:
         """InputError if no run of these attacks, on what is trained, can answer the gate."""
         why = None
-        if self.metric in ACCURACY and learner != "prompts":
-            why = "adapters have no accuracy; it is measured of prompts"
+        if self.metric in ACCURACY and "utility" not in facts(learner).audits:
+            why = f"{facts(learner).noun} have no accuracy here"
         elif self.metric in MEMBERSHIP and not attacks:
             why = "nothing is attacked; add --attack"
-        elif self.threat_model and self.threat_model not in OF_LEARNER[learner]:
-            why = f"{self.threat_model} sees nothing here; there are {', '.join(OF_LEARNER[learner])}"
+        elif self.threat_model and self.threat_model not in (there := facts(learner).threat_models):
+            why = f"{self.threat_model} sees nothing here; there are {', '.join(there)}"
         elif self.threat_model and (refused := [refusal(attack, self.threat_model) for attack in attacks]):
             why = refused[0] if all(refused) else None
         if why:

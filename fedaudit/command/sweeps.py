@@ -16,14 +16,15 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant
 from fedaudit.privacy.settings import Privacy
+from trainers.learners import facts
 
 Named = dict[str, tuple[Plugin, dict[str, Any]]]
 LONGEST = 150  # letters of a label, which is part of folders' names
 
 
 def classes(plugin: Plugin) -> list[type[Any]]:
-    """The dataclasses that hold a method's parameters: its own, and for prompts how it is made private."""
-    return [plugin.params, *([Privacy] if plugin.learner == "prompts" and plugin.trains else [])]
+    """The dataclasses that hold a method's parameters: its own, and how it is made private where it can be."""
+    return [plugin.params, *([Privacy] if facts(plugin.learner).private and plugin.trains else [])]
 
 
 def named(text: str) -> Named:
@@ -119,7 +120,7 @@ def _variant(plugin: Plugin, values: Mapping[str, Any]) -> Variant:
         for cls in classes(plugin)
     ]
     if len(parts) == 1:
-        private = Privacy(epsilon=math.inf) if plugin.learner == "prompts" else None
+        private = Privacy(epsilon=math.inf) if facts(plugin.learner).private else None
         return Variant(plugin.name, parts[0], private)
     params, privacy = parts
     if math.isinf(privacy.epsilon):

@@ -53,7 +53,7 @@ def _check_holdout(plan: Plan) -> None:
 
 def _check_limits(plan: Plan, options: argparse.Namespace) -> None:
     limits = {"observed_rounds": ("rounds", plan.rounds), "last": ("rounds", plan.rounds)}
-    if plan.learner == "prompts":
+    if plan.trained.shadows:
         limits["targets"] = "clients", plan.clients
     for name, (what, most) in limits.items():
         given = getattr(options, name, None)
@@ -89,7 +89,7 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
     yield unheard, {"method"}, f"no method here goes by it ({', '.join(plan.methods)})"
     if not plan.canaries.canaries:
         yield {"canary_kind"}, {"canaries"}, "there are no canaries; add --canaries"
-    if plan.learner == "prompts" and plan.attacks:
+    if plan.trained.shadows and plan.attacks:
         attacks = [plugins.plugins("attack")[name] for name in plan.attacks]
         if not any(attack.shadows for attack in attacks):
             why = f"no shadow models are trained for {plan.attack}"

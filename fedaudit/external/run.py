@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedaudit.external.adapters import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads
 from fedaudit.external.export import export_run
@@ -57,6 +57,8 @@ _UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 @dataclass(frozen=True, eq=False)
 class OwnRun:
     """A folder that was found complete and consistent."""
+
+    learner: ClassVar[str] = "lora"  # what such a folder holds
 
     path: Path
     method: str

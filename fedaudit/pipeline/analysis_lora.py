@@ -7,7 +7,6 @@ from typing import Any
 
 from attacks.base import Candidates, View
 from attacks.rebuild import rebuild_all
-from attacks.threats import OF_LEARNER
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
 from audits.findings import Finding
@@ -22,6 +21,7 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_one
 from fedaudit.pipeline.workers import Attackers, Workshop
 from trainers.base import AttackBench, Bench, pack, unpack
+from trainers.learners import facts
 
 NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # of every method that there is
 
@@ -66,7 +66,7 @@ def _views(transcript: Any, federation: Any) -> dict[str, View]:
         {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
         [r.id for r in federation.novel],
     )
-    return {name: View(transcript, name, candidates) for name in OF_LEARNER["lora"]}
+    return {name: View(transcript, name, candidates) for name in facts("lora").threat_models}
 
 
 def findings(cell: Cell, run: Attacked) -> list[Finding]:

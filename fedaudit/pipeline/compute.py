@@ -85,7 +85,7 @@ def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     mended = [cell for cell in plan.cells if any(Folder(place).damaged for place in cell.folders)]
     cells = list(dict.fromkeys([*todo, *mended]))
     before = train_all(cells, workshop, progress)
-    if plan.learner == "prompts" and plan.attacks:
+    if plan.trained.shadows and plan.attacks:
         train_banks(cells, workshop, progress)
     return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in before]
 

@@ -68,7 +68,7 @@ def bank_modules(cell: Cell) -> tuple[str, ...]:
 def analysis(cell: Cell) -> dict[str, Any]:
     """What findings depend on beside the training."""
     plan = cell.plan
-    adversary = {"adversary": fields(plan.adversary)} if plan.learner == "prompts" and plan.attacks else {}
+    adversary = {"adversary": fields(plan.adversary)} if plan.trained.shadows and plan.attacks else {}
     return {
         "training": cell.training_key,
         "attack": {name: fields(params) for name, params in plan.attacks.items()},

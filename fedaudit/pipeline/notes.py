@@ -15,7 +15,7 @@ def canary_notes(plan: Plan) -> list[str]:
     from audits.statistics.one_run import ceiling
 
     whose, delta = "all of them", 0.0
-    if plan.learner == "prompts":
+    if plan.trained.private:
         delta = max(v.privacy.delta for v in plan.methods.values() if v is not None)
         if plan.attacks:
             attacked = len(plan.cells[0].targets)
@@ -46,8 +46,7 @@ def _limits(plan: Plan) -> list[str]:
         "This training was done elsewhere: that members and non-members are exchangeable is its authors' word, and the "
         "controls are the only check of it."
     )
-    if plan.learner == "prompts":
-        assert isinstance(plan.backbone, ClipSource)
+    if isinstance(plan.backbone, ClipSource):
         embedded = plan.backbone.folder in EMBEDDED_CLIP.values()
         return [
             *([small] if embedded else []),

@@ -16,6 +16,7 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import fingerprint, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
+from trainers.learners import LearnerFacts, facts
 
 if TYPE_CHECKING:
     from attacks.settings import Adversary
@@ -92,7 +93,14 @@ class Plan:
     @property
     def learner(self) -> str:
         """The helper module of trainers/ that holds what the clients of every method here train."""
-        return next((v.plugin.learner for v in self.methods.values() if v is not None), None) or "lora"
+        if self.own is not None:
+            return self.own.learner
+        return next(v.plugin.learner for v in self.methods.values() if v is not None)
+
+    @functools.cached_property
+    def trained(self) -> LearnerFacts:
+        """What there is to know of it."""
+        return facts(self.learner)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, 
 
 def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
     """Train cells of one plan as far as they are not on disk. Returns the training keys of those that were."""
-    if cells and cells[0].plan.learner == "prompts":
+    if cells and cells[0].plan.trained.together:
         return train_together(cells, workshop, progress)
     return {cell.training_key for cell in cells if train_one(cell, workshop, progress)[1]}
 

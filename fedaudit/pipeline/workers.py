@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,35 +48,7 @@ def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
 
 def make_exam(plan: Plan, federation: Any) -> Any:
     """How good the models of a plan are."""
-    from trainers.exams import Answers, Recognition
-
-    if plan.learner == "prompts":
-        # with two domains a class of the other style is a neighbour's
-        own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
-        return Recognition(
-            [[(r.domain, r.group) in mine for r in federation.test] for mine in own],
-            plan.settings.crowd,
-            own_tests(federation),
-        )
-    test, novel = federation.test, federation.novel_test
-    return Answers([r.references for r in test], federation.score, [r.references for r in novel])
-
-
-def own_tests(federation: Any) -> list[list[float]]:
-    """The chance [client][test record] of a draw in the proportions in which a client holds the classes, evenly within a class.
-
-    Empty where every class is held by one client: there a client's own test set are the records of its classes.
-    """
-    held = [Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients]
-    if all(holders == 1 for holders in Counter(kind for counts in held for kind in counts).values()):
-        return []
-    tested = Counter((r.domain, r.group) for r in federation.test)
-    found = []
-    for counts in held:
-        total = sum(n for kind, n in counts.items() if kind in tested)
-        kinds = ((r.domain, r.group) for r in federation.test)
-        found.append([counts[kind] / tested[kind] / total for kind in kinds])
-    return found
+    return importlib.import_module(f"trainers.{plan.learner}").exam(plan, federation)
 
 
 class Workshop:

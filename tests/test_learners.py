@@ -1,0 +1,49 @@
+"""What the files of learners say of them, read without importing them, holds."""
+
+import importlib
+
+import pytest
+
+from attacks.threats import THREAT_MODELS
+from fedaudit.machinery import plugins
+from trainers.learners import USUAL, facts
+
+LEARNERS = sorted({plugin.learner for plugin in plugins.plugins("method").values()})
+each = pytest.mark.parametrize("learner", LEARNERS)
+
+
+@each
+def test_its_usual_words_are_of_its_own(learner):
+    found = facts(learner)
+    for kind in ("method", "task"):
+        assert plugins.find(kind, getattr(found, kind), flag=f"--{kind}").learner == learner
+    if found.attack != "none":
+        assert plugins.find("attack", found.attack, flag="--attack").learner == learner
+    assert found.attack != "none" or found.several_attacks
+
+
+@each
+def test_its_threat_models_and_audits_exist(learner):
+    found = facts(learner)
+    assert set(found.threat_models) <= THREAT_MODELS.keys()
+    assert "owner" in found.threat_models  # the upper bound that other rows are compared with
+    assert set(found.audits) <= plugins.plugins("audit").keys() - {"membership"}
+
+
+@each
+def test_its_schedule_can_be_run(learner):
+    found = facts(learner)
+    assert min(found.rounds, found.clients) >= 1
+    assert found.per_round is None or 1 <= found.per_round <= found.clients
+
+
+@each
+def test_its_module_holds_what_a_plan_asks_of_it(learner):
+    module = importlib.import_module(f"trainers.{learner}")
+    assert module.Facts() == facts(learner) or vars(module.Facts()) == vars(facts(learner))
+    for name in ("Settings", "Learner", "prepared", "exam"):
+        assert hasattr(module, name), name
+
+
+def test_one_of_them_is_the_usual_one():
+    assert USUAL in LEARNERS
