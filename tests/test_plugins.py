@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import importlib
 import inspect
 import shutil
 import string
@@ -17,6 +18,7 @@ from fedaudit.command import cli, listing
 from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
 from fedaudit.machinery import plugins, score_names
 from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline import papers
 from reports.rows import method_name
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
@@ -307,3 +309,28 @@ def test_listing_and_help_import_nothing_heavy():
     assert out.returncode == 0, out.stderr
     assert all(p.name in out.stdout for p in EVERY)
     assert "examples:" in out.stdout
+
+
+FIGURES = papers.figures()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
+    figure = FIGURES[name]
+    assert name.replace(":", "_", 1) == figure.module
+    assert 20 <= len(figure.summary) <= 160
+    assert f"{name:<14}{figure.summary}" in listing.listing()
+    assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
+    assert callable(importlib.import_module(f"reports.papers.{figure.module}").build)
+
+
+def test_a_new_figure_is_found_without_a_line_elsewhere(tmp_path, monkeypatch):
+    words = 'PRESET = "fedrand-tables"\nTASKS = {"captions": ("--task=captions",)}\n'
+    (tmp_path / "fedrand_figure2.py").write_text(f'"""FedRand, Figure 2: what leaks."""\n{words}')
+    (tmp_path / "helper.py").write_text('"""No figure."""\n')
+    monkeypatch.setattr(plugins, "package_folder", lambda package: tmp_path)
+    found = papers.figures.__wrapped__()
+    tasks = {"captions": ("--task=captions",)}
+    assert found == {
+        "fedrand:figure2": papers.Figure("fedrand_figure2", "FedRand, Figure 2: what leaks.", "fedrand-tables", tasks)
+    }

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
+from fedaudit.pipeline import papers
 
 
 def listing() -> str:
-    """Methods, attacks, audits and tasks with one line each."""
+    """Methods, attacks, audits, tasks and figures of papers with one line each."""
     lines = []
     for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
         lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
         lines += [f"  {plugin.name:<14}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
+    lines.append("figures of papers (--paper):")
+    lines += [f"  {name:<14}{figure.summary}" for name, figure in papers.figures().items()]
     return "\n".join([*lines, *matrix()])
 
 

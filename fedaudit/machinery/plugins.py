@@ -49,7 +49,7 @@ class Plugin:
     @property
     def summary(self) -> str:
         """First line of the module's docstring."""
-        return (ast.get_docstring(_parse(self.path)) or "").partition("\n")[0]
+        return summary(self.path)
 
     @property
     def params(self) -> type[Any]:
@@ -160,6 +160,16 @@ def declared(path: Path, name: str, default: Any) -> Any:
                 raise InputError(f"{path}: {name} must be {VALID[type(default)]} written out, not {ast.unparse(node)}")
             return ast.literal_eval(node)
     return default
+
+
+def summary(path: Path) -> str:
+    """First line of a file's docstring."""
+    return (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
+
+
+def literal(path: Path, name: str) -> Any:
+    """What a file gives a name at module level, written out; None where it does not."""
+    return next((ast.literal_eval(node) for given, node in _assigned(path) if given == name), None)
 
 
 def _assigned(path: Path) -> Iterator[tuple[str, ast.expr]]:

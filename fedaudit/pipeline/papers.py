@@ -1,16 +1,19 @@
 """A paper's figure over several tasks from one command: `--paper dpfpl:figure3`. Imports nothing heavy.
 
-Each entry names the commands whose audits the figure is made of, and the module of reports/papers/ that draws it.
+A figure is a file of reports/papers/ with the literals `PRESET` and `TASKS`, what each of its panels is called and the words that ask for it, and a
+function `build(evidence, write)`. Its key is its name: dpfpl_figure3.py is dpfpl:figure3.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim, key_of
@@ -20,29 +23,30 @@ from fedaudit.pipeline.plan import Plan
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: what each of its panels' tasks is called, with the words that ask for it."""
+    """A figure: its module, and what each of its panels' tasks is called, with the words that ask for it."""
 
     module: str
+    summary: str
     preset: str
     tasks: Mapping[str, Sequence[str]]
 
 
-FIGURES = {
-    "dpfpl:figure3": Figure(
-        "dpfpl_figure3",
-        "dpfpl-figure3",
-        {
-            "symbols in relief": ("--task=glyphs", "--domain=relief"),
-        },
-    )
-}
+@functools.cache
+def figures() -> dict[str, Figure]:
+    """Every figure by its key."""
+    found = {}
+    for path in sorted(plugins.package_folder("reports.papers").glob("*.py")):
+        if tasks := plugins.literal(path, "TASKS"):
+            figure = Figure(path.stem, plugins.summary(path), plugins.literal(path, "PRESET"), tasks)
+            found[path.stem.replace("_", ":", 1)] = figure
+    return found
 
 
 def find(name: str) -> Figure:
     """The figure of that name. InputError names those that there are."""
-    if name not in FIGURES:
-        raise InputError(f"--paper {name}: no such figure{nearest(name, FIGURES)}; there are {', '.join(FIGURES)}")
-    return FIGURES[name]
+    if name not in figures():
+        raise InputError(f"--paper {name}: no such figure{nearest(name, figures())}; there are {', '.join(figures())}")
+    return figures()[name]
 
 
 def draw(name: str, plans: Mapping[str, Plan], progress: Progress) -> Path:

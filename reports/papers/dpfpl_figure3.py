@@ -1,5 +1,6 @@
-"""DP-FPL's Figure 3 (Tran et al., ICLR 2025, section A.3): accuracy on local and on neighbour classes, and success of the shadow-model attack,
-against epsilon, for several tasks; the attack's AUROC beside them, and by how much noise lowers that of every attack which ran.
+"""DP-FPL, Figure 3: accuracy on local and neighbour classes and success of the shadow-model attack, against epsilon, by task.
+
+Tran et al., ICLR 2025, section A.3. The attack's AUROC stands beside them, and by how much noise lowers that of every attack which ran.
 
 The paper prints no numbers for this figure, only what section A.3 says of it; that stands beside ours.
 """
@@ -20,6 +21,8 @@ from reports.papers.dpfpl_accuracies import trained_share
 from reports.rows import MethodRow, Score, as_printed, variants
 from reports.templates import Write, csv, render
 
+PRESET = "dpfpl-figure3"
+TASKS = {"symbols in relief": ("--task=glyphs", "--domain=relief")}
 QUANTITIES = ("local", "neighbour", "success", "auroc")
 ALT = "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, by task"
 SIGNAL = "shadow"
