@@ -9,11 +9,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.plan import Cell, Plan
+
+if TYPE_CHECKING:
+    from fedaudit.machinery.executor import Executor
+    from fedaudit.tasks.base import Federation
+    from trainers.base import Bench, Exam
 
 TRIAL_RECORDS = 32
 TRIAL_STEPS = 8
@@ -47,7 +52,7 @@ def _estimate_whole(plan: Plan, progress: Progress) -> str:
 
     missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
     cells = {c.training_key: c for c in missing if not _on_disk(c.training_folder)}.values()
-    federation = federation_of(plan) if missing else None
+    federation = federation_of(plan)
     federations, clients = untrained(missing, federation, _on_disk)
     of_bank = {cell.bank_folder: cell for cell in missing}
     simulated, targets = ([of_bank[recipe.folder] for recipe, _ in part] for part in (federations, clients))
@@ -92,7 +97,7 @@ def _kind(cell: Cell) -> Any:
     return cell.variant.method, cell.variant.params, math.isinf(cell.variant.privacy.epsilon)
 
 
-def _trials(cells: Sequence[Cell], plan: Plan, federation: Any, progress: Progress) -> list[Pace]:
+def _trials(cells: Sequence[Cell], plan: Plan, federation: Federation, progress: Progress) -> list[Pace]:
     """The pace of each training."""
     from fedaudit.machinery.executor import Executor
     from fedaudit.pipeline.workers import make_bench, make_exam
@@ -108,7 +113,7 @@ def _trials(cells: Sequence[Cell], plan: Plan, federation: Any, progress: Progre
     return found
 
 
-def _trial(cell: Cell, sizes: Sequence[int], exam: Any, executor: Any, progress: Progress) -> Pace:
+def _trial(cell: Cell, sizes: Sequence[int], exam: Exam, executor: Executor[Bench], progress: Progress) -> Pace:
     import tempfile
 
     from fedaudit.machinery.store import claim

@@ -20,7 +20,8 @@ from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_one
 from fedaudit.pipeline.workers import Attackers, Workshop
-from trainers.base import AttackBench, Bench, pack, unpack
+from fedaudit.tasks.base import Federation
+from trainers.base import AttackBench, Bench, Transcript, pack, unpack
 from trainers.learners import facts
 
 NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # of every method that there is
@@ -52,14 +53,14 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     finish(folder)
 
 
-def attacked(cell: Cell, transcript: Any, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
+def attacked(cell: Cell, transcript: Transcript, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
     """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and controls."""
     attack, views = attack_of(cell), _views(transcript, workshop.federation)
     scores = _score_models(attack, views, folder, workshop.attackers, progress)
     return _attacked(cell, scores, views, transcript, workshop.federation)
 
 
-def _views(transcript: Any, federation: Any) -> dict[str, View]:
+def _views(transcript: Transcript, federation: Federation) -> dict[str, View]:
     """What each adversary holds, by threat model."""
     candidates = Candidates(
         {k: [r.id for r in (*client.records, *client.canaries)] for k, client in enumerate(federation.clients)},
@@ -101,7 +102,7 @@ def _score_models(
 
 
 def _attacked(
-    cell: Cell, scores: list[tuple[Any, Any]], views: dict[str, Any], transcript: Any, federation: Any
+    cell: Cell, scores: list[tuple[Any, Any]], views: dict[str, Any], transcript: Transcript, federation: Federation
 ) -> Attacked:
     """The scores with the truth and the controls beside them."""
     attack = attack_of(cell)
@@ -132,7 +133,7 @@ def named(cell: Cell) -> dict[str, Any]:
     return {"headlines": {name: headline}, "signals": dict.fromkeys((*headline, LOSS), name)}
 
 
-def _controls(federation: Any) -> dict[tuple[int | None, str], dict[str, float]]:
+def _controls(federation: Federation) -> dict[tuple[int | None, str], dict[str, float]]:
     """The blind classifier's scores of all clients' records together, by kind of non-members."""
     truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]

@@ -23,8 +23,9 @@ from fedaudit.pipeline import bank
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, trains
+from fedaudit.tasks.base import Federation
 from trainers.base import AttackBench, Transcript
-from trainers.prompts import used
+from trainers.prompts import PromptMethod, used
 
 PSEUDO = 4  # shadows that stand in for the attacked model: thresholds are taken from them
 OTHERS = 150  # records of other clients that a target's model is asked about
@@ -35,7 +36,7 @@ CURVE = 11  # rounds of a loss trajectory
 class Job:
     """Some targets of a trained cell and their adversaries: what a worker needs to attack."""
 
-    method: Any
+    method: PromptMethod
     transcript: Transcript
     recipe: ShadowRecipe | None  # of its shadow models
     views: Mapping[str, Mapping[str, Any]]  # threat model to its attacks with their parameters
@@ -60,7 +61,7 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
     return reasons
 
 
-def questions(cell: Cell, federation: Any) -> list[queries.Target]:
+def questions(cell: Cell, federation: Federation) -> list[queries.Target]:
     """What the adversaries ask about each target. The sample of other clients' records is drawn at random."""
     found = []
     for k in cell.targets:
@@ -80,7 +81,7 @@ def candidates_of(client: Any) -> list[str]:
     return [record.id for record in (*client.records, *client.canaries)]
 
 
-def trained_on(cell: Cell, federation: Any, client: int) -> set[str]:
+def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
     """The records that a client really took a step on: those are its members."""
     training = federation.clients[client].training_records
     method = method_of(cell, [len(one.training_records) for one in federation.clients])
@@ -88,7 +89,7 @@ def trained_on(cell: Cell, federation: Any, client: int) -> set[str]:
     return used(method, [r.id for r in training], client=client, seed=cell.seed, rounds=rounds)
 
 
-def jobs_of(cell: Cell, federation: Any, targets: Sequence[int]) -> list[Job]:
+def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
     """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share what is read once."""
     sizes = [len(client.training_records) for client in federation.clients]
     params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}

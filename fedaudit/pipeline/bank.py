@@ -41,7 +41,7 @@ from trainers.base import (
     plugin_name,
     train,
 )
-from trainers.prompts import used
+from trainers.prompts import PromptMethod, used
 
 SIMULATED = -1  # the simulated federation's place among the shadows
 BLOCK = 10  # rounds of shadows between two files
@@ -59,11 +59,11 @@ class ShadowData:
 class NoExam:
     """A simulation is not evaluated."""
 
-    def before(self, executor: Any, method: Any, start: State) -> dict[str, dict[str, float]]:
+    def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
         return {}
 
     def after(
-        self, executor: Any, method: Any, server: State, clients: Mapping[int, State], *, last: bool
+        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> dict[str, dict[str, float]]:
         return {}
 
@@ -81,7 +81,7 @@ def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -
 
 
 def simulate(
-    bench: AttackBench, method: Method[Any], schedule: Schedule, folder: Folder, *, seed: int, shadow: int,
+    bench: AttackBench, method: PromptMethod, schedule: Schedule, folder: Folder, *, seed: int, shadow: int,
     say: Callable[[str], None], until: int | None = None,
 ) -> None:  # fmt: skip
     """Train a federation on members that the adversary drew, up to a round; nothing is computed twice."""
@@ -97,7 +97,7 @@ def simulate(
 
 
 def members(
-    bench: AttackBench, method: Any, others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
+    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
 ) -> NDArray[np.bool_]:
     """Which candidates [S, n] of a client its shadows were trained on: the coin said so, and the record was in a batch."""
     asked, rounds = bench.candidates[client], others.participations(client)
@@ -116,7 +116,7 @@ def _drawn(bench: AttackBench, client: int, seed: int, shadow: int) -> list[str]
 
 
 def train_shadows(
-    bench: AttackBench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
+    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest file there.
@@ -155,7 +155,7 @@ def checkpoints(rounds: int) -> list[int]:
 
 
 def _round(
-    bench: AttackBench, method: Any, others: Transcript, client: int, r: int, servers: Sequence[State], owns: Sequence[State],
+    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, r: int, servers: Sequence[State], owns: Sequence[State],
     records: Sequence[Sequence[str]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
     """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the recorded ones."""
@@ -217,7 +217,14 @@ def _unstacked(tensors: State) -> tuple[list[State], list[State]]:
 
 
 def shadows_of(
-    bench: AttackBench, method: Any, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int
+    bench: AttackBench,
+    method: PromptMethod,
+    others: Transcript,
+    client: int,
+    folder: Folder,
+    *,
+    seed: int,
+    shadows: int,
 ) -> ShadowData:
     """The finished shadows of a target."""
     servers, owns = _unstacked(folder.read_tensors(_file(others.schedule.rounds)))
@@ -229,7 +236,7 @@ def shadows_of(
 
 
 def shadows_of_federations(
-    bench: AttackBench, method: Any, federations: Sequence[Transcript], client: int, *, seed: int
+    bench: AttackBench, method: PromptMethod, federations: Sequence[Transcript], client: int, *, seed: int
 ) -> ShadowData:
     """The clients of whole simulated federations in the target's place."""
     member = np.concatenate(

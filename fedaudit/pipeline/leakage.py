@@ -23,7 +23,7 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.workers import Attackers, Workshop
-from fedaudit.tasks.base import client_name
+from fedaudit.tasks.base import Federation, client_name
 
 HELD = {
     "prompt-user": "prompt",
@@ -101,7 +101,9 @@ def _file(client: int, threat_model: str, name: str) -> str:
     return f"scores-{client:03d}-{threat_model}-{name}.parquet"
 
 
-def _run(cell: Cell, attacked: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]], federation: Any) -> Attacked:
+def _run(
+    cell: Cell, attacked: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]], federation: Federation
+) -> Attacked:
     """The scores with the truth and the controls beside them."""
     rounds = cell.plan.rounds
     models = []
@@ -137,7 +139,7 @@ def _run(cell: Cell, attacked: Mapping[tuple[str, int], Mapping[str, pd.DataFram
 
 
 @functools.lru_cache(maxsize=1)
-def _blind(federation: Any, asked: tuple[Any, ...]) -> Any:
+def _blind(federation: Federation, asked: tuple[Any, ...]) -> Any:
     """The blind control knows no model: the cells of a plan share it."""
     return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
 
@@ -167,7 +169,7 @@ def _refused(cell: Cell) -> pd.DataFrame:
 
 
 def _trajectories(
-    cell: Cell, run: Attacked, exposed: pd.DataFrame, federation: Any, attackers: Attackers
+    cell: Cell, run: Attacked, exposed: pd.DataFrame, federation: Federation, attackers: Attackers
 ) -> pd.DataFrame:
     """Loss by round: the mean of each kind of a target's records, and of every exposed record itself."""
     sizes = [len(client.training_records) for client in federation.clients]

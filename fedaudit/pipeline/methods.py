@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Cell
+
+if TYPE_CHECKING:
+    from trainers.base import Schedule, Transcript
 
 
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Any:
@@ -27,14 +30,14 @@ def _settings(cell: Cell) -> Any:
     return learner.Settings(**dataclasses.asdict(cell.plan.settings))
 
 
-def schedule_of(cell: Cell) -> Any:
+def schedule_of(cell: Cell) -> Schedule:
     from trainers.base import Schedule
 
     plan = cell.plan
     return Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed)
 
 
-def transcript_of(cell: Cell) -> Any:
+def transcript_of(cell: Cell) -> Transcript:
     """The reader of a cell's training, finished or not."""
     from trainers.base import Transcript
 

@@ -14,15 +14,17 @@ from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
-from trainers.base import AttackBench, Transcript
+from fedaudit.tasks.base import Federation
+from trainers.base import AttackBench, Schedule, Transcript
+from trainers.prompts import PromptMethod
 
 
 @dataclass(frozen=True)
 class ShadowRecipe:
     """What the shadows of a cell need."""
 
-    method: Any
-    schedule: Any
+    method: PromptMethod
+    schedule: Schedule
     folder: Path
     observed: Path | None  # the training whose messages stand for those of the other clients; None: they are simulated
     whole: bool  # federations instead of clients
@@ -56,7 +58,7 @@ class ShadowRecipe:
         return None if self.observed else 0 if self.whole else bank.SIMULATED
 
 
-def recipe_of(cell: Cell, federation: Any) -> ShadowRecipe | None:
+def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
     """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its members anew."""
     if not cell.needs_shadows:
         return None
@@ -93,7 +95,9 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
                     advance()
 
 
-def untrained(cells: Sequence[Cell], federation: Any, done: Callable[[Path], bool]) -> tuple[list[Part], list[Part]]:
+def untrained(
+    cells: Sequence[Cell], federation: Federation, done: Callable[[Path], bool]
+) -> tuple[list[Part], list[Part]]:
     """What the cells' shadow models need beyond the folders that are done: simulated federations, and targets."""
     todo = [cell for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values() if trains(method_of(cell))]
     recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
@@ -110,7 +114,7 @@ def untrained(cells: Sequence[Cell], federation: Any, done: Callable[[Path], boo
     return federations, clients
 
 
-def trains(method: Any) -> bool:
+def trains(method: PromptMethod) -> bool:
     """Whether any record leaves a trace: zero-shot has none."""
     return bool(method.local or method.shared)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import claim
@@ -12,10 +12,13 @@ from fedaudit.pipeline.methods import method_of, schedule_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
 
+if TYPE_CHECKING:
+    from trainers.base import Bench, Transcript
+
 BLOCK = 10  # rounds of one job, where whole trainings are jobs
 
 
-def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Any, bool]:
+def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Transcript, bool]:
     """The transcript of a cell, trained (or read, if it is somebody's own) as far as it is not on disk; whether all of it was."""
     from trainers.base import train
 
@@ -77,7 +80,7 @@ def train_together(cells: Sequence[Cell], workshop: Workshop, progress: Progress
     return before
 
 
-def _train_block(bench: Any, job: tuple[Any, ...]) -> None:
+def _train_block(bench: Bench, job: tuple[Any, ...]) -> None:
     """Train a run up to a round; the last block marks it as finished."""
     from fedaudit.machinery.executor import Executor
     from trainers.base import train

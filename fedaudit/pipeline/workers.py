@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.progress import Progress
@@ -14,13 +14,14 @@ from fedaudit.pipeline.plan import Plan
 
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
-    from trainers.base import AttackBench, Bench
+    from fedaudit.tasks.base import Federation
+    from trainers.base import AttackBench, Bench, Exam
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
-def federation_of(plan: Plan) -> Any:
+def federation_of(plan: Plan) -> Federation:
     """Clients and records of a plan."""
     if plan.own is not None:
         return plan.own.federation
@@ -29,7 +30,7 @@ def federation_of(plan: Plan) -> Any:
     return insert(plan.data.federation, plan.canaries, plan.seed)
 
 
-def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
+def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Bench:
     """The frozen model with what is trained on it, the encoded records, and who trains on what."""
     from fedaudit.machinery.executor import one_thread
     from fedaudit.pipeline.methods import method_of
@@ -46,7 +47,7 @@ def make_bench(plan: Plan, federation: Any, *, quiet: bool = True) -> Any:
     )
 
 
-def make_exam(plan: Plan, federation: Any) -> Any:
+def make_exam(plan: Plan, federation: Federation) -> Exam:
     """How good the models of a plan are."""
     return importlib.import_module(f"trainers.{plan.learner}").exam(plan, federation)
 
@@ -56,18 +57,18 @@ class Workshop:
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
-        self._executor: Any = None
+        self._executor: Executor[Bench] | None = None
 
     @functools.cached_property
-    def federation(self) -> Any:
+    def federation(self) -> Federation:
         return federation_of(self.plan)
 
     @functools.cached_property
-    def exam(self) -> Any:
+    def exam(self) -> Exam:
         return make_exam(self.plan, self.federation)
 
     @property
-    def executor(self) -> Any:
+    def executor(self) -> Executor[Bench]:
         if self._executor is None:
             from fedaudit.machinery.executor import Executor
 
