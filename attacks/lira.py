@@ -22,7 +22,7 @@ from scipy.stats import norm
 
 from attacks.knowledge import Floats, Knowledge, log_odds
 
-LEARNER = "prompts"
+LEARNERS = ("prompts",)
 SHADOWS = True
 SIGNALS = {
     "lira/online": ("LiRA, online", "LiRA (online)"),

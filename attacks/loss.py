@@ -12,7 +12,8 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge, own_class
 
-LEARNER = "prompts"
+LEARNERS = ("lora", "prompts")
+TOKENS = ("loss-base/caption", "loss/caption")
 SIGNALS = {
     "loss": ("loss", "the loss"),
     "loss/base": ("loss, base", "the loss calibrated by the untrained prompt"),

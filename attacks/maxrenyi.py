@@ -1,5 +1,7 @@
 """MaxRényi-K%: members leave the model less uncertain at its most uncertain tokens (FedRand eq. 11; Li et al. 2024).
 
+Where a record is one token, a classification, all K and slices are one score, maxrenyi.
+
 Needs a model whose logits the adversary can compute. The score is the negative of the mean of the k largest Rényi entropies of the next-token
 distributions; siblings come from the same forward pass. Entropy falls only when memorisation is nearly complete, the loss at once: read both.
 """
@@ -10,9 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attacks.knowledge import Floats, Knowledge
 from attacks.settings import NovelRows
 from attacks.tokens.attack import TokenAttack
 from attacks.tokens.scores import count
+from attacks.tokens.signals import row_signals
+
+LEARNERS = ("lora", "prompts")
+SIGNALS = {"maxrenyi": ("MaxRényi", "the Rényi entropy of the prediction")}
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,15 @@ class Params(NovelRows):
 
 
 class MaxRenyi(TokenAttack):
+    signals = tuple(SIGNALS)
+
     def __init__(self, params: Params) -> None:
         self.params = params
         self.compat, self.novel_rows = params.compat, params.novel_rows
         self.signal = f"renyi/{params.order:g}/{params.k}/{params.slice}"
+
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
+        return {"maxrenyi": -row_signals(seen.log_probs, seen.labels).renyi[self.params.order]}
 
 
 def max_renyi(entropies: ArrayLike, k_percent: float, *, compat: str = "exact") -> float:

@@ -25,7 +25,7 @@ from scipy.special import logsumexp
 
 from attacks.knowledge import Floats, Knowledge, own_class
 
-LEARNER = "prompts"
+LEARNERS = ("prompts",)
 SHADOWS = True
 SIGNALS = {
     "rmia/online": ("RMIA, online", "RMIA (online)"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
 
-LEARNER = "prompts"
+LEARNERS = ("prompts",)
 NEEDS = ("broadcasts",)
 SIGNALS = {"slope": ("loss slope", "the slope of the loss over rounds")}
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from attacks.knowledge import Floats, Knowledge, Rounds
 
-LEARNER = "prompts"
+LEARNERS = ("prompts",)
 NEEDS = ("uploads",)
 SIGNALS = {"source": ("source inference", "source inference")}
 

@@ -41,9 +41,9 @@ def require(threat_model: str, capability: str) -> None:
 
 def refusal(attack: Plugin, threat_model: str) -> str | None:
     """Why an attack cannot run under a threat model; None if it can."""
-    learner = facts(attack.learner)
-    if threat_model not in learner.threat_models:
-        return f"{learner.title} methods release no personal prompt"
+    learners = [facts(name) for name in attack.learners]
+    if all(threat_model not in learner.threat_models for learner in learners):
+        return f"{learners[0].title} methods release no personal prompt"
     try:
         for capability in attack.needs:
             require(threat_model, capability)

@@ -115,9 +115,10 @@ def _best(
     comparison: Comparison, rows: Sequence[Finding], shared: dict[str, Any], confidence: float, epsilon: Words
 ) -> list[Finding]:
     """Of several attacks on a comparison the one with the highest AUROC, by an interval that holds for all of them at once."""
+    rows = [f for f in rows if f.headline and f.metric == "auroc"]
+    values = [-1.0 if f.value is None else f.value for f in rows]
     if not rows:
         return []
-    values = [-1.0 if f.metric != "auroc" or f.value is None else f.value for f in rows]
     top, of = rows[int(np.argmax(values))], sum(value >= 0 for value in values)
     if of < 2:
         return []

@@ -42,7 +42,7 @@ def main() -> None:
         names = [name for name, _ in pairs]
         with tempfile.TemporaryDirectory() as cache:
             learner.data = learner.vlm.encode(records, claim(Path(cache)), say=print)
-        table = MaxRenyi(Params()).score(learner, start, [record.id for record in records])
+        table = MaxRenyi(Params()).ask(learner, start, [record.id for record in records])
         blind = blind_scores(records, member, names, seed=0)
         scores = {name: table[name] for name in SIGNALS} | {"blind": [blind[record.id] for record in records]}
         found = {name: auroc(values, member, names) for name, values in scores.items()}

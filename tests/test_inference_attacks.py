@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
-from attacks import entropy, gradnorm, lira, loss, quantile, rmia, shadow
+from attacks import entropy, gradnorm, lira, loss, maxrenyi, quantile, rmia, shadow
 from attacks.knowledge import Knowledge, Shadows, own_class
 from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
@@ -18,7 +18,7 @@ from tests.knowledge_toy import toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
-EVERY = [plugin for plugin in plugins.plugins("attack").values() if plugin.learner == "prompts"]
+EVERY = [plugin for plugin in plugins.plugins("attack").values() if "prompts" in plugin.learners]
 OF_MODELS = [plugin for plugin in EVERY if not plugin.needs]  # what shadow models can stand in for
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
 each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)
@@ -154,7 +154,7 @@ def test_certain_and_impossible_records_get_a_number(plugin):
     norms = np.where(np.arange(8) % 2 == 0, 0.0, 1.0)
     for name, score in scores_of(plugin, dataclasses.replace(seen, gradient_norms=norms)).items():
         assert not np.isnan(score[:6]).any(), name
-        if name not in ("entropy", "entropy/confidence"):  # which know no label: both are certain
+        if name not in ("entropy", "entropy/confidence", "maxrenyi"):  # which know no label: both are certain
             assert (score[[0, 2, 4]] > score[[1, 3, 5]]).all(), name
 
 
@@ -178,6 +178,20 @@ def test_entropy_by_hand_and_by_loop():
     expected = [-oracle.modified_entropy(row, y) for row, y in zip(p, labels, strict=True)]
     np.testing.assert_allclose(found["entropy/modified"], expected, atol=1e-14)
     assert expected[1:3] == [0, -INF]
+
+
+@pytest.mark.parametrize("order", [0.5, 1, 2, INF])
+def test_the_renyi_entropy_of_a_prediction_by_hand(order):
+    p = np.array([[0.5, 0.25, 0.25], [1, 0, 0], [0.2, 0.3, 0.5]])
+    attack = maxrenyi.MaxRenyi(maxrenyi.Params(order=order))
+    found = attack.score(some_seen(p, p[None], [[True] * 3], [0, 1, 2]))["maxrenyi"]
+    by_hand = {
+        0.5: 2 * np.log(np.sqrt(p).sum(1)),
+        1: [1.5 * math.log(2), 0, -sum(x * math.log(x) for x in p[2])],
+        2: -np.log((p**2).sum(1)),
+        INF: -np.log(p.max(1)),
+    }
+    np.testing.assert_allclose(found, -np.array(by_hand[order]), atol=1e-14)
 
 
 def test_the_gradient_norm_is_asked_for():

@@ -20,8 +20,8 @@ from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
 from tests.test_cli import refuse
 
-PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if plugin.learner == "prompts"]
-LORA = [name for name, plugin in plugins.plugins("attack").items() if plugin.learner == "lora"]
+PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "prompts" in plugin.learners]
+LORA = [name for name, plugin in plugins.plugins("attack").items() if "lora" in plugin.learners]
 VALID = ", ".join((*PROMPTS, "all", "none"))
 
 BAD = {
@@ -37,8 +37,8 @@ BAD = {
     "attack on prompts": (
         "--method fedavg --attack lira", ["--attack lira", "adapters", f"valid there: {', '.join((*LORA, 'all'))}"],
     ),
-    "attacks on prompts and on adapters": ("--attack lira,maxrenyi", ["--attack maxrenyi", "prompts"]),
-    "several on adapters": ("--method fedavg --attack maxrenyi,reconstruct", ["--attack", "one at a time"]),
+    "attacks on prompts and on adapters": ("--attack lira,reconstruct", ["--attack reconstruct", "prompts"]),
+    "several on adapters": ("--method fedavg --attack maxrenyi,reconstruct", ["--attack", "not both"]),
     "attack on prompts of an own run": ("--run nowhere --attack lira", ["--attack lira", "maxrenyi"]),
     "another attack's option": ("--attack lira --hidden 8", ["--hidden", "no such option"]),
     "attack's option without it": ("--variance fixed", ["--variance", "no such option"]),
@@ -117,8 +117,31 @@ def test_attacks_on_prompts_by_their_names(words: str, expected: list[str]) -> N
     assert ("membership" in plan.audits) == bool(expected)
 
 
-def test_all_on_adapters_is_the_one_that_scores_everything() -> None:
-    assert list(plan_of("--method fedavg --attack all").attacks) == ["maxrenyi"]
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", ["maxrenyi"]),
+        ("--attack loss", ["loss"]),
+        ("--attack loss,entropy,maxrenyi", ["loss", "entropy", "maxrenyi"]),
+        ("--attack loss,reconstruct", ["loss", "reconstruct"]),
+        ("--attack all", ["entropy", "loss", "maxrenyi"]),
+    ],
+)
+def test_attacks_on_adapters_by_their_names(words: str, expected: list[str]) -> None:
+    plan = plan_of(f"--method fedavg {words}")
+    assert list(plan.attacks) == expected
+    assert plan.attack == ",".join(expected)
+
+
+def test_an_attack_by_name_is_on_both(capsys: Any) -> None:
+    for method in ("fedavg", "fedotp"):
+        assert list(plan_of(f"--method {method} --attack loss,entropy,maxrenyi").attacks) == [
+            "loss",
+            "entropy",
+            "maxrenyi",
+        ]
+    said = refuse(capsys, "--method fedotp --attack maxrenyi --k 20 --dry-run".split())
+    assert "--k: has no effect, since a record here is one token" in said
 
 
 def test_the_adversary_of_a_configuration_file(tmp_path: Path) -> None:
@@ -187,7 +210,7 @@ def test_the_listing_has_a_row_for_every_attack_and_a_reason_for_every_no(capsys
     matrix = capsys.readouterr().out.split("attacks under threat models")[1].splitlines()
     assert matrix[1].split() == [*THREAT_MODELS]
     table = {line.split()[0]: line.split()[1:] for line in matrix[2:] if line.split()[0] in (*PROMPTS, *LORA)}
-    assert sorted(table) == sorted((*PROMPTS, *LORA))
+    assert table.keys() == {*PROMPTS, *LORA}
     reasons = dict(re.findall(r"^  (\d+): (.+)$", "\n".join(matrix), re.MULTILINE))
     assert {cell for row in table.values() for cell in row} == {"yes", *reasons}
     assert table["cosine"].count("yes") == 1

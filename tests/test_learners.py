@@ -18,8 +18,9 @@ def test_its_usual_words_are_of_its_own(learner):
     for kind in ("method", "task"):
         assert plugins.find(kind, getattr(found, kind), flag=f"--{kind}").learner == learner
     if found.attack != "none":
-        assert plugins.find("attack", found.attack, flag="--attack").learner == learner
-    assert found.attack != "none" or found.several_attacks
+        assert learner in plugins.find("attack", found.attack, flag="--attack").learners
+    assert all(learner in plugins.plugins("attack")[name].learners for name in found.alone)
+    assert found.attack != "none" or found.unattacked
 
 
 @each

@@ -51,8 +51,9 @@ def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
 def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
     parser = Parser(add_help=False)
     add_choices(parser)
-    add_schedule(parser, plugin.learner)
-    add_backbone(parser, plugin.learner)
+    learner = plugin.learners[0] if plugin.kind == "attack" else plugin.learner
+    add_schedule(parser, learner)
+    add_backbone(parser, learner)
     add_general_options(parser)
     taken = {action.dest for action in parser._actions}
     assert not taken & {field.name for field in dataclasses.fields(plugin.params)}
@@ -67,19 +68,23 @@ def test_has_the_public_name_of_its_file(plugin):
 @each
 def test_keeps_the_contract_of_its_kind(plugin):
     thing = plugin.load()
-    assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
-    if plugin.kind == "attack" and plugin.learner == "prompts":
+    for learner in plugin.learners if plugin.kind == "attack" else [plugin.learner]:
+        assert (plugins.package_folder("trainers") / f"{learner}.py").is_file()
+    if plugin.kind == "attack" and "prompts" in plugin.learners:
         made = plugin.make(plugin.params())
         assert made.signals
         assert made.signals == plugin.signals
         assert all(signal.partition("/")[0] == plugin.name for signal in made.signals)
         assert list(inspect.signature(made.score).parameters) == ["seen"]
         assert {*plugin.needs} <= set.union(*map(set, THREAT_MODELS.values()))
-    elif plugin.kind == "attack":
+    if plugin.kind == "attack" and plugin.tokens:
+        assert "lora" in plugin.learners
+        assert {*plugin.tokens} <= {*cell_names(["caption"]), "loss-base/caption"}
+    elif plugin.kind == "attack" and "lora" in plugin.learners:
         made = plugin.make(plugin.params())
         assert isinstance(made.signal, str)
         assert list(inspect.signature(made.models).parameters) == ["view"]
-        assert list(inspect.signature(made.score).parameters) == ["learner", "state", "records"]
+        assert list(inspect.signature(made.ask).parameters) == ["learner", "state", "records"]
         assert list(inspect.signature(made.calibrate).parameters) == ["scores", "base"]
     elif plugin.kind == "task":
         assert list(inspect.signature(thing).parameters) == ["params", "clients", "seed"]
@@ -177,7 +182,7 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
     said = capsys.readouterr()
     assert said.err.strip() == (
         f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
-        "there are LEARNER, NEEDS, SHADOWS, GRADIENTS, SIGNALS"
+        "there are LEARNERS, TOKENS, NEEDS, SHADOWS, GRADIENTS, SIGNALS"
     )
     assert said.out == ""
     assert not out.exists()
@@ -247,7 +252,7 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same."""
     missing = [capability for capability in attack.needs if capability not in THREAT_MODELS[threat_model]]
     why = refusal(attack, threat_model)
-    if attack.learner == "lora" and threat_model == "prompt-user":
+    if attack.learners == ("lora",) and threat_model == "prompt-user":
         assert why == "LoRA methods release no personal prompt"
     elif missing:
         assert f"the threat model {threat_model} does not see {missing[0]}" in why

@@ -25,9 +25,11 @@ class LearnerFacts:
     threat_models: tuple[str, ...]
     audits: tuple[str, ...]  # beside membership
     backbone: str  # "vlm" or "clip"
-    several_attacks: bool  # several attacks or none at once; else one
+    unattacked: bool  # can be audited without an attack
+    alone: tuple[str, ...]  # attacks of which a run takes one: the usual one does all that the others do
     private: bool  # its methods can be noised
     shadows: bool  # shadow models can be trained
+    texts: bool  # its records are several tokens, not one class
     together: (
         bool  # trainings run side by side, each as a whole in one worker; else one after the other, clients in workers
     )

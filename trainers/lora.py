@@ -57,9 +57,11 @@ class Facts(LearnerFacts):
     threat_models: tuple[str, ...] = ("released-model", "server", "owner")
     audits: tuple[str, ...] = ()
     backbone: str = "vlm"
-    several_attacks: bool = False
+    unattacked: bool = False
+    alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
     private: bool = False
     shadows: bool = False
+    texts: bool = True
     together: bool = False
 
 

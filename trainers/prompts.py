@@ -62,9 +62,11 @@ class Facts(LearnerFacts):
     threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
     audits: tuple[str, ...] = ("utility", "epsilon")
     backbone: str = "clip"
-    several_attacks: bool = True
+    unattacked: bool = True
+    alone: tuple[str, ...] = ()
     private: bool = True
     shadows: bool = True
+    texts: bool = False
     together: bool = True
 
 

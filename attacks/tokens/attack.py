@@ -27,7 +27,7 @@ class TokenAttack:
         """The models to ask, with the records to ask about."""
         return models(view, novel_of_clients=self.novel_rows == "all")
 
-    def score(self, learner: Any, state: State, records: Sequence[str]) -> pd.DataFrame:
+    def ask(self, learner: Any, state: State, records: Sequence[str]) -> pd.DataFrame:
         """A row per record: every cell of `record_scores`, and per token the slice, the Rényi-2 entropy and log p (nats)."""
         rows: dict[int, dict[str, Any]] = {}
         for part in learner.chunks(state, records):

@@ -228,26 +228,24 @@ def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
 def _attacks(text: str | None, learner: str) -> list[Plugin]:
     """The attacks; none where nothing is to be attacked. InputError if one cannot work on what is trained."""
     trained = facts(learner)
-    fitting = {name: p for name, p in plugins.plugins("attack").items() if p.learner == learner}
+    fitting = {name: p for name, p in plugins.plugins("attack").items() if learner in p.learners}
     words = [word.strip() for word in (text or trained.attack).split(",")]
     if words == ["all"]:
-        # where one pass of the usual attack rebuilds and scores everything that the others do, that is all
-        return list(fitting.values()) if trained.several_attacks else [fitting[trained.attack]]
-    if words == ["none"] and trained.several_attacks:
+        return [p for name, p in fitting.items() if name == trained.attack or name not in trained.alone]
+    if words == ["none"] and trained.unattacked:
         return []
-    known = [*fitting, "all", *(["none"] if trained.several_attacks else [])]
+    known = [*fitting, "all", *(["none"] if trained.unattacked else [])]
     for word in words:
         if word in known and word not in fitting:
             raise InputError(f"--attack {text}: {word} stands alone")
         attack = plugins.find("attack", word, flag="--attack")
         if attack.name not in fitting:
             raise InputError(f"--attack {word}: does not work on {trained.noun}; valid there: {', '.join(known)}")
-    if len(words) > 1 and not trained.several_attacks:
-        raise InputError(
-            f"--attack {text}: one at a time on {trained.title} methods; {trained.attack} rebuilds and scores all that the others do"
-        )
     if len(set(words)) < len(words):
         raise InputError(f"--attack {text}: name each attack once")
+    if len(set(words) & set(trained.alone)) > 1:
+        names = " or ".join(trained.alone)
+        raise InputError(f"--attack {text}: {names}, not both; {trained.attack} does all that the other does")
     return [fitting[word] for word in words]
 
 

@@ -26,7 +26,14 @@ PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task"
 # what a file may declare at module level, each a literal, with what holds where it does not
 DECLARATIONS: dict[str, dict[str, Any]] = {
     "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": ""},
-    "attack": {"LEARNER": "lora", "NEEDS": (), "SHADOWS": False, "GRADIENTS": False, "SIGNALS": {}},
+    "attack": {
+        "LEARNERS": ("lora",),
+        "TOKENS": (),
+        "NEEDS": (),
+        "SHADOWS": False,
+        "GRADIENTS": False,
+        "SIGNALS": {},
+    },
     "audit": {"LEARNER": "lora"},
     "task": {"LEARNER": "lora"},
 }
@@ -58,8 +65,18 @@ class Plugin:
 
     @property
     def learner(self) -> str:
-        """The helper module of trainers/ that holds what is trained: by a method, on a task, under an attack (the literal `LEARNER`)."""
+        """The module of trainers/ that holds what is trained by a method, or on a task (the literal `LEARNER`)."""
         return str(self._declared("LEARNER"))
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """For an attack, those of what it can attack (the literal `LEARNERS`)."""
+        return tuple(self._declared("LEARNERS"))
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """For an attack, which scores of tokens stand for it where records are texts, the headline first (the literal `TOKENS`)."""
+        return tuple(self._declared("TOKENS"))
 
     @property
     def trains(self) -> bool:
@@ -144,8 +161,9 @@ def check_declarations(plugin: Plugin) -> None:
         declared(plugin.path, name, default)
     defaults = {name: default for names in DECLARATIONS.values() for name, default in names.items()}
     for name, value in _assigned(plugin.path):
-        near = difflib.get_close_matches(name.upper(), defaults, n=1, cutoff=NEAR)
-        if name not in known and near and (name not in _read(plugin.path) or _fits(value, defaults[near[0]])):
+        near = difflib.get_close_matches(name.upper(), defaults, cutoff=NEAR)
+        fits = any(_fits(value, defaults[other]) for other in near)
+        if name not in known and near and (fits or name not in _read(plugin.path)):
             raise InputError(
                 f"{plugin.path}: {name} is nothing that files of {plugin.kind}s declare{nearest(name, known)}; "
                 f"there are {', '.join(known)}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from attacks.base import Candidates, View
 from attacks.rebuild import rebuild_all
+from attacks.tokens.attack import TokenAttack
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
 from audits.findings import Finding
@@ -78,10 +79,11 @@ def findings(cell: Cell, run: Attacked) -> list[Finding]:
     return membership(run, audit, names=cell.names, epsilon=epsilon)
 
 
-def attack_of(cell: Cell) -> Any:
-    """The one attack of a cell."""
-    ((name, params),) = cell.plan.attacks.items()
-    return plugins.plugins("attack")[name].make(params)
+def attack_of(cell: Cell) -> TokenAttack:
+    """The pass over tokens that scores for all attacks of a cell: that of the one which has its own, or the plain one."""
+    attacks = plugins.plugins("attack")
+    own = [attacks[name].make(params) for name, params in cell.plan.attacks.items() if not attacks[name].tokens]
+    return next(iter(own), TokenAttack())
 
 
 def _score_models(
@@ -127,10 +129,18 @@ def _attacked(
 
 
 def named(cell: Cell) -> dict[str, Any]:
-    """The scores that were fixed before looking, the attack's own and the strongest sibling, and those beside them: fields of `Attacked`."""
-    (name,) = cell.plan.attacks
-    headline = tuple(dict.fromkeys((attack_of(cell).signal, STRONGEST)))
-    return {"headlines": {name: headline}, "signals": dict.fromkeys((*headline, LOSS), name)}
+    """The scores that were fixed before looking, each attack's own, and those beside them: fields of `Attacked`.
+
+    The strongest sibling stands for the attack that has a pass of its own, unless another attack stands for it.
+    """
+    attacks = plugins.plugins("attack")
+    headlines = {name: attacks[name].tokens[:1] or (attack_of(cell).signal,) for name in cell.plan.attacks}
+    signals = {signal: name for name in headlines for signal in (*headlines[name], *attacks[name].tokens)}
+    first = next((name for name in headlines if not attacks[name].tokens), next(iter(headlines)))
+    if STRONGEST not in signals:
+        headlines[first] = (*headlines[first], STRONGEST)
+        signals[STRONGEST] = first
+    return {"headlines": headlines, "signals": signals | ({} if LOSS in signals else {LOSS: first})}
 
 
 def _controls(federation: Federation) -> dict[tuple[int | None, str], dict[str, float]]:
@@ -154,7 +164,7 @@ def _blind(pairs: list[tuple[str, Any]], member: list[bool]) -> dict[str, float]
 
 def _score(bench: AttackBench, job: tuple[Any, bytes, list[str]]) -> Any:
     attack, state, records = job
-    return attack.score(bench.learner, unpack(state), records)
+    return attack.ask(bench.learner, unpack(state), records)
 
 
 def _words(bench: Bench, records: list[str]) -> list[list[str]]:
