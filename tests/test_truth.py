@@ -15,7 +15,7 @@ LORA = (
     "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2"
 )
 PROMPTS = (
-    "--method fedotp --rounds 3 --clients 4 --train 12 --test 2 --attack shadow,loss,cosine --shadows 2 --targets 1"
+    "--method fedotp --rounds 3 --clients 4 --train 12 --test 2 --attack shadow,loss,cosine --shadows 4 --targets 1"
 )
 QUIET = Progress(quiet=True)
 
