@@ -20,10 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SMALL = "--clients 4 --per-round 2 --records 8 --reference 12 --novel 12 --test 6 --local-steps 4"
 PROMPTS = "--clients 4 --train 12 --test 2 --rounds 6"
+ATTACKS = "cosine,entropy,fedmia,gradnorm,lira,loss,quantile,rmia,shadow,slope,source"  # `all` grows
 RUNS = {
     "fedrand with canaries": f"--method fedrand --rounds 3 {SMALL} --canaries 6",
     "three methods, questions": f"--method fedavg,fedper,fedpara --task vqa --rounds 2 {SMALL}",
-    "fedotp, every attack": f"--method fedotp --attack all {PROMPTS} --shadows 6 --canaries 8",
+    "fedotp, eleven attacks": f"--method fedotp --attack {ATTACKS} {PROMPTS} --shadows 6 --canaries 8",
     "private prompts": f"--method dpfpl,promptfl --epsilon 1 --attack lira,shadow {PROMPTS} --shadows 6",
     "prompts, utility": f"--method zeroshot,local,fedpgp {PROMPTS}",
     "fedavg, exported": f"--method fedavg --rounds 2 {SMALL} --export-run {{own}}",
