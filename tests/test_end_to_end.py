@@ -55,6 +55,35 @@ def test_a_new_attack_retrains_nothing(whole):
     assert ways == {"final", "server-fill", "true state"}
 
 
+def test_several_attacks_are_views_of_one_pass(whole):
+    """Each stands for its own scores, which are to the last digit what one attack alone finds."""
+    out, _, folder = whole
+    together = JOB.audit(out, "--attack", "loss,entropy,maxrenyi")
+    assert "reused: training of fedrand, seed 0" in together.stderr
+    alone, several = (
+        {
+            (f["threat_model"], f["way"], f["population"], f["nonmembers"], f["signal"]): (
+                f["attack"],
+                f["value"],
+                f["verdict"],
+            )
+            for f in json.loads((place / "findings.json").read_text())
+            if f["metric"] == "auroc" and f["best_of"] is None
+        }
+        for place in (folder, report(together))
+    )
+    assert alone.keys() < several.keys()
+    assert {place: found[1:] for place, found in several.items() if place in alone} == {
+        place: found[1:] for place, found in alone.items()
+    }
+    assert {(place[-1], found[0]) for place, found in several.items()} == {
+        ("loss-base/caption", "loss"),
+        ("loss/caption", "loss"),
+        ("renyi/1/100/caption", "entropy"),
+        ("renyi/2/10/caption", "maxrenyi"),
+    }
+
+
 def test_two_methods_are_compared_and_what_is_on_disk_is_reused(whole, tmp_path):
     out, _, folder = whole
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
