@@ -30,9 +30,7 @@ class LearnerFacts:
     private: bool  # its methods can be noised
     shadows: bool  # shadow models can be trained
     texts: bool  # its records are several tokens, not one class
-    together: (
-        bool  # trainings run side by side, each as a whole in one worker; else one after the other, clients in workers
-    )
+    together: bool  # trainings run side by side, a worker each; else one by one, their clients in workers
 
 
 def facts(learner: str) -> LearnerFacts:
