@@ -162,9 +162,8 @@ def disk(name: str, job: Job, expected: Contents, out: Path) -> Trial:
         again = job.finish(out)
         same = contents(out) == expected
     told = "succeeds" if not first.returncode else _sentence(first).replace(str(out), "OUT")
-    lost = (
-        name == DELETED and not again.returncode
-    )  # what was written while the deletion went on is found to lack the rest
+    # what was written while a deletion went on is found to lack the rest, and said to
+    lost = name == DELETED and not again.returncode
     kept = (first.returncode == 0 or _refused(first)) and (lost or not _complaints(again)) and same
     return Trial("disk", job.name, name, f"exit code {first.returncode}: {told}; then {_after(again, same)}", kept)
 
