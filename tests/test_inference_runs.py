@@ -36,7 +36,7 @@ def findings(folder):
 
 def written(folder):
     """Every file with its content and when it was written."""
-    return {name: (data, (folder / name).stat().st_mtime_ns) for name, data in contents(folder).items()}
+    return {name: (digest, (folder / name).stat().st_mtime_ns) for name, digest in contents(folder).items()}
 
 
 def test_leaves_a_report_on_every_adversary(whole):
