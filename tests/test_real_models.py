@@ -13,11 +13,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from fedaudit.backbones import EMBEDDED, vlm, vlm_batches
 from fedaudit.backbones.resolve import display_name, resolve, weights_hash
-from fedaudit.backbones.vlm import load
+from fedaudit.backbones.vlm import FrozenVLM, load
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
 from tests import tiny_models
+from tests.whole_runs import contents
 from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)
@@ -254,6 +255,18 @@ class TestCache:
         assert all(torch.equal(found[i].features, expected[i].features) for i in expected)
         files = {name: (tmp_path / "cache" / name).read_bytes() for name in plain.names()}
         assert files == {name: (tmp_path / "plain" / name).read_bytes() for name in plain.names()}
+
+    def test_several_workers_leave_the_same_bytes(self, folders, tmp_path):
+        for n in (1, 2):
+            load(folders("llava")).encode(records(6), claim(tmp_path / f"{n}"), say=print, workers=n)
+        assert len(contents(tmp_path / "1")) > 3
+        assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+    def test_what_a_worker_refuses_is_named(self, folders, tmp_path, monkeypatch):
+        model = load(folders("llava"))
+        monkeypatch.setattr(model, "see", lambda part: 1 / 0 if part[0].id == "r4" else FrozenVLM.see(model, part))
+        with pytest.raises(InputError, match="cannot read one of record r4 to record r5"):
+            model.encode(records(6), claim(tmp_path), say=print, workers=2)
 
     @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
     def test_reading_lazily_equals_reading_at_once(self, family, folders, tmp_path, monkeypatch):

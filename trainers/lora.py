@@ -311,7 +311,9 @@ def prepared(plan: Plan, federation: Federation, methods: Sequence[Method[Any]],
     assert isinstance(plan.backbone, Path)
     vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
     with (cache := claim(plan.out / "cache")).lock(progress.say):
-        data = vlm.encode(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
+        data = vlm.encode(
+            list(federation.records.values()), cache, say=progress.say, stage=progress.stage, workers=plan.workers
+        )
     return Learner(vlm, data, plan.settings)
 
 

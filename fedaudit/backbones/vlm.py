@@ -7,6 +7,7 @@ on one record refuses the others. The embedded model is `fedaudit.backbones.EMBE
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedaudit.backbones.vlm_embeddings import Reader
 from fedaudit.backbones.vlm_loading import CHUNK, DTYPES, user_class
 from fedaudit.machinery import inputs
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Stage, unseen
 from fedaudit.machinery.store import Folder, key_of
 from fedaudit.tasks.base import Record
@@ -53,9 +55,15 @@ class FrozenVLM(Reader):
     code = ""  # SHA-256 of the file that defines a subclass of the user's
 
     def encode(
-        self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None], stage: Stage = unseen
+        self,
+        records: Sequence[Record],
+        cache: Folder,
+        *,
+        say: Callable[[str], None],
+        stage: Stage = unseen,
+        workers: int = 1,
     ) -> dict[str, Encoded]:
-        """Records by id; image embeddings come from `cache`, which is filled first where it lacks them. `say` names damage.
+        """Records by id; image embeddings come from `cache`, which `workers` processes fill first where it lacks them. `say` names damage.
 
         InputError if the model reads images in a way that cannot be cached, or if a picture or a text cannot be used.
         """
@@ -64,11 +72,14 @@ class FrozenVLM(Reader):
         if missing:
             with self._readable(records[:1]):
                 self._check(records[0])
-            with stage("image embeddings", len(missing)) as advance:
-                for name in missing:
-                    with self._readable(shards[name]):
-                        seen = self.see(shards[name])
-                    cache.write_tensors(name, packed(shards[name], seen))
+            # only a forked worker has the model already
+            with (
+                Executor(lambda: self, workers=workers if sys.platform == "linux" else 1) as readers,
+                stage("image embeddings", len(missing)) as advance,
+            ):
+                found = readers.map(FrozenVLM._packed, (shards[name] for name in missing))
+                for name, tensors in zip(missing, found, strict=True):
+                    cache.write_tensors(name, tensors)
                     advance()
         in_memory = sum((cache.path / name).stat().st_size for name in shards) < IN_MEMORY
         return {
@@ -76,6 +87,11 @@ class FrozenVLM(Reader):
             for name, part in shards.items()
             for record, seen, source in unpacked(part, cache, name, in_memory=in_memory)
         }
+
+    def _packed(self, records: Sequence[Record]) -> dict[str, Tensor]:
+        """What the model sees of records, under the names of a file."""
+        with self._readable(records):
+            return packed(records, self.see(records))
 
     def embed(self, ids: Tensor, records: Sequence[Encoded]) -> Tensor:
         """Input embeddings [B, T, width] of padded ids [B, T] with the image embeddings of `records` (none: of words only) in place."""

@@ -69,6 +69,11 @@ class Plan:
         """The attacks as one word."""
         return ",".join(self.attacks) or None
 
+    @property
+    def workers(self) -> int:
+        """How many processes compute: several would only wait for one GPU."""
+        return 1 if self.device == "cuda" else self.threads
+
     @functools.cached_property
     def cells(self) -> list[Cell]:
         """Every method with every seed, independent of each other."""

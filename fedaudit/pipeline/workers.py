@@ -78,7 +78,7 @@ class Workshop:
             if isinstance(self.plan.backbone, ClipSource):
                 self.progress.say(self.plan.backbone.said)
             build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
-            self._executor = Executor(build, workers=1 if self.plan.device == "cuda" else self.plan.threads)
+            self._executor = Executor(build, workers=self.plan.workers)
         return self._executor
 
     @property
