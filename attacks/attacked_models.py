@@ -12,7 +12,7 @@ from attacks.rebuild import rebuild, rebuild_all
 from trainers.base import State
 
 NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
-PER_ROUND = 12  # candidates per client that every earlier round's model is asked about
+PER_ROUND = 8  # candidates per client that every earlier round's model is asked about
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,11 @@ import numpy as np
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
-from trainers.base import Bench, Method, State, pack, unpack
+from trainers.base import Bench, Method, Model, State, pack, plain, unpack
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
+Reply = tuple[list[float], list[str]]  # losses and answers
 
 
 @dataclass(frozen=True)
@@ -25,59 +26,66 @@ class Answers:
     novel: Sequence[Sequence[str]] = ()  # of the test records out of distribution
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:
-        return self._global(executor, start, novel=True)
+        return self._judged(executor, start, [], answers=True)
 
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
         """Of the global model ("global", at the end also "novel") and the mean over the cohort's own models ("clients").
 
-        Those answer after the last round only, which takes as long as their loss: it is what every round is judged by.
+        They answer after the last round only, which takes longer than their loss: that is what every round is judged by.
         """
-        ask = _own_utility if last else _own_loss
-        jobs = [(method, pack(state), self) for state in clients.values()]
-        own = list(executor.map(ask, jobs))
-        utility = self._global(executor, server, novel=last)
-        utility["clients"] = {name: float(np.mean([one[name] for one in own])) for name in own[0]}
-        return utility
+        own = [(method.model, state) for state in clients.values()]
+        return self._judged(executor, server, own, answers=last)
 
-    def _global(self, executor: Executor[Bench], state: State, *, novel: bool) -> Utilities:
-        """Utility of a global model by test set: "global", and "novel" if that is asked for and there is such a set."""
-        sets = {"global": self.references} | ({"novel": self.novel} if novel and self.novel else {})
-        packed = pack(state)
-        jobs = [
-            (packed, i, name == "novel")
-            for name, references in sets.items()
-            for i in range(0, len(references), EVALUATION_CHUNK)
-        ]
-        parts = iter(list(executor.map(_answers, jobs)))
-        found = {}
-        for name, references in sets.items():
-            mine = [next(parts) for _ in range(0, len(references), EVALUATION_CHUNK)]
-            losses = [loss for part, _ in mine for loss in part]
-            answers = [answer for _, part in mine for answer in part]
-            found[name] = {"loss": float(np.mean(losses))} | self.score(answers, references)
-        return found
+    def _judged(
+        self, executor: Executor[Bench], server: State, own: Sequence[tuple[Model, State]], *, answers: bool
+    ) -> Utilities:
+        """Utility of a global model by test set, and the mean over others; all are asked together."""
+        tests = {"global": self.references} | ({"novel": self.novel} if answers and self.novel else {})
+        everybody = range(len(self.references))
+        jobs = [_Question(model, pack(state), everybody, answers) for model, state in own]  # the longest first
+        for name, references in tests.items():
+            jobs += [
+                _Question(
+                    plain, pack(server), range(len(references))[i : i + EVALUATION_CHUNK], answers, name == "novel"
+                )
+                for i in range(0, len(references), EVALUATION_CHUNK)
+            ]
+        replies = iter(list(executor.map(_reply, jobs)))
+        clients = [self._utility([next(replies)], self.references) for _ in own]
+        found = {
+            name: self._utility([next(replies) for _ in range(0, len(references), EVALUATION_CHUNK)], references)
+            for name, references in tests.items()
+        }
+        mean = {name: float(np.mean([one[name] for one in clients])) for name in (clients[0] if clients else ())}
+        return found | ({"clients": mean} if own else {})
+
+    def _utility(self, replies: Sequence[Reply], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        """Loss, and where there are answers how they score, over all records of a test set."""
+        losses = [loss for part, _ in replies for loss in part]
+        answers = [answer for _, part in replies for answer in part]
+        return {"loss": float(np.mean(losses))} | (self.score(answers, references) if answers else {})
 
 
-def _answers(bench: Bench, job: tuple[bytes, int, bool]) -> tuple[list[float], list[str]]:
-    state, start, novel = job
-    records = bench.novel_test if novel else bench.test
-    found: tuple[list[float], list[str]] = bench.learner.evaluate(
-        unpack(state), records[start : start + EVALUATION_CHUNK]
-    )
+@dataclass(frozen=True)
+class _Question:
+    """What a worker asks a model: the loss of some test records, and their answers."""
+
+    model: Model
+    state: bytes
+    records: range  # places among the test records
+    answers: bool
+    novel: bool = False
+
+
+def _reply(bench: Bench, question: _Question) -> Reply:
+    test = bench.novel_test if question.novel else bench.test
+    adapter, records = question.model(unpack(question.state)), [test[i] for i in question.records]
+    if not question.answers:
+        return bench.learner.losses(adapter, records), []
+    found: Reply = bench.learner.evaluate(adapter, records)
     return found
-
-
-def _own_loss(bench: Bench, job: tuple[Method[Any], bytes, Answers]) -> dict[str, float]:
-    method, private, _ = job
-    return {"loss": float(np.mean(bench.learner.losses(method.model(unpack(private)), bench.test)))}
-
-
-def _own_utility(bench: Bench, job: tuple[Method[Any], bytes, Answers]) -> dict[str, float]:
-    method, private, exam = job
-    losses, answers = bench.learner.evaluate(method.model(unpack(private)), bench.test)
-    return {"loss": float(np.mean(losses))} | exam.score(answers, exam.references)
 
 
 @dataclass(frozen=True)

@@ -293,8 +293,8 @@ def _utility(utility: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     figure, axes = grid(math.ceil(len(names) / columns), columns, height=2.2, margins=LOW)
     for panel, name in zip(axes.flat, names, strict=False):
         for (method, model), line in utility.groupby(["method", "model"], sort=False):
-            look = look_of(methods, method, hollow=model != "global")
-            panel.plot(line["round"] + 1, line[name], **look, label=f"{method}: {model}")
+            look, asked = look_of(methods, method, hollow=model != "global"), line[line[name].notna()]
+            panel.plot(asked["round"] + 1, asked[name], **look, label=f"{method}: {model}")
         panel.set(title=METRICS.get(name, name), xlabel="rounds completed")
         panel.yaxis.set_major_formatter("{x:.3g}")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
