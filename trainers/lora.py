@@ -51,7 +51,7 @@ class Facts(LearnerFacts):
     method: str = "fedrand"
     task: str = "captions"
     attack: str = "maxrenyi"
-    rounds: int = 8
+    rounds: int = 7
     clients: int = 12
     per_round: int | None = 4
     threat_models: tuple[str, ...] = ("released-model", "server", "owner")
