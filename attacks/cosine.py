@@ -16,7 +16,7 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 NEEDS = ("uploads",)
 SIGNALS = {
     "cosine/mean": ("update cosine, mean", "the cosine with the client's updates"),

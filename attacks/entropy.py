@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from attacks.knowledge import Floats, Knowledge
 from attacks.tokens.signals import row_signals
 
-LEARNERS = ("lora", "prompts")
+RECORDS = ("texts", "classes")
 TOKENS = ("renyi/1/100/caption", "renyi/inf/100/caption", "modrenyi/1/caption")
 SIGNALS = {
     "entropy": ("entropy", "the entropy of the prediction"),

@@ -18,7 +18,7 @@ from scipy.stats import norm
 
 from attacks.knowledge import Floats, Knowledge
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 NEEDS = ("uploads",)
 SIGNALS = {
     "fedmia/2": ("FedMIA-II", "FedMIA-II"),

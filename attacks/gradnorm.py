@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from attacks.knowledge import Floats, Knowledge
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 GRADIENTS = True
 SIGNALS = {"gradnorm": ("gradient norm", "the gradient's norm")}
 

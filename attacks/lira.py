@@ -22,7 +22,7 @@ from scipy.stats import norm
 
 from attacks.knowledge import Floats, Knowledge, log_odds
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 SHADOWS = True
 SIGNALS = {
     "lira/online": ("LiRA, online", "LiRA (online)"),

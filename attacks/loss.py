@@ -12,7 +12,7 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge, own_class
 
-LEARNERS = ("lora", "prompts")
+RECORDS = ("texts", "classes")
 TOKENS = ("loss-base/caption", "loss/caption")
 SIGNALS = {
     "loss": ("loss", "the loss"),

@@ -18,7 +18,7 @@ from attacks.tokens.attack import TokenAttack
 from attacks.tokens.scores import count
 from attacks.tokens.signals import row_signals
 
-LEARNERS = ("lora", "prompts")
+RECORDS = ("texts", "classes")
 SIGNALS = {"maxrenyi": ("MaxRényi", "the Rényi entropy of the prediction")}
 
 

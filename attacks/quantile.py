@@ -17,7 +17,7 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge, log_odds, own_class
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 SHADOWS = True
 SIGNALS = {
     "quantile": ("quantile", "its confidence among shadow models without it"),

@@ -17,17 +17,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.base import View
 from attacks.gradients import record_gradients
-from attacks.knowledge import Floats, Rounds
-from trainers.base import Site, State, Upload, generator
-from trainers.prompts import Learner, PromptMethod, stacked
+from attacks.knowledge import Floats, Rounds, own_class
+from trainers.base import Classifier, Method, Site, State, Upload, generator
+from trainers.prompts import PromptMethod, stacked
 from trainers.protection import Protection
 
 
@@ -45,7 +45,7 @@ class Exchange:
 class Messages:
     """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
 
-    def __init__(self, view: View, method: PromptMethod, learner: Learner) -> None:
+    def __init__(self, view: View, method: Method[Any], learner: Any) -> None:
         self.view, self.method, self.learner = view, method, learner
         self.exchanges = _exchanges(
             view, method, learner
@@ -70,32 +70,37 @@ class Messages:
         loss, cosine = np.full(shape, np.nan), np.full(shape, np.nan)
         for t, r in enumerate(rounds):
             if (exchange := self.exchanges.get(r)) is not None:
-                loss[t, exchange.clients] = losses(self.method, self.learner, self._stepped(exchange), records)
+                models = [{"prompt": prompt} for prompt in self._stepped(exchange)]
+                loss[t, exchange.clients] = losses(self.method, self.learner, models, records)
                 if client in exchange.clients:
                     cosine[t, exchange.clients] = self._cosines(exchange, exchange.clients.index(client), records)
         return Rounds(client, loss, cosine)
 
     def _stepped(self, exchange: Exchange) -> Tensor:
         """Prompts [M, .., b, d] with the server's step on each client's message alone, and the client's own part after the round."""
+        assert isinstance(self.method, PromptMethod)
         noise_free = dataclasses.replace(self.method, protection=Protection())
         alone = noise_free.aggregate(exchange.server, [Upload(0, 1, exchange.upload)], Site(seed=0, round=0))
-        return self.method.prompt(exchange.after | alone)
+        return noise_free.prompt(exchange.after | alone)
 
     def _cosines(self, exchange: Exchange, i: int, records: Sequence[str]) -> Floats:
         """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest for the i-th."""
+        method = self.method
+        assert isinstance(method, PromptMethod)
         started = _of(exchange.own | exchange.server, i)
 
         def text(p_G: Tensor) -> Tensor:
-            return self.learner.text(self.method.prompt(started | {"p_G": p_G}))
+            features: Tensor = self.learner.text(method.prompt(started | {"p_G": p_G}))
+            return features
 
-        ascent = record_gradients(self.method, self.learner, text, started["p_G"], records)
+        ascent = record_gradients(method, self.learner, text, started["p_G"], records)
         sent = exchange.upload
         update = -sent["gradient"] if "gradient" in sent else sent["p_G"] - exchange.server["p_G"]
         found: Floats = (_directions(update) @ _directions(-ascent).T).numpy()
         return found
 
 
-def _exchanges(view: View, method: PromptMethod, learner: Learner) -> dict[int, Exchange]:
+def _exchanges(view: View, method: Method[Any], learner: Any) -> dict[int, Exchange]:
     own = dict.fromkeys(view.clients, view.public)
     chance = generator(0, "server", "replay")
     found = {}
@@ -112,22 +117,15 @@ def _exchanges(view: View, method: PromptMethod, learner: Learner) -> dict[int, 
 
 
 def history_of(
-    view: View, method: PromptMethod, learner: Learner, records: Sequence[str], rounds: Sequence[int]
+    view: View, method: Method[Any], learner: Classifier, records: Sequence[str], rounds: Sequence[int]
 ) -> Floats:
     """Losses [T, n] under the global states that T rounds started from, with the public start for a client's own part."""
-    return losses(
-        method, learner, torch.stack([method.prompt(view.public | view.broadcast(r)) for r in rounds]), records
-    )
+    return losses(method, learner, [method.model(view.public | view.broadcast(r)) for r in rounds], records)
 
 
-@torch.no_grad()
-def losses(method: PromptMethod, learner: Learner, prompts: Tensor, records: Sequence[str]) -> Floats:
-    """Cross-entropies [M, n] in nats of records under prompts [M, .., b, d]."""
-    images, labels = learner.images(records, patches=method.patches), learner.labels(records)
-    scores = [method.scores(learner.text(part), images[None]) for part in prompts.split(method.settings.crowd)]
-    logits = learner.scale * torch.cat(scores).double()  # [M, n, C]
-    found: Floats = F.cross_entropy(logits.mT, labels.expand(len(logits), -1), reduction="none").numpy()
-    return found
+def losses(method: Method[Any], learner: Classifier, models: Sequence[State], records: Sequence[str]) -> Floats:
+    """Cross-entropies [M, n] in nats of records under M models."""
+    return -own_class(learner.log_probs(method, models, records), learner.labels(records).numpy())
 
 
 def _of(state: State, i: int) -> State:

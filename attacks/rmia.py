@@ -25,7 +25,7 @@ from scipy.special import logsumexp
 
 from attacks.knowledge import Floats, Knowledge, own_class
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 SHADOWS = True
 SIGNALS = {
     "rmia/online": ("RMIA, online", "RMIA (online)"),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from attacks.knowledge import Floats, Knowledge, Shadows
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 SHADOWS = True
 SIGNALS = {"shadow": ("shadow models", "the shadow-model attack")}
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step

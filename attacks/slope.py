@@ -13,7 +13,7 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 NEEDS = ("broadcasts",)
 SIGNALS = {"slope": ("loss slope", "the slope of the loss over rounds")}
 

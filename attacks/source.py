@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from attacks.knowledge import Floats, Knowledge, Rounds
 
-LEARNERS = ("prompts",)
+RECORDS = ("classes",)
 NEEDS = ("uploads",)
 SIGNALS = {"source": ("source inference", "source inference")}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainers.learners import facts
+from trainers.learners import LearnerFacts, every_learner, facts
 
 if TYPE_CHECKING:
     from fedaudit.machinery.plugins import Plugin
@@ -39,11 +39,11 @@ def require(threat_model: str, capability: str) -> None:
         raise LacksCapability(threat_model, capability)
 
 
-def refusal(attack: Plugin, threat_model: str) -> str | None:
-    """Why an attack cannot run under a threat model; None if it can."""
-    learners = [facts(name) for name in attack.learners]
-    if all(threat_model not in learner.threat_models for learner in learners):
-        return f"{learners[0].title} methods release no personal prompt"
+def refusal(attack: Plugin, threat_model: str, *learners: LearnerFacts) -> str | None:
+    """Why an attack cannot run under a threat model against what these train (none: everything that it fits); None if it can."""
+    able = [one for one in learners or map(facts, every_learner()) if one.fits(attack)]
+    if able and all(threat_model not in learner.threat_models for learner in able):
+        return f"{able[0].title} methods release no personal prompt"
     try:
         for capability in attack.needs:
             require(threat_model, capability)

@@ -16,10 +16,12 @@ import numpy as np
 import pandas as pd
 
 from audits.findings import Epsilon
+from audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
 from trainers.base import Transcript
 
+NEEDS = ("noise",)
 VIEWS = ("prompt-user", "released-model", "server", "owner")
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
 NOISE = "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped".split()
@@ -30,7 +32,15 @@ class Params:
     """The epsilon audit has no parameters of its own."""
 
 
-def epsilon(table: pd.DataFrame, params: Params, *, names: Mapping[str, Any]) -> list[Epsilon]:
+def epsilon(subject: Subject, params: Params) -> Result:
+    """What is claimed and proven about a training, and the ledger that says so."""
+    ledger = ledger_of(subject.transcript, subject.method)
+    table = privacy_table(ledger, subject.method, subject.privacy)
+    tables = {"privacy": table, "noise": noise_table(ledger, subject.transcript)}
+    return Result(findings(table, names=subject.names), tables, {"ledger": ledger.to_json()})
+
+
+def findings(table: pd.DataFrame, *, names: Mapping[str, Any]) -> list[Epsilon]:
     """A finding per row of `privacy_table`; `names` holds run, method, task and seed."""
     found = []
     for row in table.to_dict("records"):

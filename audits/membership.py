@@ -18,9 +18,14 @@ from audits.blind import FOLDS
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
 from audits.findings import Finding
 from audits.statistics import ranking, stratified
+from audits.statistics.one_run import canary_table
 from audits.statistics.ranking import Interval
 from audits.statistics.thresholds import numbers, thresholded
+from audits.subject import Result, Subject
 from audits.verdicts import off_half, sentence, verdict_of
+
+NEEDS = ("attacks",)
+AFTER = ("utility", "epsilon")
 
 CONTROL_CONFIDENCE = 0.99  # a control is called off 0.5 at this level: two controls stand beside every row
 LOSS = "loss/caption"
@@ -28,9 +33,7 @@ STRONGEST = "loss-base/caption"
 BESIDE = (LOSS,)  # scores that stand beside an attack's headline ones
 UNMEASURED = "not measured: needs canaries"
 
-Words = (
-    Mapping[str, str] | Callable[[str], Mapping[str, str]]
-)  # claimed, provable (and measured), of every threat model or by it
+Words = Callable[[str], Mapping[str, str]]  # threat model to what is claimed and provable (and measured)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,16 @@ class Params:
             raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
 
 
-def membership(run: Attacked, params: Params, *, names: dict[str, Any], epsilon: Words) -> list[Finding]:
+def membership(subject: Subject, params: Params) -> Result:
+    """The findings of a training under attack, and what its canaries could show at most."""
+    run, tables = subject.attacked, {}
+    if subject.coins:
+        tables["canaries"] = canary_table(subject.canary_kind, subject.coins, delta=subject.delta)
+    found = findings(run, params, names=subject.names, epsilon=subject.claims) if run else []
+    return Result(found, tables)
+
+
+def findings(run: Attacked, params: Params, *, names: Mapping[str, Any], epsilon: Words) -> list[Finding]:
     """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of several attacks.
 
     `names` holds run, method, task and seed, `epsilon` what is claimed and provable in words.
@@ -53,7 +65,7 @@ def membership(run: Attacked, params: Params, *, names: dict[str, Any], epsilon:
         for attack, signals in run.headlines.items():
             beside = [s for s, of in run.signals.items() if of == attack and s in BESIDE and s not in signals]
             for signal in (s for s in (*signals, *beside) if s in comparison.scores):
-                shared = names | {"attack": attack, "headline": signal in signals}
+                shared = {**names, "attack": attack, "headline": signal in signals}
                 rows += _rows(comparison, signal, shared, params.confidence, epsilon)
         found += rows
         if len(run.headlines) > 1:
@@ -112,7 +124,7 @@ def _rows(
 
 
 def _best(
-    comparison: Comparison, rows: Sequence[Finding], shared: dict[str, Any], confidence: float, epsilon: Words
+    comparison: Comparison, rows: Sequence[Finding], names: Mapping[str, Any], confidence: float, epsilon: Words
 ) -> list[Finding]:
     """Of several attacks on a comparison the one with the highest AUROC, by an interval that holds for all of them at once."""
     rows = [f for f in rows if f.headline and f.metric == "auroc"]
@@ -124,7 +136,8 @@ def _best(
         return []
     c = comparison.having(comparison.scores[top.signal])
     auroc = measure(c, c.scores[top.signal], simultaneous(confidence, of))
-    about = _about(c, top.signal, shared | {"attack": top.attack, "headline": False}, auroc, confidence)
+    shared = {**names, "attack": top.attack, "headline": False}
+    about = _about(c, top.signal, shared, auroc, confidence)
     return [_auroc(c, about, auroc, epsilon, best_of=of)]
 
 
@@ -195,8 +208,7 @@ def _why_no_base(base: pd.Series) -> str:
 
 
 def _claims(epsilon: Words, threat_model: str) -> dict[str, Any]:
-    said = epsilon(threat_model) if callable(epsilon) else epsilon
-    return {"measured": UNMEASURED, **said}
+    return {"measured": UNMEASURED, **epsilon(threat_model)}
 
 
 def cells(run: Attacked, confidence: float) -> pd.DataFrame:

@@ -7,6 +7,8 @@ how much clients differ, not how much another training would.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +16,12 @@ import numpy as np
 import pandas as pd
 
 from audits.findings import Accuracy
+from audits.subject import Result, Subject
 from fedaudit.privacy.ledger import strict
 from trainers.base import Transcript
 
+NEEDS = ("classes",)
+AFTER = ("epsilon",)
 SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
@@ -32,8 +37,17 @@ class Params:
             raise ValueError(f"last must be at least 1 and at most 1000000, not {self.last}")
 
 
-def utility(
-    accuracy: pd.DataFrame, noise: pd.DataFrame, params: Params, *, epsilon: float, names: dict[str, Any]
+def utility(subject: Subject, params: Params) -> Result:
+    """How good a training's models are, and what they were noised by."""
+    table = accuracies(subject.transcript)
+    noised = subject.before.get("epsilon")
+    spent = subject.privacy.epsilon if subject.privacy else math.inf
+    noise = noised.tables["noise"] if noised else None
+    return Result(findings(table, noise, params, epsilon=spent, names=subject.names), {"accuracy": table})
+
+
+def findings(
+    accuracy: pd.DataFrame, noise: pd.DataFrame | None, params: Params, *, epsilon: float, names: Mapping[str, Any]
 ) -> list[Accuracy]:
     """A finding per split; `names` holds run, method, task and seed, `epsilon` set the noise of the table `noise`."""
     rounds = sorted(accuracy["round"].unique())[-params.last :]
@@ -55,8 +69,8 @@ def utility(
                 clients=len(clients),
                 rounds=len([r for r in rounds if r >= 0]),
                 epsilon=strict(epsilon),
-                noise_ratio=strict(float(noise.ratio.max())) if len(noise) else None,
-                clipped=_largest(noise.clipped),
+                noise_ratio=strict(float(noise.ratio.max())) if noise is not None and len(noise) else None,
+                clipped=None if noise is None else _largest(noise.clipped),
                 interval="Student's t over clients",
             )
         )

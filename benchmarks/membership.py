@@ -74,8 +74,9 @@ def prepare(words: str, out: str) -> Setting:
         k = asked.client
         trained = shadows_of(bench, recipe, k)
         norms = functools.partial(_norms, method, bench.learner, asked.records)
+        models = [{"prompt": prompt} for prompt in trained.personal]
         shadows = queries.ask(
-            method, bench.learner, asked, trained.personal, trained.member, norms=norms, normed=len(trained.member)
+            method, bench.learner, asked, models, trained.member, norms=norms, normed=len(trained.member)
         )
         server, user = (
             View(transcript_of(cell), name, Candidates({k: asked.candidates}, {k: asked.reference}, ()))
@@ -94,8 +95,8 @@ def prepare(words: str, out: str) -> Setting:
     return Setting(cell, federation, bench, seen, [(p, p.make(plan.attacks[p.name])) for p in made])
 
 
-def _norms(method: Any, learner: Any, records: Sequence[str], prompt: Any) -> Any:
-    return gradient_norms(method, learner, prompt, records)
+def _norms(method: Any, learner: Any, records: Sequence[str], model: dict[str, Any]) -> Any:
+    return gradient_norms(method, learner, model["prompt"], records)
 
 
 def _method(cell: Cell, federation: Any) -> Any:

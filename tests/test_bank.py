@@ -14,7 +14,7 @@ from fedaudit.pipeline import bank
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, Transcript
-from trainers.prompts import Cohort, used
+from trainers.prompts import Cohort
 
 SEED = 5
 PRIVATE = Privacy(epsilon=50.0)
@@ -99,7 +99,7 @@ def test_every_record_labelled_member_was_in_a_batch(
     monkeypatch.setattr(Cohort, "gradient", watched)
     prompt_toy.run(tmp_path, method, world, schedule)
     for k, records in enumerate(world.training):
-        found = used(method, records, client=k, seed=schedule.seed, rounds=range(rounds))
+        found = method.used(records, client=k, seed=schedule.seed, rounds=range(rounds))
         assert found == entered[k]
 
 

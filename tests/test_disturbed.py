@@ -17,8 +17,8 @@ RUNS = {
     "prompts": "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 2",
 }
 ANALYSIS = {
-    "LoRA": "fedaudit.pipeline.analysis_lora:_score_models",
-    "prompts": "fedaudit.pipeline.analysis_prompts:ledger_of",
+    "LoRA": "fedaudit.pipeline.attacks_on_texts:_score_models",
+    "prompts": "audits.epsilon:ledger_of",
 }
 Harm = Callable[[Path], None]
 

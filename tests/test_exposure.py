@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from scipy.stats import spearmanr
 
+from audits import membership
 from audits.comparisons import Attacked, ScoredModel
-from audits.membership import Params, membership
 from audits.statistics.stratified import accuracy_at
 from audits.tables.targets import CLASSES, exposure
 from fedaudit.tasks.base import Record
@@ -247,7 +247,9 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
     for name, table in tables(less).items():
         pd.testing.assert_frame_equal(table, tables(rest)[name])
     found = [
-        membership(one, Params(), names={"run": "r", "method": "m", "task": "t", "seed": 0}, epsilon={})
+        membership.findings(
+            one, membership.Params(), names={"run": "r", "method": "m", "task": "t", "seed": 0}, epsilon=lambda _: {}
+        )
         for one in (less, rest)
     ]
     assert found[0] == found[1]

@@ -21,17 +21,15 @@ from attacks.lira import LiRA
 from attacks.lira import Params as LiRAParams
 from attacks.replay import Messages
 from attacks.threats import THREAT_MODELS
+from audits import membership
 from audits.comparisons import Attacked, ScoredModel
-from audits.epsilon import ledger_of, privacy_table
-from audits.membership import Params as MembershipParams
-from audits.membership import membership
 from fedaudit.command import cli
 from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import attack_jobs, bank
-from fedaudit.pipeline.leakage import leakage
+from fedaudit.pipeline import attack_jobs, attacks_on_classes, bank
+from fedaudit.pipeline.analysis import audit, in_order, subject_of
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, train_banks
@@ -39,7 +37,7 @@ from fedaudit.pipeline.trainings import train_together
 from fedaudit.pipeline.workers import Workshop
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, train
-from trainers.prompts import Settings, used
+from trainers.prompts import Settings
 
 WORDS = (
     "--method dpfpl --epsilon none --attack lira,cosine --train 4 --test 1 --clients 3 --rounds 3 --shadows 4 --canaries 12 "
@@ -360,10 +358,11 @@ class TestOneRound:
             seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
             adversary=dataclasses.replace(plan.adversary, targets=1),
         )  # fmt: skip
-        method = method_of(cell, [len(client.training_records) for client in lab.federation.clients])
-        assert cell.variant is not None
-        privacy = privacy_table(ledger_of(transcript_of(cell), method), method, cell.variant.privacy)
-        return cell, *leakage(cell, privacy, claim(path), lab.workshop, QUIET)
+        run = attacks_on_classes.attacked(cell, claim(path), lab.workshop, QUIET)
+        subject = subject_of(cell, run, lab.workshop)
+        for name in in_order(cell):
+            subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
+        return cell, list(subject.before["membership"].findings), attacks_on_classes.tables(cell, run, lab.workshop)
 
     def test_unused_training_records_are_in_no_comparison(self, lab: Lab, tmp_path: Path) -> None:
         cell, findings, tables = self.audited(lab, 8, tmp_path)
@@ -389,7 +388,7 @@ class TestOneRound:
         """Its batch is a single record, a canary."""
         client, method = lab.federation.clients[0], batches_of(lab, 1)
         records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
-        seed = next(s for s in range(99) if used(method, records, client=0, seed=s, rounds=[0]) <= {*canaries})
+        seed = next(s for s in range(99) if method.used(records, client=0, seed=s, rounds=[0]) <= {*canaries})
         _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
         table = tables["records"]
         assert set(table.kind) == {"held-out", "canary", "left-out canary", "reference", "other client"}
@@ -461,7 +460,7 @@ class TestPlantedLeak:
     @staticmethod
     def row(run: Attacked) -> Any:
         words = {"run": "r", "method": "fedotp", "task": "toy", "seed": 0}
-        found = membership(run, MembershipParams(), names=words, epsilon=lambda _: {})
+        found = membership.findings(run, membership.Params(), names=words, epsilon=lambda _: {})
         return next(f for f in found if f.metric == "auroc" and f.signal == "lira/online" and not f.best_of)
 
     def test_lira_finds_what_was_learnt_by_heart(self, attacked: Attacked) -> None:

@@ -18,7 +18,7 @@ from tests.knowledge_toy import toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
-EVERY = [plugin for plugin in plugins.plugins("attack").values() if "prompts" in plugin.learners]
+EVERY = [plugin for plugin in plugins.plugins("attack").values() if "classes" in plugin.records]
 OF_MODELS = [plugin for plugin in EVERY if not plugin.needs]  # what shadow models can stand in for
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
 each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)

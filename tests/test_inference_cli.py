@@ -20,8 +20,8 @@ from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
 from tests.test_cli import refuse
 
-PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "prompts" in plugin.learners]
-LORA = [name for name, plugin in plugins.plugins("attack").items() if "lora" in plugin.learners]
+PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
+LORA = [name for name, plugin in plugins.plugins("attack").items() if "texts" in plugin.records]
 VALID = ", ".join((*PROMPTS, "all", "none"))
 
 BAD = {

@@ -182,7 +182,7 @@ def test_with_the_truth_upside_down_the_old_page_is_not_current(tmp_path: Path) 
 
     _, value = audited()
     assert "reused: report" in audited()[0]
-    file = place / "fedaudit/pipeline/leakage.py"
+    file = place / "fedaudit/pipeline/attacks_on_classes.py"
     source = file.read_text()
     assert '"truth": federation.truth,' in source
     file.write_text(

@@ -20,6 +20,7 @@ from fedaudit.machinery import plugins, score_names
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from reports.rows import method_name
+from trainers.learners import every_learner, facts
 
 EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
@@ -51,7 +52,7 @@ def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
 def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
     parser = Parser(add_help=False)
     add_choices(parser)
-    learner = plugin.learners[0] if plugin.kind == "attack" else plugin.learner
+    learner = next(name for name in every_learner() if plugin.kind not in ("method", "task") or plugin.learner == name)
     add_schedule(parser, learner)
     add_backbone(parser, learner)
     add_general_options(parser)
@@ -68,9 +69,14 @@ def test_has_the_public_name_of_its_file(plugin):
 @each
 def test_keeps_the_contract_of_its_kind(plugin):
     thing = plugin.load()
-    for learner in plugin.learners if plugin.kind == "attack" else [plugin.learner]:
-        assert (plugins.package_folder("trainers") / f"{learner}.py").is_file()
-    if plugin.kind == "attack" and "prompts" in plugin.learners:
+    if plugin.kind in ("method", "task"):
+        assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
+    if plugin.kind == "audit":
+        assert list(inspect.signature(thing).parameters) == ["subject", "params"]
+        assert {*plugin.after} <= plugins.plugins("audit").keys()
+    if plugin.kind == "attack":
+        assert {*plugin.records} <= {facts(learner).records for learner in every_learner()}
+    if plugin.kind == "attack" and "classes" in plugin.records:
         made = plugin.make(plugin.params())
         assert made.signals
         assert made.signals == plugin.signals
@@ -78,9 +84,9 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert list(inspect.signature(made.score).parameters) == ["seen"]
         assert {*plugin.needs} <= set.union(*map(set, THREAT_MODELS.values()))
     if plugin.kind == "attack" and plugin.tokens:
-        assert "lora" in plugin.learners
+        assert "texts" in plugin.records
         assert {*plugin.tokens} <= {*cell_names(["caption"]), "loss-base/caption"}
-    elif plugin.kind == "attack" and "lora" in plugin.learners:
+    elif plugin.kind == "attack" and "texts" in plugin.records:
         made = plugin.make(plugin.params())
         assert isinstance(made.signal, str)
         assert list(inspect.signature(made.models).parameters) == ["view"]
@@ -182,7 +188,7 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
     said = capsys.readouterr()
     assert said.err.strip() == (
         f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
-        "there are LEARNERS, TOKENS, NEEDS, SHADOWS, GRADIENTS, SIGNALS"
+        "there are RECORDS, TOKENS, NEEDS, SHADOWS, GRADIENTS, SIGNALS"
     )
     assert said.out == ""
     assert not out.exists()
@@ -252,7 +258,7 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same."""
     missing = [capability for capability in attack.needs if capability not in THREAT_MODELS[threat_model]]
     why = refusal(attack, threat_model)
-    if attack.learners == ("lora",) and threat_model == "prompt-user":
+    if attack.records == ("texts",) and threat_model == "prompt-user":
         assert why == "LoRA methods release no personal prompt"
     elif missing:
         assert f"the threat model {threat_model} does not see {missing[0]}" in why

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaudit.machinery.errors import Diverged
@@ -138,6 +139,22 @@ class Method(ABC, Generic[Client]):
         """What the server sends a client of its state."""
         return server
 
+    @property
+    def sends(self) -> bool:
+        """Whether clients send anything of their own."""
+        return True
+
+    def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
+        """Those of its training records on which a client that took part in `rounds` took a step: its members."""
+        return set(records) if rounds else set()
+
+    def replay(self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator) -> State:
+        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records, noise and the clients' chance.
+
+        States lead with the clients. By default a part that no upload tells anything about stays as it was.
+        """
+        return own
+
     def model(self, state: State) -> State:
         """What a party's state stands for: one adapter pair A and B per layer, or a prompt; differentiable."""
         return state
@@ -145,6 +162,8 @@ class Method(ABC, Generic[Client]):
 
 class OneByOne:
     """Learners whose clients train one after the other."""
+
+    crowd = 1  # clients of one job
 
     def work(
         self,
@@ -154,6 +173,19 @@ class OneByOne:
         clients: Sequence[Participation],
     ) -> list[Update]:
         return [method.update(*client) for client in zip(received, own, clients, strict=True)]
+
+
+class Classifier(Protocol):
+    """What attacks ask of a learner whose records are classes."""
+
+    def labels(self, records: Sequence[str]) -> Tensor:
+        """Places [n] of records among the C classes."""
+
+    def log_probs(self, method: Method[Any], models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
+        """Log-probabilities [M, n, C] of the classes, in nats and float64, by M models."""
+
+    def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
+        """The same [n, C] of what everybody can use without training."""
 
 
 class Exam(Protocol):

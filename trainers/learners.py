@@ -6,6 +6,7 @@ import typing
 from dataclasses import dataclass
 
 from fedaudit.machinery import plugins
+from fedaudit.machinery.plugins import Plugin
 
 USUAL = "lora"  # where a command names neither a method nor a task
 
@@ -23,14 +24,24 @@ class LearnerFacts:
     clients: int
     per_round: int | None  # None: all
     threat_models: tuple[str, ...]
-    audits: tuple[str, ...]  # beside membership
     backbone: str  # "vlm" or "clip"
-    unattacked: bool  # can be audited without an attack
-    alone: tuple[str, ...]  # attacks of which a run takes one: the usual one does all that the others do
-    private: bool  # its methods can be noised
-    shadows: bool  # shadow models can be trained
-    texts: bool  # its records are several tokens, not one class
-    together: bool  # trainings run side by side, a worker each; else one by one, their clients in workers
+    records: str  # what its records are: "texts", several tokens each, or "classes", one token each
+    unattacked: bool = False  # can be audited without an attack
+    alone: tuple[str, ...] = ()  # attacks of which a run takes one: the usual one does all that the others do
+    private: bool = False  # its methods can be noised
+    shadows: bool = False  # shadow models can be trained
+    gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do
+    together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
+
+    def fits(self, attack: Plugin) -> bool:
+        """Whether an attack can work on it."""
+        able = (self.shadows or not attack.shadows) and (self.gradients or not (attack.gradients or attack.needs))
+        return self.records in attack.records and able
+
+
+def every_learner() -> list[str]:
+    """The learners that methods train."""
+    return sorted({plugin.learner for plugin in plugins.plugins("method").values()})
 
 
 def facts(learner: str) -> LearnerFacts:

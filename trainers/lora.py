@@ -55,14 +55,9 @@ class Facts(LearnerFacts):
     clients: int = 12
     per_round: int | None = 4
     threat_models: tuple[str, ...] = ("released-model", "server", "owner")
-    audits: tuple[str, ...] = ()
     backbone: str = "vlm"
-    unattacked: bool = False
     alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
-    private: bool = False
-    shadows: bool = False
-    texts: bool = True
-    together: bool = False
+    records: str = "texts"
 
 
 @dataclass(frozen=True)

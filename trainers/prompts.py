@@ -60,14 +60,13 @@ class Facts(LearnerFacts):
     clients: int = 10
     per_round: int | None = None
     threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
-    audits: tuple[str, ...] = ("utility", "epsilon")
     backbone: str = "clip"
     unattacked: bool = True
-    alone: tuple[str, ...] = ()
     private: bool = True
     shadows: bool = True
-    texts: bool = False
+    records: str = "classes"
     together: bool = True
+    gradients: bool = True
 
 
 @dataclass(frozen=True)
@@ -171,12 +170,6 @@ def minibatch(client: Participation, protection: Protection) -> list[str]:
     return [client.records[i] for i in sample(client, protection.batch)]
 
 
-def used(method: PromptMethod, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-    """The records that were in a batch of a client that took part in `rounds`: few rounds leave some of its training records out."""
-    working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
-    return {record for one in working for record in minibatch(one, method.protection)}
-
-
 def epoch_batch(client: Participation, size: int) -> list[int]:
     """Fixed-size batches without replacement within an epoch; what does not fill a batch waits for the next shuffle."""
     size = min(size, len(client.records))
@@ -225,12 +218,14 @@ class PromptMethod(Method[Cohort]):
         )
         return dataclasses.replace(self, protection=Protection(privacy, stds, self.settings.batch))
 
-    def replay(self, server: State, own: State, upload: State, learner: Learner, generator: torch.Generator) -> State:
-        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records, noise and the clients' chance.
+    @property
+    def sends(self) -> bool:
+        return bool(self.shared)
 
-        States lead with the clients, as in `update`. By default a part that no upload tells anything about stays as it was.
-        """
-        return own
+    def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
+        """Few rounds leave some of a client's training records out of every batch."""
+        working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
+        return {record for one in working for record in minibatch(one, self.protection)}
 
     @abstractmethod
     def prompt(self, state: State) -> Tensor:
@@ -271,6 +266,11 @@ class Learner:
         self._labels = labels
         self._texts: dict[int, ClassTexts] = {}
         self.texts(settings.prompt_length)  # a prompt that is too long for the text encoder is refused at once
+
+    @property
+    def crowd(self) -> int:
+        """Clients of one job."""
+        return self.settings.crowd
 
     @property
     def remedy(self) -> str:
@@ -320,7 +320,27 @@ class Learner:
         return self.features.patches(records) if patches else self.features.rows(records)
 
     def labels(self, records: Sequence[str]) -> Tensor:
+        """Places [n] among the classes."""
         return torch.tensor([self._labels[record] for record in records])
+
+    @torch.no_grad()
+    def log_probs(self, method: PromptMethod, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
+        """Log-probabilities [M, n, C] of the classes, in nats and float64, by M models."""
+        images = self.images(records, patches=method.patches)
+        prompts = torch.stack([model["prompt"] for model in models])
+        found = [
+            self.scale * method.scores(self.text(part), images[None]).double() for part in prompts.split(self.crowd)
+        ]
+        logs: NDArray[np.float64] = torch.cat(found).log_softmax(-1).numpy()
+        return logs
+
+    @torch.no_grad()
+    def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
+        """The same [n, C] of the public hard prompt, which looks at whole images."""
+        text = self.text(self.clip.words(HARD_PROMPT)[None])
+        scores = self.scale * PromptMethod.scores(text, self.images(records)[None]).double()
+        logs: NDArray[np.float64] = scores[0].log_softmax(-1).numpy()
+        return logs
 
     @torch.no_grad()
     def recognised(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.bool_]:

@@ -12,12 +12,15 @@ from typing import Any
 
 import pandas as pd
 
+from audits import epsilon, membership, utility
 from audits.comparisons import Attacked, ScoredModel
 from audits.epsilon import privacy_table
 from audits.membership import LOSS
+from audits.subject import NOISE_FREE
+from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.pipeline import analysis_lora, analysis_prompts
+from fedaudit.pipeline import attacks_on_texts
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Cell, Plan
@@ -33,7 +36,7 @@ def keep(plan: Plan, folder: Folder, progress: Progress) -> None:
     """Write into `folder` what the page of a finished plan is made of: of each cell its setting and first round as JSON, and tables."""
     with Workshop(plan, progress) as workshop:
         for i, cell in enumerate(plan.cells):
-            about, tables = _lora(cell, workshop, progress) if plan.learner == "lora" else _prompts(cell)
+            about, tables = _scored(cell, workshop, progress) if plan.attacks else _measured(cell)
             shared = {
                 "setting": read_evidence(cell).setting,
                 "first_round": transcript_of(cell).round(0)["utility"],
@@ -49,18 +52,24 @@ def evidence(plan: Plan, folder: Folder) -> list[Evidence]:
 
 
 def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
-    about = folder.read_json(f"{name}.json")
+    about, tables = folder.read_json(f"{name}.json"), dict[str, pd.DataFrame]()
+    params = {audit: plugins.plugins("audit")[audit].own(given) for audit, given in cell.plan.audits.items()}
     found: Sequence[Any]
-    if cell.plan.learner == "lora":
-        tables: dict[str, pd.DataFrame] = {}
+    if cell.plan.attacks:
         scores, records = (folder.read_table(f"{name}-{kind}.parquet") for kind in ("scores", "records"))
-        found = analysis_lora.findings(cell, _attacked(cell, scores, records, about["cohorts"]))
+        run = _attacked(cell, scores, records, about["cohorts"])
+        found = membership.findings(run, params["membership"], names=cell.names, epsilon=lambda _: NOISE_FREE)
     else:
         tables = {kind: folder.read_table(f"{name}-{kind}.parquet") for kind in ("accuracy", "noise")}
         assert cell.variant is not None
-        ledger = Ledger.from_json(about["ledger"])
-        tables["privacy"] = privacy_table(ledger, method_of(cell), cell.variant.privacy)
-        found = analysis_prompts.findings(cell, tables)
+        privacy = cell.variant.privacy
+        tables["privacy"] = privacy_table(Ledger.from_json(about["ledger"]), method_of(cell), privacy)
+        found = [
+            *utility.findings(
+                tables["accuracy"], tables["noise"], params["utility"], epsilon=privacy.epsilon, names=cell.names
+            ),
+            *epsilon.findings(tables["privacy"], names=cell.names),
+        ]
     plan = cell.plan
     return Evidence(
         cell.method, cell.seed, plan.attack, plan.task, [asdict(f) for f in found], tables, about["setting"], notes=[]
@@ -82,15 +91,15 @@ def moved(plan: Plan, folder: Folder) -> list[str]:
     return found
 
 
-def _prompts(cell: Cell) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+def _measured(cell: Cell) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     analysis = claim(cell.analysis_folder)
     tables = {name: analysis.read_table(f"{name}.parquet") for name in ("accuracy", "noise")}
     return {"ledger": analysis.read_json("ledger.json")}, tables
 
 
-def _lora(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     transcript = transcript_of(cell)
-    run = analysis_lora.attacked(cell, transcript, claim(cell.analysis_folder), workshop, progress)
+    run = attacks_on_texts.attacked(cell, claim(cell.analysis_folder), workshop, progress)
     cohorts = [transcript.cohort(r) for r in range(cell.plan.rounds)]
     signals = list(dict.fromkeys((*run.headline, LOSS)))
     return {"cohorts": cohorts}, {"scores": _scores(run, signals), "records": _records(run)}
@@ -136,7 +145,7 @@ def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: 
             for (threat_model, way, client, r), table in tables.items()
             if way != "base"
         ],
-        **analysis_lora.named(cell),
+        **attacks_on_texts.named(cell),
         blind={(None, n.removeprefix(BLIND)): own[n].dropna().to_dict() for n in records if n.startswith(BLIND)},
         records=_of_clients(candidates),
         reference=_of_clients(records[records.kind == "reference"]),

@@ -43,7 +43,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import USUAL, facts
+from trainers.learners import USUAL, LearnerFacts, facts
 
 EXAMPLES = """\
 examples:
@@ -149,8 +149,8 @@ def read_command(words: Sequence[str]) -> Command:
         options, plan = _own_run(chosen, sources)
     else:
         methods, task, learner = _choice(chosen)
-        options, made = _trained(methods, task, _attacks(chosen.attack, learner), sources)
-        plan = _plan(options, made, methods, task)
+        options, made = _trained(methods, task, learner, _attacks(chosen.attack, learner), sources)
+        plan = _plan(options, made, methods, task, facts(learner))
         vain.check(plan, options, vain.Said(fields(words), fields(from_file)), sweeps.unheard(methods))
     _check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
@@ -219,8 +219,9 @@ def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
     (learner,) = learners
     if task is None:
         task = plugins.find("task", facts(learner).task, flag="--task")
-    if task.learner != learner:
-        fitting = [p.name for p in plugins.plugins("task").values() if p.learner == learner]
+    kind = facts(learner).records
+    if facts(task.learner).records != kind:
+        fitting = [p.name for p in plugins.plugins("task").values() if facts(p.learner).records == kind]
         raise InputError(f"--task {task.name}: is not for {', '.join(methods)}, which take {', '.join(fitting)}")
     return methods, task, learner
 
@@ -228,7 +229,7 @@ def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
 def _attacks(text: str | None, learner: str) -> list[Plugin]:
     """The attacks; none where nothing is to be attacked. InputError if one cannot work on what is trained."""
     trained = facts(learner)
-    fitting = {name: p for name, p in plugins.plugins("attack").items() if learner in p.learners}
+    fitting = {name: p for name, p in plugins.plugins("attack").items() if trained.fits(p)}
     words = [word.strip() for word in (text or trained.attack).split(",")]
     if words == ["all"]:
         return [p for name, p in fitting.items() if name == trained.attack or name not in trained.alone]
@@ -258,16 +259,18 @@ def _canaries() -> type[Any]:
 
 
 def _audits(attacks: Sequence[Plugin], learner: str) -> dict[str, type[Any]]:
-    """The parameters of the audits that apply: of membership under an attack, and those of what is trained."""
-    names = [*(["membership"] if attacks else []), *facts(learner).audits]
-    return {f"audit {name}": plugins.plugins("audit")[name].params for name in names}
+    """The parameters of the audits whose needs a run has."""
+    trained = facts(learner)
+    there = {trained.records, *(["attacks"] if attacks else []), *(["noise"] if trained.private else [])}
+    known = plugins.plugins("audit").items()
+    return {f"audit {name}": plugin.params for name, plugin in known if there.issuperset(plugin.needs)}
 
 
 def _trained(
-    methods: sweeps.Named, task: Plugin, attacks: Sequence[Plugin], sources: Sources
+    methods: sweeps.Named, task: Plugin, learner: str, attacks: Sequence[Plugin], sources: Sources
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options of a training and what comes after it, and the Params object of every group."""
-    learner, trained = task.learner, facts(task.learner)
+    trained = facts(learner)
     swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
     if trained.private:
         swept["privacy"] = Privacy
@@ -320,8 +323,9 @@ def _check_exports(plan: Plan, options: argparse.Namespace) -> None:
         raise InputError(f"--export-adapters {options.export_adapters}: --export-run writes there; name another folder")
 
 
-def _plan(options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin) -> Plan:
-    trained = facts(task.learner)
+def _plan(
+    options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin, trained: LearnerFacts
+) -> Plan:
     clients = _within(options, "clients", 1, 10_000)
     plan = Plan(
         methods=sweeps.variants(methods, options, twins=trained.private and not options.no_twin),

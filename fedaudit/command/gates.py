@@ -48,13 +48,15 @@ class Gate:
     def check(self, learner: str, attacks: Sequence[Plugin]) -> None:
         """InputError if no run of these attacks, on what is trained, can answer the gate."""
         why = None
-        if self.metric in ACCURACY and "utility" not in facts(learner).audits:
+        if self.metric in ACCURACY and facts(learner).records != "classes":
             why = f"{facts(learner).noun} have no accuracy here"
         elif self.metric in MEMBERSHIP and not attacks:
             why = "nothing is attacked; add --attack"
         elif self.threat_model and self.threat_model not in (there := facts(learner).threat_models):
             why = f"{self.threat_model} sees nothing here; there are {', '.join(there)}"
-        elif self.threat_model and (refused := [refusal(attack, self.threat_model) for attack in attacks]):
+        elif self.threat_model and (
+            refused := [refusal(attack, self.threat_model, facts(learner)) for attack in attacks]
+        ):
             why = refused[0] if all(refused) else None
         if why:
             raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")

@@ -96,7 +96,7 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
             yield {"shadows", "shadow_kind", "trajectory"}, {"attack"}, why
         if not any(attack.needs for attack in attacks):
             yield {"observed_rounds"}, {"attack"}, f"{plan.attack} observes no messages"
-    if not plan.trained.texts:
+    if plan.trained.records != "texts":
         yield {"k", "slice", "compat", "novel_rows"}, {"attack"}, "a record here is one token, a class"
     if all(_noise_free(variant) for variant in plan.methods.values()):
         yield (

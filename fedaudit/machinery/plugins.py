@@ -27,14 +27,14 @@ PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task"
 DECLARATIONS: dict[str, dict[str, Any]] = {
     "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": ""},
     "attack": {
-        "LEARNERS": ("lora",),
+        "RECORDS": ("texts",),
         "TOKENS": (),
         "NEEDS": (),
         "SHADOWS": False,
         "GRADIENTS": False,
         "SIGNALS": {},
     },
-    "audit": {"LEARNER": "lora"},
+    "audit": {"NEEDS": (), "AFTER": ()},
     "task": {"LEARNER": "lora"},
 }
 VALID = {bool: "True or False", str: "a text", tuple: "a tuple of texts", dict: "a dictionary of pairs of texts"}
@@ -69,9 +69,9 @@ class Plugin:
         return str(self._declared("LEARNER"))
 
     @property
-    def learners(self) -> tuple[str, ...]:
-        """For an attack, those of what it can attack (the literal `LEARNERS`)."""
-        return tuple(self._declared("LEARNERS"))
+    def records(self) -> tuple[str, ...]:
+        """For an attack, the kinds of records that it can score: texts, classes (the literal `RECORDS`)."""
+        return tuple(self._declared("RECORDS"))
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -90,8 +90,13 @@ class Plugin:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """For an attack, what it needs to see beyond a model and public things (the literal `NEEDS`)."""
+        """For an attack, what it needs to see beyond a model and public things; for an audit, what a run must have for it (the literal `NEEDS`)."""
         return tuple(self._declared("NEEDS"))
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """For an audit, the audits whose results it uses (the literal `AFTER`)."""
+        return tuple(self._declared("AFTER"))
 
     @property
     def shadows(self) -> bool:
@@ -113,8 +118,9 @@ class Plugin:
 
     def load(self) -> Any:
         """The plugin's public class or function: the one named as its file, but for case and underscores."""
-        wanted = self.name.replace("_", "")
-        return next(thing for name, thing in vars(self._import()).items() if name.lower().replace("_", "") == wanted)
+        wanted, module = self.name.replace("_", ""), self._import()
+        own = {n: thing for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
+        return next(thing for name, thing in own.items() if name.lower().replace("_", "") == wanted)
 
     def make(self, params: Any, **more: Any) -> Any:
         """Call the plugin's class or function with its own `Params`, made from the one that the command line read."""

@@ -1,4 +1,4 @@
-"""Attacks on prompts: every adversary of every target client, with what they have in common computed once."""
+"""Attacks on classifiers: every adversary of every target client, with what they have in common computed once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from attacks import queries
@@ -17,15 +16,14 @@ from attacks.gradients import gradient_norms
 from attacks.knowledge import Knowledge, Shadows, own_class
 from attacks.replay import Messages, losses
 from attacks.source import attribution
-from attacks.threats import THREAT_MODELS, refusal
+from attacks.threats import refusal
 from fedaudit.machinery import plugins
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, trains
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of
 from fedaudit.tasks.base import Federation
-from trainers.base import AttackBench, Transcript
-from trainers.prompts import PromptMethod, used
+from trainers.base import AttackBench, Method, State, Transcript
 
 PSEUDO = 4  # shadows that stand in for the attacked model: thresholds are taken from them
 OTHERS = 150  # records of other clients that a target's model is asked about
@@ -36,7 +34,7 @@ CURVE = 11  # rounds of a loss trajectory
 class Job:
     """Some targets of a trained cell and their adversaries: what a worker needs to attack."""
 
-    method: PromptMethod
+    method: Method[Any]
     transcript: Transcript
     recipe: ShadowRecipe | None  # of its shadow models
     views: Mapping[str, Mapping[str, Any]]  # threat model to its attacks with their parameters
@@ -46,14 +44,15 @@ class Job:
 
 def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
     """Every attack of the plan with the reason why it does not run against this method under this threat model; None if it does."""
-    method, adversary = method_of(cell), cell.plan.adversary
+    method, variant, adversary = method_of(cell), cell.variant, cell.plan.adversary
+    assert variant is not None
     reasons: dict[str, str | None] = {}
     for name in cell.plan.attacks:
         plugin = plugins.plugins("attack")[name]
-        why = refusal(plugin, threat_model)
-        if not trains(method):
+        why = refusal(plugin, threat_model, cell.plan.trained)
+        if not variant.plugin.trains:
             why = "this method trains nothing"
-        elif not method.shared and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
+        elif not method.sends and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
             why = "this method sends nothing"
         elif plugin.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
             why = "only the server observes the other clients' messages (--trajectory)"
@@ -86,14 +85,16 @@ def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
     training = federation.clients[client].training_records
     method = method_of(cell, [len(one.training_records) for one in federation.clients])
     rounds = transcript_of(cell).participations(client)
-    return used(method, [r.id for r in training], client=client, seed=cell.seed, rounds=rounds)
+    return method.used([r.id for r in training], client=client, seed=cell.seed, rounds=rounds)
 
 
 def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
     """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share what is read once."""
     sizes = [len(client.training_records) for client in federation.clients]
     params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
-    able = {view: [n for n, why in allowed(cell, view).items() if why is None] for view in THREAT_MODELS}
+    able = {
+        view: [n for n, why in allowed(cell, view).items() if why is None] for view in cell.plan.trained.threat_models
+    }
     views = {view: {name: params[name] for name in names} for view, names in able.items() if names}
     method, recipe = method_of(cell, sizes), recipe_of(cell, federation)
     asked = [question for question in questions(cell, federation) if question.client in targets]
@@ -160,9 +161,11 @@ class _Attacker:
             self._once[key] = compute(*args)
         return self._once[key]
 
-    def _norms(self, prompt: Tensor) -> Any:
-        key = "norms", prompt.numpy().tobytes()
-        return self._cached(key, gradient_norms, self.job.method, self.bench.learner, prompt, self.asked.records)
+    def _norms(self, model: State) -> Any:
+        key = "norms", model["prompt"].numpy().tobytes()
+        return self._cached(
+            key, gradient_norms, self.job.method, self.bench.learner, model["prompt"], self.asked.records
+        )
 
     def _see(
         self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: queries.Norms | None
@@ -184,9 +187,10 @@ class _Attacker:
         trained = self._cached("bank", shadows_of, self.bench, recipe, self.asked.client)
         return self._cached((whose, "shadows"), self._asked, getattr(trained, whose), trained.member)
 
-    def _asked(self, prompts: Any, member: Any) -> Shadows:
+    def _asked(self, prompts: Tensor, member: Any) -> Shadows:
+        models = [{"prompt": prompt} for prompt in prompts]
         learner = self.bench.learner
-        return queries.ask(self.job.method, learner, self.asked, prompts, member, norms=self.norms, normed=PSEUDO)
+        return queries.ask(self.job.method, learner, self.asked, models, member, norms=self.norms, normed=PSEUDO)
 
     def _pseudo(self, made: Any, seen: Knowledge) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""
@@ -197,14 +201,14 @@ class _Attacker:
 
     def _twin(self, threat_model: str) -> tuple[Knowledge, Any] | None:
         """What the same adversary would have seen of a federation that drew its members anew, and those members; None without one."""
-        job, recipe = self.job, self.job.recipe
+        recipe = self.job.recipe
         if recipe is None or recipe.twin is None:
             return None
         transcript, k = recipe.simulated(recipe.twin), self.asked.client
         seen = self._see(threat_model, transcript, None, norms=None)
         member = np.zeros(len(self.asked.records), bool)
         member[: len(self.asked.candidates)] = bank.members(
-            self.bench, job.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin]
+            self.bench, recipe.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin]
         )
         return None if seen is None else (seen, member)
 
@@ -229,12 +233,12 @@ def _facts(seen: Knowledge) -> dict[str, Any]:
 
 
 def trajectory(bench: AttackBench, job: tuple[Any, Transcript, int, Sequence[str]]) -> pd.DataFrame:
-    """Loss of records by the true personalised prompt of a client over the rounds: what no adversary sees whole, for readers."""
+    """Loss of records by the true model of a client over the rounds: what no adversary sees whole, for readers."""
     method, transcript, client, records = job
     own = transcript.participations(client)
     chosen = sorted({own[int(i)] for i in np.linspace(0, len(own) - 1, CURVE).round()}) if own else []
-    states = [method.prompt(transcript.broadcast(0)), *(transcript.personal(r, client)["prompt"] for r in chosen)]
-    loss = losses(method, bench.learner, torch.stack(states), records)
+    models = [method.model(transcript.broadcast(0)), *(transcript.personal(r, client) for r in chosen)]
+    loss = losses(method, bench.learner, models, records)
     rounds = [0, *(r + 1 for r in chosen)]
     places = {"record": np.tile(records, len(rounds)), "round": np.repeat(rounds, len(records))}
     return pd.DataFrame({"client": client, **places, "loss": loss.ravel()})

@@ -41,7 +41,7 @@ from trainers.base import (
     plugin_name,
     train,
 )
-from trainers.prompts import PromptMethod, used
+from trainers.prompts import PromptMethod
 
 SIMULATED = -1  # the simulated federation's place among the shadows
 BLOCK = 10  # rounds of shadows between two files
@@ -105,7 +105,7 @@ def members(
     for s in shadows:
         training = _drawn(bench, client, seed, s)
         own = simulated_schedule(others.schedule, seed, s).seed
-        rows.append(np.isin(asked, list(used(method, training, client=client, seed=own, rounds=rounds))))
+        rows.append(np.isin(asked, list(method.used(training, client=client, seed=own, rounds=rounds))))
     return np.stack(rows)
 
 

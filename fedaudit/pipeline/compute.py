@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 from fedaudit.backbones import EMBEDDED
@@ -11,6 +10,7 @@ from fedaudit.external.run import check_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim, refuse_files
+from fedaudit.pipeline.analysis import analyse
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, write_page
@@ -96,7 +96,6 @@ def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
     with folder.lock(progress.say):
         if complete(folder, progress.say):
             return [f"analysis of {cell.method}, seed {cell.seed}"]
-        analyse = importlib.import_module(f"fedaudit.pipeline.analysis_{cell.plan.learner}").analyse
         try:
             analyse(cell, folder, workshop, progress)
         except (Damaged, Missing) as lost:  # found on the way: what it belongs to is checked and computed again, once
@@ -110,8 +109,8 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
     (cell,) = plan.cells
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:
+        from audits.subject import NOISE_FREE
         from fedaudit.external.export import export_run
-        from fedaudit.pipeline.analysis_lora import NOISE_FREE
 
         data = workshop.federation
         assert isinstance(plan.backbone, Path)  # prompts are not exported

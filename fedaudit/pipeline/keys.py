@@ -83,7 +83,8 @@ def analysis_modules(cell: Cell) -> tuple[str, ...]:
     """Where attacks and audits begin."""
     attacks = (f"attacks.{name}" for name in cell.plan.attacks)
     audits = (f"audits.{name}" for name in cell.plan.audits)
-    return *training_modules(cell), f"fedaudit.pipeline.analysis_{cell.plan.learner}", *attacks, *audits
+    adversaries = (f"fedaudit.pipeline.attacks_on_{cell.plan.trained.records}",) if cell.plan.attacks else ()
+    return *training_modules(cell), "fedaudit.pipeline.analysis", *adversaries, *attacks, *audits
 
 
 def page(cells: Sequence[Cell], *, figure: str = "") -> dict[str, Any]:

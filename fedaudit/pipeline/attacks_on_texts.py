@@ -1,82 +1,61 @@
-"""Attacks on LoRA trainings and their audit: every model that an adversary holds is scored once, then compared with the truth."""
+"""Attacks on trainings whose records are texts: every model that an adversary holds is scored once, then compared with the truth."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
+from attacks.attacked_models import Model
 from attacks.base import Candidates, View
 from attacks.rebuild import rebuild_all
 from attacks.tokens.attack import TokenAttack
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
-from audits.findings import Finding
-from audits.membership import LOSS, STRONGEST, cells, membership
-from audits.statistics.one_run import canary_table
+from audits.membership import LOSS, STRONGEST, cells
 from audits.tables.models import evidence, panels
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
-from fedaudit.pipeline.finished import finish
+from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.trainings import train_one
 from fedaudit.pipeline.workers import Attackers, Workshop
-from fedaudit.tasks.base import Federation
+from fedaudit.tasks.base import Federation, Record
 from trainers.base import AttackBench, Bench, Transcript, pack, unpack
-from trainers.learners import facts
 
-NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}  # of every method that there is
-
-
-def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
-    """Attack and audit a training; write findings and tables."""
-    transcript, _ = train_one(cell, workshop, progress)  # nothing to do, unless it was damaged since
-    federation = workshop.federation
-    run = attacked(cell, transcript, folder, workshop, progress)
-    with progress.stage(f"audit of {cell.method}", 3) as advance:
-        found = findings(cell, run)
-        advance()
-        asked = [record for _, record in panels(run)]
-        words = dict(zip(asked, next(workshop.executor.map(_words, [asked])), strict=True))
-        confidence = cell.plan.audits["membership"].confidence
-        server = _views(transcript, federation)["server"]
-        tables = evidence(run, transcript, rebuild_all(server, server.clients), federation, words,
-                          confidence=confidence)  # fmt: skip
-        advance()
-        tables["cells"] = cells(run, confidence)
-        if cell.plan.canaries.canaries:
-            coins = [used for client in federation.clients for used in client.canary_included]
-            tables["canaries"] = canary_table(cell.plan.canaries.canary_kind, coins, delta=0.0)
-        advance()
-    for name, table in tables.items():
-        folder.write_table(f"{name}.parquet", table)
-    folder.write_json("findings.json", [dataclasses.asdict(finding) for finding in found])
-    finish(folder)
+Scored = list[tuple[Model, pd.DataFrame]]
 
 
-def attacked(cell: Cell, transcript: Transcript, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
+def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
     """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and controls."""
-    attack, views = attack_of(cell), _views(transcript, workshop.federation)
+    attack, transcript = attack_of(cell), transcript_of(cell)
+    views = _views(cell, transcript, workshop.federation)
     scores = _score_models(attack, views, folder, workshop.attackers, progress)
     return _attacked(cell, scores, views, transcript, workshop.federation)
 
 
-def _views(transcript: Transcript, federation: Federation) -> dict[str, View]:
+def tables(cell: Cell, run: Attacked, workshop: Workshop) -> dict[str, pd.DataFrame]:
+    """What a report shows beside the findings."""
+    transcript, federation = transcript_of(cell), workshop.federation
+    asked = [record for _, record in panels(run)]
+    words = dict(zip(asked, next(workshop.executor.map(_words, [asked])), strict=True))
+    server, confidence = _views(cell, transcript, federation)["server"], cell.plan.audits["membership"].confidence
+    rebuilt = rebuild_all(server, server.clients)
+    return {
+        **evidence(run, transcript, rebuilt, federation, words, confidence=confidence),
+        "cells": cells(run, confidence),
+    }
+
+
+def _views(cell: Cell, transcript: Transcript, federation: Federation) -> dict[str, View]:
     """What each adversary holds, by threat model."""
     candidates = Candidates(
         {k: [r.id for r in (*client.records, *client.canaries)] for k, client in enumerate(federation.clients)},
         {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
         [r.id for r in federation.novel],
     )
-    return {name: View(transcript, name, candidates) for name in facts("lora").threat_models}
-
-
-def findings(cell: Cell, run: Attacked) -> list[Finding]:
-    """What the membership audit says about the attacked training of a cell."""
-    own = cell.plan.own
-    epsilon = {"claimed": own.claimed, "provable": own.provable} if own else NOISE_FREE
-    audit = cell.plan.audits["membership"]
-    return membership(run, audit, names=cell.names, epsilon=epsilon)
+    return {name: View(transcript, name, candidates) for name in cell.plan.trained.threat_models}
 
 
 def attack_of(cell: Cell) -> TokenAttack:
@@ -87,8 +66,8 @@ def attack_of(cell: Cell) -> TokenAttack:
 
 
 def _score_models(
-    attack: Any, views: dict[str, Any], folder: Folder, attackers: Attackers, progress: Progress
-) -> list[tuple[Any, Any]]:
+    attack: TokenAttack, views: Mapping[str, View], folder: Folder, attackers: Attackers, progress: Progress
+) -> Scored:
     """Every model that any adversary holds with its table of scores; equal models are scored once."""
     held = [model for view in views.values() for model in attack.models(view)]
     distinct = {model.digest: model for model in held}
@@ -104,7 +83,7 @@ def _score_models(
 
 
 def _attacked(
-    cell: Cell, scores: list[tuple[Any, Any]], views: dict[str, Any], transcript: Transcript, federation: Federation
+    cell: Cell, scores: Scored, views: Mapping[str, View], transcript: Transcript, federation: Federation
 ) -> Attacked:
     """The scores with the truth and the controls beside them."""
     attack = attack_of(cell)
@@ -158,11 +137,11 @@ def _controls(federation: Federation) -> dict[tuple[int | None, str], dict[str, 
     return {(None, nonmembers): scores for nonmembers, scores in found.items()}
 
 
-def _blind(pairs: list[tuple[str, Any]], member: list[bool]) -> dict[str, float]:
+def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, float]:
     return blind_scores([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
 
 
-def _score(bench: AttackBench, job: tuple[Any, bytes, list[str]]) -> Any:
+def _score(bench: AttackBench, job: tuple[TokenAttack, bytes, list[str]]) -> pd.DataFrame:
     attack, state, records = job
     return attack.ask(bench.learner, unpack(state), records)
 

@@ -1,4 +1,4 @@
-"""What attacks on prompts found about a cell: every target attacked, then audited with the truth; findings and tables for the report."""
+"""Attacks on trainings whose records are classes: every target attacked, then put beside the truth."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
-from attacks.threats import THREAT_MODELS
 from audits.blind import blind_controls
 from audits.comparisons import Attacked, ScoredModel, first_scores
-from audits.membership import membership, simultaneous_cells
-from audits.statistics.one_run import canary_table
+from audits.membership import simultaneous_cells
 from audits.tables.targets import exposure
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
@@ -33,37 +31,26 @@ HELD = {
 }  # what each attacks
 
 
-def leakage(
-    cell: Cell, privacy: pd.DataFrame, folder: Folder, workshop: Workshop, progress: Progress
-) -> tuple[list[Any], dict[str, pd.DataFrame]]:
-    """Findings and tables of everything that attacked a cell; `privacy` is the epsilon audit's table."""
-    federation, plan = workshop.federation, cell.plan
-    assert cell.variant is not None
+def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked | None:
+    """The scores of every target under every adversary, as far as they are not in `folder`, with truth and controls; None if no attack could run."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
-    attacked = _attack(cell, folder, workshop, progress)
+    scored = _attack(cell, folder, workshop, progress)
+    return _run(cell, scored, workshop.federation) if scored else None
+
+
+def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd.DataFrame]:
+    """What a report shows beside the findings."""
     refused = _refused(cell)
-    tables = {"refused": refused} if len(refused) else {}
-    if plan.canaries.canaries:
-        coins = [used for k in cell.targets for used in federation.clients[k].canary_included]
-        tables["canaries"] = canary_table(plan.canaries.canary_kind, coins, delta=cell.variant.privacy.delta)
-    if not attacked:
-        return [], tables
-    audit = plugins.plugins("audit")["membership"].own(plan.audits["membership"])
-    attackers = workshop.attackers
-    with progress.stage(f"audit of {cell.method}", 4) as advance:
-        run = _run(cell, attacked, federation)
-        advance()
-        words = _words(privacy, canaries=plan.canaries.canaries)
-        found = membership(run, audit, names=cell.names, epsilon=words)
-        advance()
-        tables |= exposure(run, federation.records, confidence=audit.confidence)
-        tables["cells"] = simultaneous_cells(run, audit.confidence)
-        advance()
-        tables["trajectories"] = _trajectories(cell, run, tables["exposed"], federation, attackers)
-        if len(owners := _attribution(run, plan.clients, audit.confidence)):
-            tables["attribution"] = owners
-        advance()
-    return found, tables
+    found = {"refused": refused} if len(refused) else {}
+    if run is None:
+        return found
+    confidence = cell.plan.audits["membership"].confidence
+    found |= exposure(run, workshop.federation.records, confidence=confidence)
+    found["cells"] = simultaneous_cells(run, confidence)
+    found["trajectories"] = _trajectories(cell, run, found["exposed"], workshop.federation, workshop.attackers)
+    if len(owners := _attribution(run, cell.plan.clients, confidence)):
+        found["attribution"] = owners
+    return found
 
 
 def _attack(
@@ -101,13 +88,11 @@ def _file(client: int, threat_model: str, name: str) -> str:
     return f"scores-{client:03d}-{threat_model}-{name}.parquet"
 
 
-def _run(
-    cell: Cell, attacked: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]], federation: Federation
-) -> Attacked:
+def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]], federation: Federation) -> Attacked:
     """The scores with the truth and the controls beside them."""
     rounds = cell.plan.rounds
     models = []
-    for (threat_model, k), tables in attacked.items():
+    for (threat_model, k), tables in scored.items():
         indexed = {n: t.set_index("record") for n, t in tables.items()}
         models.append(ScoredModel(threat_model, HELD[threat_model], k, rounds, indexed.pop("scores"), **indexed))
     asked = {q.client: q for q in attack_jobs.questions(cell, federation)}
@@ -144,24 +129,11 @@ def _blind(federation: Federation, asked: tuple[Any, ...]) -> Any:
     return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
 
 
-def _words(privacy: pd.DataFrame, *, canaries: int) -> Any:
-    """What is claimed and proven about a client's own record, by threat model."""
-    measured = {"measured": "not measured: no bound is computed from the canaries yet"} if canaries else {}
-    own = privacy[privacy.whose == "own"].set_index("threat_model")
-
-    def words(threat_model: str) -> dict[str, str]:
-        row = own.loc[threat_model]
-        proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"
-        return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven, **measured}
-
-    return words
-
-
 def _refused(cell: Cell) -> pd.DataFrame:
     """Every attack that did not run under a threat model, and why."""
     refused = [
         (name, threat_model, why)
-        for threat_model in THREAT_MODELS
+        for threat_model in cell.plan.trained.threat_models
         for name, why in attack_jobs.allowed(cell, threat_model).items()
         if why is not None
     ]

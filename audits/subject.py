@@ -1,0 +1,55 @@
+"""What an audit is given, and what it returns: an audit is a function of (Subject, its Params)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from audits.comparisons import Attacked
+from audits.findings import OfRun
+from fedaudit.privacy.settings import Privacy
+from trainers.base import Transcript
+
+NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an audit says: findings, the tables behind them by name, and what else it keeps, by name, in JSON's types."""
+
+    findings: Sequence[OfRun] = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    kept: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Subject:
+    """A finished training, and what the audits said of it that come before this one (the literal `AFTER`)."""
+
+    transcript: Transcript
+    method: Any  # None: it was trained elsewhere
+    privacy: Privacy | None  # None: its method has no noise to ask for
+    names: Mapping[str, Any]  # run, method, task and seed, which every finding repeats
+    attacked: Attacked | None  # None: nothing was, or no attack could run
+    coins: Sequence[bool] = ()  # of the canaries of the clients under attack: whether each was inserted
+    canary_kind: str = ""
+    said: Mapping[str, str] | None = None  # claimed and provable of a training done elsewhere, in words
+    before: Mapping[str, Result] = field(default_factory=dict)  # by audit
+
+    @property
+    def delta(self) -> float:
+        """Of what is claimed; 0 where nothing is."""
+        return self.privacy.delta if self.privacy else 0.0
+
+    def claims(self, threat_model: str) -> dict[str, str]:
+        """What is claimed and proven about a client's own record, in words."""
+        if "epsilon" not in self.before:
+            return dict(self.said or NOISE_FREE)
+        table = self.before["epsilon"].tables["privacy"]
+        row = table[table.whose == "own"].set_index("threat_model").loc[threat_model]
+        proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"
+        measured = {"measured": "not measured: no bound is computed from the canaries yet"} if self.coins else {}
+        return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven, **measured}

@@ -1,0 +1,98 @@
+"""From a finished training to findings: what every adversary makes of it, and what every audit says."""
+
+from __future__ import annotations
+
+import dataclasses
+import graphlib
+import importlib
+from typing import TYPE_CHECKING, Protocol
+
+from audits.subject import Result, Subject
+from fedaudit.machinery import plugins
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Folder
+from fedaudit.pipeline.finished import finish
+from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.trainings import train_all
+from fedaudit.pipeline.workers import Workshop
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from audits.comparisons import Attacked
+
+
+class Attacks(Protocol):
+    """A module `fedaudit.pipeline.attacks_on_KIND`: attacks on trainings whose records are of one kind, as a learner's `Facts` say it."""
+
+    @staticmethod
+    def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked | None:
+        """The scores of everything that any adversary holds, as far as they are not in `folder`, with truth and controls.
+
+        None if no attack could run.
+        """
+
+    @staticmethod
+    def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd.DataFrame]:
+        """What a report shows of a run under attack beside the findings."""
+
+
+def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
+    """Attack and audit a training; write findings and tables. It is trained again if it was damaged since."""
+    train_all([cell], workshop, progress)
+    attacks: Attacks | None = importlib.import_module(attacks_on(cell)) if cell.plan.attacks else None  # type: ignore[assignment]
+    run = attacks.attacked(cell, folder, workshop, progress) if attacks else None
+    with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attacks is not None)) as advance:
+        subject = subject_of(cell, run, workshop)
+        for name in in_order(cell):
+            subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
+            advance()
+        tables = {}
+        if attacks:
+            tables = attacks.tables(cell, run, workshop)
+            advance()
+    results = [*subject.before.values()][::-1]  # what stands beside what others say is read first
+    for result in results:
+        tables |= result.tables
+        for name, kept in result.kept.items():
+            folder.write_json(f"{name}.json", kept)
+    for name, table in tables.items():
+        folder.write_table(f"{name}.parquet", table)
+    folder.write_json("findings.json", [dataclasses.asdict(f) for result in results for f in result.findings])
+    finish(folder)
+
+
+def attacks_on(cell: Cell) -> str:
+    """The module that attacks what the cell trains."""
+    return f"fedaudit.pipeline.attacks_on_{cell.plan.trained.records}"
+
+
+def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
+    """A training as audits are given it, before any of them."""
+    plan, clients = cell.plan, workshop.federation.clients
+    sizes = [len(client.training_records) for client in clients]
+    return Subject(
+        transcript=transcript_of(cell),
+        method=method_of(cell, sizes),
+        privacy=cell.variant.privacy if cell.variant else None,
+        names=cell.names,
+        attacked=run,
+        coins=[used for k in cell.targets for used in clients[k].canary_included],
+        canary_kind=plan.canaries.canary_kind,
+        said={"claimed": plan.own.claimed, "provable": plan.own.provable} if plan.own else None,
+    )
+
+
+def in_order(cell: Cell) -> list[str]:
+    """The audits of a cell, each behind those that its file names (the literal `AFTER`)."""
+    known = plugins.plugins("audit")
+    wanted = {name: [before for before in known[name].after if before in cell.plan.audits] for name in cell.plan.audits}
+    return [*graphlib.TopologicalSorter(wanted).static_order()]
+
+
+def audit(cell: Cell, name: str, subject: Subject) -> Result:
+    """What one audit says."""
+    plugin = plugins.plugins("audit")[name]
+    found: Result = plugin.load()(subject, plugin.own(cell.plan.audits[name]))
+    return found

@@ -1,0 +1,83 @@
+"""A third learner is one file: put into a copy of the project with a method of it, it goes from training to report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.test_keys import copied
+from tests.whole_runs import ROOT
+
+METHOD = '''"""FedHeads: the mean of linear heads that clients train on their own pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+
+LEARNER = "heads"
+
+
+@dataclass(frozen=True)
+class Params:
+    """FedHeads has no parameters."""
+
+
+@dataclass(frozen=True)
+class FedHeads(Method[Participation]):
+    params: Params
+
+    def update(self, server: State, own: State, client: Participation) -> Update:
+        return Update(upload=client.train(server), private={})
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return weighted_mean([upload.state for upload in uploads], [1 / len(uploads)] * len(uploads))
+'''
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = copied(tmp_path_factory.mktemp("copy") / "code")
+    shutil.copy(ROOT / "tests" / "third_learner.py", place / "trainers" / "heads.py")
+    (place / "trainers" / "fedheads.py").write_text(METHOD)
+    return place
+
+
+def audit(place: Path, words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "audit.py", *words.split()], cwd=place, capture_output=True, text=True)
+
+
+def test_it_is_listed_and_asked_by_its_own_flags(place: Path) -> None:
+    assert "FedHeads: the mean of linear heads" in audit(place, "--list").stdout
+    assert "--steps" in audit(place, "--method fedheads --help").stdout
+
+
+def test_attacks_that_need_what_it_has_not_are_refused(place: Path) -> None:
+    for attack in ("lira", "cosine", "gradnorm", "reconstruct"):
+        done = audit(place, f"--method fedheads --attack {attack}")
+        assert done.returncode == 2
+        assert f"--attack {attack}: does not work on linear heads; valid there: entropy, loss, maxrenyi" in done.stderr
+
+
+@pytest.mark.slow
+def test_it_goes_from_training_to_report(place: Path, tmp_path: Path) -> None:
+    words = "--method fedheads --attack loss,entropy,maxrenyi --train 12 --test 2 --threads 2"
+    done = audit(place, f"{words} --out {tmp_path}")
+    assert done.returncode == 0, done.stderr
+    report = Path(done.stdout.strip().rpartition("report: ")[2])
+    found = pd.DataFrame(json.loads((report.parent / "findings.json").read_text()))
+    aurocs = found[(found.metric == "auroc") & (found.nonmembers == "held-out")]
+    assert set(aurocs.attack) == {"loss", "entropy", "maxrenyi"}
+    assert set(aurocs.threat_model) == {"released-model", "server", "owner"}
+    best = aurocs[(aurocs.attack == "loss") & (aurocs.threat_model == "owner") & aurocs.best_of.isna()]
+    assert best.value.item() > 0.7  # few pictures, many steps
+    assert best.verdict.item() == "leak"
+    assert set(found[found.metric.str.startswith("accuracy/")].metric) >= {"accuracy/local", "accuracy/overall"}
+    assert "linear heads" in report.read_text() or "fedheads" in report.read_text()
+    assert "reused: report" in audit(place, f"{words} --out {tmp_path}").stderr
