@@ -1,25 +1,23 @@
 """One self-contained page per audit, with its findings, figures and data as files beside it.
 
 The same evidence gives the same bytes: no times, no paths, no random identifiers. Numbers are shown as they come; nothing is
-computed here but means over seeds, differences and the choice of the rows that a card quotes. A part of the page is there when the evidence has
-findings or tables for it: membership where something was attacked, utility and privacy where prompts were trained.
+computed here but means over seeds, differences and the choice of the rows that a card quotes. The page is a list of sections
+(`reports.section`), each there when the evidence has findings or tables for it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from reports.figures import membership as figures
-from reports.figures.drawing import Each, PrintedFigure
+from reports.figures.drawing import Each
 from reports.formats import plain
-from reports.inputs import TABLES, Evidence, Finding, about_membership, check, joined
+from reports.inputs import TABLES, Evidence, Finding, about_membership, check
 from reports.runs import entries, runs
-from reports.sections import inference, leakage, prompts
-from reports.sections import inference_tables as inferencetables
+from reports.section import Section, places, sections
 from reports.templates import Write, csv, render, write_drawings
 
 __all__ = ["TABLES", "Evidence", "build"]
@@ -37,60 +35,41 @@ def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> No
     records = {"findings": findings, "runs": runs(evidence)}
     for name, rows in records.items():
         write(f"{name}.json", (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    attacked = inference.page(evidence)
+    shown = sections(evidence, each)
     tables = {name: pd.DataFrame(rows) for name, rows in records.items()}
-    tables |= _tables(evidence, findings, prompts=attacked is not None)
+    for section in shown.values():
+        tables |= section.tables
     for name, table in tables.items():
         write(f"{name}.csv", csv(table))
+    for section in shown.values():
+        for name, table in section.beside.items():
+            write(f"figures/{name}.csv", csv(table))
+        write_drawings(section.drawn.values(), write)
     data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]
-    parts: dict[str, Any] = {"data": data, "membership": bool(about_membership(findings))}
-    drawn: dict[str, PrintedFigure | None] = {}
-    if attacked:
-        drawn |= attacked.drawn
-        if len(exposed := joined(evidence, "exposed")):
-            write("figures/exposed.csv", csv(exposed.drop(columns="png")))
-    elif parts["membership"]:
-        methods, first = list(dict.fromkeys(e.method for e in evidence)), _first(evidence)
-        shown = {name: joined(first, name) for name in TABLES}
-        drawn |= figures.draw(shown, methods, leakage.signals(findings), each=each)
-        write("figures/exposed.csv", csv(shown["exposed"].drop(columns="png")))
-        parts |= leakage.context(evidence, first, shown)
-    page = prompts.page(evidence, tables, drawn)
-    drawn |= page.drawn if page else {}
-    write_drawings(drawn.values(), write)
-    write("index.html", _page(evidence, findings, parts | {"drawn": drawn, "prompts": page, "inference": attacked}))
+    write("index.html", _page(evidence, findings, shown, data))
 
 
-def _tables(evidence: Sequence[Evidence], findings: Sequence[Finding], *, prompts: bool) -> dict[str, pd.DataFrame]:
-    """What stands beside the findings as CSV."""
-    tables = {}
-    if prompts:
-        tables = inferencetables.data(evidence)
-    elif about_membership(findings):
-        tables = {"cells": joined(evidence, "cells")}
-    return tables | {n: t for n in ("accuracy", "privacy", "noise") if len(t := joined(evidence, n))}
-
-
-def _first(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """Of every method the first seed: what the tables and figures about membership show."""
-    methods = dict.fromkeys(e.method for e in evidence)
-    return [next(e for e in evidence if e.method == method) for method in methods]
-
-
-def _page(evidence: Sequence[Evidence], findings: Sequence[Finding], parts: dict[str, Any]) -> bytes:
-    page = parts["prompts"]
-    about = {
+def _page(
+    evidence: Sequence[Evidence], findings: Sequence[Finding], shown: Mapping[str, Section], data: Sequence[str]
+) -> bytes:
+    about: dict[str, Any] = {
         "task": evidence[0].task,
         "attack": evidence[0].attack,
         "seeds": sorted({e.seed for e in evidence}),
-        "names": page.methods if page else list(dict.fromkeys(e.method for e in evidence)),
+        "names": list(dict.fromkeys(e.method for e in evidence)),
         "setting": _setting(evidence),
         "intervals": _intervals(findings),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
+        "data": data,
+        "membership": bool(about_membership(findings)),
+        "shown": list(shown),
+        "links": [link for section in shown.values() for link in section.links],
+        "drawn": {name: figure for section in shown.values() for name, figure in section.drawn.items()},
     }
-    if parts["inference"]:
-        about |= {name: getattr(parts["inference"], name) for name in ("symbols", "several", "metrics")}
-    return render("report.html", parts | about)
+    parts: dict[str, Any] = dict.fromkeys(places())  # so that templates can ask for a section that is not there
+    for section in shown.values():
+        parts |= section.context
+    return render("report.html", about | parts)
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:

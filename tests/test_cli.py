@@ -171,7 +171,7 @@ def test_flags_win_over_the_configuration_file(tmp_path):
 def test_defaults_are_the_main_job():
     plan = cli.read_command([]).plan
     assert (list(plan.methods), plan.attack, plan.task) == (["fedrand"], "maxrenyi", "captions")
-    assert (plan.rounds, plan.clients, plan.per_round) == (8, 12, 4)
+    assert (plan.rounds, plan.clients, plan.per_round) == (7, 12, 4)
 
 
 def test_keys_follow_what_matters_and_nothing_else():

@@ -152,14 +152,17 @@ def keys_in(place: Path) -> list[str]:
     return json.loads(done.stdout)
 
 
-def test_a_new_method_attack_audit_or_task_moves_no_key(tmp_path: Path) -> None:
+def test_a_new_method_attack_or_task_moves_no_key(tmp_path: Path) -> None:
     place = copied(tmp_path)
     before = keys_in(place)
-    for folder, model in (
-        ("trainers", "fedavg"), ("attacks", "loss"), ("audits", "utility"), ("fedaudit/tasks", "digits")
-    ):  # fmt: skip
+    for folder, model in (("trainers", "fedavg"), ("attacks", "loss"), ("fedaudit/tasks", "digits")):
         shutil.copy(place / folder / f"{model}.py", place / folder / f"my{model}.py")
     assert keys_in(place) == before
+    source = (place / "audits/cost.py").read_text()
+    (place / "audits/mycost.py").write_text(source.replace("def cost(", "def mycost("))
+    audited = keys_in(place)  # every run that has what it needs is audited by it, and none is trained again
+    assert [one[:2] for one in audited] == [one[:2] for one in before]
+    assert all(new[2:] != old[2:] for new, old in zip(audited, before, strict=True))
     (place / "trainers/base.py").write_text((place / "trainers/base.py").read_text() + "\n# changed\n")
     assert all(
         new != old

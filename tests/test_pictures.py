@@ -120,8 +120,8 @@ def test_another_default_is_found(copy: Picture) -> None:
     copy.kept.write_json("0.json", about)
     (found,) = copy.stale()
     assert re.match(rf"{copy.name}: .*: training.batch was 3, is 8; run python -m docs.pictures --record OUT$", found)
-    other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
-    assert any(re.search(r": schedule.rounds was \d+, is 7$", m) for m in evidence.moved(other.plan(), other.kept))
+    other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "6"))
+    assert any(re.search(r": schedule.rounds was \d+, is 6$", m) for m in evidence.moved(other.plan(), other.kept))
 
 
 def test_evidence_that_the_code_can_no_longer_read_is_found(copy: Picture) -> None:
@@ -230,11 +230,11 @@ def test_the_command_mends_words_and_says_what_only_a_record_mends(
     assert command.main([]) == 0
     assert copy.words == lines(copy.page())[:3]
     assert capsys.readouterr() == (f"{copy.file}\n", "")
-    other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "7"))
+    other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "6"))
     monkeypatch.setattr(command, "PICTURES", (other,))
     assert command.main(["--only", copy.name]) == 0
     assert re.search(
-        r"stale: .*schedule.rounds was 100, is 7; run python -m docs.pictures --record OUT\n", capsys.readouterr().err
+        r"stale: .*schedule.rounds was 100, is 6; run python -m docs.pictures --record OUT\n", capsys.readouterr().err
     )
 
 

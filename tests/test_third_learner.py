@@ -40,6 +40,17 @@ class FedHeads(Method[Participation]):
         return weighted_mean([upload.state for upload in uploads], [1 / len(uploads)] * len(uploads))
 '''
 
+SECTION = '''"""Greeting: who is audited."""
+
+from reports.section import Page, Section
+
+ORDER = 50
+
+
+def section(page: Page) -> Section:
+    return Section([("hello", "Greeting")], {"greeting": page.first[0].method})
+'''
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -81,3 +92,11 @@ def test_it_goes_from_training_to_report(place: Path, tmp_path: Path) -> None:
     assert set(found[found.metric.str.startswith("accuracy/")].metric) >= {"accuracy/local", "accuracy/overall"}
     assert "linear heads" in report.read_text() or "fedheads" in report.read_text()
     assert "reused: report" in audit(place, f"{words} --out {tmp_path}").stderr
+    # a section is one file with its template, and an old page is not shown for one that has it
+    (place / "reports" / "sections" / "greeting.py").write_text(SECTION)
+    (place / "reports" / "greeting.html").write_text('<h2 id="hello">Greeting</h2><p>{{ greeting }} is audited.</p>')
+    done = audit(place, f"{words} --out {tmp_path}")
+    assert "reused: report" not in done.stderr
+    page = Path(done.stdout.strip().rpartition("report: ")[2]).read_text()
+    assert "<p>fedheads is audited.</p>" in page
+    assert '<a href="#hello">Greeting</a>' in page

@@ -12,7 +12,7 @@ from audits.comparisons import Attacked, Comparison, by_round, comparisons
 from audits.membership import LOSS, STRONGEST, measure
 from audits.tables.curves import EXPOSED, clients_table, curve, picture
 from fedaudit.tasks.base import IMAGE, Federation, client_name
-from trainers.base import State, Transcript, size
+from trainers.base import State, Transcript
 
 if TYPE_CHECKING:
     from attacks.rebuild import Rebuilt
@@ -33,7 +33,6 @@ def evidence(
         "tokens": _tokens(run, words),
         "exposed": _exposed(run, federation),
         "utility": _utility(transcript),
-        "cost": _cost(transcript),
         "coverage": _coverage(rebuilt, transcript),
     }
 
@@ -146,17 +145,6 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
         for model, utility in transcript.round(r)["utility"].items():
             rows.append({"round": r, "model": model} | utility)
     return pd.DataFrame(rows, columns=None if rows else ["round", "model"])
-
-
-def _cost(transcript: Transcript) -> pd.DataFrame:
-    whole = size(transcript.broadcast(0))
-    rows = []
-    for r in range(transcript.schedule.rounds):
-        record = transcript.round(r)
-        both = 2 * whole * len(record["cohort"])
-        complete = sum(not message["kept"] for message in record["uploads"].values())
-        rows.append((r, record["bytes_down"], record["bytes_up"], both, len(record["cohort"]), complete))
-    return pd.DataFrame(rows, columns=["round", "bytes_down", "bytes_up", "fedavg_bytes", "messages", "complete"])
 
 
 def _coverage(rebuilt: Sequence[Rebuilt], transcript: Transcript) -> pd.DataFrame:

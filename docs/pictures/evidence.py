@@ -42,6 +42,7 @@ def keep(plan: Plan, folder: Folder, progress: Progress) -> None:
                 "first_round": transcript_of(cell).round(0)["utility"],
             }
             folder.write_json(f"{i}.json", shared | about)
+            tables["cost"] = claim(cell.analysis_folder).read_table("cost.parquet")
             for name, table in tables.items():
                 folder.write_table(f"{i}-{name}.parquet", table)
 
@@ -70,6 +71,7 @@ def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
             ),
             *epsilon.findings(tables["privacy"], names=cell.names),
         ]
+    tables["cost"] = folder.read_table(f"{name}-cost.parquet")
     plan = cell.plan
     return Evidence(
         cell.method, cell.seed, plan.attack, plan.task, [asdict(f) for f in found], tables, about["setting"], notes=[]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
 from fedaudit.pipeline import papers
+from reports.section import places
 
 
 def listing() -> str:
-    """Methods, attacks, audits, tasks and figures of papers with one line each."""
+    """Methods, attacks, audits, tasks, figures of papers and sections of reports with one line each."""
     lines = []
     for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
         lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
         lines += [f"  {plugin.name:<14}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
     lines.append("figures of papers (--paper):")
     lines += [f"  {name:<14}{figure.summary}" for name, figure in papers.figures().items()]
+    lines.append("sections of a report, each where there is something to show:")
+    lines += [f"  {name:<14}{plugins.summary(path)}" for name, path in places().items()]
     return "\n".join([*lines, *matrix()])
 
 

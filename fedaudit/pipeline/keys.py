@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.closure import closure, source_file
 from fedaudit.machinery.store import key_of
+from reports.section import places
 
 if TYPE_CHECKING:
     from fedaudit.pipeline.plan import Cell
@@ -100,7 +101,8 @@ def page(cells: Sequence[Cell], *, figure: str = "") -> dict[str, Any]:
 
 def page_modules(figure: str = "") -> tuple[str, ...]:
     """Where the writing of a page begins."""
-    return "fedaudit.pipeline.page", *((f"reports.papers.{figure}",) if figure else ())
+    parts = (f"reports.sections.{name}" for name in places())
+    return "fedaudit.pipeline.page", *parts, *((f"reports.papers.{figure}",) if figure else ())
 
 
 def templates(figure: str = "") -> dict[str, Path]:

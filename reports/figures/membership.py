@@ -62,10 +62,15 @@ def draw(
         ("tradeoff", "AUROC of the released model against its held-out loss", _tradeoff, "rounds", signals),
         ("clients", "AUROC of each client, by threat model and score", _clients, "clients", signals),
         ("utility", "Utility by round", _utility, "utility", signals),
-        ("cost", "Bytes sent by round, down and up", _cost, "cost", signals),
     ]
     given = [(name, alt, plot, tables[table], methods, shown) for name, alt, plot, table, shown in plots]
     return dict(zip((name for name, *_ in given), each(_print, given), strict=True))
+
+
+def cost(table: Table, methods: Sequence[str], *, each: Each = map) -> PrintedFigure | None:
+    """The figure of what was sent."""
+    job = ("cost", "Bytes sent by round, down and up", _cost, table, methods, ())
+    return next(iter(each(_print, [job])))
 
 
 def _print(job: tuple[str, str, Drawn, Table, Sequence[str], Sequence[str]]) -> PrintedFigure | None:

@@ -1,4 +1,4 @@
-"""What the page says about membership inference on prompts: verdicts, the attacks beside each other, and the evidence record by record.
+"""Membership in trainings on classes: verdicts and the attacks beside each other.
 
 A run is one method with one epsilon and setting; several seeds of it share a line, the tables and figures being those of the first.
 """
@@ -14,11 +14,13 @@ from reports.figures import inference as inferencefigures
 from reports.figures import membership as figures
 from reports.figures.drawing import PrintedFigure
 from reports.figures.prompts import few
-from reports.inputs import METRICS, Evidence, Finding, about_membership
+from reports.inputs import METRICS, Evidence, Finding, about_membership, joined
+from reports.record_tables import Row, alike, data, record_by_record
 from reports.rows import MethodRow, variants
-from reports.sections.inference_tables import Row, alike, record_by_record
+from reports.section import Page, Section
 from reports.verdict_cards import SEES, SYMBOLS, blocks, card, counts, gravest, named
 
+ORDER = 10
 MANY = 6  # runs that fit beside each other as columns
 FEW = 4  # runs whose verdicts are said in words on the first screen
 
@@ -44,7 +46,28 @@ class InferencePage:
     few: int = FEW
 
 
-def page(evidence: Sequence[Evidence]) -> InferencePage | None:
+def section(page: Page) -> Section | None:
+    """Where classifiers were attacked."""
+    found = made(page.evidence)
+    if found is None:
+        return None
+    links = [("verdicts", "Verdicts"), ("leakage", "Leakage")]
+    if any(v.claims for v in variants(page.evidence)):
+        links.append(("privacy", "Claimed and provable"))
+    if "leakage-epsilon" in found.drawn:
+        links.append(("against", "Against epsilon"))
+    about = {name: getattr(found, name) for name in ("symbols", "several", "metrics")}
+    exposed = joined(page.evidence, "exposed")
+    return Section(
+        links=links,
+        context={"inference": found, **about},
+        drawn=found.drawn,
+        tables=data(page.evidence),
+        beside={"exposed": exposed.drop(columns="png")} if len(exposed) else {},
+    )
+
+
+def made(evidence: Sequence[Evidence]) -> InferencePage | None:
     """The parts that the evidence fills; None where no prompts were attacked."""
     found = [v for v in variants(evidence) if _membership(v.evidence)]
     if not found:

@@ -1,4 +1,4 @@
-"""What the page says about membership: verdicts by adversary, the leakage tables, reconstruction, exposed records and all cells."""
+"""Membership in trainings on texts: verdicts by adversary, the leakage tables, reconstruction, exposed records and all cells."""
 
 from __future__ import annotations
 
@@ -12,10 +12,30 @@ import pandas as pd
 from fedaudit.machinery.score_names import parts
 from reports.figures import drawing
 from reports.figures import membership as figures
-from reports.inputs import METRICS, Evidence, Finding, about_membership
+from reports.inputs import METRICS, TABLES, Evidence, Finding, about_membership, joined
+from reports.section import Page, Section
 from reports.verdict_cards import PLACE, SEES, SYMBOLS, blocks, card, tint
 
+ORDER = 30
 MODELS = {"global": "server", "novel": "server, out of distribution", "clients": "clients, mean"}  # as FedRand's tables
+
+
+def section(page: Page) -> Section | None:
+    """Where something was attacked, and no other section shows it."""
+    if not page.attacked or "inference" in page.above:
+        return None
+    first = page.first
+    methods, shown = [e.method for e in first], {name: joined(first, name) for name in TABLES}
+    return Section(
+        links=[
+            ("leakage", "Leakage"), ("figures", "Figures"), ("exposed", "Exposed records"),
+            ("reconstruction", "Reconstruction"), ("cells", "All cells"),
+        ],
+        context=context(page.evidence, first, shown),
+        drawn=figures.draw(shown, methods, signals(page.findings), each=page.each),
+        tables={"cells": joined(page.evidence, "cells")},
+        beside={"exposed": shown["exposed"].drop(columns="png")},
+    )  # fmt: skip
 
 
 def signals(findings: Sequence[Finding]) -> list[str]:

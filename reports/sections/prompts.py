@@ -1,4 +1,4 @@
-"""What the page says about prompts: accuracy with its noise beside it, claimed beside provable epsilon, and the noise that ran."""
+"""Utility and privacy of classifiers: accuracy with its noise beside it, claimed beside provable epsilon, and the noise that ran."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import pandas as pd
 from reports.figures import prompts as promptfigures
 from reports.figures.drawing import PrintedFigure
 from reports.formats import epsilon, listed, short, signed
-from reports.inputs import SPLITS, Evidence
+from reports.inputs import SPLITS, Evidence, joined
 from reports.papers import dpfpl_accuracies as beside
 from reports.rows import Claim, MethodRow, Score, marks, twin, variants
+from reports.section import Page, Section
 
 RECORDS = {("own",): "the client itself", ("other",): "another client", ("own", "other"): "any client"}
+ORDER = 20
+TABLES = ("accuracy", "privacy", "noise")  # that become files
 ALWAYS, NOISED = "with and without noise", "with any noise"
 
 
@@ -42,10 +45,24 @@ class PromptsPage:
     few: int = 12  # rows of noise that are shown unfolded
 
 
-def page(
+def section(page: Page) -> Section | None:
+    """Where accuracies were measured."""
+    tables = {name: table for name in TABLES if len(table := joined(page.evidence, name))}
+    attacked = page.above.get("inference")
+    found = made(page.evidence, tables, attacked.drawn if attacked else ())
+    if found is None:
+        return None
+    claimed = ("privacy", "Claimed and provable") if found.claims and not attacked else None
+    figures = ("prompt-figures", "Utility figures") if found.drawn else None
+    paper, noise = ("paper", "Beside the paper") if found.beside else None, ("noise", "Noise") if found.noise else None
+    links = [link for link in (("accuracy", "Accuracy"), claimed, figures, paper, noise) if link]
+    return Section(links, {"prompts": found, "names": found.methods}, found.drawn, tables)
+
+
+def made(
     evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame], drawn: Collection[str] = ()
 ) -> PromptsPage | None:
-    """The parts that the evidence fills; None where no prompts were trained. Accuracy against epsilon is not drawn again where `drawn` has it."""
+    """The parts that the evidence fills; None where no accuracies were measured. Accuracy against epsilon is not drawn again where `drawn` has it."""
     found = variants(evidence)
     if not found:
         return None
