@@ -44,7 +44,8 @@ class Model:
 def models(view: View, *, novel_of_clients: bool) -> list[Model]:
     """Everything that the adversary can attack with a model attack; the public base comes first in every view.
 
-    `novel_of_clients`: clients' models are asked about records of another distribution too, as the released model always is.
+    `novel_of_clients`: clients' models are asked about records of another distribution too, as the released model
+    always is.
     """
     asked = view.candidates
     pool = [r for k in view.clients for r in asked.clients[k]]

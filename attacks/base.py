@@ -1,6 +1,7 @@
 """Threat models, and the view that each gives of a run: what one adversary holds, and nothing else.
 
-Membership never enters a view. Asking for something that a threat model does not give is an error that names the capability.
+Membership never enters a view. Asking for something that a threat model does not give is an error that names the
+capability.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["THREAT_MODELS", "Candidates", "LacksCapability", "View"]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Record ids that an adversary asks about: of each client, of no client, and further ones of each client's distribution."""
+    """Record ids that an adversary asks about: of each client, of no client, and further ones of each client's
+    distribution."""
 
     clients: Mapping[int, Sequence[str]]  # members and held-out records, unlabelled
     reference: Mapping[int, Sequence[str]]  # known non-members, for thresholds
@@ -48,13 +50,15 @@ class View:
         require(self.threat_model, capability)
 
     def broadcast(self, r: int) -> State:
-        """The global state at the start of round r, as sent; `broadcast(rounds)` is the released model, `broadcast(0)` public."""
+        """The global state at the start of round r, as sent; `broadcast(rounds)` is the released model, `broadcast(0)`
+        public."""
         self._require("broadcasts")
         return self._transcript.broadcast(r)
 
     @property
     def served_best(self) -> int:
-        """After how many rounds the global model had its least held-out loss: what a deployer who looks would release instead of the last one."""
+        """After how many rounds the global model had its least held-out loss: what a deployer who looks would release
+        instead of the last one."""
         self._require("broadcasts")
         return self._transcript.served_best
 
@@ -84,7 +88,8 @@ class View:
         return self._transcript.released(client)
 
     def private(self, client: int) -> State | None:
-        """A client's own model after its last participation; None if it never took part, or if the run does not hold it."""
+        """A client's own model after its last participation; None if it never took part, or if the run does not hold
+        it."""
         self._require("private states")
         rounds = self._transcript.participations(client)
         return self._transcript.own_model(rounds[-1], client) if rounds else None

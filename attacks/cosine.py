@@ -1,13 +1,14 @@
 """Gradient alignment: a client's update points where the records that it trained on want to go.
 
-Per round, the cosine of the target client's update with the direction in which the record's loss falls fastest, at the prompt from which the client
-started (the cosine attack of Li et al., "Effective passive membership inference attacks in federated learning against overparameterized models",
-ICLR 2023). A record is in the batch of few rounds only.
+Per round, the cosine of the target client's update with the direction in which the record's loss falls fastest, at the
+prompt from which the client started (the cosine attack of Li et al., "Effective passive membership inference attacks in
+federated learning against overparameterized models", ICLR 2023). A record is in the batch of few rounds only.
 
 cosine/mean  over all observed rounds.
 cosine/max   of the best of them.
 
-Needs the server's view (uploads). Compare members with held-out records of the same client: all records of its classes align with its updates.
+Needs the server's view (uploads). Compare members with held-out records of the same client: all records of its classes
+align with its updates.
 """
 
 from dataclasses import dataclass

@@ -1,14 +1,15 @@
 """FedMIA: the other clients of a round show how a model looks that never saw the record (Zhu et al. 2025, "all for one").
 
-Clients hold different records, so the values of the other clients in the same round are a sample of "not trained on it". Per record and round they
-give a Gaussian, and the target client's value x its one-tailed likelihood P(other < x) = Phi((x - mean) / std); the score is its mean over the
-observed rounds.
+Clients hold different records, so the values of the other clients in the same round are a sample of "not trained on
+it". Per record and round they give a Gaussian, and the target client's value x its one-tailed likelihood P(other < x) =
+Phi((x - mean) / std); the score is its mean over the observed rounds.
 
 fedmia/2     FedMIA-II: x = the cosine of the client's update with the direction in which the record's loss falls fastest.
 fedmia/1     FedMIA-I: x = -loss under the client's model right after its step.
 
-Needs the server's view (uploads) with a second client in the round. Where clients have different classes the others are no fair sample: the score
-is then high for every record of the client's classes, and only its order among these says something.
+Needs the server's view (uploads) with a second client in the round. Where clients have different classes the others are
+no fair sample: the score is then high for every record of the client's classes, and only its order among these says
+something.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ class FedMIA:
 
 
 def all_for_one(values: Floats, client: int) -> Floats:
-    """Scores [n] of values [T, K, n]: nan entries are clients that were away; a round with the target or all others away is left out.
+    """Scores [n] of values [T, K, n]: nan entries are clients that were away; a round with the target or all others
+    away is left out.
 
     Others that agree exactly, or a single one, have no spread: the likelihood is then that of the limit, 0, 1/2 or 1.
     """

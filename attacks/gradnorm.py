@@ -1,8 +1,8 @@
 """Gradient norm: members pull less at the prompt, because training has already moved it their way (Nasr et al. 2019).
 
-The score is the negative of the L2 norm of the gradient of the record's loss in the attacked prompt: Nasr, Shokri & Houmansadr, Comprehensive
-Privacy Analysis of Deep Learning, S&P 2019 (white-box attack, where gradients tell more than outputs). The norm follows the loss but also knows how
-much the prompt could still change it: read it beside the loss.
+The score is the negative of the L2 norm of the gradient of the record's loss in the attacked prompt: Nasr, Shokri &
+Houmansadr, Comprehensive Privacy Analysis of Deep Learning, S&P 2019 (white-box attack, where gradients tell more than
+outputs). The norm follows the loss but also knows how much the prompt could still change it: read it beside the loss.
 
 Needs a model through which the adversary can differentiate, the backbone included.
 """

@@ -1,7 +1,8 @@
 """What an adversary has computed about the records that it asks about, before any attack: attacks on prompts are functions of this.
 
-All log-probabilities are natural logarithms in float64, over the C classes of the task. n records; S shadow models; T rounds; K clients.
-Nothing here says who was a member of what the adversary attacks: only of the shadows, which it trained itself.
+All log-probabilities are natural logarithms in float64, over the C classes of the task. n records; S shadow models; T
+rounds; K clients. Nothing here says who was a member of what the adversary attacks: only of the shadows, which it
+trained itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Shadows:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What the server computed of the messages of some rounds. Entries of clients that sent nothing in a round are nan."""
+    """What the server computed of the messages of some rounds. Entries of clients that sent nothing in a round are
+    nan."""
 
     client: int  # whose records these are, a place among the K clients
     loss: Floats  # [T, K, n], cross-entropy under each client's model as the server rebuilds it after that round
@@ -61,7 +63,8 @@ class Knowledge:
         return -own_class(self.log_probs, self.labels)
 
     def before_training(self) -> Knowledge:
-        """The same attack on the public start: a control, membership cannot be in it. What is seen of rounds has no such control."""
+        """The same attack on the public start: a control, membership cannot be in it. What is seen of rounds has no
+        such control."""
         return dataclasses.replace(
             self, log_probs=self.base, gradient_norms=self.base_gradient_norms, history=None, rounds=None
         )
@@ -83,7 +86,8 @@ def own_class(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
 
 
 def log_odds(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
-    """log (p / (1 - p)) of each record's own class, [.., n, C] to [.., n]: the logit-scaled confidence (LiRA, section IV-C), without cancellation."""
+    """log (p / (1 - p)) of each record's own class, [.., n, C] to [.., n]: the logit-scaled confidence (LiRA, section
+    IV-C), without cancellation."""
     own = own_class(log_probs, labels)
     others = log_probs.copy()
     np.put_along_axis(others, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -np.inf, -1)

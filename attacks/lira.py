@@ -6,12 +6,14 @@ The confidence phi = log(p_y / (1 - p_y)) is nearly normal over models. Over the
 (Membership Inference Attacks From First Principles, S&P 2022). The paper's offline score 1 - Pr[N(mu_out, sigma_out) > phi] is an increasing
 function of ours, which ranks equally and does not round to 1 for the strongest members.
 
-Needs shadow models. Records that no shadow was trained on are nan online, those that all were trained on are nan in both.
+Needs shadow models. Records that no shadow was trained on are nan online, those that all were trained on are nan in
+both.
 
-With few models the variance of one record is a poor estimate: below 64 shadow models sigma_in and sigma_out are common to all records (section VI),
-here of the deviations from each record's own mean (the released code's also holds the spread between records). From 64 on each record has its
-own; one with a single value takes the common one. Both are unbiased and at least 1e-6, less than which a confidence is not known from float32,
-so that equal confidences give a large finite score. phi is clipped to +-100: a probability of 0 or 1 would have no variance.
+With few models the variance of one record is a poor estimate: below 64 shadow models sigma_in and sigma_out are common
+to all records (section VI), here of the deviations from each record's own mean (the released code's also holds the
+spread between records). From 64 on each record has its own; one with a single value takes the common one. Both are
+unbiased and at least 1e-6, less than which a confidence is not known from float32, so that equal confidences give a
+large finite score. phi is clipped to +-100: a probability of 0 or 1 would have no variance.
 """
 
 from dataclasses import dataclass, field
@@ -67,7 +69,8 @@ def confidence(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
 def likelihood_ratios(
     target: Floats, shadows: Floats, member: NDArray[np.bool_], *, per_record: bool
 ) -> tuple[Floats, Floats]:
-    """Online and offline score [n] of confidences [n] under the attacked model and [S, n] under the shadows, of which some had the record [S, n]."""
+    """Online and offline score [n] of confidences [n] under the attacked model and [S, n] under the shadows, of which
+    some had the record [S, n]."""
     mean_in, std_in = _normal(shadows, member, per_record=per_record)
     mean_out, std_out = _normal(shadows, ~member, per_record=per_record)
     online = norm.logpdf(target, mean_in, std_in) - norm.logpdf(target, mean_out, std_out)

@@ -2,8 +2,9 @@
 
 Where a record is one token, a classification, all K and slices are one score, maxrenyi.
 
-Needs a model whose logits the adversary can compute. The score is the negative of the mean of the k largest Rényi entropies of the next-token
-distributions; siblings come from the same forward pass. Entropy falls only when memorisation is nearly complete, the loss at once: read both.
+Needs a model whose logits the adversary can compute. The score is the negative of the mean of the k largest Rényi
+entropies of the next-token distributions; siblings come from the same forward pass. Entropy falls only when
+memorisation is nearly complete, the loss at once: read both.
 """
 
 import math

@@ -7,8 +7,9 @@ quantile               share of the shadow models without the record that are le
 quantile/difficulty    mean loss of those models - loss: the loss calibrated by how hard the record is (Watson et al., On the Importance of
                        Difficulty Calibration in Membership Inference Attacks, ICLR 2022). A loss counts as at most 100 nats.
 
-Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels. `quantile/difficulty`
-does not, but takes a nat for a nat in records whose loss varies much and little from model to model.
+Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels.
+`quantile/difficulty` does not, but takes a nat for a nat in records whose loss varies much and little from model to
+model.
 """
 
 from dataclasses import dataclass

@@ -32,8 +32,8 @@ class Target:
 
 
 def attacked_model(view: View, method: Method[Any], client: int, messages: Messages | None) -> State | None:
-    """The model that the adversary attacks: what it holds of the client (rebuilt from `messages` by the server), or the global one; None
-    if there is none."""
+    """The model that the adversary attacks: what it holds of the client (rebuilt from `messages` by the server), or the
+    global one; None if there is none."""
     if view.threat_model == "prompt-user":
         return view.personal(client)
     if view.threat_model == "released-model":
@@ -47,8 +47,8 @@ def see(
 ) -> Knowledge | None:  # fmt: skip
     """Everything that attacks may use, of one target; None if the adversary has no model of it.
 
-    `messages`: all that clients sent, where the adversary sees it; `norms`: how gradient norms are computed, if they are wanted; `rounds`: how
-    many rounds are looked at, evenly spaced, 0 = none.
+    `messages`: all that clients sent, where the adversary sees it; `norms`: how gradient norms are computed, if they
+    are wanted; `rounds`: how many rounds are looked at, evenly spaced, 0 = none.
     """
     model = attacked_model(view, method, asked.client, messages)
     if model is None:

@@ -3,13 +3,14 @@
 What each way of rebuilding takes for the parts that a client's last message did not hold:
 
 - `exact`: nothing is missing (FedAvg).
-- `literal`: the message of its second-to-last participation, as FedRand's paper says; half the time that is the same half.
+- `literal`: the message of its second-to-last participation, as FedRand's paper says; half the time that is the same
+  half.
 - `newest`: the newest earlier message that did hold them.
 - `server-fill`: the aggregate after its last participation, as far as there is one. Always possible, and a guess.
 
-A client that cannot be rebuilt so is not reconstructable: it gets no number. Of FedPer only the first round's messages held every layer; a
-client's own layers change afterwards, so that only a client that never came again is known exactly. FedPara's private pair is never sent: what
-`server-fill` gives is the shared pair alone.
+A client that cannot be rebuilt so is not reconstructable: it gets no number. Of FedPer only the first round's messages
+held every layer; a client's own layers change afterwards, so that only a client that never came again is known exactly.
+FedPara's private pair is never sent: what `server-fill` gives is the shared pair alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Server-side client reconstruction: rebuild clients from their messages, then attack them by calibrated loss (FedRand, section 4.2).
 
-Needs the server's view (uploads). The report says who can be rebuilt, how stale the parts are and how far the result is from the owner's true
-model; a client that cannot be rebuilt gets no number. `attacks.rebuild` says what each way takes for the parts that a last message did not hold.
+Needs the server's view (uploads). The report says who can be rebuilt, how stale the parts are and how far the result is
+from the owner's true model; a client that cannot be rebuilt gets no number. `attacks.rebuild` says what each way takes
+for the parts that a last message did not hold.
 """
 
 from dataclasses import dataclass, field

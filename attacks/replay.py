@@ -1,13 +1,15 @@
 """What a server computes of the messages of a run on prompts: the clients' models round by round, and what records look like to each of them.
 
-A client's own part never leaves it, but its start is public and the same for all, and what moves it is the gradient that is uploaded. So the server
-replays the method's own rule for it (`PromptMethod.replay`), from the first message to the last. How good that is differs:
+A client's own part never leaves it, but its start is public and the same for all, and what moves it is the gradient
+that is uploaded. So the server replays the method's own rule for it (`PromptMethod.replay`), from the first message to
+the last. How good that is differs:
 
 - PromptFL: the upload is the client's model, exact.
-- FedOTP, FedPGP: exact without noise (and, of FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part of the gradient, so that p_L is
-  unknown and stays at its start.
-- DP-FPL: the random Q of every round is the client's own. The server takes the expected step: after 100 noise-free rounds of rank 8 with a prompt of
-  16 vectors, p_L is off by .4 to .5 of its length and p_i by a third. At rank 0 it is exact.
+- FedOTP, FedPGP: exact without noise (and, of FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part of
+  the gradient, so that p_L is unknown and stays at its start.
+- DP-FPL: the random Q of every round is the client's own. The server takes the expected step: after 100 noise-free
+  rounds of rank 8 with a prompt of 16 vectors, p_L is off by .4 to .5 of its length and p_i by a third. At rank 0 it is
+  exact.
 - With noise on the client's own part the replay is that of a run without it, and soon says little.
 - Local prompts and zero-shot send nothing: there is nothing to rebuild.
 """
@@ -33,7 +35,8 @@ from trainers.protection import Protection
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """One round as the server saw it. All states lead with the M clients that sent something, in the order of `clients`."""
+    """One round as the server saw it. All states lead with the M clients that sent something, in the order of
+    `clients`."""
 
     clients: list[int]
     server: State  # what the round started from
@@ -52,7 +55,8 @@ class Messages:
         )  # by round; rounds in which nobody sent anything are not there
 
     def rebuilt(self, client: int) -> State | None:
-        """The client's personalised prompt after its last participation, as `View.private` has the true one; None if it never sent anything."""
+        """The client's personalised prompt after its last participation, as `View.private` has the true one; None if it
+        never sent anything."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
         if not rounds:
             return None
@@ -63,8 +67,9 @@ class Messages:
     def rounds(self, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
         """What the messages of T rounds say about a client's records.
 
-        Losses are under what each client's model is right after its own step, before any other client's message is mixed in. Cosines take the
-        records' gradients in p_G where this client took its own; if it was away, the round has none.
+        Losses are under what each client's model is right after its own step, before any other client's message is
+        mixed in. Cosines take the records' gradients in p_G where this client took its own; if it was away, the round
+        has none.
         """
         shape = len(rounds), len(self.view.clients), len(records)
         loss, cosine = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -77,14 +82,16 @@ class Messages:
         return Rounds(client, loss, cosine)
 
     def _stepped(self, exchange: Exchange) -> Tensor:
-        """Prompts [M, .., b, d] with the server's step on each client's message alone, and the client's own part after the round."""
+        """Prompts [M, .., b, d] with the server's step on each client's message alone, and the client's own part after
+        the round."""
         assert isinstance(self.method, PromptMethod)
         noise_free = dataclasses.replace(self.method, protection=Protection())
         alone = noise_free.aggregate(exchange.server, [Upload(0, 1, exchange.upload)], Site(seed=0, round=0))
         return noise_free.prompt(exchange.after | alone)
 
     def _cosines(self, exchange: Exchange, i: int, records: Sequence[str]) -> Floats:
-        """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest for the i-th."""
+        """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest
+        for the i-th."""
         method = self.method
         assert isinstance(method, PromptMethod)
         started = _of(exchange.own | exchange.server, i)
@@ -119,7 +126,8 @@ def _exchanges(view: View, method: Method[Any], learner: Any) -> dict[int, Excha
 def history_of(
     view: View, method: Method[Any], learner: Classifier, records: Sequence[str], rounds: Sequence[int]
 ) -> Floats:
-    """Losses [T, n] under the global states that T rounds started from, with the public start for a client's own part."""
+    """Losses [T, n] under the global states that T rounds started from, with the public start for a client's own
+    part."""
     return losses(method, learner, [method.model(view.public | view.broadcast(r)) for r in rounds], records)
 
 
@@ -134,5 +142,6 @@ def _of(state: State, i: int) -> State:
 
 
 def _directions(vectors: Tensor) -> Tensor:
-    """Vectors [n, ..] as rows [n, d] of length 1, in double precision; a zero vector, which points nowhere, stays zero."""
+    """Vectors [n, ..] as rows [n, d] of length 1, in double precision; a zero vector, which points nowhere, stays
+    zero."""
     return F.normalize(vectors.flatten(1).double(), dim=1, eps=1e-300)

@@ -9,11 +9,13 @@ client's own distribution. Pr(x) is estimated from shadow models:
 No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored like any other, itself among
 the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold.
 
-The paper takes gamma = 2 and, for image classifiers that learn their members by heart, a = 0.3. Where a model changes little by a record, as a prompt
-of few numbers does, no ratio reaches 2, and a = 0.3 ranks records by how hard they are. So by default gamma is 1 and a is fitted to the shadow
-models: the least squares of 1 - Pr_in = a (1 - Pr_out) over the records with both, near 1 where members are hardly likelier than other records.
+The paper takes gamma = 2 and, for image classifiers that learn their members by heart, a = 0.3. Where a model changes
+little by a record, as a prompt of few numbers does, no ratio reaches 2, and a = 0.3 ranks records by how hard they are.
+So by default gamma is 1 and a is fitted to the shadow models: the least squares of 1 - Pr_in = a (1 - Pr_out) over the
+records with both, near 1 where members are hardly likelier than other records.
 
-Needs shadow models and reference records. Records that no shadow was trained on are nan online, those that all were trained on are nan in both.
+Needs shadow models and reference records. Records that no shadow was trained on are nan online, those that all were
+trained on are nan in both.
 """
 
 import math
@@ -83,10 +85,11 @@ def fitted(inside: Floats, outside: Floats) -> float:
 
 
 def dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
-    """Share of the m ratios of z that each of n ratios of x is at least gamma times of, by sorting: O((n + m) log m), and never n x m numbers.
+    """Share of the m ratios of z that each of n ratios of x is at least gamma times of, by sorting: O((n + m) log m),
+    and never n x m numbers.
 
-    Ratios are natural logarithms [n] and [m], and a tie counts: log_x - log gamma + TIE >= log_z. nan for an x that is nan or without any z; z that
-    are nan do not count.
+    Ratios are natural logarithms [n] and [m], and a tie counts: log_x - log gamma + TIE >= log_z. nan for an x that is
+    nan or without any z; z that are nan do not count.
     """
     ordered = np.sort(log_z[~np.isnan(log_z)])
     found = np.searchsorted(ordered, log_x - math.log(gamma) + TIE, side="right")

@@ -1,14 +1,15 @@
 """Shadow models: a network per class learns from them how a member's probabilities look (Shokri et al. 2017; DP-FPL, A.3).
 
-For every class an MLP [C -> 32 -> 2], ReLU between, is trained on the probabilities that the shadow models give the records of that class, to
-tell whether the record was in the shadow's training set. Shokri et al., Membership Inference Attacks Against Machine Learning Models, S&P 2017;
-DP-FPL, section A.3. The score is the logit of "member" minus the other: above 0 the attack itself says "member", no threshold is needed.
+For every class an MLP [C -> 32 -> 2], ReLU between, is trained on the probabilities that the shadow models give the
+records of that class, to tell whether the record was in the shadow's training set. Shokri et al., Membership Inference
+Attacks Against Machine Learning Models, S&P 2017; DP-FPL, section A.3. The score is the logit of "member" minus the
+other: above 0 the attack itself says "member", no threshold is needed.
 
-Its inputs are the square roots of the probabilities, whose differences are Hellinger's distances, less their mean over the shadows and on one scale
-per class: an input that hardly varies is not blown up to noise, as it is by log-probabilities or where each input has a scale of its own. Every
-record weighs the same, and as much with the shadows that had it as with those that had not: who a record is then tells nothing of its membership,
-and 0 is neutral.
-All classes are one batched problem: AdamW on all pairs at once, a fixed number of steps, a generator of its own.
+Its inputs are the square roots of the probabilities, whose differences are Hellinger's distances, less their mean over
+the shadows and on one scale per class: an input that hardly varies is not blown up to noise, as it is by
+log-probabilities or where each input has a scale of its own. Every record weighs the same, and as much with the shadows
+that had it as with those that had not: who a record is then tells nothing of its membership, and 0 is neutral. All
+classes are one batched problem: AdamW on all pairs at once, a fixed number of steps, a generator of its own.
 
 Needs shadow models. Records of classes in which no record was in some shadows and out of others are nan.
 """
@@ -84,7 +85,8 @@ def fit(shadows: Shadows, labels: tuple[int, ...], params: Params) -> Networks:
 
 
 def _pairs(shadows: Shadows, labels: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
-    """Of K classes the P pairs (shadow, record): inputs [K, P, C], membership [K, P], weights [K, P] with sum 1; and the classes [K]."""
+    """Of K classes the P pairs (shadow, record): inputs [K, P, C], membership [K, P], weights [K, P] with sum 1; and
+    the classes [K]."""
     member = shadows.member
     teaches = member.any(0) & ~member.all(0)  # others would teach who they are, not how a member looks
     taught = np.unique(labels[teaches])

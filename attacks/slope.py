@@ -1,8 +1,9 @@
 """Loss slope: the loss of records that are trained on falls faster from round to round.
 
-The score is minus the least-squares slope of the record's loss over the observed rounds (nats per observed round): of the target client's own model
-where its messages are seen, otherwise of the released global model, in which every client's records take part. The loss trajectory as a
-membership signal: Nasr et al. 2019, section IV; Liu et al. 2022 ("Membership inference attacks by exploiting loss trajectory").
+The score is minus the least-squares slope of the record's loss over the observed rounds (nats per observed round): of
+the target client's own model where its messages are seen, otherwise of the released global model, in which every
+client's records take part. The loss trajectory as a membership signal: Nasr et al. 2019, section IV; Liu et al. 2022
+("Membership inference attacks by exploiting loss trajectory").
 
 Needs the broadcasts of a run. Rounds without the client are left out; with fewer than two left nothing can be said.
 """
@@ -37,7 +38,8 @@ class Slope:
 
 
 def least_squares_slope(losses: Floats) -> Floats:
-    """Slopes [n] over T evenly spaced rounds of losses [T, n]; nan entries are left out, with fewer than two entries nan."""
+    """Slopes [n] over T evenly spaced rounds of losses [T, n]; nan entries are left out, with fewer than two entries
+    nan."""
     y = np.ma.masked_invalid(losses)
     t = np.ma.array(np.broadcast_to(np.arange(float(len(losses)))[:, None], losses.shape), mask=np.ma.getmaskarray(y))
     t = t - t.mean(0)

@@ -1,11 +1,11 @@
 """Source inference: the client that owns a record has the model that fits it best (Hu et al. 2021, "Source inference attacks in federated learning").
 
-With the same prior for all clients, the posterior of "client k owns it" rises as the loss under its local model falls. The score is
-log (e^(-loss_target) / sum_k e^(-loss_k)), over the clients of a round, averaged over the observed rounds; `attribution` names the most probable
-owner.
+With the same prior for all clients, the posterior of "client k owns it" rises as the loss under its local model falls.
+The score is log (e^(-loss_target) / sum_k e^(-loss_k)), over the clients of a round, averaged over the observed rounds;
+`attribution` names the most probable owner.
 
-Needs the server's view (uploads). Where clients have different classes the label alone names the owner, so that attributing a record to it is no
-leak: what counts are members against held-out records of the same client.
+Needs the server's view (uploads). Where clients have different classes the label alone names the owner, so that
+attributing a record to it is no leak: what counts are members against held-out records of the same client.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,8 @@ class Source:
 
 
 def log_posterior(rounds: Rounds) -> Floats:
-    """log P(client k owns the record) [K, n] in nats, a mean over the rounds in which it sent something; nan if it never did."""
+    """log P(client k owns the record) [K, n] in nats, a mean over the rounds in which it sent something; nan if it
+    never did."""
     fit = np.where(np.isnan(rounds.loss), -np.inf, -rounds.loss)
     logs = -rounds.loss - logsumexp(fit, axis=1, keepdims=True)  # [T, K, n]
     found: Floats = np.ma.masked_invalid(logs).mean(0).filled(np.nan)

@@ -1,7 +1,8 @@
 """Threat models: what each adversary sees, and which attacks that is enough for. Imports nothing heavy.
 
-Every adversary knows the public things: the frozen backbone, the method with its parameters, the start, the classes, records of the clients'
-distributions. Shadow models need no more than that. What an attack needs beyond is in its file (the literal `NEEDS`).
+Every adversary knows the public things: the frozen backbone, the method with its parameters, the start, the classes,
+records of the clients' distributions. Shadow models need no more than that. What an attack needs beyond is in its file
+(the literal `NEEDS`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def require(threat_model: str, capability: str) -> None:
 
 
 def refusal(attack: Plugin, threat_model: str, *learners: LearnerFacts) -> str | None:
-    """Why an attack cannot run under a threat model against what these train (none: everything that it fits); None if it can."""
+    """Why an attack cannot run under a threat model against what these train (none: everything that it fits); None if
+    it can."""
     able = [one for one in learners or map(facts, every_learner()) if one.fits(attack)]
     if able and all(threat_model not in learner.threat_models for learner in able):
         return f"{able[0].title} methods release no personal prompt"

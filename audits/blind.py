@@ -1,7 +1,8 @@
 """The blind baseline: a cross-fitted classifier that sees the records and never a model.
 
-What it tells apart, no model leaked: members and non-members of one distribution must be beyond it, and where they are not (another
-distribution, another time, another collector) an attack's AUROC measures that difference and not membership.
+What it tells apart, no model leaked: members and non-members of one distribution must be beyond it, and where they are
+not (another distribution, another time, another collector) an attack's AUROC measures that difference and not
+membership.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def blind_scores(
 ) -> dict[str, float]:
     """Log-odds of membership of each record, from a logistic regression that was fitted without it.
 
-    Features: the words of the text, its length, a thumbnail of the image. Folds are stratified by client and membership.
-    NaN for every record if one of the two kinds has fewer records than there are folds.
+    Features: the words of the text, its length, a thumbnail of the image. Folds are stratified by client and
+    membership. NaN for every record if one of the two kinds has fewer records than there are folds.
     """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -55,10 +56,11 @@ def blind_scores(
 def blind_controls(
     records: Mapping[str, Record], rows: Mapping[tuple[int, str], Mapping[str, bool]], *, seed: int
 ) -> dict[tuple[int, str], dict[str, float]]:
-    """The blind scores of each target client's comparisons (`audits.comparisons.Attacked.row`), by client and kind of non-members, by record.
+    """The blind scores of each target client's comparisons (`audits.comparisons.Attacked.row`), by client and kind of
+    non-members, by record.
 
-    Where a coin made the non-members, one classifier learns from all clients; other clients' records differ from client to client, and
-    so do the classifiers.
+    Where a coin made the non-members, one classifier learns from all clients; other clients' records differ from client
+    to client, and so do the classifiers.
     """
     found: dict[tuple[int, str], dict[str, float]] = {}
     for nonmembers in dict.fromkeys(kind for _, kind in rows):

@@ -25,7 +25,8 @@ WAYS = ("final", "prompt", "exact", "literal", "newest", "server-fill", "rebuilt
 
 @dataclass(frozen=True, eq=False)
 class ScoredModel:
-    """The scores of one model that an adversary holds: a row per record (index), a column per signal; NaN: it cannot say.
+    """The scores of one model that an adversary holds: a row per record (index), a column per signal; NaN: it cannot
+    say.
 
     `base` are the same columns where no record was learnt: of the public start or, for attacks on messages, of a twin
     federation that drew its members anew; it may hold further records. `pseudo` are scores of models that the adversary
@@ -46,7 +47,8 @@ class ScoredModel:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attacked:
-    """A run after the attack, with the truth: what audits work on. Mappings by client hold the clients that were attacked."""
+    """A run after the attack, with the truth: what audits work on. Mappings by client hold the clients that were
+    attacked."""
 
     models: Sequence[ScoredModel]
     headlines: Mapping[str, Sequence[str]]  # attack to the scores that stand for it, fixed before looking
@@ -72,7 +74,8 @@ class Attacked:
         return sorted({client for cohort in self.cohorts[:rounds] for client in cohort})
 
     def blind_of(self, client: int, nonmembers: str) -> Mapping[str, float]:
-        """Record to the score of the blind classifier of a comparison: the client's own, or one for all clients together (None)."""
+        """Record to the score of the blind classifier of a comparison: the client's own, or one for all clients
+        together (None)."""
         return self.blind[client if (client, nonmembers) in self.blind else None, nonmembers]
 
     def kinds(self, client: int) -> dict[str, str]:
@@ -140,7 +143,8 @@ class Comparison:
 
     @property
     def exchangeable(self) -> bool:
-        """Whether members and non-members differ in nothing but membership, by design or because their label is all that tells them apart."""
+        """Whether members and non-members differ in nothing but membership, by design or because their label is all
+        that tells them apart."""
         return self.nonmembers in COIN or self.within is not None
 
     @property
@@ -278,7 +282,8 @@ def _classes(
 
 
 def _pseudo(run: Attacked, model: ScoredModel, nonmembers: str) -> pd.DataFrame:
-    """What the adversary knows of its own models about records such as these: canaries are another distribution than all others."""
+    """What the adversary knows of its own models about records such as these: canaries are another distribution than
+    all others."""
     assert model.pseudo is not None
     k, asked = client_of(model), model.pseudo.index
     alike = run.canaries.get(k, ()) if nonmembers == "left-out canaries" else (*run.records[k], *run.reference[k])

@@ -1,8 +1,9 @@
 """Epsilon audit: what a method claims beside what an accountant proves from the ledger of the noise that really ran.
 
-One row per adversary and whose record: of the client whose prompt is looked at, or of another one. Proven are four readings: as it ran (a record
-is in at most so many of the steps), as the papers compose (in every step), under replacement of a record, and infinity where something
-leaves without noise. The mechanisms themselves and the noise over the signal that it covers stand beside it.
+One row per adversary and whose record: of the client whose prompt is looked at, or of another one. Proven are four
+readings: as it ran (a record is in at most so many of the steps), as the papers compose (in every step), under
+replacement of a record, and infinity where something leaves without noise. The mechanisms themselves and the noise over
+the signal that it covers stand beside it.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ def privacy_table(ledger: Ledger, method: Any, privacy: Any) -> pd.DataFrame:
 
 
 def noise_table(ledger: Ledger, transcript: Transcript) -> pd.DataFrame:
-    """Every mechanism that ran, how often, its noise over the mean length of the gradient that it covers, and the share of gradients that were
-    longer than C (NaN where there were none)."""
+    """Every mechanism that ran, how often, its noise over the mean length of the gradient that it covers, and the share
+    of gradients that were longer than C (NaN where there were none)."""
     noised = [found["noise"] for r in range(transcript.schedule.rounds) if "noise" in (found := transcript.round(r))]
     rows = []
     for k, step in enumerate(ledger.steps):

@@ -1,8 +1,8 @@
 """Membership audit: AUROC with an interval that respects clients, three controls, and a verdict in plain language.
 
-Every number about an attack stands beside the same number of the public base model and of a blind classifier. Verdicts: *leak* (the
-interval is clear of 0.5, and the attack beats both controls on the same records), *no leak found* (the interval covers 0.5), *confounded*
-(a control itself is off 0.5, or the attack cannot be told from a control).
+Every number about an attack stands beside the same number of the public base model and of a blind classifier. Verdicts:
+*leak* (the interval is clear of 0.5, and the attack beats both controls on the same records), *no leak found* (the
+interval covers 0.5), *confounded* (a control itself is off 0.5, or the attack cannot be told from a control).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def membership(subject: Subject, params: Params) -> Result:
 
 
 def findings(run: Attacked, params: Params, *, names: Mapping[str, Any], epsilon: Words) -> list[Finding]:
-    """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of several attacks.
+    """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of
+    several attacks.
 
     `names` holds run, method, task and seed, `epsilon` what is claimed and provable in words.
     """
@@ -106,7 +107,8 @@ def _beyond(name: str, signal: str, c: Comparison, scores: Any, confidence: floa
 
 
 def simultaneous(confidence: float, comparisons: int) -> float:
-    """Confidence of each of several intervals that hold all at once (Bonferroni): whichever is picked, it is covered."""
+    """Confidence of each of several intervals that hold all at once (Bonferroni): whichever is picked, it is
+    covered."""
     return 1 - (1 - confidence) / comparisons
 
 
@@ -126,7 +128,8 @@ def _rows(
 def _best(
     comparison: Comparison, rows: Sequence[Finding], names: Mapping[str, Any], confidence: float, epsilon: Words
 ) -> list[Finding]:
-    """Of several attacks on a comparison the one with the highest AUROC, by an interval that holds for all of them at once."""
+    """Of several attacks on a comparison the one with the highest AUROC, by an interval that holds for all of them at
+    once."""
     rows = [f for f in rows if f.headline and f.metric == "auroc"]
     values = [-1.0 if f.value is None else f.value for f in rows]
     if not rows:
@@ -212,13 +215,15 @@ def _claims(epsilon: Words, threat_model: str) -> dict[str, Any]:
 
 
 def cells(run: Attacked, confidence: float) -> pd.DataFrame:
-    """AUROC of every signal in every held-out row, with p-values corrected for the number of cells in the row (Holm)."""
+    """AUROC of every signal in every held-out row, with p-values corrected for the number of cells in the row
+    (Holm)."""
     rows = [c for c in comparisons(run) if c.nonmembers == "held-out"]
     return pd.DataFrame([cell for c in rows for cell in _cells(c, [s for s in c.scores if "/" in s], confidence)])
 
 
 def simultaneous_cells(run: Attacked, confidence: float) -> pd.DataFrame:
-    """The same of every row and the attacks' own signals, with intervals that hold for all of a row at once; NaN: not measurable."""
+    """The same of every row and the attacks' own signals, with intervals that hold for all of a row at once; NaN: not
+    measurable."""
     found = []
     for c in comparisons(run):
         signals = [s for s in run.signals if s in c.scores]

@@ -18,7 +18,8 @@ NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}
 
 @dataclass(frozen=True)
 class Result:
-    """What an audit says: findings, the tables behind them by name, and what else it keeps, by name, in JSON's types."""
+    """What an audit says: findings, the tables behind them by name, and what else it keeps, by name, in JSON's
+    types."""
 
     findings: Sequence[OfRun] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Utility audit: accuracy of every client's released prompt on its own classes, its neighbours' and all, over the last rounds.
 
-*local* measures personalisation, *neighbour* generalisation (DP-FPL, section 4.1). The value is the mean over clients of each client's mean over the
-last rounds; the interval is Student's over the clients, whose prompts share a global part and whose test images are the same: it says
-how much clients differ, not how much another training would.
+*local* measures personalisation, *neighbour* generalisation (DP-FPL, section 4.1). The value is the mean over clients
+of each client's mean over the last rounds; the interval is Student's over the clients, whose prompts share a global
+part and whose test images are the same: it says how much clients differ, not how much another training would.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a comparison comes to: one of three verdicts, and the sentence that says it to readers.
 
-*leak*: the interval is clear of 0.5, and the attack beats every control on the same records. *no leak found*: the interval covers 0.5.
-*confounded*: a control itself is off 0.5, or the attack cannot be told from a control, or the non-members are of another distribution.
+*leak*: the interval is clear of 0.5, and the attack beats every control on the same records. *no leak found*: the
+interval covers 0.5. *confounded*: a control itself is off 0.5, or the attack cannot be told from a control, or the
+non-members are of another distribution.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def verdict_of(auroc: Interval, off: Sequence[str], differences: Sequence[Interv
 
 
 def off_half(control: Interval) -> bool:
-    """A control's interval excludes 0.5, or it separates perfectly (with few clients the exact bound is wide) what chance hardly would."""
+    """A control's interval excludes 0.5, or it separates perfectly (with few clients the exact bound is wide) what
+    chance hardly would."""
     orders = math.comb(control.members + control.nonmembers, control.members)
     perfect = control.value in (0.0, 1.0) and 2 / orders < 1 - control.confidence
     return not covers_half(control) or perfect

@@ -1,4 +1,5 @@
-"""The command, as `fedaudit` and `python -m fedaudit`: looks whether our own packages are in reach before it imports them."""
+"""The command, as `fedaudit` and `python -m fedaudit`: looks whether our own packages are in reach before it imports
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from fedaudit.machinery.errors import InputError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code as `fedaudit.command.cli.main` does, 2 where another package hides one of ours."""
+    """Run the command; returns its exit code as `fedaudit.command.cli.main` does, 2 where another package hides one of
+    ours."""
     try:
         refuse_shadowed()
     except InputError as error:

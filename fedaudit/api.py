@@ -32,8 +32,9 @@ class Audit:
 def audit(**options: Any) -> Audit:
     """Train, attack and audit as the command does; the options are its flags with underscores.
 
-    `audit(method=["fedavg", "fedrand"], rounds=5, out="runs", fail_if=["auroc.low > 0.6"])`. Lists stand for comma-separated values.
-    InputError (a ValueError): an option that does not exist or does not fit. What is on disk under `out` is reused.
+    `audit(method=["fedavg", "fedrand"], rounds=5, out="runs", fail_if=["auroc.low > 0.6"])`. Lists stand for
+    comma-separated values. InputError (a ValueError): an option that does not exist or does not fit. What is on disk
+    under `out` is reused.
     """
     import pandas as pd
 
@@ -45,7 +46,8 @@ def audit(**options: Any) -> Audit:
         raise InputError("dry_run: fedaudit.audit trains; fedaudit.dry_run(...) says what would run")
     if command.paper:
         raise InputError(
-            f"paper={command.figure}: a figure is no single audit; draw it by the command, audit.py --paper {command.figure}"
+            f"paper={command.figure}: a figure is no single audit; draw it by the command, audit.py --paper "
+            f"{command.figure}"
         )
     progress = Progress(quiet=command.quiet)
     with restored_threads():
@@ -56,7 +58,8 @@ def audit(**options: Any) -> Audit:
 
 
 def dry_run(**options: Any) -> str:
-    """What `audit` with these options would run, how long and how much disk: a few lines. Nothing is trained. InputError as of `audit`."""
+    """What `audit` with these options would run, how long and how much disk: a few lines. Nothing is trained.
+    InputError as of `audit`."""
     from fedaudit.machinery.executor import restored_threads
 
     command = _command(options)
@@ -67,9 +70,9 @@ def dry_run(**options: Any) -> str:
 def findings(out: str | Path = OUT) -> pd.DataFrame:
     """All findings of the finished reports under `out`, a row per number; a run that several reports show comes once.
 
-    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has beside each what it was made
-    of. A report that is not finished, was damaged or is of another schema is left out with a warning. InputError: `out`
-    is no folder, or no report in it can be read.
+    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has beside each what it was
+    made of. A report that is not finished, was damaged or is of another schema is left out with a warning. InputError:
+    `out` is no folder, or no report in it can be read.
     """
     import pandas as pd
 

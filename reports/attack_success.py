@@ -18,7 +18,8 @@ Measured = tuple[float, float | None, float | None]  # value and interval
 
 
 def headline(found: Sequence[MethodRow]) -> str | None:
-    """The score whose success is drawn: that of the first attack which reports a success rate over classes, else the first headline."""
+    """The score whose success is drawn: that of the first attack which reports a success rate over classes, else the
+    first headline."""
     tables = [e.tables["classes"] for v in found for e in v.evidence if len(e.tables.get("classes", ()))]
     rated = [str(signal) for table in tables for signal in table.signal]
     first = [f["signal"] for v in found for e in v.evidence for f in e.findings if single(f)]
@@ -37,16 +38,19 @@ def single(f: Finding) -> bool:
 
 
 def with_leakage(v: MethodRow, signal: str) -> MethodRow:
-    """The variant with how well `signal` tells its members, for whoever uses a prompt: `success` (%) over classes and `auroc`."""
+    """The variant with how well `signal` tells its members, for whoever uses a prompt: `success` (%) over classes and
+    `auroc`."""
     scores = {"success": _pooled(v, _success, signal), "auroc": _pooled(v, _auroc, signal)}
     return replace(v, scores={**v.scores, **{name: score for name, score in scores.items() if score}})
 
 
 def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
-    """AUROC of `signal` in `clear` minus that in `noised`, for whoever uses a prompt; None where the two have no seed or no records in common.
+    """AUROC of `signal` in `clear` minus that in `noised`, for whoever uses a prompt; None where the two have no seed
+    or no records in common.
 
-    Seeds fix clients, candidate records and coins: both trainings had the same members. The interval is therefore that of paired scores of the
-    same records, within clients (DeLong, records as units): about these trainings, not about others.
+    Seeds fix clients, candidate records and coins: both trainings had the same members. The interval is therefore that
+    of paired scores of the same records, within clients (DeLong, records as units): about these trainings, not about
+    others.
     """
     after = {e.seed: e for e in noised.evidence}
     pairs = {e.seed: _difference(e, after[e.seed], signal) for e in clear.evidence if e.seed in after}
@@ -89,7 +93,8 @@ def _of_seeds(found: Mapping[int, Measured]) -> Score | None:
 
 
 def _success(e: Evidence, signal: str) -> Measured | None:
-    """DP-FPL's number (section A.3) in percent: the mean over a client's classes of right guesses, and the mean of these over the clients.
+    """DP-FPL's number (section A.3) in percent: the mean over a client's classes of right guesses, and the mean of
+    these over the clients.
 
     Given the models, clients are independent: the ends of their intervals join by square-and-add (Zou and Donner 2008).
     """

@@ -41,9 +41,9 @@ SPLITS = ("local", "neighbour", "overall", "own_test")
 class Evidence:
     """The result of auditing one method with one training seed.
 
-    `findings` are plain dictionaries: the records of `audits.findings`, told apart by their metric. `tables` are the frames named in `TABLES` with at
-    least their columns; a missing table counts as empty. `attack` is None where nothing was attacked. `setting` is the nested configuration,
-    `notes` are limitations in plain sentences.
+    `findings` are plain dictionaries: the records of `audits.findings`, told apart by their metric. `tables` are the
+    frames named in `TABLES` with at least their columns; a missing table counts as empty. `attack` is None where
+    nothing was attacked. `setting` is the nested configuration, `notes` are limitations in plain sentences.
     """
 
     method: str

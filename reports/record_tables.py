@@ -1,4 +1,5 @@
-"""The tables of the page about membership inference: exposed records, scores of every attack, agreement, and what was not run."""
+"""The tables of the page about membership inference: exposed records, scores of every attack, agreement, and what was
+not run."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def _listed(table: pd.DataFrame) -> Row:
 
 
 def _agreement(table: pd.DataFrame) -> list[Row]:
-    """For each model a square of all pairs of scores, with the share of records that chance alone puts on both lists."""
+    """For each model a square of all pairs of scores, with the share of records that chance alone puts on both
+    lists."""
     found = []
     for threat, way, part in _by_place(table):
         names = list(dict.fromkeys([*part.signal_a, *part.signal_b]))

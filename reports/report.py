@@ -1,8 +1,8 @@
 """One self-contained page per audit, with its findings, figures and data as files beside it.
 
-The same evidence gives the same bytes: no times, no paths, no random identifiers. Numbers are shown as they come; nothing is
-computed here but means over seeds, differences and the choice of the rows that a card quotes. The page is a list of sections
-(`reports.section`), each there when the evidence has findings or tables for it.
+The same evidence gives the same bytes: no times, no paths, no random identifiers. Numbers are shown as they come;
+nothing is computed here but means over seeds, differences and the choice of the rows that a card quotes. The page is a
+list of sections (`reports.section`), each there when the evidence has findings or tables for it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ MANY = 6  # runs that fit beside each other as columns
 
 
 def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> None:
-    """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`; `each` may draw in parallel.
+    """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`; `each`
+    may draw in parallel.
 
-    The page `index.html` comes last, when all that it names is there. ValueError as of `check`, before anything is written.
+    The page `index.html` comes last, when all that it names is there. ValueError as of `check`, before anything is
+    written.
     """
     check(evidence)
     findings = [finding for e in evidence for finding in e.findings]
@@ -73,7 +75,8 @@ def _page(
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
-    """The configuration flattened: one value where all runs share it, else a row per entry, or per run if those are many."""
+    """The configuration flattened: one value where all runs share it, else a row per entry, or per run if those are
+    many."""
     flat = [flattened(e.setting) for e in evidence]
     names = list(dict.fromkeys(name for one in flat for name in one))
     rows = [(name, [one.get(name, "n/a") for one in flat]) for name in names]

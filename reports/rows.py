@@ -1,4 +1,5 @@
-"""Rows of the pages about prompts: a method with its epsilon and parameters, what its seeds measured, and what is claimed and proven."""
+"""Rows of the pages about prompts: a method with its epsilon and parameters, what its seeds measured, and what is
+claimed and proven."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ AS_PRINTED = {"rank": 8, "residual": True, "mu": 0.0, "match": "sum"}  # of DP-F
 
 @dataclass(frozen=True)
 class Score:
-    """A number such as an accuracy in percent: the mean over seeds, its spread, and the first seed's interval over clients."""
+    """A number such as an accuracy in percent: the mean over seeds, its spread, and the first seed's interval over
+    clients."""
 
     value: float
     sd: float | None  # None for a single seed
@@ -28,7 +30,8 @@ class Score:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Down and up from the value: one standard deviation over seeds if there are several, else to the ends of the interval."""
+        """Down and up from the value: one standard deviation over seeds if there are several, else to the ends of the
+        interval."""
         if self.sd is not None:
             return self.sd, self.sd
         return (0.0, 0.0) if self.low is None or self.high is None else (self.value - self.low, self.high - self.value)
@@ -123,7 +126,8 @@ def _option(name: str, value: Any) -> str:
 
 
 def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
-    """The variants of every method that has accuracies, a method's together: first without noise, then from the largest epsilon down."""
+    """The variants of every method that has accuracies, a method's together: first without noise, then from the largest
+    epsilon down."""
     measured = [e for e in evidence if e.prompts]
     methods = list(dict.fromkeys(_method(e) for e in measured))
     found = []

@@ -1,7 +1,8 @@
-"""What a page is made of: sections, each a file of reports/sections/ that defines `section`; each is there when what it shows is.
+"""What a page is made of: sections, each a file of reports/sections/ that defines `section`; each is there when what it
+shows is.
 
-A section's file says in its docstring what it shows, and in the literal `ORDER` where on the page it stands. Its template has its name.
-Imports nothing heavy.
+A section's file says in its docstring what it shows, and in the literal `ORDER` where on the page it stands. Its
+template has its name. Imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def counts(findings: Sequence[Finding]) -> str:
 
 
 def key(finding: Finding) -> tuple[Any, ...]:
-    """What the findings of different seeds about the same thing have in common. The best of several attacks is one thing, whichever it is."""
+    """What the findings of different seeds about the same thing have in common. The best of several attacks is one
+    thing, whichever it is."""
     best = finding.get("best_of")
     return *(finding[name] for name in PLACE), best or finding["signal"], finding["metric"]
 
@@ -95,7 +96,8 @@ def named(best_of: int, signal: str) -> dict[str, Any]:
 
 
 def spread(finding: Finding | None, others: Mapping[tuple[Any, ...], Sequence[Finding]]) -> dict[str, Any] | None:
-    """Mean and standard deviation over the seeds that measured the same thing, `others` by key; None for a single seed."""
+    """Mean and standard deviation over the seeds that measured the same thing, `others` by key; None for a single
+    seed."""
     if finding is None:
         return None
     values = [f["value"] for f in (finding, *others.get(key(finding), ())) if f["value"] is not None]

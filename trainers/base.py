@@ -1,7 +1,8 @@
 """The round loop, once, and what it leaves behind: a transcript of what each party could see at every round.
 
-A method is two functions: what one client does with what it receives (`update`), and what the server makes of the uploads (`aggregate`). The
-loop calls them; an executor decides where the clients of a round run, and a learner whether one by one or as one batched problem.
+A method is two functions: what one client does with what it receives (`update`), and what the server makes of the
+uploads (`aggregate`). The loop calls them; an executor decides where the clients of a round run, and a learner whether
+one by one or as one batched problem.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class Participation:
     earlier: Sequence[int] = ()  # the rounds in which it took part before
 
     def train(self, state: State, model: Model = plain) -> State:
-        """Local training of every tensor of `state` on the client's own records; `model` is the method's own, if it has one."""
+        """Local training of every tensor of `state` on the client's own records; `model` is the method's own, if it has
+        one."""
         return self.learner.train(state, self.records, self.generator("batches"), model)
 
     def generator(self, purpose: str) -> torch.Generator:
@@ -149,7 +151,8 @@ class Method(ABC, Generic[Client]):
         return set(records) if rounds else set()
 
     def replay(self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator) -> State:
-        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records, noise and the clients' chance.
+        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records,
+        noise and the clients' chance.
 
         States lead with the clients. By default a part that no upload tells anything about stays as it was.
         """
@@ -319,7 +322,8 @@ class Transcript:
         return list(self.round(r)["uploads"][str(client)]["kept"])
 
     def own_model(self, r: int, client: int) -> State | None:
-        """The adapter or prompt of a client after round r, None if the run does not hold it. For the owner and for evaluation only.
+        """The adapter or prompt of a client after round r, None if the run does not hold it. For the owner and for
+        evaluation only.
 
         What a client does not hold itself, such as a global prompt, is the server's after the round.
         """
@@ -332,11 +336,13 @@ class Transcript:
         return self.upload(r, client) | self._part(r, f"private/{client}")
 
     def personal(self, r: int, client: int) -> State:
-        """A client's personalised prompt after round r: the aggregate with the client's own part. It is what prompt users get."""
+        """A client's personalised prompt after round r: the aggregate with the client's own part. It is what prompt
+        users get."""
         return self.model(self.broadcast(r + 1) | self._part(r, f"private/{client}"))
 
     def released(self, client: int) -> State:
-        """The personalised prompt that a client releases in the end: the last aggregate with its own part, the public one if it never took part."""
+        """The personalised prompt that a client releases in the end: the last aggregate with its own part, the public
+        one if it never took part."""
         rounds = self.participations(client)
         own = self._part(rounds[-1], f"private/{client}") if rounds else {}
         return self.model(self.broadcast(0) | self.broadcast(self.schedule.rounds) | own)
@@ -371,10 +377,12 @@ def train(
     until: int | None = None,
     name: str = "",
 ) -> Transcript:
-    """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed run equals a whole one.
+    """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed
+    run equals a whole one.
 
-    `crowd` clients make one job. `advance` is called once a round. `name` is what messages call the training, by default its method's name.
-    Diverged: a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier one was damaged or deleted.
+    `crowd` clients make one job. `advance` is called once a round. `name` is what messages call the training, by
+    default its method's name. Diverged: a party's numbers are not finite any more; nothing of that round is written.
+    InputError: an earlier one was damaged or deleted.
     """
     transcript = Transcript(folder, schedule, method.model)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
@@ -458,8 +466,8 @@ def _seen(aggregate: State, uploads: Sequence[Upload], held: Mapping[int, State]
 
 
 def _noise(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
-    """What was noised in a round, for its file: each mechanism once (all clients run the same), signals as means over clients, clipped gradients
-    as [longer than C, all]."""
+    """What was noised in a round, for its file: each mechanism once (all clients run the same), signals as means over
+    clients, clipped gradients as [longer than C, all]."""
     mechanisms = dict.fromkeys(m for party in (*clients, server) for m in party.mechanisms)
     if not mechanisms:
         return {}

@@ -1,12 +1,13 @@
 """DP-FPL: a global prompt with noise at the server, a local one with noise on its low-rank factors (Tran et al. 2025, Algorithm 1).
 
-Every round a client factorises p_L anew by one power iteration and noises the gradients of u and v (LDP); the server noises the mean gradient
-of p_G (GDP). It receives the clients' gradients without noise: against the server nothing is proven.
+Every round a client factorises p_L anew by one power iteration and noises the gradients of u and v (LDP); the server
+noises the mean gradient of p_G (GDP). It receives the clients' gradients without noise: against the server nothing is
+proven.
 
-Where the paper is silent: u and v are orthonormal (the carriers of RGP, Yu et al. 2021), because only then eq. 4 is the projection of the gradient
-on the tangent space. Without residual the forward pass uses the truncation u (u^T p_L), gradients and noise still the orthonormal u and v, and
-what is released is p_G with the best rank-k part of p_L. Rank 0 stands for the full prompt: noise on the gradient of p_L itself. All
-clients start from the same public p_L.
+Where the paper is silent: u and v are orthonormal (the carriers of RGP, Yu et al. 2021), because only then eq. 4 is the
+projection of the gradient on the tangent space. Without residual the forward pass uses the truncation u (u^T p_L),
+gradients and noise still the orthonormal u and v, and what is released is p_G with the best rank-k part of p_L. Rank 0
+stands for the full prompt: noise on the gradient of p_L itself. All clients start from the same public p_L.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,8 @@ class DPFPL(PromptMethod):
         return Update(upload={"gradient": client.clip(G, "p_G")}, private={"p_L": p_L})  # line 13
 
     def replay(self, server: State, own: State, upload: State, learner: object, generator: torch.Generator) -> State:
-        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken: exact at rank 0 only."""
+        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken: exact at rank
+        0 only."""
         p_L, G = own["p_L"], upload["gradient"]
         if self.params.rank:
             Q = torch.randn(GUESSES, 1, p_L.shape[-1], self.params.rank, generator=generator)
@@ -94,14 +96,16 @@ class DPFPL(PromptMethod):
 
 
 def power_iteration(p: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormal columns u [.., b, k] and rows v [.., k, d] that span most of p [.., b, d], from a random Q [.., d, k]."""
+    """Orthonormal columns u [.., b, k] and rows v [.., k, d] that span most of p [.., b, d], from a random Q [.., d,
+    k]."""
     u = torch.linalg.qr(p @ Q).Q
     v = torch.linalg.qr(p.mT @ u).Q.mT
     return u, v
 
 
 def full_gradient(u: Tensor, v: Tensor, d_u: Tensor, d_v: Tensor) -> Tensor:
-    """Eq. 4: with d_u = G v^T and d_v = u^T G it is P_u G + G P_v - P_u G P_v, G projected on the tangent space at u v."""
+    """Eq. 4: with d_u = G v^T and d_v = u^T G it is P_u G + G P_v - P_u G P_v, G projected on the tangent space at u
+    v."""
     return d_u @ v + u @ d_v - u @ u.mT @ d_u @ v
 
 

@@ -31,9 +31,11 @@ class Answers:
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        """Of the global model ("global", at the end also "novel") and the mean over the cohort's own models ("clients").
+        """Of the global model ("global", at the end also "novel") and the mean over the cohort's own models
+        ("clients").
 
-        They answer after the last round only, which takes longer than their loss: that is what every round is judged by.
+        They answer after the last round only, which takes longer than their loss: that is what every round is judged
+        by.
         """
         own = [(method.model, state) for state in clients.values()]
         return self._judged(executor, server, own, answers=last)
@@ -92,8 +94,9 @@ def _reply(bench: Bench, question: _Question) -> Reply:
 class Recognition:
     """Accuracy (percent) of every client's personalised prompt on the test images, in `crowd` clients at a time.
 
-    *local* = images of the client's own classes, *neighbour* = of the classes that other clients own, *overall* = all (DP-FPL, section 4.1);
-    *own_test* = those that a test set in the client's own class proportions would hold, each counted by its chance to be drawn into it.
+    *local* = images of the client's own classes, *neighbour* = of the classes that other clients own, *overall* = all
+    (DP-FPL, section 4.1); *own_test* = those that a test set in the client's own class proportions would hold, each
+    counted by its chance to be drawn into it.
     """
 
     local: Sequence[Sequence[bool]]  # [client][test record]: of the client's own classes

@@ -55,7 +55,8 @@ class FedOTP(PromptMethod):
         return Update(upload={"gradient": client.clip(to_G, "p_G")}, private={"p_L": p_L})
 
     def replay(self, server: State, own: State, upload: State, learner: object, generator: object) -> State:
-        """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and p_L stays as it was."""
+        """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and
+        p_L stays as it was."""
         if self.params.match == "ot":
             return own
         return {"p_L": own["p_L"] - self.settings.local_rate * upload["gradient"]}
@@ -81,10 +82,11 @@ def transport_scores(text: Tensor, images: Tensor) -> Tensor:
 def transport_plan(cost: Tensor) -> Tensor:
     """Entropic plan [.., M, P] between M patches and P prompts for costs [.., M, P].
 
-    Every patch gives at most 1 / M, every prompt receives exactly gamma / P (FedOTP's unbalanced problem, by Dykstra's scalings: the
-    constraint of the patches is an inequality). A problem is frozen when its own scaling stands still, so that no record's plan depends on
-    the others': the same to the bit whatever is computed beside it, and within 1 % of 1 / M of the plan after all `ITERATIONS`. Costs of cosines
-    differ by 2 at most, so that floats suffice once each column of the kernel is scaled to 1, which the prompt's scaling takes up.
+    Every patch gives at most 1 / M, every prompt receives exactly gamma / P (FedOTP's unbalanced problem, by Dykstra's
+    scalings: the constraint of the patches is an inequality). A problem is frozen when its own scaling stands still, so
+    that no record's plan depends on the others': the same to the bit whatever is computed beside it, and within 1 % of
+    1 / M of the plan after all `ITERATIONS`. Costs of cosines differ by 2 at most, so that floats suffice once each
+    column of the kernel is scaled to 1, which the prompt's scaling takes up.
     """
     M, P = cost.shape[-2:]
     costs = cost.reshape(-1, M, P).permute(2, 0, 1).contiguous()  # [P, n, M]: sums over P and M run alike for any n
@@ -104,7 +106,8 @@ def transport_plan(cost: Tensor) -> Tensor:
 
 
 def scaled(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:
-    """One iteration of n problems with kernels [P, n, M]: scalings of the patches [n, M], and from them of the prompts [P, n, 1]."""
+    """One iteration of n problems with kernels [P, n, M]: scalings of the patches [n, M], and from them of the prompts
+    [P, n, 1]."""
     P, _, M = kernel.shape
     of_patches = (1 / M / (kernel * to_prompts).sum(0)).clamp(max=1)
     return of_patches, MASS / P / (kernel * of_patches).sum(-1, keepdim=True)

@@ -3,11 +3,13 @@
 Only the shared pair is sent and averaged. Two forms, `s` being the LoRA scale alpha / rank:
 
 - `personal` (default), pFedPara's own: W = W0 + s (B A) o (1 + B' A'). The server's model is W0 + s B A.
-- `product`, FedRand's words taken literally: W = W0 + s (B A) o (B' A') of two standard LoRA pairs. Both start with B = B' = 0, so that
-  the product's gradient with respect to each of the four factors is zero: it never trains. Kept so that this can be seen.
+- `product`, FedRand's words taken literally: W = W0 + s (B A) o (B' A') of two standard LoRA pairs. Both start with B =
+  B' = 0, so that the product's gradient with respect to each of the four factors is zero: it never trains. Kept so that
+  this can be seen.
 
-The private A' starts like any LoRA A, uniform in +-1/sqrt(in), drawn by each client for itself. In the personal form B' is uniform in
-+-1/sqrt(rank): at zero A' would have no gradient before the third step; B = 0 alone makes the start the public model.
+The private A' starts like any LoRA A, uniform in +-1/sqrt(in), drawn by each client for itself. In the personal form B'
+is uniform in +-1/sqrt(rank): at zero A' would have no gradient before the third step; B = 0 alone makes the start the
+public model.
 """
 
 from collections.abc import Sequence
@@ -45,7 +47,8 @@ class FedPara(Method[Participation]):
         return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
 
     def model(self, state: State) -> State:
-        """The same function as plain adapters, exactly: (B A) o (B' A') has rank r^2, its factors are row- and column-wise products."""
+        """The same function as plain adapters, exactly: (B A) o (B' A') has rank r^2, its factors are row- and
+        column-wise products."""
         plain: State = {}
         for layer in sorted({name[:-2] for name in state if OWN not in name}):
             a, b = state[f"{layer}.A"], state[f"{layer}.B"]

@@ -5,9 +5,9 @@ hard prompt's, t_0, and away from the personalised one's, t_i: -log(e^(cos(t_0, 
 `--mu 0` is DP-FPL's baseline. With privacy, u and v carry the client's noise (LDP) and p_G the server's (GDP). The contrastive term sees no
 record: its gradient is added after clipping and costs no privacy.
 
-u and v start as independent draws N(0, 0.02^2), as in both released codes, public and the same for all clients: u v is nearly zero, so that a client
-starts from p_G. t_0 is CLIP's "a photo of a {class}."; FedPGP's released code takes the text feature of its placeholder instead, the embedded words
-"X X ... X {class}." that its random prompt displaces.
+u and v start as independent draws N(0, 0.02^2), as in both released codes, public and the same for all clients: u v is
+nearly zero, so that a client starts from p_G. t_0 is CLIP's "a photo of a {class}."; FedPGP's released code takes the
+text feature of its placeholder instead, the embedded words "X X ... X {class}." that its random prompt displaces.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,8 @@ class FedPGP(PromptMethod):
         return Update(upload={"gradient": d_G}, private={"u": u - rate * d_u, "v": v - rate * d_v})
 
     def replay(self, server: State, own: State, upload: State, learner: Learner, generator: object) -> State:
-        """Exact without noise and clipping: the contrastive term is public, and what it adds to p_G's gradient alone is taken off the upload."""
+        """Exact without noise and clipping: the contrastive term is public, and what it adds to p_G's gradient alone is
+        taken off the upload."""
         p_G, u, v, G = server["p_G"], own["u"], own["v"], upload["gradient"]
         if self.params.mu:
             G = G - self._contrast(server["hard"], p_G, p_G + u @ v, learner)[0]

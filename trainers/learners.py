@@ -13,7 +13,8 @@ USUAL = "lora"  # where a command names neither a method nor a task
 
 @dataclass(frozen=True)
 class LearnerFacts:
-    """What a file of trainers/ says of what it trains; every field of its `Facts` has a default, which is what holds."""
+    """What a file of trainers/ says of what it trains; every field of its `Facts` has a default, which is what
+    holds."""
 
     title: str  # of its methods: "LoRA"
     noun: str  # what it trains: "prompts"

@@ -1,10 +1,10 @@
 """What clients of the LoRA methods train: low-rank adapters on the language model of a frozen vision-language model.
 
-Naming, said once: the papers write W = W0 + A B with A random and B zero at the start. peft computes W0 + scale * lora_B lora_A with lora_A random
-and lora_B zero, so the paper's A is peft's `lora_A` and the paper's B is peft's `lora_B`. An adapter maps names as
-`layers.0.self_attn.q_proj.A` to tensors: A is [rank, in], B is [out, rank]. A method may train other
-tensors, if its `model` makes an adapter of them.
-Source: FedRand (section 4.1, "Implementation details"); Hu et al. (2022).
+Naming, said once: the papers write W = W0 + A B with A random and B zero at the start. peft computes W0 + scale *
+lora_B lora_A with lora_A random and lora_B zero, so the paper's A is peft's `lora_A` and the paper's B is peft's
+`lora_B`. An adapter maps names as `layers.0.self_attn.q_proj.A` to tensors: A is [rank, in], B is [out, rank]. A method
+may train other tensors, if its `model` makes an adapter of them. Source: FedRand (section 4.1, "Implementation
+details"); Hu et al. (2022).
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Settings:
 class Learner(OneByOne):
     """Trains, evaluates and scores adapters on one frozen model, one at a time.
 
-    There is one adapter in the model; its tensors are replaced (a swap costs less than a millisecond), by some of another rank if need be.
+    There is one adapter in the model; its tensors are replaced (a swap costs less than a millisecond), by some of
+    another rank if need be.
     """
 
     def __init__(self, vlm: FrozenVLM, data: dict[str, Encoded], settings: Settings) -> None:
@@ -116,7 +117,8 @@ class Learner(OneByOne):
         }
         self.parameters: dict[str, Tensor] = {n: self.model.get_parameter(full) for n, full in self._names.items()}
         weights = [layer.base_layer.weight for layer in layers.values()]
-        # folding needs a copy of the adapted weights: not for models where that would double the memory or round the sum
+        # folding needs a copy of the adapted weights: not for models where that would double the memory or round the
+        # sum
         small = sum(w.numel() for w in weights) < FOLD_BELOW and all(w.dtype == torch.float32 for w in weights)
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}
         for layer, _ in self._folded.values():
@@ -145,7 +147,8 @@ class Learner(OneByOne):
         """Make `adapter` the model's. InputError: it is of other layers, or its factors do not fit."""
         if odd := sorted(adapter.keys() ^ self.parameters.keys()):
             raise InputError(
-                f"an adapter of {len(adapter)} tensors does not fit the model, whose {self.settings.targets} projections take "
+                f"an adapter of {len(adapter)} tensors does not fit the model, whose {self.settings.targets} "
+                f"projections take "
                 f"{len(self.parameters)} ({odd[0]} is in one of them only)"
             )
         for name, tensor in adapter.items():
@@ -157,7 +160,8 @@ class Learner(OneByOne):
             place.data = tensor.detach().to(place.device, torch.float32)
 
     def train(self, state: State, records: Sequence[str], generator: torch.Generator, model: Model) -> State:
-        """AdamW steps on the records' texts from `state`: a fresh optimizer, shuffled epochs. `model` makes the adapter of a state."""
+        """AdamW steps on the records' texts from `state`: a fresh optimizer, shuffled epochs. `model` makes the adapter
+        of a state."""
         leaves = {n: t.to(self.vlm.device, copy=True).requires_grad_() for n, t in state.items()}
         optimizer = torch.optim.AdamW(
             leaves.values(),
@@ -178,7 +182,8 @@ class Learner(OneByOne):
         return {name: leaf.detach().cpu() for name, leaf in leaves.items()}
 
     def _parts(self, batch: Sequence[str]) -> list[Sequence[str]]:
-        """A batch in parts whose activations fit into memory; the gradients of the parts add up to the batch's. Small models: one part."""
+        """A batch in parts whose activations fit into memory; the gradients of the parts add up to the batch's. Small
+        models: one part."""
         longest = max(len(self.data[record].ids) for record in batch)
         size = max(1, ACTIVATIONS // (self._bytes_per_token * longest))
         return [batch[i : i + size] for i in range(0, len(batch), size)]
@@ -192,7 +197,8 @@ class Learner(OneByOne):
         return self.settings.local_epochs * math.ceil(records / self.settings.batch) or self.settings.local_steps
 
     def loss(self, adapter: State, records: Sequence[str]) -> Tensor:
-        """FedRand eq. 1 per token, as usual for language models: the mean over all text tokens of a batch; differentiable."""
+        """FedRand eq. 1 per token, as usual for language models: the mean over all text tokens of a batch;
+        differentiable."""
         batch = self.vlm.batch([self.data[record] for record in records])
         labels, more = batch.labels[:, 1:], {}
         if self.vlm.keeps_logits:  # a vocabulary wide row for every image token would be most of the memory
@@ -205,7 +211,8 @@ class Learner(OneByOne):
 
     @contextmanager
     def _at(self, adapter: State) -> Iterator[None]:
-        """The model with `adapter`, for inference: small models fold B A into the weights, which costs no more than the base model."""
+        """The model with `adapter`, for inference: small models fold B A into the weights, which costs no more than the
+        base model."""
         self.put(adapter)
         if not self._folded:
             yield
@@ -245,7 +252,8 @@ class Learner(OneByOne):
         return [found[i] for i in range(len(records))]
 
     def chunks(self, state: State, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
-        """(position in `records`, logits [T, V]) of records of similar length, a chunk at a time: memory stays bounded."""
+        """(position in `records`, logits [T, V]) of records of similar length, a chunk at a time: memory stays
+        bounded."""
         with self._at(state):
             yield from self._chunks(records)
 
@@ -319,7 +327,8 @@ def exam(plan: Plan, federation: Federation) -> Answers:
 
 
 def export_adapters(bench: Bench, job: tuple[Transcript, Folder]) -> None:
-    """Write the final global model and every client's own model as folders that peft loads: `global`, `client-00`, ..."""
+    """Write the final global model and every client's own model as folders that peft loads: `global`, `client-00`,
+    ..."""
     transcript, folder = job
     bench.learner.export(transcript.broadcast(transcript.schedule.rounds), folder.path / "global")
     for client in range(transcript.schedule.clients):

@@ -1,10 +1,11 @@
 """What clients of the prompt methods train: soft prompts on a frozen CLIP, a whole cohort as one batched problem.
 
-The prompt of class c is [SOS][b context vectors][name of c]["."][EOS]; the context, here called the prompt, is shared by all classes. Global and
-local prompts are added in embedding space before one pass of the text encoder, so that one gradient G [b, d] of a record gives the gradient of
-everything: of p_G and p_L it is G itself, of u and v in p_L = u v it is G v^T and u^T G.
-Shapes lead with the clients, N; gradients of single records with the records before that, R. A method therefore reads as for one client.
-Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al. 2022).
+The prompt of class c is [SOS][b context vectors][name of c]["."][EOS]; the context, here called the prompt, is shared
+by all classes. Global and local prompts are added in embedding space before one pass of the text encoder, so that one
+gradient G [b, d] of a record gives the gradient of everything: of p_G and p_L it is G itself, of u and v in p_L = u v
+it is G v^T and u^T G. Shapes lead with the clients, N; gradients of single records with the records before that, R. A
+method therefore reads as for one client. Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al.
+2022).
 """
 
 from __future__ import annotations
@@ -124,9 +125,11 @@ class Cohort:
         )
 
     def gradient(self, prompt: Tensor) -> Tensor:
-        """Gradient of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d]: of every record [R, N, .., b, d], or of the batch's mean (R = 1).
+        """Gradient of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d]: of every record [R, N, .., b, d], or
+        of the batch's mean (R = 1).
 
-        Single records are needed only where each is clipped. The text encoder runs forward once; its features are the same for all records.
+        Single records are needed only where each is clipped. The text encoder runs forward once; its features are the
+        same for all records.
         """
         text, pull = torch.func.vjp(self.learner.text, prompt)  # type: ignore[misc]  # [N, .., C, E]
         records, clients = self.batch.labels.shape
@@ -143,7 +146,8 @@ class Cohort:
         return torch.func.vmap(pull, chunk_size=ROWS // clients)(above)[0]
 
     def _loss(self, text: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        """Summed over n records, each with its own copy of its client's text features [n, .., C, E]: no record moves another's gradient."""
+        """Summed over n records, each with its own copy of its client's text features [n, .., C, E]: no record moves
+        another's gradient."""
         logits = self.learner.scale * self._scores(text, images[:, None])[:, 0]
         return F.cross_entropy(logits, labels, reduction="sum")
 
@@ -204,7 +208,8 @@ class PromptMethod(Method[Cohort]):
     patches: ClassVar[bool] = False  # whether it looks at features of patches rather than of whole images
 
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> PromptMethod:
-        """The same method with the noise that `privacy` asks for in a run; `sizes` are the clients' numbers of records."""
+        """The same method with the noise that `privacy` asks for in a run; `sizes` are the clients' numbers of
+        records."""
         # the paper's noise takes S = C / |B| however the gradients are clipped; calibrated noise takes what holds
         how = "record" if privacy.sigma == "nominal" else privacy.clip
         far = {
@@ -243,7 +248,8 @@ class PromptMethod(Method[Cohort]):
         return images @ text.mT
 
     def global_step(self, prompt: Tensor, uploads: Sequence[Upload], site: Site) -> Tensor:
-        """p_G - eta_G times the mean of the clients' gradients, with the server's noise (GDP; DP-FPL, Algorithm 1, server's part)."""
+        """p_G - eta_G times the mean of the clients' gradients, with the server's noise (GDP; DP-FPL, Algorithm 1,
+        server's part)."""
         share = 1 / len(uploads)
         mean = weighted_mean([upload.state for upload in uploads], [share] * len(uploads))["gradient"]
         noisy = self.protection.noise(mean[None], "p_G", site, averaged=len(uploads))[0]
@@ -281,7 +287,8 @@ class Learner:
     def initial(self, generator: torch.Generator) -> State:
         """What methods start from: random prompts and factors N(0, 0.02^2), and the words of the hard prompt [n, d].
 
-        Of the factors u [b, b] and v [b, d] a method of rank k takes the first k columns and rows, which are draws of their own at every k.
+        Of the factors u [b, b] and v [b, d] a method of rank k takes the first k columns and rows, which are draws of
+        their own at every k.
         """
         b, d = self.settings.prompt_length, self.clip.width
         # p_G and p_L are drawn first: what other methods start from does not depend on the factors
@@ -377,7 +384,8 @@ def exam(plan: Plan, federation: Federation) -> Recognition:
 
 
 def own_tests(federation: Federation) -> list[list[float]]:
-    """The chance [client][test record] of a draw in the proportions in which a client holds the classes, evenly within a class.
+    """The chance [client][test record] of a draw in the proportions in which a client holds the classes, evenly within
+    a class.
 
     Empty where every class is held by one client: there a client's own test set are the records of its classes.
     """

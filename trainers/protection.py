@@ -1,7 +1,7 @@
 """Clipping and noise as the prompt methods call them: two verbs, and a record of every mechanism that ran.
 
-Local or central privacy is only where a method calls `noise`: on what a client computed, or on what the server averaged. Epsilon is computed
-elsewhere, from the record (`fedaudit.privacy.accountant`).
+Local or central privacy is only where a method calls `noise`: on what a client computed, or on what the server
+averaged. Epsilon is computed elsewhere, from the record (`fedaudit.privacy.accountant`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Protection:
         return self.private and self.privacy.clip == "record"
 
     def clip(self, gradients: Tensor, weights: Tensor, release: str, party: Party) -> Tensor:
-        """The mean [N, ...] of clipped gradients [R, N, ...]; without privacy, and where the mean is clipped, R = 1 is the batch's mean.
+        """The mean [N, ...] of clipped gradients [R, N, ...]; without privacy, and where the mean is clipped, R = 1 is
+        the batch's mean.
 
         The party's record says how many of them were longer than C.
         """
@@ -61,7 +62,8 @@ class Protection:
         return clipped_mean(gradients, weights if self.per_record else None, how=how, norm=norm, batch=self.batch)
 
     def noise(self, mean: Tensor, release: str, party: Party, *, averaged: int = 1) -> Tensor:
-        """`mean` [N, ...], an average over `averaged` clients, with Gaussian noise; the party's record says what ran."""
+        """`mean` [N, ...], an average over `averaged` clients, with Gaussian noise; the party's record says what
+        ran."""
         if not self.private:
             return mean
         how, norm = self.privacy.clip, self.privacy.clip_norm

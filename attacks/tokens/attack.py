@@ -1,4 +1,5 @@
-"""What the token attacks share: one forward pass per record and model gives every score; slices and orders are views of it."""
+"""What the token attacks share: one forward pass per record and model gives every score; slices and orders are views of
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from trainers.base import State
 
 
 class TokenAttack:
-    """Scores records by the next-token distributions of a model that the adversary holds. Higher = more likely a member."""
+    """Scores records by the next-token distributions of a model that the adversary holds. Higher = more likely a
+    member."""
 
     signal: str  # the score that the attack stands for
     compat = "exact"
@@ -28,7 +30,8 @@ class TokenAttack:
         return models(view, novel_of_clients=self.novel_rows == "all")
 
     def ask(self, learner: Any, state: State, records: Sequence[str]) -> pd.DataFrame:
-        """A row per record: every cell of `record_scores`, and per token the slice, the Rényi-2 entropy and log p (nats)."""
+        """A row per record: every cell of `record_scores`, and per token the slice, the Rényi-2 entropy and log p
+        (nats)."""
         rows: dict[int, dict[str, Any]] = {}
         for part in learner.chunks(state, records):
             encoded = [learner.data[records[i]] for i, _ in part]

@@ -1,4 +1,5 @@
-"""Every score of one record from its token signals: MaxRényi-K% in all orders, K and slices, and its siblings. Higher = more likely a member."""
+"""Every score of one record from its token signals: MaxRényi-K% in all orders, K and slices, and its siblings. Higher =
+more likely a member."""
 
 import functools
 import zlib
@@ -42,11 +43,12 @@ def count(n: int, k_percent: float, compat: str = "exact") -> int:
 
 
 def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, slice]:
-    """Ranges of rows by part: with `vlmia` beside those of `spans` (image, instruction, caption) also VL-MIA's `desp` and `inst_desp`.
+    """Ranges of rows by part: with `vlmia` beside those of `spans` (image, instruction, caption) also VL-MIA's `desp`
+    and `inst_desp`.
 
-    These hold rows inside of a part of T tokens only, T - 1 of them: neither the row that predicts the description's first token nor the one
-    that predicts the end. VL-MIA's `img` and `inst` are image and instruction. A description of one token, of which that
-    code makes no score, keeps the row that predicts it.
+    These hold rows inside of a part of T tokens only, T - 1 of them: neither the row that predicts the description's
+    first token nor the one that predicts the end. VL-MIA's `img` and `inst` are image and instruction. A description of
+    one token, of which that code makes no score, keeps the row that predicts it.
     """
     if compat != "vlmia":
         return spans
@@ -60,8 +62,9 @@ def record_scores(
 ) -> dict[str, float]:
     """Every cell of one record, higher = more likely a member, in the order of `cell_names`.
 
-    `spans` are ranges of rows of `signals`; MaxRényi's siblings are of the part "caption", whose words are `text`. A caption
-    word that the model holds impossible (log p = -inf) gives -inf. ValueError: a span without rows, or past the end.
+    `spans` are ranges of rows of `signals`; MaxRényi's siblings are of the part "caption", whose words are `text`. A
+    caption word that the model holds impossible (log p = -inf) gives -inf. ValueError: a span without rows, or past the
+    end.
     """
     scores: dict[str, float] = {}
     for part, span in spans.items():
@@ -104,7 +107,8 @@ def _siblings(caption: TokenSignals, text: str, compat: str) -> dict[str, float]
 
 
 def _extreme_means(values: NDArray[np.float64], compat: str) -> NDArray[np.float64]:
-    """Means [m, K] of the k smallest of each row of values [m, n], for every K of `compat`: one sort, one cumulative sum."""
+    """Means [m, K] of the k smallest of each row of values [m, n], for every K of `compat`: one sort, one cumulative
+    sum."""
     sizes = _sizes(values.shape[1], compat)
     means: NDArray[np.float64] = np.sort(values, axis=1).cumsum(axis=1)[:, sizes - 1] / sizes
     return means

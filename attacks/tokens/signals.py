@@ -21,7 +21,8 @@ Array = NDArray[np.float64]
 ORDERS: tuple[float, ...] = (0.5, 1, 2, math.inf)
 MODIFIED_ORDERS: tuple[float, ...] = (0.5, 1, 2)
 
-# Up to this probability log(1-p) and sqrt(1-p) - 1 are cubics through four Chebyshev points, which cost power sums only.
+# Up to this probability log(1-p) and sqrt(1-p) - 1 are cubics through four Chebyshev points, which cost power sums
+# only.
 # They are off by at most max|4th derivative| t^4 / 3072, so over all words by (sum p) t^4 / 500 = 4.7e-13.
 _SMALL = 2.0**-8
 _LOG, _SQRT = (
@@ -121,7 +122,8 @@ def row_signals(
 
 
 class _Sums(NamedTuple):
-    """One value per row. d is the distance to the second word in nats, e = exp(d); sums run over all but the top word."""
+    """One value per row. d is the distance to the second word in nats, e = exp(d); sums run over all but the top
+    word."""
 
     top: Array  # logits of the first word, the second word and y
     second: Array
@@ -139,7 +141,8 @@ class _Sums(NamedTuple):
 
 
 def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped: bool) -> Array:
-    """`_Sums` [13, R] of logits [R, V], and below them `_clamped_sums` if `clamped`; the first row's number is `start`."""
+    """`_Sums` [13, R] of logits [R, V], and below them `_clamped_sums` if `clamped`; the first row's number is
+    `start`."""
     xp = _namespace(scratch)
     words = xp.asarray(targets, device=scratch.device)
     sums = xp.zeros((18 if clamped else 13, len(logits)), dtype=xp.float64, device=scratch.device)
@@ -250,7 +253,8 @@ def _exact_signals(s: _Sums) -> TokenSignals:
 
 
 def _clamped_sums(p: Any, not_p: Any) -> Any:
-    """[5, r] over all words of p and 1 - p [r, V], clamped in place to c and d: c, sqrt(c), c^2, c sqrt(d), p log(d)."""
+    """[5, r] over all words of p and 1 - p [r, V], clamped in place to c and d: c, sqrt(c), c^2, c sqrt(d), p
+    log(d)."""
     xp = _namespace(p)
     dot = xp.linalg.vecdot
     d = xp.clip(not_p, _CLAMP, 1 - _CLAMP, out=not_p)
@@ -288,7 +292,8 @@ def _checked(logits: Any, ids: Any, name: str) -> tuple[Any, NDArray[np.int64]]:
 
 
 def _scratch(logits: Any, chunk_rows: int | None) -> Any:
-    """Two float64 buffers [2, rows, V] (as torch aligns them): torch on a GPU, else NumPy, whose exp is twice as fast."""
+    """Two float64 buffers [2, rows, V] (as torch aligns them): torch on a GPU, else NumPy, whose exp is twice as
+    fast."""
     device = logits.device if isinstance(logits, torch.Tensor) and logits.is_cuda else torch.device("cpu")
     size = chunk_rows or max(1, _SCRATCH_BYTES[device.type] // (2 * 8 * logits.shape[1]))
     buffers = torch.empty((2, min(size, len(logits)), logits.shape[1]), dtype=torch.float64, device=device)

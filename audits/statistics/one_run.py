@@ -1,12 +1,14 @@
 """One-run theorem: from how many canaries of one training were guessed right, a lower bound on its epsilon.
 
-Each of m canaries was put into training by a fair coin of its own. Somebody who sees what the training released says "in" or "out" of r of them
-and is right v times. If the release is (epsilon, delta)-DP with respect to one canary, then P[at least v right] is at most
+Each of m canaries was put into training by a fair coin of its own. Somebody who sees what the training released says
+"in" or "out" of r of them and is right v times. If the release is (epsilon, delta)-DP with respect to one canary, then
+P[at least v right] is at most
 
     f(v) + 2 m delta max_i (f(v - i) - f(v)) / i,    f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v]
 
-An epsilon for which that is at most 1 - confidence is refuted. r must be fixed before the coins are looked at; the guesses may depend on each other
-and on everything released. Source: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023), theorem 5.2.
+An epsilon for which that is at most 1 - confidence is refuted. r must be fixed before the coins are looked at; the
+guesses may depend on each other and on everything released. Source: Steinke, Nasr and Jagielski, "Privacy Auditing with
+One (1) Training Run" (NeurIPS 2023), theorem 5.2.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def p_value(*, correct: int, guesses: int, canaries: int, epsilon: float, delta:
 
 
 def epsilon_lower_bound(*, correct: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95) -> float:
-    """Lower bound on epsilon at `delta`, which exceeds the truth with probability 1 - confidence at most; 0 if nothing can be shown."""
+    """Lower bound on epsilon at `delta`, which exceeds the truth with probability 1 - confidence at most; 0 if nothing
+    can be shown."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, not {confidence}")
 
@@ -65,7 +68,8 @@ def ceiling(canaries: int, *, delta: float, confidence: float = 0.95) -> float:
 
 
 def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: float = 0.95) -> float:
-    """Smallest share of right guesses about all canaries that shows `epsilon`; inf if not even a perfect attack does."""
+    """Smallest share of right guesses about all canaries that shows `epsilon`; inf if not even a perfect attack
+    does."""
 
     def shows(correct: int) -> bool:
         p = p_value(correct=correct, guesses=canaries, canaries=canaries, epsilon=epsilon, delta=delta)
@@ -76,8 +80,8 @@ def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: 
 
 
 def canary_table(kind: str, coins: Sequence[bool], *, delta: float) -> pd.DataFrame:
-    """How many canaries were inserted (`coins`: which), the largest epsilon that a perfect attack on them all could show, and the share of
-    right guesses that epsilon `SHOWN` needs."""
+    """How many canaries were inserted (`coins`: which), the largest epsilon that a perfect attack on them all could
+    show, and the share of right guesses that epsilon `SHOWN` needs."""
     n, inserted = len(coins), int(sum(coins))
     row = {"kind": kind, "inserted": inserted, "left_out": n - inserted, "number": n, "delta": delta}
     about = {"ceiling": ceiling(n, delta=delta), "needed": needed_accuracy(n, epsilon=SHOWN, delta=delta)}

@@ -2,8 +2,8 @@
 
 One sign rule: a higher score means more likely a member. Records of one client are correlated, so the unit of every
 standard error here is the client; records are the units only of a kind (members, non-members) that a single client, or
-one common pool, has alone, and on request (`independent`, see `audits.statistics.stratified`). `how` in each result names the
-method that gave it.
+one common pool, has alone, and on request (`independent`, see `audits.statistics.stratified`). `how` in each result
+names the method that gave it.
 
 The arguments that all functions share: `scores` [n] numbers (infinite ones are allowed, NaN is not), `member` [n] bool,
 `client` [n] labels (any hashable). Whatever lacks members or non-members, or differs in length, is a ValueError.
@@ -116,8 +116,8 @@ def client_auroc(
     """Mean over clients of each client's own AUROC, and these: scores of different models are never pooled.
 
     t interval over clients. Clients without both kinds are left out of the result and of its counts; a single client
-    left has its own DeLong interval. Equal AUROCs in all clients give the exact binomial interval, with as many trials as there
-    are clients, or pairs of records in the client with the fewest if that is more.
+    left has its own DeLong interval. Equal AUROCs in all clients give the exact binomial interval, with as many trials
+    as there are clients, or pairs of records in the client with the fewest if that is more.
     """
     s, m, codes, labels = _checked(scores, member, client, confidence)
     own = _with_both(m, codes, at_least=1)
@@ -429,10 +429,12 @@ def _interval(
 
 
 def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = None) -> Interval:
-    """An interval of scores that a classifier gave each fold after learning from the others: wider, because the folds depend on each other.
+    """An interval of scores that a classifier gave each fold after learning from the others: wider, because the folds
+    depend on each other.
 
-    Nadeau and Bengio (2003, Machine Learning 52:239): the variance is 1 + k / (k - 1) times the one of independent folds. Where the interval is of
-    a difference to such a score, `control` is that score's own, and only its part grows.
+    Nadeau and Bengio (2003, Machine Learning 52:239): the variance is 1 + k / (k - 1) times the one of independent
+    folds. Where the interval is of a difference to such a score, `control` is that score's own, and only its part
+    grows.
     """
     if interval.se == 0.0:
         return interval
@@ -554,7 +556,8 @@ def _bootstrap_weights(m: Bools, codes: Ints, resamples: int, rng: np.random.Gen
 
 
 def _tprs_on(grid: Floats, ranks: Ints, m: Bools, weights: Iterable[Floats]) -> Floats:
-    """TPR [r, g] on the grid [g] under each of r weights [n] of the records: scikit-learn's roc_curve, which would sort anew for each."""
+    """TPR [r, g] on the grid [g] under each of r weights [n] of the records: scikit-learn's roc_curve, which would sort
+    anew for each."""
     order = np.argsort(-ranks, kind="stable")
     last = np.flatnonzero(np.diff(ranks[order], append=-1))  # of every group of ties
     found = []

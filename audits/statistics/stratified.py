@@ -1,8 +1,9 @@
 """Ranking metrics of few clients with a model each: clients are strata, records the units.
 
-Intervals over clients need several of them; where two are attacked there is nothing to take a spread from. Given the models, however, a
-fair coin per record made members and non-members independent of each other: every client gives a variance of its own, and these add up.
-Such an interval is about the trainings that were attacked, not about further clients. Arguments and sign rule as in `audits.statistics.ranking`.
+Intervals over clients need several of them; where two are attacked there is nothing to take a spread from. Given the
+models, however, a fair coin per record made members and non-members independent of each other: every client gives a
+variance of its own, and these add up. Such an interval is about the trainings that were attacked, not about further
+clients. Arguments and sign rule as in `audits.statistics.ranking`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from audits.statistics.ranking import (
 
 
 def comparable(member: npt.ArrayLike, client: Labels, within: Labels | None = None) -> Bools:
-    """The records [n] that `stratified_auroc` compares: those whose client (and label `within` it) has both kinds, of clients
-    that have two members and two non-members such, without which there is no variance. All False: nothing can be measured."""
+    """The records [n] that `stratified_auroc` compares: those whose client (and label `within` it) has both kinds, of
+    clients that have two members and two non-members such, without which there is no variance. All False: nothing can
+    be measured."""
     codes = _codes(client)
     return _comparable(np.asarray(member, dtype=bool), codes, _cells(codes, within))
 
@@ -52,14 +54,15 @@ def stratified_auroc(
     within: Labels | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Mean over clients of each one's AUROC under its own model, the records being the units: their number may be small.
+    """Mean over clients of each one's AUROC under its own model, the records being the units: their number may be
+    small.
 
     Given the models, a fair coin per record made members and non-members independent: the variance is the sum of the
-    clients' DeLong variances over K², the quantile normal; one client is plain DeLong. `within` [n] compares only records
-    of a client that share that label. A client's AUROC is then the share of *such pairs* that are ranked rightly, ties one
-    half, so a label weighs as its pairs do: AUROC = sum_k m_k n_k AUROC_k / sum_k m_k n_k, and the variance is that of the
-    placements about it, for labels of any size. Records that have nothing to compare with are left out (`comparable`).
-    Degenerate cases as in `auroc`.
+    clients' DeLong variances over K², the quantile normal; one client is plain DeLong. `within` [n] compares only
+    records of a client that share that label. A client's AUROC is then the share of *such pairs* that are ranked
+    rightly, ties one half, so a label weighs as its pairs do: AUROC = sum_k m_k n_k AUROC_k / sum_k m_k n_k, and the
+    variance is that of the placements about it, for labels of any size. Records that have nothing to compare with are
+    left out (`comparable`). Degenerate cases as in `auroc`.
     """
     s, m, codes, cell = _strata(scores, member, client, within, confidence)
     about, pairs = _about(m, codes, confidence), _pairs(m, cell)
@@ -79,7 +82,8 @@ def stratified_auroc_difference(
     within: Labels | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Difference of the stratified AUROCs of two scores of the same records; degenerate cases as in `auroc_difference`."""
+    """Difference of the stratified AUROCs of two scores of the same records; degenerate cases as in
+    `auroc_difference`."""
     sa, m, codes, cell = _strata(a, member, client, within, confidence)
     sb = _strata(b, member, client, within, confidence)[0]
     about, pairs = _about(m, codes, confidence), _pairs(m, cell)
@@ -102,11 +106,12 @@ def accuracy_at(
     *,
     confidence: float = 0.95,
 ) -> Interval:
-    """Mean over clients of (TPR + TNR) / 2 at each one's threshold, which was fixed before these records were looked at.
+    """Mean over clients of (TPR + TNR) / 2 at each one's threshold, which was fixed before these records were looked
+    at.
 
     A score above the threshold is called a member. Every rate of every client is a binomial proportion: Clopper and
-    Pearson's intervals of all of them are joined by square-and-add (Zou and Donner 2008). Clients without both kinds are
-    left out.
+    Pearson's intervals of all of them are joined by square-and-add (Zou and Donner 2008). Clients without both kinds
+    are left out.
     """
     s, m, codes, labels = _checked(scores, member, client, confidence)
     own = _with_both(m, codes, at_least=1)
@@ -135,7 +140,8 @@ def client_roc_band(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> tuple[Floats, Floats, Floats]:
-    """Mean over clients of their own curves (see `roc_band`), and its band: a bootstrap over the records within client and kind."""
+    """Mean over clients of their own curves (see `roc_band`), and its band: a bootstrap over the records within client
+    and kind."""
     s, m, codes, _ = _checked(scores, member, client, confidence)
     grid, rng = np.asarray(fpr_grid, dtype=float), np.random.default_rng(seed)
     curves, drawn = [], []
@@ -207,10 +213,11 @@ def _placements_within(s: Floats, m: Bools, cell: Ints) -> tuple[Floats, Floats]
 
 
 def _stratified_mean(x: Floats, y: Floats, m: Bools, codes: Ints, cell: Ints) -> tuple[float, float]:
-    """Mean over clients of the mean over pairs, and its standard error, from placements x of members and y of non-members.
+    """Mean over clients of the mean over pairs, and its standard error, from placements x of members and y of
+    non-members.
 
-    theta_c = sum_i w_i x_i, w_i = (non-members of i's cell) / (pairs of c), likewise for y;
-    variance_c = M / (M - 1) sum_i w_i² (x_i - theta_c)² + N / (N - 1) sum_j w_j² (y_j - theta_c)²: with one cell DeLong's.
+    theta_c = sum_i w_i x_i, w_i = (non-members of i's cell) / (pairs of c), likewise for y; variance_c = M / (M - 1)
+    sum_i w_i² (x_i - theta_c)² + N / (N - 1) sum_j w_j² (y_j - theta_c)²: with one cell DeLong's.
     """
     size, clients = np.bincount(cell, ~m), int(codes.max()) + 1
     pairs = np.bincount(codes[m], size[cell[m]], clients)

@@ -1,7 +1,7 @@
 """What thresholds give: balanced accuracy, and the true positive rate at small false positive rates.
 
-A threshold owes nothing to the membership that is asked about: it comes from models that the adversary trained itself, or else from records that
-are known to be non-members and, for balanced accuracy, from the other half of the records.
+A threshold owes nothing to the membership that is asked about: it comes from models that the adversary trained itself,
+or else from records that are known to be non-members and, for balanced accuracy, from the other half of the records.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def thresholded(c: Comparison, about: dict[str, Any]) -> list[Finding]:
 
 
 def _known(c: Comparison, signal: str) -> dict[str, pd.DataFrame] | None:
-    """By client a score under models whose members the adversary knows; None unless every client has two of both kinds."""
+    """By client a score under models whose members the adversary knows; None unless every client has two of both
+    kinds."""
     found = {}
     for name in np.unique(c.client).tolist():
         frame = c.pseudo.get(name)

@@ -1,4 +1,5 @@
-"""What figures about LoRA and about prompts have in common: ROC curves with bands, AUROCs by client, pictures of records."""
+"""What figures about LoRA and about prompts have in common: ROC curves with bands, AUROCs by client, pictures of
+records."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
 def _band(
     c: Comparison, values: NDArray[np.float64], grid: NDArray[np.float64], confidence: float
 ) -> tuple[NDArray[np.float64], ...]:
-    """Of one model a bootstrap over clients and records; of one per client the mean of the clients' curves, by t or, of few, by their records."""
+    """Of one model a bootstrap over clients and records; of one per client the mean of the clients' curves, by t or, of
+    few, by their records."""
     if c.unit == "records":
         return client_roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
     if not c.per_client:

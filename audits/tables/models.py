@@ -22,7 +22,8 @@ def evidence(
     run: Attacked, transcript: Transcript, rebuilt: Sequence[Rebuilt], federation: Federation, words: Mapping[str, Sequence[str]],
     *, confidence: float,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
-    """All tables by name; `rebuilt` are the clients as the server rebuilds them, `words` the tokens of the records in `panels(run)`."""
+    """All tables by name; `rebuilt` are the clients as the server rebuilds them, `words` the tokens of the records in
+    `panels(run)`."""
     signals = list(dict.fromkeys((*run.headline, LOSS)))
     rows = comparisons(run)
     return {
@@ -46,7 +47,8 @@ def panels(run: Attacked) -> list[tuple[str, str]]:
 
 
 def _strongest(run: Attacked) -> Comparison:
-    """The row whose records are shown: the server's clients, rebuilt as freshly as it can for half of them, or else the released model."""
+    """The row whose records are shown: the server's clients, rebuilt as freshly as it can for half of them, or else the
+    released model."""
     held_out = [c for c in comparisons(run) if c.nonmembers == "held-out"]
     reached = {id(c): len(set(c.client)) for c in held_out}
     order = {"exact": 0, "newest": 1, "server-fill": 2, "final": 3}

@@ -1,7 +1,9 @@
-"""The tables about prompts behind a report: what the attacks say of every record, of every class, and whether they agree.
+"""The tables about prompts behind a report: what the attacks say of every record, of every class, and whether they
+agree.
 
-Exposure of a record is the share of its client's candidates (and canaries) that an attack ranks no higher, as a mean over the headline scores of
-all attacks of an adversary: 1 = the most likely member by every attack. It is computed without the truth.
+Exposure of a record is the share of its client's candidates (and canaries) that an attack ranks no higher, as a mean
+over the headline scores of all attacks of an adversary: 1 = the most likely member by every attack. It is computed
+without the truth.
 """
 
 from __future__ import annotations
@@ -50,10 +52,11 @@ def exposure(run: Attacked, records: Mapping[str, Record], *, confidence: float)
 
 
 def records_table(run: Attacked) -> pd.DataFrame:
-    """Every record of every model: what it is, every score, and where it stands among the records that a coin decided about.
+    """Every record of every model: what it is, every score, and where it stands among the records that a coin decided
+    about.
 
-    `rank` 1 is the most exposed of its client (ties share the better rank), `percentile` the percentage of held-out records that are less
-    exposed; NaN for the other records.
+    `rank` 1 is the most exposed of its client (ties share the better rank), `percentile` the percentage of held-out
+    records that are less exposed; NaN for the other records.
     """
     table = pd.concat([_records(run, model) for model in run.models], ignore_index=True)
     return table[[c for c in table if c not in run.signals] + [s for s in run.signals if s in table]]
@@ -88,7 +91,8 @@ def _records(run: Attacked, model: ScoredModel) -> pd.DataFrame:
 def classes_table(table: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """Success rate of the shadow attack by client and class, and as a mean over a client's classes (label "mean").
 
-    Success is the share of right guesses, members and held-out records weighing the same; classes without both are left out.
+    Success is the share of right guesses, members and held-out records weighing the same; classes without both are left
+    out.
     """
     found = []
     candidates = table[table.kind.isin(("member", "held-out"))]
@@ -105,7 +109,8 @@ def classes_table(table: pd.DataFrame, confidence: float) -> pd.DataFrame:
 
 
 def agreement_table(table: pd.DataFrame, headline: list[str]) -> pd.DataFrame:
-    """Whether two attacks of an adversary expose the same records: rank correlation, and what their top tenths have in common.
+    """Whether two attacks of an adversary expose the same records: rank correlation, and what their top tenths have in
+    common.
 
     Means over the targets; `chance` is the common share of two attacks that know nothing of each other.
     """
@@ -122,7 +127,8 @@ def agreement_table(table: pd.DataFrame, headline: list[str]) -> pd.DataFrame:
 
 
 def _agreement(a: Floats, b: Floats) -> tuple[float, float, float] | None:
-    """Rank correlation of two scores [n], common share of their top tenths, and that share by chance; None for fewer than two records."""
+    """Rank correlation of two scores [n], common share of their top tenths, and that share by chance; None for fewer
+    than two records."""
     known = ~(np.isnan(a) | np.isnan(b))
     n = int(known.sum())
     if n < 2:
@@ -168,7 +174,8 @@ def _is_top(scores: pd.Series) -> pd.Series:
 
 
 def _reason(tops: int, attacks: int, facts: pd.Series | None) -> str:
-    """Why a record is exposed, from numbers: by how many attacks, its loss beside the loss of shadow models, and what the hard prompt says."""
+    """Why a record is exposed, from numbers: by how many attacks, its loss beside the loss of shadow models, and what
+    the hard prompt says."""
     said = [f"in the top tenth of {tops} of {attacks} attacks" if attacks > 1 else "by its score"]
     if facts is not None:
         said.append(_losses(facts.to_dict()))

@@ -57,7 +57,8 @@ class FrozenCLIP:
         stage: Stage = unseen,
         patches: bool = False,
     ) -> ImageFeatures:
-        """Image features of records; they come from `cache`, which is filled first where it lacks them. `say` names damage."""
+        """Image features of records; they come from `cache`, which is filled first where it lacks them. `say` names
+        damage."""
         if patches:
             self._check_patches()
         digests = [record.digest for record in records]
@@ -88,7 +89,8 @@ class FrozenCLIP:
     def text(self, context: Tensor, texts: ClassTexts) -> Tensor:
         """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in the context.
 
-        `torch.func.vmap` over the function that `torch.func.vjp` gives has per-record gradients without another forward pass.
+        `torch.func.vmap` over the function that `torch.func.vjp` gives has per-record gradients without another forward
+        pass.
         """
         return self._tower(context, texts)
 
@@ -121,7 +123,8 @@ class FrozenCLIP:
         pooled = getattr(visual, "attn_pool", None) is not None
         if pooled or not isinstance(visual, ModifiedResNet | VisionTransformer):
             raise InputError(
-                f"--backbone {self.name}: its image encoder ({'attention pooling' if pooled else type(visual).__name__}) has no patch "
+                f"--backbone {self.name}: its image encoder "
+                f"({'attention pooling' if pooled else type(visual).__name__}) has no patch "
                 "features in the space of the texts; take a model such as ViT-B-16 or RN50"
             )
 
@@ -144,7 +147,8 @@ class FrozenCLIP:
             raise InputError(f"--backbone {self.name}: its features are not finite: its weights hold NaN or infinities")
         if not (ours - theirs).abs().max() <= TOLERANCE:
             raise InputError(
-                f"--backbone {self.name}: its class features computed token by token are not open_clip's, so that prompts cannot be learned; "
+                f"--backbone {self.name}: its class features computed token by token are not open_clip's, so that "
+                f"prompts cannot be learned; "
                 "take a model such as ViT-B-16 or RN50"
             )
         return int(ours.shape[-1])
@@ -175,12 +179,14 @@ def _wrapped(
     """The model with its text tower. InputError if the tokenizer does not fit it."""
     if len(ids := encode("")) != 2 or ids[0] >= ids[1]:
         raise InputError(
-            f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, not {ids}"
+            f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, "
+            f"not {ids}"
         )
     tower = TextTower(model, encode, unknown)
     if tower.end >= len(tower.embedding):
         raise InputError(
-            f"{where}: its tokenizer has {tower.end + 1} tokens, and its text encoder knows {len(tower.embedding)} of them"
+            f"{where}: its tokenizer has {tower.end + 1} tokens, and its text encoder knows {len(tower.embedding)} of "
+            f"them"
         )
     return FrozenCLIP(source, model, tower, device)
 
@@ -203,7 +209,8 @@ def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | No
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Keep what open_clip logs off the terminal. It logs through the root logger, which else would get a handler for good."""
+    """Keep what open_clip logs off the terminal. It logs through the root logger, which else would get a handler for
+    good."""
     root, handler, level = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
     root.addHandler(handler)
     logging.disable(logging.WARNING)

@@ -1,4 +1,5 @@
-"""What files of CLIP weights say of themselves: whether they are programs, and which activation they were trained with. Imports nothing heavy."""
+"""What files of CLIP weights say of themselves: whether they are programs, and which activation they were trained with.
+Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _ACTIVATIONS = {"gelu": GELU, "quick_gelu": QUICK_GELU}
 
 
 def check_file(weights: str, file: Path) -> None:
-    """InputError unless a file is a regular one that holds data: a TorchScript archive is a program, and is never run."""
+    """InputError unless a file is a regular one that holds data: a TorchScript archive is a program, and is never
+    run."""
     try:
         with inputs.opened(file) as opened:
             archive = zipfile.is_zipfile(opened) and _holds_code(zipfile.ZipFile(opened))
@@ -30,12 +32,15 @@ def check_file(weights: str, file: Path) -> None:
     if archive:
         new = file.with_name(f"{file.stem}-openai.pt")
         code = (
-            f"import open_clip, torch; torch.save(open_clip.load_openai_model({str(file)!r}, 'fp32', 'cpu').state_dict(), "
+            f"import open_clip, torch; torch.save(open_clip.load_openai_model({str(file)!r}, 'fp32', "
+            f"'cpu').state_dict(), "
             f"{str(new)!r})"
         )
         raise InputError(
-            f"--weights {weights}: this is a TorchScript archive, as OpenAI publishes its models, and the code in it is never "
-            f"run here; where you trust it, write its tensors into {new.name} by `python -c {shlex.quote(code)}` and give "
+            f"--weights {weights}: this is a TorchScript archive, as OpenAI publishes its models, and the code in it "
+            f"is never "
+            f"run here; where you trust it, write its tensors into {new.name} by `python -c {shlex.quote(code)}` and "
+            f"give "
             "that, or take the same weights as safetensors by --weights openai"
         )
 

@@ -1,4 +1,5 @@
-"""Hugging Face's CLIPModel as a model of open_clip: the same architecture under other names, with q, k and v in one tensor."""
+"""Hugging Face's CLIPModel as a model of open_clip: the same architecture under other names, with q, k and v in one
+tensor."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def _preprocessing(source: ClipSource, size: int) -> dict[str, Any]:
     interpolation = _RESAMPLING.get(given.get("resample", 3))
     if edges != [size, size] or interpolation is None or not steps:
         raise InputError(
-            f"--backbone {source.folder}: {source.images.name} must resize the shorter side to {size} (bilinear or bicubic), "
+            f"--backbone {source.folder}: {source.images.name} must resize the shorter side to {size} (bilinear or "
+            f"bicubic), "
             f"cut out {size} x {size}, rescale and normalise, as CLIP does"
         )
     return {

@@ -51,7 +51,8 @@ def encode(
     say: Callable[[str], None],
     stage: Stage,
 ) -> dict[str, Stored]:
-    """Where the features [rows, E] of each picture are, by the SHA-256 of its content; what `cache` lacks is computed first.
+    """Where the features [rows, E] of each picture are, by the SHA-256 of its content; what `cache` lacks is computed
+    first.
 
     see: what the model makes of BATCH pictures, [BATCH, rows, E]. model: what decides the numbers beside the picture.
     """
@@ -78,7 +79,8 @@ def encode(
 
 
 def gathered(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:
-    """Features of records from where those of their pictures are; `row` is a record's place in `stored`, `empty` is [0, E]."""
+    """Features of records from where those of their pictures are; `row` is a record's place in `stored`, `empty` is [0,
+    E]."""
     from safetensors import safe_open
 
     features: list[Tensor] = [empty] * len(stored)
@@ -105,8 +107,9 @@ def _listed(cache: Folder, name: str) -> dict[str, Stored]:
 def see(model: Any, pixels: Tensor, *, patches: bool) -> Tensor:
     """L2-normalised features [B, 1, E] of prepared images [B, 3, H, W], or with `patches` [B, 1 + M, E].
 
-    Patches of a ViT: its patch tokens after the last norm, projected like the class token. Of CLIP's ResNet: what its attention pool gives
-    at every position, where the feature is what it gives at their mean (both as FedOTP takes them, Li et al. 2024).
+    Patches of a ViT: its patch tokens after the last norm, projected like the class token. Of CLIP's ResNet: what its
+    attention pool gives at every position, where the feature is what it gives at their mean (both as FedOTP takes them,
+    Li et al. 2024).
     """
     if not patches:
         return F.normalize(model.encode_image(pixels), dim=-1)[:, None]

@@ -17,7 +17,8 @@ _TAGGED = ("mean", "std", "interpolation", "resize_mode")  # what a tag of open_
 
 
 def opened(where: str, source: ClipSource) -> Any:
-    """The model in float32, with its `preprocess_cfg`. InputError, which begins with `where`, if its weights are not of this model."""
+    """The model in float32, with its `preprocess_cfg`. InputError, which begins with `where`, if its weights are not of
+    this model."""
     from open_clip.factory import load_checkpoint
 
     with torch.random.fork_rng(devices=[]):
@@ -48,7 +49,8 @@ def _built(source: ClipSource) -> Any:
 
 
 def _tensors(source: ClipSource) -> dict[str, Tensor]:
-    """What the weights hold by name, of shards what all of them hold. ValueError if that is not tensors only, or a name stands twice."""
+    """What the weights hold by name, of shards what all of them hold. ValueError if that is not tensors only, or a name
+    stands twice."""
     from open_clip.factory import load_state_dict
 
     found: dict[str, Tensor] = {}
@@ -70,7 +72,8 @@ def _misfit(model: Any, source: ClipSource) -> str:
         found = _tensors(source)
     except Exception:  # the user's files can raise anything
         return (
-            f"{file} cannot be loaded: it is damaged, or holds more than tensors by name, which is never unpickled; save "
+            f"{file} cannot be loaded: it is damaged, or holds more than tensors by name, which is never unpickled; "
+            f"save "
             "the model's state_dict as *.safetensors"
         )
     if source.huggingface:

@@ -45,7 +45,8 @@ _CUSTOM = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "
 
 @dataclass(frozen=True)
 class ClipSource:
-    """One CLIP: a folder in open_clip's or Hugging Face's format, or an architecture of open_clip with a file of weights."""
+    """One CLIP: a folder in open_clip's or Hugging Face's format, or an architecture of open_clip with a file of
+    weights."""
 
     name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
     architecture: str  # open_clip's name, empty for a folder
@@ -69,7 +70,8 @@ class ClipSource:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 over everything that decides what the model computes, wherever it lies; for "random" over architecture and seed."""
+        """SHA-256 over everything that decides what the model computes, wherever it lies; for "random" over
+        architecture and seed."""
         digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n{self.activation}\n".encode())
         if self.weights is None:
             digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
@@ -88,11 +90,11 @@ class ClipSource:
 
 
 def resolve_clip(backbone: str, weights: str) -> ClipSource:
-    """The CLIP that `--backbone` and `--weights` name: "" or "vit", "resnet", a folder or the id of a model of Hugging Face's in the
-    local cache, or an architecture of open_clip with weights.
+    """The CLIP that `--backbone` and `--weights` name: "" or "vit", "resnet", a folder or the id of a model of Hugging
+    Face's in the local cache, or an architecture of open_clip with weights.
 
-    Weights are a file, a tag of open_clip whose file lies in the local Hugging Face cache, or "random". InputError names what is
-    missing, or why prompts cannot be learned with this text encoder.
+    Weights are a file, a tag of open_clip whose file lies in the local Hugging Face cache, or "random". InputError
+    names what is missing, or why prompts cannot be learned with this text encoder.
     """
     folder = EMBEDDED_CLIP.get(backbone) or Path(os.path.expanduser(backbone))
     if not os.path.exists(folder):
@@ -106,11 +108,13 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
         return _from_architecture(backbone, known[backbone], weights)
     if os.path.isdir(folder):
         raise InputError(
-            f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and {_HF_CONFIG} (Hugging Face's)"
+            f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and "
+            f"{_HF_CONFIG} (Hugging Face's)"
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
-        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, the id of such "
+        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, "
+        f"the id of such "
         "a model that `hf download` put into the local cache, and an architecture such as ViT-B-16"
     )
 
@@ -135,7 +139,8 @@ def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
     config = _json(flag, folder / _HF_CONFIG)
     if (kind := config.get("model_type")) != "clip":
         raise InputError(
-            f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is read"
+            f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is "
+            f"read"
         )
     _check_whole(flag, folder, [_HF_CONFIG, *found, TOKENIZER], weights)
     place = folder.absolute()
@@ -182,14 +187,16 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
 
 
 def _from_file(name: str, file: Path, configured: str) -> ClipSource:
-    """An architecture with a file, whose tensors do not tell the activation: what stands around them does, or it is said to be unknown."""
+    """An architecture with a file, whose tensors do not tell the activation: what stands around them does, or it is
+    said to be unknown."""
     known, doubt = told(file), ""
     twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
     if known is None and twin in _architectures():
         other = GELU if configured == QUICK_GELU else QUICK_GELU
         whose = ", as all of OpenAI's were" if other == QUICK_GELU else ""
         doubt = (
-            f"nothing in {file.name} tells the activation that it was trained with: {configured} is used, as {name} has it; "
+            f"nothing in {file.name} tells the activation that it was trained with: {configured} is used, as {name} "
+            f"has it; "
             f"for weights trained with {other}{whose}, take --backbone {twin}"
         )
     if known == GELU and configured == QUICK_GELU:
@@ -208,7 +215,8 @@ def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
     found = get_pretrained_cfg(name, tag)
     if not found:
         raise InputError(
-            f"--weights {tag}: there is no such file, and open_clip has no such weights for {name}{nearest(tag, tags)}; "
+            f"--weights {tag}: there is no such file, and open_clip has no such weights for "
+            f"{name}{nearest(tag, tags)}; "
             f"valid are {_choice(tags)}"
         )
     repository, _, file = str(found["hf_hub"]).rpartition("/")
@@ -244,7 +252,8 @@ def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
 
 
 def _check_text(flag: str, config: Mapping[str, Any]) -> None:
-    """InputError unless prompts can be put before class names here: a causal encoder whose feature is read at the end token."""
+    """InputError unless prompts can be put before class names here: a causal encoder whose feature is read at the end
+    token."""
     text = config.get("text_cfg") or {}
     if not isinstance(text, dict):
         raise InputError(f"{flag}: its text_cfg must be an object, not {str(text)[:40]!r}")

@@ -1,9 +1,9 @@
 """The text encoder of a frozen CLIP as a function of learned context vectors, for many clients and classes at once.
 
-The prompt of class c is [SOS][b context vectors][tokens of its name]["."][EOS]; its feature is read at EOS (CoOp, Zhou et al. 2022). Three
-facts make the pass cheap, and none of them changes a number: the encoder is causal, so that nothing behind EOS matters; what it makes of
-[SOS][context] is the same for every class, so that this prefix is encoded once per client and the tokens of a class attend to it; in the last
-layer only EOS asks.
+The prompt of class c is [SOS][b context vectors][tokens of its name]["."][EOS]; its feature is read at EOS (CoOp, Zhou
+et al. 2022). Three facts make the pass cheap, and none of them changes a number: the encoder is causal, so that nothing
+behind EOS matters; what it makes of [SOS][context] is the same for every class, so that this prefix is encoded once per
+client and the tokens of a class attend to it; in the last layer only EOS asks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from fedaudit.machinery.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class ClassTexts:
-    """What stands behind the context in the prompt of each class: its name, a full stop and EOS, for `context` vectors before it.
+    """What stands behind the context in the prompt of each class: its name, a full stop and EOS, for `context` vectors
+    before it.
 
     All T tokens lie in one row, without padding, the classes ordered by length: a group holds classes of one length.
     """
@@ -104,7 +105,8 @@ class TextTower:
         ids = self.encode(text)[1:-1]
         if self.unknown in ids or any(i >= self.end for i in ids):  # EOS is found as the highest id
             raise InputError(
-                f"{what} holds a word that the tokenizer does not know; say it in other words or take another --backbone"
+                f"{what} holds a word that the tokenizer does not know; say it in other words or take another "
+                f"--backbone"
             )
         return ids
 
@@ -131,10 +133,11 @@ def _last_layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tup
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, groups: Sequence[tuple[int, int, int]]
 ) -> Tensor:
-    """What suffix tokens [1 or L, heads, rows, e] see of the prefix [L, heads, P, e] and of their own class: [L, heads, rows, e].
+    """What suffix tokens [1 or L, heads, rows, e] see of the prefix [L, heads, P, e] and of their own class: [L, heads,
+    rows, e].
 
-    groups: (classes, queries per class, keys per class); the queries are the last tokens of a class. The softmax over both kinds of keys
-    is written out, because the two parts have no common shape.
+    groups: (classes, queries per class, keys per class); the queries are the last tokens of a class. The softmax over
+    both kinds of keys is written out, because the two parts have no common shape.
     """
     shared = q @ prefix_k.mT  # [L, heads, rows, P]
     by_query = [classes * queries for classes, queries, _ in groups]
@@ -162,7 +165,8 @@ def _own_scores(q: Tensor, k: Tensor, classes: int, queries: int, keys: int) -> 
 
 
 def _heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-    """Queries (0), keys (1) and values (2) from `first` to `last` of x [L, n, d]: each [L, heads, n, e]; queries come scaled."""
+    """Queries (0), keys (1) and values (2) from `first` to `last` of x [L, n, d]: each [L, heads, n, e]; queries come
+    scaled."""
     attention, d = block.attn, x.shape[-1]
     rows = slice(first * d, last * d)
     parts = F.linear(x, attention.in_proj_weight[rows], attention.in_proj_bias[rows]).unflatten(

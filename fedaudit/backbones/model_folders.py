@@ -1,4 +1,5 @@
-"""The files of a model folder, before anything heavy is imported: regular, whole, and no code. Never runs what a folder brings."""
+"""The files of a model folder, before anything heavy is imported: regular, whole, and no code. Never runs what a folder
+brings."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
     if "trust_remote_code" in str(error):  # which is never given
         own = [name for name in CONFIGS if (path / name).is_file() and b'"auto_map"' in (path / name).read_bytes()]
         return InputError(
-            f"--backbone {path}: it needs code of its own ({', '.join(own) or 'auto_map'}), which is never run; write what reads "
+            f"--backbone {path}: it needs code of its own ({', '.join(own) or 'auto_map'}), which is never run; write "
+            f"what reads "
             "this model in a file and give that as --backbone-code"
         )
     by = f" by {code}" if code else ""
@@ -94,7 +96,8 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
 
 
 def on_one_line(error: BaseException) -> str:
-    """What an exception says without line breaks; of a long text its first line, and its kind where that is long, too."""
+    """What an exception says without line breaks; of a long text its first line, and its kind where that is long,
+    too."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     said = next((text for text in (" ".join(lines), *lines[:1]) if len(text) <= SHOWN), "")
     return "".join(char if char.isprintable() else "?" for char in said).rstrip(":") or type(error).__name__

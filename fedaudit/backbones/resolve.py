@@ -1,4 +1,5 @@
-"""Where a model lies on this disk, whether its folder is complete, and what it is. Imports nothing heavy; never asks the network."""
+"""Where a model lies on this disk, whether its folder is complete, and what it is. Imports nothing heavy; never asks
+the network."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _TOKENIZER = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json",
 def resolve(text: str, *, processor: bool = True) -> Path:
     """The complete model folder that `text` names: a folder, or else the id of a model in the local Hugging Face cache.
 
-    `processor` says whether image processor and tokenizer must lie beside the weights. InputError names what is missing.
+    `processor` says whether image processor and tokenizer must lie beside the weights. InputError names what is
+    missing.
     """
     folder = Path(os.path.expanduser(text))
     if not text.strip():
@@ -77,14 +79,16 @@ def _cached(text: str, folder: Path) -> Path:
     if (found := cached_snapshot(text)) is None:
         place = hub_cache() / _repository(text)
         raise InputError(
-            f"--backbone {text}: there is no folder {folder.absolute()} and no such model in the local cache ({place}); "
+            f"--backbone {text}: there is no folder {folder.absolute()} and no such model in the local cache "
+            f"({place}); "
             f"fetch it on a machine with internet by `{_fetch(text)}`, then give --backbone the id or the folder"
         )
     return found
 
 
 def cached_snapshot(text: str) -> Path | None:
-    """The snapshot of the model with an id in the local cache: of its main branch, or the only one there is; None if there is none."""
+    """The snapshot of the model with an id in the local cache: of its main branch, or the only one there is; None if
+    there is none."""
     if not _ID.fullmatch(text):
         return None
     place = hub_cache() / _repository(text)

@@ -14,8 +14,9 @@ from fedaudit.tasks.base import IMAGE, Record
 def check_texts(path: Path, records: Iterable[Record]) -> None:
     """InputError for the first record with more tokens than the language model in the folder `path` has positions.
 
-    Image tokens count as one here: how many there are is known when a picture was seen, and checked then. The folder's configuration and
-    tokenizer are opened: InputError if they are damaged, or are for code that transformers has not got.
+    Image tokens count as one here: how many there are is known when a picture was seen, and checked then. The folder's
+    configuration and tokenizer are opened: InputError if they are damaged, or are for code that transformers has not
+    got.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -40,5 +41,6 @@ def check_length(record: Record, tokens: int, limit: int | None, path: Path) -> 
     """InputError if a record has more tokens than `limit`, the positions of the model in `path`."""
     if limit is not None and tokens > limit:
         raise InputError(
-            f"{record.called}: with its prompt the text has {tokens} tokens, and the language model of {path} reads {limit}; shorten it"
+            f"{record.called}: with its prompt the text has {tokens} tokens, and the language model of {path} reads "
+            f"{limit}; shorten it"
         )

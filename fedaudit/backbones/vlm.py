@@ -1,7 +1,8 @@
 """A frozen vision-language model and records as it reads them; image embeddings are computed once and cached.
 
-Works for the image-text-to-text models of transformers that put image embeddings at placeholder tokens, the LLaVA family first; a check
-on one record refuses the others. The embedded model is `fedaudit.backbones.EMBEDDED`; its recipe is `pretrain_vlm`.
+Works for the image-text-to-text models of transformers that put image embeddings at placeholder tokens, the LLaVA
+family first; a check on one record refuses the others. The embedded model is `fedaudit.backbones.EMBEDDED`; its recipe
+is `pretrain_vlm`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}  # of the largest logit,
 class FrozenVLM(Reader):
     """A pre-trained model that nobody trains; adapters are put on it elsewhere.
 
-    Models that need code of their own subclass this as `Backbone` and override `open`, `language_model`, `see` or `whole`.
+    Models that need code of their own subclass this as `Backbone` and override `open`, `language_model`, `see` or
+    `whole`.
     """
 
     code = ""  # SHA-256 of the file that defines a subclass of the user's
@@ -63,7 +65,8 @@ class FrozenVLM(Reader):
         stage: Stage = unseen,
         workers: int = 1,
     ) -> dict[str, Encoded]:
-        """Records by id; image embeddings come from `cache`, which `workers` processes fill first where it lacks them. `say` names damage.
+        """Records by id; image embeddings come from `cache`, which `workers` processes fill first where it lacks them.
+        `say` names damage.
 
         InputError if the model reads images in a way that cannot be cached, or if a picture or a text cannot be used.
         """
@@ -94,7 +97,8 @@ class FrozenVLM(Reader):
             return packed(records, self.see(records))
 
     def embed(self, ids: Tensor, records: Sequence[Encoded]) -> Tensor:
-        """Input embeddings [B, T, width] of padded ids [B, T] with the image embeddings of `records` (none: of words only) in place."""
+        """Input embeddings [B, T, width] of padded ids [B, T] with the image embeddings of `records` (none: of words
+        only) in place."""
         embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.device))
         at = (ids == self.image_token).to(self.device)
         if records:
@@ -125,7 +129,8 @@ class FrozenVLM(Reader):
         return answers
 
     def _greedy(self, model: Any, inputs: dict[str, Tensor], steps: int) -> Tensor:
-        """Likeliest next tokens [B, up to `steps`] after prompts that are padded on the left; rows that ended are padded.
+        """Likeliest next tokens [B, up to `steps`] after prompts that are padded on the left; rows that ended are
+        padded.
 
         Written out because not every family's own `generate` starts from embeddings.
         """
@@ -194,7 +199,8 @@ class FrozenVLM(Reader):
 
     @torch.no_grad()
     def _check(self, record: Record) -> None:
-        """InputError unless cached embeddings give the whole model's logits, and text does not see what comes after it."""
+        """InputError unless cached embeddings give the whole model's logits, and text does not see what comes after
+        it."""
         seen = self.see([record])[0]
         encoded = self._encoded(record, seen, seen.features)
         last = len(encoded.ids) - 1

@@ -1,4 +1,5 @@
-"""Records as a language model reads them, one by one and in padded batches; their image embeddings in memory or on disk."""
+"""Records as a language model reads them, one by one and in padded batches; their image embeddings in memory or on
+disk."""
 
 from __future__ import annotations
 
@@ -61,9 +62,9 @@ class Encoded:
     def spans(self) -> dict[str, slice]:
         """Rows of the token signals (row i predicts token i + 1) that belong to image, instruction and caption.
 
-        The instruction is what stands behind the image: the words before it are the same for everybody and see no image. A part of
-        n tokens gives n - 1 rows, as in Li et al. (2024); the caption part starts at the last token of the prompt, so that every
-        token of the caption is predicted once.
+        The instruction is what stands behind the image: the words before it are the same for everybody and see no
+        image. A part of n tokens gives n - 1 rows, as in Li et al. (2024); the caption part starts at the last token of
+        the prompt, so that every token of the caption is predicted once.
         """
         return {
             "image": slice(self.image.start, self.image.stop - 1),

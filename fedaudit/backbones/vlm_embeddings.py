@@ -15,7 +15,8 @@ from fedaudit.tasks.base import IMAGE, Record
 
 
 class Reader(Opened):
-    """A model whose own forward pass is stopped where its language model is called, with the image embeddings in place."""
+    """A model whose own forward pass is stopped where its language model is called, with the image embeddings in
+    place."""
 
     @torch.no_grad()
     def see(self, records: Sequence[Record]) -> list[EmbeddedPrompt]:

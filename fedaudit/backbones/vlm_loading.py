@@ -55,7 +55,8 @@ class Opened:
         ]
 
     def open(self) -> tuple[Any, Any]:
-        """The model in `self.dtype` and its processor (with a `tokenizer`). ValueError if the weights are another architecture's."""
+        """The model in `self.dtype` and its processor (with a `tokenizer`). ValueError if the weights are another
+        architecture's."""
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         placed = {} if self.device.type == "cpu" else {"device_map": {"": self.device}}  # no copy in the CPU's memory
@@ -88,7 +89,8 @@ class Opened:
         return int(found)
 
     def projections(self, which: str) -> list[str]:
-        """Names in `self.model` of linear layers in the language model's transformer: "all", those of "attention", or "q_proj,v_proj".
+        """Names in `self.model` of linear layers in the language model's transformer: "all", those of "attention", or
+        "q_proj,v_proj".
 
         InputError if there are none, or none of a name.
         """
@@ -100,8 +102,8 @@ class Opened:
             known = {n.rpartition(".")[2] for n in self._linear}
             for name in set(which.split(",")) - known:
                 raise InputError(
-                    f"--targets {which}: the language model of {self.path} has no {name}; valid are all, attention, or some of "
-                    + ", ".join(sorted(known))
+                    f"--targets {which}: the language model of {self.path} has no {name}; valid are all, attention, or "
+                    f"some of " + ", ".join(sorted(known))
                 )
             chosen = [n for n in self._linear if n.rpartition(".")[2] in which.split(",")]
         if not chosen:

@@ -1,4 +1,5 @@
-"""How the command ends: exit codes, one sentence for what went wrong, signals, and streams that are closed or know few letters.
+"""How the command ends: exit codes, one sentence for what went wrong, signals, and streams that are closed or know few
+letters.
 
 Imports nothing heavy.
 """
@@ -39,7 +40,8 @@ class Stopped(KeyboardInterrupt):
 def ended(work: Callable[[], int], *, debug: bool) -> int:
     """The exit code of the command that `work` is. What ended it before its end is said in one sentence on stderr.
 
-    The first SIGINT, SIGTERM or SIGHUP ends this process and its workers from here, another one at any moment by itself.
+    The first SIGINT, SIGTERM or SIGHUP ends this process and its workers from here, another one at any moment by
+    itself.
     """
     _make_streams_usable()
     with _stoppable() as received:
@@ -123,7 +125,8 @@ def _say(sentence: str) -> None:
 
 
 def _make_streams_usable() -> None:
-    """Standard streams that are closed (`>&-`) lead nowhere instead of into the next file that is opened; letters that one lacks become "?"."""
+    """Standard streams that are closed (`>&-`) lead nowhere instead of into the next file that is opened; letters that
+    one lacks become "?"."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -148,7 +151,8 @@ def _close(*streams: TextIO) -> None:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Within, the first signal raises Stopped and is listed; from then on the system's own handling ends the process at once.
+    """Within, the first signal raises Stopped and is listed; from then on the system's own handling ends the process at
+    once.
 
     A signal that the caller ignores (nohup, a job in the background) stays ignored.
     """
@@ -174,7 +178,8 @@ def _stoppable() -> Iterator[list[int]]:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the workers and this process without waiting for anything: a worker that was ended while it spoke is never heard to the end."""
+    """End the workers and this process without waiting for anything: a worker that was ended while it spoke is never
+    heard to the end."""
     for worker in multiprocessing.active_children():
         worker.kill()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,5 @@
-"""The flags: what the command takes, and how words, configuration files and presets become parameter objects. Imports nothing heavy."""
+"""The flags: what the command takes, and how words, configuration files and presets become parameter objects. Imports
+nothing heavy."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Any]) -> None:
-    """A flag per field of a Params class; a flag that two classes share sets both. One that can be swept takes several values."""
+    """A flag per field of a Params class; a flag that two classes share sets both. One that can be swept takes several
+    values."""
     known = {flag for action in parser._actions for flag in action.option_strings}
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(params):

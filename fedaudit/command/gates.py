@@ -1,8 +1,10 @@
-"""Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports nothing heavy.
+"""Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports
+nothing heavy.
 
-A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records of the same clients, or at
-accuracies (percent, `accuracy/local.low < 50`), and at one number of each: the value, or the bound of its interval that is named. Of what leaks,
-`.low` fails only on what is shown, `.high` also on what cannot be ruled out.
+A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records
+of the same clients, or at accuracies (percent, `accuracy/local.low < 50`), and at one number of each: the value, or the
+bound of its interval that is named. Of what leaks, `.low` fails only on what is shown, `.high` also on what cannot be
+ruled out.
 """
 
 from __future__ import annotations

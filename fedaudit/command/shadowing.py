@@ -1,4 +1,5 @@
-"""Whether the folders beside this package are what Python finds under their names: many a research repository has a `trainers/` of its own.
+"""Whether the folders beside this package are what Python finds under their names: many a research repository has a
+`trainers/` of its own.
 
 Imports nothing of them, so that it can say so before they are imported.
 """
@@ -20,7 +21,8 @@ def refuse_shadowed() -> None:
         found = _found(name)
         if found not in (None, HOME / name):
             raise InputError(
-                f"{found} hides FedAudit's own {name} ({HOME / name}): rename it, or call the command fedaudit or python -P, "
+                f"{found} hides FedAudit's own {name} ({HOME / name}): rename it, or call the command fedaudit or "
+                f"python -P, "
                 "which look for no packages in the folder of a script or of the call"
             )
 

@@ -1,4 +1,5 @@
-"""From `--method dpfpl,fedper:shared_layers=4 --rank 1,8 --epsilon none,0.1` to methods with their parameters. Imports nothing heavy."""
+"""From `--method dpfpl,fedper:shared_layers=4 --rank 1,8 --epsilon none,0.1` to methods with their parameters. Imports
+nothing heavy."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def classes(plugin: Plugin) -> list[type[Any]]:
 
 
 def named(text: str) -> Named:
-    """Methods by label: "fedper,fedper:shared_layers=4" names one method twice, the second time with a parameter of its own."""
+    """Methods by label: "fedper,fedper:shared_layers=4" names one method twice, the second time with a parameter of its
+    own."""
     found: Named = {}
     for label in (word.strip() for word in text.split(",")):
         if not label:
@@ -62,7 +64,8 @@ def _own(label: str, plugin: Plugin, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def unheard(methods: Named) -> set[str]:
-    """Parameters whose flags change nothing: no method has them, or each that has them is given its own value by its label."""
+    """Parameters whose flags change nothing: no method has them, or each that has them is given its own value by its
+    label."""
     known = {
         f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)
     }

@@ -15,7 +15,8 @@ SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 def show(findings: Sequence[Finding], attack: str | None) -> None:
-    """Print utility and privacy of prompts where there are any, and what was found about membership where something was attacked."""
+    """Print utility and privacy of prompts where there are any, and what was found about membership where something was
+    attacked."""
     from rich.console import Console
 
     console = Console()
@@ -28,7 +29,8 @@ def show(findings: Sequence[Finding], attack: str | None) -> None:
 
 
 def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
-    """A row per method and epsilon: accuracies, the noise beside them, and claimed and provable epsilon for a client's own record."""
+    """A row per method and epsilon: accuracies, the noise beside them, and claimed and provable epsilon for a client's
+    own record."""
     from rich import box
     from rich.table import Table
 
@@ -62,7 +64,8 @@ def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequenc
         table.add_row(name, _epsilon(mine[0]["epsilon"]), *scores, noise, claims[0], claims[1], against)
     console.print(table)
     console.print(
-        "noise/signal: longest noise over its signal in a step; proven: as it ran, for a client's own record, against a user of its prompt and "
+        "noise/signal: longest noise over its signal in a step; proven: as it ran, for a client's own record, against "
+        "a user of its prompt and "
         "against the server; the report has the other readings"
     )
 
@@ -92,7 +95,8 @@ def _epsilon(value: float | str) -> str:
 
 
 def _show_membership(console: Any, rows: Sequence[Finding], attack: str | None) -> None:
-    """The AUROC rows against held-out records and canaries, with their verdicts; of many attacks only the best, corrected for picking it."""
+    """The AUROC rows against held-out records and canaries, with their verdicts; of many attacks only the best,
+    corrected for picking it."""
     from rich import box
     from rich.table import Table
 

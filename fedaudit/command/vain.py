@@ -1,4 +1,5 @@
-"""What a command says in vain: a number that would be cut down, a flag that would change nothing. Refused before anything runs.
+"""What a command says in vain: a number that would be cut down, a flag that would change nothing. Refused before
+anything runs.
 
 Imports nothing heavy.
 """
@@ -26,12 +27,14 @@ class Said:
     file: Set[str]  # in a configuration file
 
     def meant(self, name: str, deciders: Set[str]) -> bool:
-        """Whether the parameter was given for this very command: what a file says was not, once the command line decides otherwise."""
+        """Whether the parameter was given for this very command: what a file says was not, once the command line
+        decides otherwise."""
         return name in self.line or (name in self.file and not deciders & self.line)
 
 
 def check(plan: Plan, options: argparse.Namespace, said: Said, unheard: Set[str]) -> None:
-    """InputError for what would be cut down or change nothing; `unheard` are parameters whose flags no method goes by."""
+    """InputError for what would be cut down or change nothing; `unheard` are parameters whose flags no method goes
+    by."""
     _check_holdout(plan)
     _check_limits(plan, options)
     _check_layers(plan)

@@ -1,4 +1,5 @@
-"""The words of a command before they are parsed: what no flag can mean, and how numbers are written. Imports nothing heavy."""
+"""The words of a command before they are parsed: what no flag can mean, and how numbers are written. Imports nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check(words: Iterable[str]) -> None:
-    """InputError: a value of nothing, a character that no name has, a path that no disk takes, or a flag that comes twice."""
+    """InputError: a value of nothing, a character that no name has, a path that no disk takes, or a flag that comes
+    twice."""
     seen: dict[str, str] = {}
     flag = ""  # whose value the next word is
     for word in words:
@@ -124,7 +126,8 @@ def seed(text: str) -> int:
 
 
 def words_of(mapping: Mapping[str, Any]) -> list[str]:
-    """A mapping of option names to values as command-line words. InputError for names and values that no flag can have."""
+    """A mapping of option names to values as command-line words. InputError for names and values that no flag can
+    have."""
     words = []
     for key, value in mapping.items():
         if not _OPTION.fullmatch(key):

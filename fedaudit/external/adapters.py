@@ -1,4 +1,5 @@
-"""Adapters in safetensors files that somebody else wrote: what a header tells without torch, and the tensors under this project's names."""
+"""Adapters in safetensors files that somebody else wrote: what a header tells without torch, and the tensors under this
+project's names."""
 
 from __future__ import annotations
 
@@ -58,14 +59,16 @@ def _check_values(tensor: Tensor, name: str) -> None:
     extreme = tensor.flatten()[tensor.abs().argmax()].item()
     if abs(extreme) > LARGEST:
         raise InputError(
-            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training diverge?)"
+            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training "
+            f"diverge?)"
         )
 
 
 def canonical(name: str) -> str | None:
     """`layers.0.self_attn.q_proj.A` of this project's or peft's name of a tensor; None if it is no adapter's.
 
-    A layer is named from the component `layers` on, without one from the parent of its last number on (`h.0.attn.c_attn`).
+    A layer is named from the component `layers` on, without one from the parent of its last number on
+    (`h.0.attn.c_attn`).
     """
     half = _HALF.fullmatch(name)
     parts = half["layer"].split(".") if half else []
@@ -162,14 +165,16 @@ def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
         name, shape = canonical(there), entry["shape"]
         if name is None:
             raise InputError(
-                f"{path}: {shown(there)} is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A (or .B) and "
+                f"{path}: {shown(there)} is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A (or "
+                f".B) and "
                 "peft's ...layers.0.self_attn.q_proj.lora_A.weight"
             )
         if name in names:
             raise InputError(f"{path}: {names[name]} and {there} are both {name}; each tensor once")
         if entry["dtype"] not in ITEM or len(shape) != 2 or 0 in shape:
             raise InputError(
-                f"{path}: {there} is {shown(entry['dtype'])} {shown(str(shape))}, where a factor of an adapter is a matrix of {', '.join(ITEM)}"
+                f"{path}: {there} is {shown(entry['dtype'])} {shown(str(shape))}, where a factor of an adapter is a "
+                f"matrix of {', '.join(ITEM)}"
             )
         names[name], shapes[name] = there, (shape[0], shape[1])
         size += entry["data_offsets"][1] - entry["data_offsets"][0]
@@ -188,7 +193,8 @@ def _check_global(adapter: Adapter) -> int:
             raise InputError(f"{adapter.path}: {name} is there without {other}; a global model has both of each layer")
         if _inner(name, shape) != rank:
             raise InputError(
-                f"{adapter.path}: {name} has rank {_inner(name, shape)} where {next(iter(shapes))} has {rank}; all layers of "
+                f"{adapter.path}: {name} has rank {_inner(name, shape)} where {next(iter(shapes))} has {rank}; all "
+                f"layers of "
                 "a run have one rank"
             )
     return rank

@@ -1,4 +1,5 @@
-"""A run of this project as a folder in the format of docs/own-runs.md: reading it back gives the same transcript and records."""
+"""A run of this project as a folder in the format of docs/own-runs.md: reading it back gives the same transcript and
+records."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ def export_run(
 ) -> None:
     """Write a run into `destination`. Background records of a client are left out: nobody asks about them.
 
-    `epsilon` holds what is "claimed" and what is "provable", in words.
-    `score` is "captions", "answers" or the name of the function that is meant. InputError: the destination is a file or not
-    empty, the disk refuses, or a task scores in another way. `run.json` comes last: a folder without it is no run.
+    `epsilon` holds what is "claimed" and what is "provable", in words. `score` is "captions", "answers" or the name of
+    the function that is meant. InputError: the destination is a file or not empty, the disk refuses, or a task scores
+    in another way. `run.json` comes last: a folder without it is no run.
     """
     scored = _SCORES.get(score, score)
     if scored not in SCORES:
@@ -83,7 +84,8 @@ def _records(federation: Federation, out: _Destination) -> None:
 
 
 def _line(record: Record, out: _Destination) -> dict[str, Any]:
-    """A record as its line says it, its image written; images are named by content, so that equal ones are stored once."""
+    """A record as its line says it, its image written; images are named by content, so that equal ones are stored
+    once."""
     from PIL import Image
 
     png = io.BytesIO()

@@ -1,6 +1,7 @@
 """The files of somebody's run: regular ones, not without end, and inside its folder.
 
-A picture, list or message that lies elsewhere would bring what only the auditor may read into a report that others see. Who links data sets says so.
+A picture, list or message that lies elsewhere would bring what only the auditor may read into a report that others see.
+Who links data sets says so.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class OwnFiles:
         return data
 
     def lines(self, path: Path, *, purpose: str = "") -> Iterator[tuple[bytes, str]]:
-        """The lines that are not blank, each with its file and number. InputError as of `opened`, or one is longer than LINE."""
+        """The lines that are not blank, each with its file and number. InputError as of `opened`, or one is longer than
+        LINE."""
         with self.opened(path, purpose=purpose) as file:
             for n, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
                 where = f"{path} line {n}"
@@ -62,7 +64,8 @@ class OwnFiles:
                     yield line, where
 
     def listed(self, folder: Path) -> list[Path]:
-        """What lies in a folder, sorted; hidden files are none of the run's. InputError: it is none, missing or outside."""
+        """What lies in a folder, sorted; hidden files are none of the run's. InputError: it is none, missing or
+        outside."""
         self._require_inside(folder, str(folder))
         try:
             return [path for path in inputs.listed(folder) if not path.name.startswith(".")]

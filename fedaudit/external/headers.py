@@ -1,4 +1,5 @@
-"""The header of a safetensors file that somebody else wrote, read without torch: what its tensors are called, their kind, shape and bytes."""
+"""The header of a safetensors file that somebody else wrote, read without torch: what its tensors are called, their
+kind, shape and bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _OF_TENSOR = {
 
 
 def read_header(files: OwnFiles, path: Path) -> dict[str, dict[str, Any]]:
-    """{name in the file: {"dtype", "shape", "data_offsets"}}. InputError: not readable, truncated, or not as the format says."""
+    """{name in the file: {"dtype", "shape", "data_offsets"}}. InputError: not readable, truncated, or not as the format
+    says."""
     with files.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")

@@ -43,7 +43,8 @@ Lists = Mapping[str, Sequence[Entry]]
 def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
     """Every list of a run, an optional one that is not there as empty; `prompt` is for lines that have none.
 
-    InputError: a list of candidates that is missing, a line that is wrong, an id twice, an image that is missing or none.
+    InputError: a list of candidates that is missing, a line that is wrong, an id twice, an image that is missing or
+    none.
     """
     lists = {name: _read(files, name, prompt) for name in LISTS}
     seen: dict[str, Entry] = {}
@@ -69,14 +70,16 @@ def check_pixels(lists: Lists) -> None:
 
 
 def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
-    """InputError unless every client that took part has a member and a non-member, and every other list knows its clients."""
+    """InputError unless every client that took part has a member and a non-member, and every other list knows its
+    clients."""
     held = {name: {entry.client for entry in lists[name]} for name in CANDIDATES}
     for r, cohort in enumerate(cohorts):
         for client in cohort:
             for name, word in zip(CANDIDATES, ("member", "non-member"), strict=True):
                 if client not in held[name]:
                     raise InputError(
-                        f"{folder / name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at least one "
+                        f"{folder / name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at "
+                        f"least one "
                         "member and one non-member to be measured"
                     )
     known = held["members"].union(*cohorts)

@@ -1,4 +1,5 @@
-"""Somebody's own run, trained elsewhere, as a folder of models, messages and records (docs/own-runs.md): checked, and made a transcript.
+"""Somebody's own run, trained elsewhere, as a folder of models, messages and records (docs/own-runs.md): checked, and
+made a transcript.
 
 Importing this module is light, and `read` needs no torch: it goes by the headers of the tensor files.
 """
@@ -138,12 +139,14 @@ class OwnRun:
 def read(folder: Path, *, linked: bool = False) -> OwnRun:
     """The run in a folder; `linked`: its files may be links to, and its pictures paths of, what lies elsewhere.
 
-    InputError names what is wrong with it, as far as that can be told without a model and without reading what `check_values` reads.
+    InputError names what is wrong with it, as far as that can be told without a model and without reading what
+    `check_values` reads.
     """
     folder = Path(os.path.expanduser(folder))
     if not os.path.isdir(folder):
         raise InputError(
-            f"{shown(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and lists of records"
+            f"{shown(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and lists of "
+            f"records"
         )
     files = OwnFiles(folder, linked)
     about = _about(files)
@@ -174,14 +177,16 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
 
 
 def check_values(own: OwnRun) -> None:
-    """Read every tensor and decode every picture, one file at a time. InputError names what is truncated, or no number of a model."""
+    """Read every tensor and decode every picture, one file at a time. InputError names what is truncated, or no number
+    of a model."""
     for adapter in own.adapters:
         adapter.load()
     check_pixels(own.lists)
 
 
 def warnings(own: OwnRun) -> list[str]:
-    """What looks wrong in a run and may be right, a sentence each: clients of one round whose messages are byte-identical."""
+    """What looks wrong in a run and may be right, a sentence each: clients of one round whose messages are
+    byte-identical."""
     same = []
     for r, sent in enumerate(own.uploads):
         clients = defaultdict(list)
@@ -192,7 +197,8 @@ def warnings(own: OwnRun) -> list[str]:
     more = f" and {len(same) - 3} times more" if len(same) > 3 else ""
     return (
         [
-            f"Uploads of different clients are byte-identical (clients {', '.join(same[:3])}{more}): if their states shared memory "
+            f"Uploads of different clients are byte-identical (clients {', '.join(same[:3])}{more}): if their states "
+            f"shared memory "
             "when they were saved, all but one are lost (docs/own-runs.md)."
         ]
         if same

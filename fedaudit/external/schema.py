@@ -1,4 +1,5 @@
-"""JSON that somebody wrote by hand or with a script of theirs: parsed strictly, checked field by field, refused in one sentence."""
+"""JSON that somebody wrote by hand or with a script of theirs: parsed strictly, checked field by field, refused in one
+sentence."""
 
 from __future__ import annotations
 
@@ -106,8 +107,8 @@ def one_of(*values: Any) -> Kind:
 def parse(data: bytes, where: str) -> Any:
     """The value of a JSON text in UTF-8.
 
-    InputError: no valid JSON, or something that JSON has and nobody can use: NaN, an infinity, a whole number of LARGEST or more, a
-    key twice, a text with NUL or half of a surrogate pair, more than DEEPEST levels.
+    InputError: no valid JSON, or something that JSON has and nobody can use: NaN, an infinity, a whole number of
+    LARGEST or more, a key twice, a text with NUL or half of a surrogate pair, more than DEEPEST levels.
     """
     try:
         found = json.loads(
@@ -124,7 +125,8 @@ def parse(data: bytes, where: str) -> Any:
 
 
 def fields(thing: Any, where: str, needed: Mapping[str, Kind], optional: Mapping[str, Kind]) -> dict[str, Any]:
-    """`thing`, an object with exactly these fields. InputError names the first that is missing, unknown or of another kind."""
+    """`thing`, an object with exactly these fields. InputError names the first that is missing, unknown or of another
+    kind."""
     if not isinstance(thing, dict):
         raise InputError(f"{where} must be an object with the keys {_listed(needed or optional)}, not {_json(thing)}")
     known = {**needed, **optional}
@@ -140,7 +142,8 @@ def fields(thing: Any, where: str, needed: Mapping[str, Kind], optional: Mapping
 
 
 def shown(text: str, *, most: int = 60) -> str:
-    """What somebody else called something, as a message shows it: on one line, and no more than its beginning if it is long."""
+    """What somebody else called something, as a message shows it: on one line, and no more than its beginning if it is
+    long."""
     short = _shortened(text, most)
     return short if short.isprintable() else repr(short)
 

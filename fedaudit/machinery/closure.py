@@ -1,7 +1,8 @@
-"""Which files of ours a module reaches by its imports, found by reading sources: what a key has to know. Imports nothing but the standard library.
+"""Which files of ours a module reaches by its imports, found by reading sources: what a key has to know. Imports
+nothing but the standard library.
 
-Imports inside functions count, those for type checkers do not. What is imported by a computed name (plugins, the learner of a method) is named by
-who asks: see `fedaudit.pipeline.keys`.
+Imports inside functions count, those for type checkers do not. What is imported by a computed name (plugins, the
+learner of a method) is named by who asks: see `fedaudit.pipeline.keys`.
 """
 
 from __future__ import annotations

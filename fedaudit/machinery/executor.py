@@ -1,7 +1,7 @@
 """Where independent jobs run: in this process, or in a few worker processes that hold the same bench.
 
-A job is a module-level function of (bench, argument). Results come back in the order of the jobs and do not depend on the number of workers:
-each worker computes with one thread.
+A job is a module-level function of (bench, argument). Results come back in the order of the jobs and do not depend on
+the number of workers: each worker computes with one thread.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ class WorkerDied(RuntimeError):
 
 
 class Executor(Generic[Bench]):
-    """Runs jobs on a bench that `build` makes once. A context manager: leaving it ends the workers, and at once if it is left by an error.
+    """Runs jobs on a bench that `build` makes once. A context manager: leaving it ends the workers, and at once if it
+    is left by an error.
 
-    On Linux the bench is built here and the workers are forked, so that its memory is shared; elsewhere each worker calls `build` (picklable) itself.
+    On Linux the bench is built here and the workers are forked, so that its memory is shared; elsewhere each worker
+    calls `build` (picklable) itself.
     """
 
     def __init__(self, build: Callable[[], Bench], *, workers: int = 1) -> None:
@@ -112,7 +114,8 @@ class Executor(Generic[Bench]):
 
 
 def one_thread() -> None:
-    """Make every library of this process compute with one thread: several workers with several threads each only wait for each other."""
+    """Make every library of this process compute with one thread: several workers with several threads each only wait
+    for each other."""
     import threadpoolctl
     import torch
 

@@ -1,7 +1,8 @@
 """Files that a user gives: only regular ones are opened, pictures only in the usual formats. Imports nothing heavy.
 
-A FIFO would block for ever and a device never end; Pillow's rarer readers start other programs. Every input passes here, and so it is known what
-a data set was read from (`recorded`). What pictures show is no part of that record: it is known by their content (`sha256`).
+A FIFO would block for ever and a device never end; Pillow's rarer readers start other programs. Every input passes
+here, and so it is known what a data set was read from (`recorded`). What pictures show is no part of that record: it is
+known by their content (`sha256`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _digests: dict[str, tuple[int, int, str]] = {}  # by file: its size, time of cha
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """A regular file for reading. OSError, with a `strerror` for people, if it is none, is missing, or has no possible name."""
+    """A regular file for reading. OSError, with a `strerror` for people, if it is none, is missing, or has no possible
+    name."""
     note(path)
     return _regular(path)
 
@@ -63,7 +65,8 @@ def listed(folder: Path) -> list[Path]:
 
 
 def exists(path: Path) -> bool:
-    """Whether something has this name, be it a broken link; where nothing is, the nearest folder is noted in which it could appear."""
+    """Whether something has this name, be it a broken link; where nothing is, the nearest folder is noted in which it
+    could appear."""
     note(path if os.path.exists(path) else next(one for one in path.parents if os.path.isdir(one)))
     return os.path.lexists(path)  # False for a name that is none
 
@@ -109,7 +112,8 @@ def note(path: Path) -> None:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[set[Path]]:
-    """The files and folders that are read inside, as far as they are read through this module; filled while it lasts."""
+    """The files and folders that are read inside, as far as they are read through this module; filled while it
+    lasts."""
     files: set[Path] = set()
     token = _recorded.set(files)
     try:
@@ -119,7 +123,8 @@ def recorded() -> Iterator[set[Path]]:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a regular file in hexadecimal, computed once unless its size or time changes. OSError as of `opened`."""
+    """SHA-256 of a regular file in hexadecimal, computed once unless its size or time changes. OSError as of
+    `opened`."""
     with _regular(path) as file:
         now = os.fstat(file.fileno())
         known = _digests.get(str(path.absolute()))
@@ -133,7 +138,8 @@ def sha256(path: Path) -> str:
 
 
 def known_digests() -> dict[str, tuple[int, int, str]]:
-    """Every file that `sha256` need not read again: its size, time of change in nanoseconds and SHA-256, by its absolute path."""
+    """Every file that `sha256` need not read again: its size, time of change in nanoseconds and SHA-256, by its
+    absolute path."""
     return dict(_digests)
 
 

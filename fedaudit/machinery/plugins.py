@@ -1,7 +1,7 @@
 """Methods, attacks, audits and tasks are files: a module of their folder that defines `Params` is a plugin.
 
-The folder's source is read, not imported, so that the command line knows every name, summary and parameter in milliseconds;
-a plugin's module (and torch) is imported when it is used.
+The folder's source is read, not imported, so that the command line knows every name, summary and parameter in
+milliseconds; a plugin's module (and torch) is imported when it is used.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Plugin:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """For an attack, which scores of tokens stand for it where records are texts, the headline first (the literal `TOKENS`)."""
+        """For an attack, which scores of tokens stand for it where records are texts, the headline first (the literal
+        `TOKENS`)."""
         return tuple(self._declared("TOKENS"))
 
     @property
@@ -90,7 +91,8 @@ class Plugin:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """For an attack, what it needs to see beyond a model and public things; for an audit, what a run must have for it (the literal `NEEDS`)."""
+        """For an attack, what it needs to see beyond a model and public things; for an audit, what a run must have for
+        it (the literal `NEEDS`)."""
         return tuple(self._declared("NEEDS"))
 
     @property
@@ -236,7 +238,8 @@ def find(kind: str, name: str, *, flag: str) -> Plugin:
 
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[Any]:
-    """The dataclass `name` of a source file, executed without the rest of the file; a base class is imported, from a light module."""
+    """The dataclass `name` of a source file, executed without the rest of the file; a base class is imported, from a
+    light module."""
     body = _parse(path).body
     node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == name)
     bases = {ast.unparse(base) for base in node.bases}

@@ -26,13 +26,15 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def require_idle(self, label: str) -> None:
-        """RuntimeError if a stage is under way. Processes are forked outside stages only: a bar has a thread of its own."""
+        """RuntimeError if a stage is under way. Processes are forked outside stages only: a bar has a thread of its
+        own."""
         if self._inside:
             raise RuntimeError(f"{label!r} began within stage {self._inside!r}")
 
     @contextmanager
     def stage(self, label: str, total: int) -> Iterator[Callable[[], None]]:
-        """A stage of `total` steps; yields the function to call after each. One at a time: two bars would draw over each other."""
+        """A stage of `total` steps; yields the function to call after each. One at a time: two bars would draw over
+        each other."""
         self.require_idle(label)
         self._inside = label
         try:

@@ -1,7 +1,7 @@
 """What readers call a score: "lira/online" is "LiRA, online" in tables and figures, and "LiRA (online)" in sentences.
 
-Both stand in the file below attacks/ that makes the score (the literal `SIGNALS`), which is read and not imported. Parts
-of a score's name may be open: "mink/{k}/{slice}" is every score of that form, and its words hold the same parts.
+Both stand in the file below attacks/ that makes the score (the literal `SIGNALS`), which is read and not imported.
+Parts of a score's name may be open: "mink/{k}/{slice}" is every score of that form, and its words hold the same parts.
 """
 
 from __future__ import annotations

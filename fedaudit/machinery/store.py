@@ -98,7 +98,8 @@ def undisturbed() -> Iterator[None]:
         yield
     except (Damaged, Missing) as error:
         raise InputError(
-            f"{error}, but was whole: keep the folder {error.path.parent} as it is while it is worked on, and run the same command "
+            f"{error}, but was whole: keep the folder {error.path.parent} as it is while it is worked on, and run the "
+            f"same command "
             "again, which computes again what is lost"
         ) from error
 
@@ -220,7 +221,8 @@ class Folder:
 
     @property
     def damaged(self) -> bool:
-        """Whether a file that was complete is no longer what it was, or is gone, the manifest too. Nothing is changed."""
+        """Whether a file that was complete is no longer what it was, or is gone, the manifest too. Nothing is
+        changed."""
         manifest = self._manifest()
         if not manifest:
             # a kill before the first manifest leaves one file that is not listed

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 
 class Attacks(Protocol):
-    """A module `fedaudit.pipeline.attacks_on_KIND`: attacks on trainings whose records are of one kind, as a learner's `Facts` say it."""
+    """A module `fedaudit.pipeline.attacks_on_KIND`: attacks on trainings whose records are of one kind, as a learner's
+    `Facts` say it."""
 
     @staticmethod
     def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked | None:
-        """The scores of everything that any adversary holds, as far as they are not in `folder`, with truth and controls.
+        """The scores of everything that any adversary holds, as far as they are not in `folder`, with truth and
+        controls.
 
         None if no attack could run.
         """

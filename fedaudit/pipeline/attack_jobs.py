@@ -43,7 +43,8 @@ class Job:
 
 
 def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
-    """Every attack of the plan with the reason why it does not run against this method under this threat model; None if it does."""
+    """Every attack of the plan with the reason why it does not run against this method under this threat model; None if
+    it does."""
     method, variant, adversary = method_of(cell), cell.variant, cell.plan.adversary
     assert variant is not None
     reasons: dict[str, str | None] = {}
@@ -89,7 +90,8 @@ def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
 
 
 def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
-    """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share what is read once."""
+    """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share
+    what is read once."""
     sizes = [len(client.training_records) for client in federation.clients]
     params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
     able = {
@@ -108,8 +110,9 @@ Tables = dict[str, pd.DataFrame]
 
 
 def attack(bench: AttackBench, job: Job) -> dict[int, dict[str, Tables]]:
-    """By target and threat model the scores of records: of the attacked model, of the controls ("base"), of models whose members the
-    adversary knows ("pseudo"), and what else it computed ("facts"). An adversary without a model of the target is left out."""
+    """By target and threat model the scores of records: of the attacked model, of the controls ("base"), of models
+    whose members the adversary knows ("pseudo"), and what else it computed ("facts"). An adversary without a model of
+    the target is left out."""
     found: dict[int, dict[str, Tables]] = {}
     messages: dict[Any, Any] = {}
     for asked in job.asked:
@@ -120,7 +123,8 @@ def attack(bench: AttackBench, job: Job) -> dict[int, dict[str, Tables]]:
 
 
 class _Attacker:
-    """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked once."""
+    """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked
+    once."""
 
     def __init__(self, bench: AttackBench, job: Job, asked: queries.Target, messages: dict[Any, Any]) -> None:
         self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
@@ -200,7 +204,8 @@ class _Attacker:
         return [self._known(made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
 
     def _twin(self, threat_model: str) -> tuple[Knowledge, Any] | None:
-        """What the same adversary would have seen of a federation that drew its members anew, and those members; None without one."""
+        """What the same adversary would have seen of a federation that drew its members anew, and those members; None
+        without one."""
         recipe = self.job.recipe
         if recipe is None or recipe.twin is None:
             return None

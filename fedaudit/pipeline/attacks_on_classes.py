@@ -32,7 +32,8 @@ HELD = {
 
 
 def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked | None:
-    """The scores of every target under every adversary, as far as they are not in `folder`, with truth and controls; None if no attack could run."""
+    """The scores of every target under every adversary, as far as they are not in `folder`, with truth and controls;
+    None if no attack could run."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     scored = _attack(cell, folder, workshop, progress)
     return _run(cell, scored, workshop.federation) if scored else None

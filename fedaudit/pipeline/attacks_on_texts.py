@@ -1,4 +1,5 @@
-"""Attacks on trainings whose records are texts: every model that an adversary holds is scored once, then compared with the truth."""
+"""Attacks on trainings whose records are texts: every model that an adversary holds is scored once, then compared with
+the truth."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Scored = list[tuple[Model, pd.DataFrame]]
 
 
 def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
-    """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and controls."""
+    """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and
+    controls."""
     attack, transcript = attack_of(cell), transcript_of(cell)
     views = _views(cell, transcript, workshop.federation)
     scores = _score_models(attack, views, folder, workshop.attackers, progress)
@@ -59,7 +61,8 @@ def _views(cell: Cell, transcript: Transcript, federation: Federation) -> dict[s
 
 
 def attack_of(cell: Cell) -> TokenAttack:
-    """The pass over tokens that scores for all attacks of a cell: that of the one which has its own, or the plain one."""
+    """The pass over tokens that scores for all attacks of a cell: that of the one which has its own, or the plain
+    one."""
     attacks = plugins.plugins("attack")
     own = [attacks[name].make(params) for name, params in cell.plan.attacks.items() if not attacks[name].tokens]
     return next(iter(own), TokenAttack())

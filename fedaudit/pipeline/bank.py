@@ -1,12 +1,15 @@
-"""ShadowData models for prompts: what the adversary trains itself, by the target's own recipe, to learn how a member looks.
+"""ShadowData models for prompts: what the adversary trains itself, by the target's own recipe, to learn how a member
+looks.
 
-The adversary simulates one federation whose clients draw their members anew: that gives what the other clients send. In it S shadow clients play
-the target's role, each with a coin of its own for every candidate record, and each with its own copy of the server: in every round a shadow's
-message takes the target's place among the recorded ones, and the server aggregates. So a shadow differs from the others in the target's members
-only, in its personal prompt as in the global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et al. 2017).
+The adversary simulates one federation whose clients draw their members anew: that gives what the other clients send. In
+it S shadow clients play the target's role, each with a coin of its own for every candidate record, and each with its
+own copy of the server: in every round a shadow's message takes the target's place among the recorded ones, and the
+server aggregates. So a shadow differs from the others in the target's members only, in its personal prompt as in the
+global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et al. 2017).
 
-On request S whole federations are simulated instead, or the other clients' messages are those that the server has observed. All shadows of a
-target are one batched problem. The bank is keyed by the recipe: attacks, training seeds and threat models share it.
+On request S whole federations are simulated instead, or the other clients' messages are those that the server has
+observed. All shadows of a target are one batched problem. The bank is keyed by the recipe: attacks, training seeds and
+threat models share it.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ BLOCK = 10  # rounds of shadows between two files
 
 @dataclass(frozen=True)
 class ShadowData:
-    """The shadows of one target: which candidates each was trained on [S, n], and the prompts [S, ..] that came of it."""
+    """The shadows of one target: which candidates each was trained on [S, n], and the prompts [S, ..] that came of
+    it."""
 
     member: NDArray[np.bool_]
     personal: Tensor
@@ -69,7 +73,8 @@ class NoExam:
 
 
 def coins(seed: int, shadow: int, client: int, candidates: int) -> NDArray[np.bool_]:
-    """Which of a client's candidates a shadow is trained on: a fair coin each; the first one if no coin fell on heads."""
+    """Which of a client's candidates a shadow is trained on: a fair coin each; the first one if no coin fell on
+    heads."""
     drawn = np.random.default_rng((seed, 11, shadow + 1, client)).random(candidates) < 0.5
     return drawn if drawn.any() else np.arange(candidates) == 0
 
@@ -99,7 +104,8 @@ def simulate(
 def members(
     bench: AttackBench, method: PromptMethod, others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Which candidates [S, n] of a client its shadows were trained on: the coin said so, and the record was in a batch."""
+    """Which candidates [S, n] of a client its shadows were trained on: the coin said so, and the record was in a
+    batch."""
     asked, rounds = bench.candidates[client], others.participations(client)
     rows = []
     for s in shadows:
@@ -119,7 +125,8 @@ def train_shadows(
     bench: AttackBench, method: PromptMethod, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest file there.
+    """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest
+    file there.
 
     Diverged: the numbers of one are not finite any more; nothing is written.
     """
@@ -158,7 +165,8 @@ def _round(
     bench: AttackBench, method: PromptMethod, others: Transcript, client: int, r: int, servers: Sequence[State], owns: Sequence[State],
     records: Sequence[Sequence[str]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
-    """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the recorded ones."""
+    """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the
+    recorded ones."""
     sent, recorded, public = others.broadcast(r), _uploads(others, r), others.broadcast(0)
     mine: list[Any] = [None] * len(servers)
     if client in others.cohort(r):
@@ -185,7 +193,8 @@ def _round(
 
 
 def _beside(upload: State, sent: State, server: State) -> State:
-    """A recorded message as it would be had the server sent `server`: a tensor of the server's own moves along, a gradient stays."""
+    """A recorded message as it would be had the server sent `server`: a tensor of the server's own moves along, a
+    gradient stays."""
     return {name: t + (server[name] - sent[name]) if name in server else t for name, t in upload.items()}
 
 

@@ -32,7 +32,8 @@ def compute(plan: Plan, progress: Progress) -> list[str]:
 
 
 def check(plan: Plan, federation: Federation) -> None:
-    """InputError for what is wrong with data, methods, somebody's own run or the place of the results, before anything is written."""
+    """InputError for what is wrong with data, methods, somebody's own run or the place of the results, before anything
+    is written."""
     refuse_files(plan.report_folder)
     sizes = [len(client.training_records) for client in federation.clients]
     for cell in plan.cells:
@@ -45,7 +46,8 @@ def check(plan: Plan, federation: Federation) -> None:
 
 
 def _open(plan: Plan, workshop: Workshop) -> None:
-    """Load the model. InputError if it cannot be used, or somebody's own run does not fit it, before any result is written."""
+    """Load the model. InputError if it cannot be used, or somebody's own run does not fit it, before any result is
+    written."""
     executor = workshop.executor
     if plan.own is not None:
         try:
@@ -105,7 +107,8 @@ def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
 
 
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
-    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft loads."""
+    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft
+    loads."""
     (cell,) = plan.cells
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:

@@ -1,7 +1,9 @@
-"""The data of a plan: dealt by its task, and named by content, so that the same data elsewhere are the same and changed ones are not.
+"""The data of a plan: dealt by its task, and named by content, so that the same data elsewhere are the same and changed
+ones are not.
 
-Tasks that read local files have folders as parameters (fields `..._root`). Their federation counts with every text, class, coin and picture in it; an
-index says which files and folders it came from, with size and time of each, so that a second command reads none of them.
+Tasks that read local files have folders as parameters (fields `..._root`). Their federation counts with every text,
+class, coin and picture in it; an index says which files and folders it came from, with size and time of each, so that a
+second command reads none of them.
 """
 
 from __future__ import annotations

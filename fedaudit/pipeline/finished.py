@@ -1,4 +1,5 @@
-"""Whether what a plan left on disk is all there: a folder is finished when the list of its files is, which comes last. Imports nothing heavy."""
+"""Whether what a plan left on disk is all there: a folder is finished when the list of its files is, which comes last.
+Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -36,6 +37,7 @@ def intact(path: Path) -> bool:
 
 
 def sound(plan: Plan) -> bool:
-    """Whether the report is finished and nothing that it came from was damaged since; what is no longer there does not matter."""
+    """Whether the report is finished and nothing that it came from was damaged since; what is no longer there does not
+    matter."""
     places = (place for cell in plan.cells for place in cell.folders)
     return intact(plan.report_folder) and not any(Folder(place).damaged for place in places)

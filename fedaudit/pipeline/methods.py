@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Any:
-    """The method of a cell, with its noise where `sizes`, the clients' numbers of records, are given; None for somebody's own run."""
+    """The method of a cell, with its noise where `sizes`, the clients' numbers of records, are given; None for
+    somebody's own run."""
     if cell.variant is None:
         return None
     if cell.variant.privacy is None:

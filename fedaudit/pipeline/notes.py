@@ -9,7 +9,8 @@ from fedaudit.pipeline.plan import Plan
 
 
 def canary_notes(plan: Plan) -> list[str]:
-    """How many canaries can be guessed, and the largest epsilon that a perfect attack on them all could show; nothing without canaries."""
+    """How many canaries can be guessed, and the largest epsilon that a perfect attack on them all could show; nothing
+    without canaries."""
     if not (n := plan.canaries.canaries):
         return []
     from audits.statistics.one_run import ceiling
@@ -23,7 +24,8 @@ def canary_notes(plan: Plan) -> list[str]:
             n = attacked * share + min(attacked, more)
             whose = f"the {n} of the {attacked} clients that were attacked"
     return [
-        f"Canaries: {plan.canaries.canaries} ({plan.canaries.canary_kind}), each inserted by a fair coin. A perfect attack on {whose} could show an "
+        f"Canaries: {plan.canaries.canaries} ({plan.canaries.canary_kind}), each inserted by a fair coin. A perfect "
+        f"attack on {whose} could show an "
         f"epsilon of at most {ceiling(n, delta=delta):.2f} (95 %, delta {delta:g})."
     ]
 
@@ -35,11 +37,13 @@ def limits(plan: Plan) -> list[str]:
 
 def _limits(plan: Plan) -> list[str]:
     small = (
-        "The embedded model and task are small: they show how methods compare and that the tools work, not how much a large "
+        "The embedded model and task are small: they show how methods compare and that the tools work, not how much a "
+        "large "
         "model would leak."
     )
     coin = (
-        "Membership means that a record was in a client's training set. A coin decided it for every record, so that members "
+        "Membership means that a record was in a client's training set. A coin decided it for every record, so that "
+        "members "
         "and held-out records are exchangeable."
     )
     own = (
@@ -69,11 +73,13 @@ def _limits(plan: Plan) -> list[str]:
 
 
 ALL_TRAINED = (
-    "Clients train on all of their records (--holdout 0), as in the papers: nobody is held out, so that membership cannot be "
+    "Clients train on all of their records (--holdout 0), as in the papers: nobody is held out, so that membership "
+    "cannot be "
     "attacked in this training."
 )
 PART_TRAINED = (
-    "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin for each of the others "
+    "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin "
+    "for each of the others "
     "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
 )
 UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a measured lower bound."
@@ -82,11 +88,13 @@ UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a 
 def _attack_notes(plan: Plan) -> list[str]:
     """What attacks on prompts assume."""
     known = (
-        "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not who was in training. Shadow "
+        "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not "
+        "who was in training. Shadow "
         "models are trained on random halves of the same candidates, the strongest case for the attacker."
     )
     few = (
-        "The intervals of membership are over the records of the clients that were attacked (--targets): given their prompts, a coin per "
+        "The intervals of membership are over the records of the clients that were attacked (--targets): given their "
+        "prompts, a coin per "
         "record is all that is random if nothing leaks. Other clients and other trainings are --targets and --seeds."
     )
     return [known, few]

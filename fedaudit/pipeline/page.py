@@ -45,7 +45,8 @@ def setting_of(cell: Cell) -> dict[str, Any]:
 
 
 def manifests(cell: Cell) -> dict[str, str]:
-    """SHA-256 of the lists of hashes of what a cell left on disk: whoever keeps these elsewhere can tell whether a file was changed since."""
+    """SHA-256 of the lists of hashes of what a cell left on disk: whoever keeps these elsewhere can tell whether a file
+    was changed since."""
     folders = {"training": [cell.training_folder], "analysis": [cell.analysis_folder]}
     if parts := cell.shadow_folders:
         folders["shadow models"] = parts

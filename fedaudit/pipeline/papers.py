@@ -1,7 +1,7 @@
 """A paper's figure over several tasks from one command: `--paper dpfpl:figure3`. Imports nothing heavy.
 
-A figure is a file of reports/papers/ with the literals `PRESET` and `TASKS`, what each of its panels is called and the words that ask for it, and a
-function `build(evidence, write)`. Its key is its name: dpfpl_figure3.py is dpfpl:figure3.
+A figure is a file of reports/papers/ with the literals `PRESET` and `TASKS`, what each of its panels is called and the
+words that ask for it, and a function `build(evidence, write)`. Its key is its name: dpfpl_figure3.py is dpfpl:figure3.
 """
 
 from __future__ import annotations

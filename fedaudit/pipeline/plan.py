@@ -194,7 +194,8 @@ class Cell:
 
     @property
     def shadow_folders(self) -> list[Path]:
-        """The folders on disk that hold what the shadow models of the targets are; cells with more targets share the bank."""
+        """The folders on disk that hold what the shadow models of the targets are; cells with more targets share the
+        bank."""
         if not self.needs_shadows or not self.bank_folder.is_dir():
             return []
         own = {f"client-{client:03d}" for client in self.targets}

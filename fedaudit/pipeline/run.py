@@ -23,7 +23,8 @@ class Outcome:
 
 @undisturbed()
 def run(plan: Plan, progress: Progress) -> Outcome:
-    """Everything that a plan asks for. Safe to kill and to run twice at once; what is finished is shown without writing anything.
+    """Everything that a plan asks for. Safe to kill and to run twice at once; what is finished is shown without writing
+    anything.
 
     InputError: somebody damaged or deleted what was complete while it was needed; the same call computes it again.
     """
@@ -38,7 +39,8 @@ def run(plan: Plan, progress: Progress) -> Outcome:
 
 @undisturbed()
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
-    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft loads."""
+    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft
+    loads."""
     if run_to is not None or adapters_to is not None:
         from fedaudit.pipeline import compute
 

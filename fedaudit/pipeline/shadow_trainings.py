@@ -1,4 +1,5 @@
-"""The shadow models of a plan: what is trained for which recipe and target, and where it lies. What is on disk is not trained again."""
+"""The shadow models of a plan: what is trained for which recipe and target, and where it lies. What is on disk is not
+trained again."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class ShadowRecipe:
 
 
 def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
-    """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its members anew."""
+    """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its
+    members anew."""
     if not cell.needs_shadows:
         return None
     plan, sizes = cell.plan, [len(client.training_records) for client in federation.clients]

@@ -19,7 +19,8 @@ BLOCK = 10  # rounds of one job, where whole trainings are jobs
 
 
 def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Transcript, bool]:
-    """The transcript of a cell, trained (or read, if it is somebody's own) as far as it is not on disk; whether all of it was."""
+    """The transcript of a cell, trained (or read, if it is somebody's own) as far as it is not on disk; whether all of
+    it was."""
     from trainers.base import train
 
     transcript = transcript_of(cell)
@@ -51,7 +52,8 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
 
 
 def train_together(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
-    """Train the cells side by side, each as a whole in one worker. Returns the training keys of those that were on disk."""
+    """Train the cells side by side, each as a whole in one worker. Returns the training keys of those that were on
+    disk."""
     before = {c.training_key for c in cells if on_disk(c.training_folder, progress.say)}
     todo = list({c.training_key: c for c in cells if c.training_key not in before}.values())
     if not todo:

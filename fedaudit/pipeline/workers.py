@@ -53,7 +53,8 @@ def make_exam(plan: Plan, federation: Federation) -> Exam:
 
 
 class Workshop:
-    """The bench and its workers, set up when the first job needs them. A context manager: leaving it ends the workers."""
+    """The bench and its workers, set up when the first job needs them. A context manager: leaving it ends the
+    workers."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
@@ -102,7 +103,8 @@ class Workshop:
 
 
 class Attackers:
-    """The workers for jobs of (AttackBench, argument): what an attack is handed has no place for who trained on what."""
+    """The workers for jobs of (AttackBench, argument): what an attack is handed has no place for who trained on
+    what."""
 
     def __init__(self, executor: Executor[Bench]) -> None:
         self._executor = executor

@@ -1,8 +1,8 @@
 """What the noise of a run proves, and how much noise a promise takes: Gaussian mechanisms only, by dp_accounting.
 
-A record that takes part in every step of a joint release moves it by mu = sqrt(sum of squared shifts) standard deviations: the composition is one
-Gaussian mechanism (Dong, Roth, Su 2022, corollary 3.3), whose epsilon at delta is exact (Balle and Wang 2018). Poisson sampling goes through the
-library's privacy loss distributions, which round up.
+A record that takes part in every step of a joint release moves it by mu = sqrt(sum of squared shifts) standard
+deviations: the composition is one Gaussian mechanism (Dong, Roth, Su 2022, corollary 3.3), whose epsilon at delta is
+exact (Balle and Wang 2018). Poisson sampling goes through the library's privacy loss distributions, which round up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def calibrated_stds(
 ) -> dict[str, float]:
     """Smallest noise per release, with one multiplier for all, that proves (epsilon, delta) for the joint release.
 
-    `times`: steps that a record takes part in; with `rate` below 1: steps in each of which it takes part with that probability (Poisson).
+    `times`: steps that a record takes part in; with `rate` below 1: steps in each of which it takes part with that
+    probability (Poisson).
     """
     multiplier = _multiplier(len(sensitivities), epsilon=epsilon, delta=delta, times=times, rate=rate)
     return {name: multiplier * far for name, far in sensitivities.items()}
@@ -53,8 +54,8 @@ def noise_stds(
 ) -> dict[str, float]:
     """Noise per release that the settings ask for, the same for all clients of a run.
 
-    `sensitivities` holds every release that one record touches in a step, `records` each client's n_i; each client takes `steps` steps. Calibrated
-    noise is that of the most exposed client: the one with the fewest records.
+    `sensitivities` holds every release that one record touches in a step, `records` each client's n_i; each client
+    takes `steps` steps. Calibrated noise is that of the most exposed client: the one with the fewest records.
     """
     if privacy.sigma == "nominal":
         return {
@@ -73,7 +74,8 @@ def noise_stds(
 
 
 def noise_to_signal(*, std: float, dimension: int, signal: float) -> float:
-    """Expected length of the noise over that of the clipped mean gradient, `signal`; infinite where there is no signal."""
+    """Expected length of the noise over that of the clipped mean gradient, `signal`; infinite where there is no
+    signal."""
     noise = std * math.sqrt(dimension)
     return noise / signal if signal > 0 else (math.inf if noise > 0 else 0.0)
 
@@ -89,8 +91,9 @@ def provable(
 ) -> Provable:
     """Epsilon at `delta` per record, of the most exposed client, against the view of `threat_model`.
 
-    `whose`: a record of the client looked at ("own") or of another one ("other"). `every_step`: as if each record had been in every step, which
-    is what DP-FPL's theorem composes; otherwise what really ran counts. ValueError where sampler and relation do not fit each other.
+    `whose`: a record of the client looked at ("own") or of another one ("other"). `every_step`: as if each record had
+    been in every step, which is what DP-FPL's theorem composes; otherwise what really ran counts. ValueError where
+    sampler and relation do not fit each other.
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation must be {' or '.join(RELATIONS)}, not {relation}")
@@ -104,7 +107,8 @@ def provable(
     sampled = ledger.sampler == "poisson" and not every_step
     if sampled and relation == "replace":
         raise ValueError(
-            "relation must be zero-out for Poisson sampling, not replace: no proven worst case is known for replacing a record there; "
+            "relation must be zero-out for Poisson sampling, not replace: no proven worst case is known for replacing "
+            "a record there; "
             "counting every step (every_step) bounds both"
         )
     shifts = [math.hypot(*(m.shift(relation) for m in step)) for step in ledger.steps]
@@ -146,8 +150,8 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
 def _sampled_epsilon(steps: Sequence[tuple[float, int]], rate: float, delta: float) -> float:
     """Epsilon of Gaussian steps (mu, how often), each with a Poisson sample at `rate`.
 
-    Never more than without sampling, since the divergence is jointly convex; where that alone is large, the grid is as much coarser, because the
-    library's memory grows with epsilon / grid.
+    Never more than without sampling, since the divergence is jointly convex; where that alone is large, the grid is as
+    much coarser, because the library's memory grows with epsilon / grid.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant

@@ -1,4 +1,5 @@
-"""The two verbs of the Gaussian mechanism on gradients: clip, and add noise. Who calls them says whether privacy is local or central."""
+"""The two verbs of the Gaussian mechanism on gradients: clip, and add noise. Who calls them says whether privacy is
+local or central."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from torch import Tensor
 def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, norm: float, batch: int) -> Tensor:
     """Clipped mean gradient [N, ...] of N clients, out of gradients [R, N, ...].
 
-    how "record": each record's gradient is scaled to an L2 norm of at most `norm`, multiplied by its weight of 0 or 1 in `weights` [R, N] (0 pads a
-    short batch), summed, and divided by the fixed public `batch`. Only so is the sensitivity norm / batch (DP-FPL, theorem 3.3).
-    how "batch": `gradients` is the batch mean already, R = 1; it is scaled as a whole (weight 0: a client with an empty batch).
-    An infinite `norm` clips nothing. FloatingPointError names the clients whose gradients are not finite.
+    how "record": each record's gradient is scaled to an L2 norm of at most `norm`, multiplied by its weight of 0 or 1
+    in `weights` [R, N] (0 pads a short batch), summed, and divided by the fixed public `batch`. Only so is the
+    sensitivity norm / batch (DP-FPL, theorem 3.3). how "batch": `gradients` is the batch mean already, R = 1; it is
+    scaled as a whole (weight 0: a client with an empty batch). An infinite `norm` clips nothing. FloatingPointError
+    names the clients whose gradients are not finite.
     """
     _check(gradients, weights, how)
     scale = _scale(gradients, norm)
@@ -28,13 +30,15 @@ def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, 
 
 
 def longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
-    """How many of the gradients [R, N, ...] whose weight in `weights` [R, N] is 1 have an L2 norm above `norm`, and how many these are."""
+    """How many of the gradients [R, N, ...] whose weight in `weights` [R, N] is 1 have an L2 norm above `norm`, and how
+    many these are."""
     counted = weights > 0
     return int((_norms(gradients)[counted] > norm).sum()), int(counted.sum())
 
 
 def add_noise(mean: Tensor, std: float, generators: Sequence[torch.Generator]) -> Tensor:
-    """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; that of row i is drawn from generators[i], whoever else takes part."""
+    """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; that of row i is drawn from generators[i], whoever
+    else takes part."""
     if not 0 <= std < math.inf:
         raise ValueError(f"std must be finite and not negative, not {std}")
     if len(generators) != len(mean):

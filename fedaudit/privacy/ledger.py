@@ -1,4 +1,5 @@
-"""What was noised, how and how often, and who saw it: written down while a method trains, read by the accountant afterwards.
+"""What was noised, how and how often, and who saw it: written down while a method trains, read by the accountant
+afterwards.
 
 Trainers fill a `RoundNoise` per round and compute no epsilon. A `Ledger` is made of all of them. Imports nothing heavy.
 """
@@ -21,20 +22,24 @@ _WORDS = {
 
 
 def sensitivity(*, clip: str, norm: float, batch: int, clients: int = 1) -> float:
-    """L2 sensitivity of a clipped mean gradient, averaged over `clients`, when one record's contribution is replaced by nothing.
+    """L2 sensitivity of a clipped mean gradient, averaged over `clients`, when one record's contribution is replaced by
+    nothing.
 
-    "record": norm / (clients * batch), DP-FPL's S_L and S_G (theorem 3.3). "batch": a record may turn the whole mean round: 2 norm / clients.
+    "record": norm / (clients * batch), DP-FPL's S_L and S_G (theorem 3.3). "batch": a record may turn the whole mean
+    round: 2 norm / clients.
     """
     return norm / (clients * batch) if clip == "record" else 2 * norm / clients
 
 
 def epoch_length(*, records: int, batch: int) -> int:
-    """Steps of an epoch in batches of fixed size: the records that fill no batch sit out until the next shuffle. At least 1."""
+    """Steps of an epoch in batches of fixed size: the records that fill no batch sit out until the next shuffle. At
+    least 1."""
     return max(1, records // batch)
 
 
 def participations(*, steps: int, records: int, batch: int) -> int:
-    """In how many of `steps` one record can be, at most, when the epochs run on from round to round: one per epoch begun."""
+    """In how many of `steps` one record can be, at most, when the epochs run on from round to round: one per epoch
+    begun."""
     return math.ceil(steps / epoch_length(records=records, batch=batch))
 
 
@@ -71,8 +76,8 @@ class Mechanism:
     def shift(self, relation: str) -> float:
         """How far one record moves the release, in standard deviations: the mu of Gaussian differential privacy.
 
-        Replacing a record moves a sum of clipped gradients twice as far as leaving it out; a clipped batch mean cannot move farther than from one
-        side of its ball to the other, which "batch" counts already.
+        Replacing a record moves a sum of clipped gradients twice as far as leaving it out; a clipped batch mean cannot
+        move farther than from one side of its ball to the other, which "batch" counts already.
         """
         far = self.sensitivity * (2 if relation == "replace" and self.clip == "record" else 1)
         return far / self.std if self.std else math.inf
@@ -125,10 +130,11 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """All noise of a run. Mechanisms that ran in the same step are a joint step; equal joint steps of several rounds are one.
+    """All noise of a run. Mechanisms that ran in the same step are a joint step; equal joint steps of several rounds
+    are one.
 
-    The method says what it releases: `shared` tensors are uploaded and broadcast, `local` ones stay with the client and are part of its released
-    prompt, `clear` names what is uploaded without noise beside or instead of the noised form.
+    The method says what it releases: `shared` tensors are uploaded and broadcast, `local` ones stay with the client and
+    are part of its released prompt, `clear` names what is uploaded without noise beside or instead of the noised form.
     """
 
     steps: tuple[tuple[Mechanism, ...], ...]
@@ -186,11 +192,13 @@ class Ledger:
         return next((m.batch for step in self.steps for m in step), 1)
 
     def seen(self, threat_model: str, *, whose: str) -> Observed:
-        """What the view of `threat_model` rests on, for a record of the client looked at ("own") or of another client ("other").
+        """What the view of `threat_model` rests on, for a record of the client looked at ("own") or of another client
+        ("other").
 
-        Whoever sees a shared tensor sees something computed at the client's local prompt, which earlier steps moved: the later uploads of a client
-        depend on its record through the local releases too, although these are hidden. So shared and local releases count jointly in every view that
-        a record reaches at all (adaptive composition, then post-processing); the shared ones alone would not bound the view.
+        Whoever sees a shared tensor sees something computed at the client's local prompt, which earlier steps moved:
+        the later uploads of a client depend on its record through the local releases too, although these are hidden. So
+        shared and local releases count jointly in every view that a record reaches at all (adaptive composition, then
+        post-processing); the shared ones alone would not bound the view.
         """
         if whose not in ("own", "other"):
             raise ValueError(f"whose must be own or other, not {whose}")
@@ -198,7 +206,8 @@ class Ledger:
             return self._uploads()
         if threat_model not in ("released-model", "prompt-user", "owner"):
             raise ValueError(
-                f"threat_model must be released-model, server, prompt-user or owner, not {threat_model}: its view is not accounted for"
+                f"threat_model must be released-model, server, prompt-user or owner, not {threat_model}: its view is "
+                f"not accounted for"
             )
         if not self.shared and (threat_model == "released-model" or whose == "other"):
             return Observed(releases=(), why="nothing is shared between clients")
@@ -274,7 +283,8 @@ def _exposure(client: int, ran: Sequence[tuple[int, Turn]], joint: Sequence[tupl
         longest = math.ceil(records / first.batch)
         if total > shuffles * longest:
             raise ValueError(
-                f"shuffles of client {client} must be at least {math.ceil(total / longest)} for {total} steps, not {shuffles}"
+                f"shuffles of client {client} must be at least {math.ceil(total / longest)} for {total} steps, not "
+                f"{shuffles}"
             )
         times = min(total, shuffles)
     return Exposure(client=client, records=records, steps=tuple(counts), times=times)

@@ -52,7 +52,8 @@ class Record:
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """Pixels [H, W, 3]; transparency is ignored, of an animation the first picture counts. InputError: missing or no image."""
+        """Pixels [H, W, 3]; transparency is ignored, of an animation the first picture counts. InputError: missing or
+        no image."""
         if isinstance(self.picture, np.ndarray):
             return self.picture
         try:
@@ -171,7 +172,8 @@ Draw = Callable[
 
 
 def exchangeable_client(k: int, *, records: int, reference: int, seed: int, draw: Draw) -> Client:
-    """Client k with 2 `records` candidates from one draw, a coin for each, and reference records; each from a generator of its own."""
+    """Client k with 2 `records` candidates from one draw, a coin for each, and reference records; each from a generator
+    of its own."""
     pool, coins, more = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
     name = client_name(k)
     return Client(

@@ -1,9 +1,9 @@
 """Canaries: records that a coin of their own puts into training or leaves out, so that one run can bound epsilon from below.
 
-Some of each client's candidates leave these and become canaries, as they are or changed into something that a model can only know by heart:
-a mislabelled picture, or a picture of nothing. The coins are fair and independent of each other and of everything else; that is all that the
-one-run theorem asks for (`audits.statistics.one_run`).
-Source: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023).
+Some of each client's candidates leave these and become canaries, as they are or changed into something that a model can
+only know by heart: a mislabelled picture, or a picture of nothing. The coins are fair and independent of each other and
+of everything else; that is all that the one-run theorem asks for (`audits.statistics.one_run`). Source: Steinke, Nasr
+and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Canaries:
 
 
 def insert(federation: Federation, params: Any, seed: int) -> Federation:
-    """The federation with `params.canaries` canaries (fields of `Canaries`), spread evenly over clients; itself if none are asked for."""
+    """The federation with `params.canaries` canaries (fields of `Canaries`), spread evenly over clients; itself if none
+    are asked for."""
     if not params.canaries:
         return federation
     chosen = _choose(federation, params.canaries, seed)
@@ -58,7 +59,8 @@ def insert(federation: Federation, params: Any, seed: int) -> Federation:
 
 
 def _choose(federation: Federation, n: int, seed: int) -> list[NDArray[np.int64]]:
-    """Which candidates of each client become canaries: places in its records, drawn at random. InputError: a client has too few."""
+    """Which candidates of each client become canaries: places in its records, drawn at random. InputError: a client has
+    too few."""
     clients = federation.clients
     shares = [n // len(clients) + (k < n % len(clients)) for k in range(len(clients))]
     alone = _alone(federation)
@@ -69,8 +71,10 @@ def _choose(federation: Federation, n: int, seed: int) -> list[NDArray[np.int64]
         if share > most:
             valid = min(room) * len(clients) + room.index(min(room))  # the clients before that one give one more
             raise InputError(
-                f"--canaries {n}: {client.name} would give {share} of its {len(client.records)} candidates; {KEPT} members and {KEPT} "
-                f"held-out records stay, and {len(own)} show a picture that no other record shows; valid here are 0 to {valid}"
+                f"--canaries {n}: {client.name} would give {share} of its {len(client.records)} candidates; {KEPT} "
+                f"members and {KEPT} "
+                f"held-out records stay, and {len(own)} show a picture that no other record shows; valid here are 0 to "
+                f"{valid}"
             )
     return [
         rng.choice(places, share, replace=False) for rng, places, share in zip(generators, free, shares, strict=True)
@@ -78,14 +82,16 @@ def _choose(federation: Federation, n: int, seed: int) -> list[NDArray[np.int64]
 
 
 def _alone(federation: Federation) -> list[NDArray[np.int64]]:
-    """Each client's candidates whose picture no other record shows: another could be trained on although the canary is left out."""
+    """Each client's candidates whose picture no other record shows: another could be trained on although the canary is
+    left out."""
     digests = {name: record.digest for name, record in federation.records.items()}
     shown = Counter(digests.values())
     return [np.flatnonzero([shown[digests[r.id]] == 1 for r in client.records]) for client in federation.clients]
 
 
 def _free(client: Client, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """The places without some members and held-out records, drawn at random, that stay; none if the client has not got them."""
+    """The places without some members and held-out records, drawn at random, that stay; none if the client has not got
+    them."""
     roles = [rng.permutation(np.flatnonzero(role))[:KEPT] for role in (client.member, ~client.member)]
     return np.setdiff1d(places, np.concatenate(roles)) if min(map(len, roles)) == KEPT else places[:0]
 
@@ -122,16 +128,19 @@ class _Texts:
         self.used: Counter[str] = Counter()
 
     def wrong(self, record: Record, rng: np.random.Generator) -> Record:
-        """The record with another class, or with a text of another group (of any other record where all are of one group).
+        """The record with another class, or with a text of another group (of any other record where all are of one
+        group).
 
-        Texts come from what becomes a canary, each as rarely as can be: what a canary says is then no candidate's, and few other canaries'.
+        Texts come from what becomes a canary, each as rarely as can be: what a canary says is then no candidate's, and
+        few other canaries'.
         """
         if self.classes:
             return _labelled(record, [name for name in self.classes if name != record.group], rng)
         fitting = self._fitting(record, self.canaries) or self._fitting(record, self.candidates)
         if not fitting:
             raise InputError(
-                f"--canary-kind mislabelled: no other text is wrong for {record.id} ({record.text!r}); valid here are ood and natural"
+                f"--canary-kind mislabelled: no other text is wrong for {record.id} ({record.text!r}); valid here are "
+                f"ood and natural"
             )
         other = min((fitting[i] for i in rng.permutation(len(fitting))), key=lambda r: self.used[r.text])
         self.used[other.text] += 1
@@ -152,7 +161,8 @@ def _labelled(record: Record, names: tuple[str, ...] | list[str], rng: np.random
 
 
 def _pattern(height: int, width: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A picture [height, width, 3] of nothing: blocks of random colours. Noise in every pixel would look all the same to a model."""
+    """A picture [height, width, 3] of nothing: blocks of random colours. Noise in every pixel would look all the same
+    to a model."""
     rows, columns = (np.arange(side) * rng.integers(2, CELLS + 1) // side for side in (height, width))
     colours: NDArray[np.uint8] = rng.integers(0, 256, (CELLS, CELLS, 3), np.uint8)
     return colours[rows][:, columns]

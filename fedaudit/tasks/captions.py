@@ -1,9 +1,10 @@
 """Embedded image captioning: small scenes whose captions end in details that no picture determines.
 
-Records are drawn from the procedural world of `scenes`, partitioned over clients by object class (Dirichlet). As in real captions, the second half
-cannot be read off the image: who did what is drawn at random, and a model that predicts it has memorised the record; where and when follow from the
-picture by facts that pre-training did not have, all clients share, and several rounds teach. Nothing is downloaded.
-Source of the set-up: FedRand, section 4.1 and appendix A; the novel-object scenes play NoCaps.
+Records are drawn from the procedural world of `scenes`, partitioned over clients by object class (Dirichlet). As in
+real captions, the second half cannot be read off the image: who did what is drawn at random, and a model that predicts
+it has memorised the record; where and when follow from the picture by facts that pre-training did not have, all clients
+share, and several rounds teach. Nothing is downloaded. Source of the set-up: FedRand, section 4.1 and appendix A; the
+novel-object scenes play NoCaps.
 """
 
 import functools

@@ -5,8 +5,9 @@ makes each of the others a member or a held-out record. (With `holdout` 0 all of
 class's records count alike in this, so members, held-out and reference records of a client are exchangeable. A
 picture that two clients hold (`dominant`) has one role for both: what is held out is trained on by nobody.
 
-Two data sets give a federation of two domains (SecFPP, 5.1): the first half of the clients share the first, the others the
-second. Its classes are those of both, a name that both have being one class; every client chooses among all of them.
+Two data sets give a federation of two domains (SecFPP, 5.1): the first half of the clients share the first, the others
+the second. Its classes are those of both, a name that both have being one class; every client chooses among all of
+them.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
 
 
 def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Generator) -> list[Share]:
-    """The shares of a domain's clients, or an InputError if one is too small; a dirichlet split is the same whatever is held out."""
+    """The shares of a domain's clients, or an InputError if one is too small; a dirichlet split is the same whatever is
+    held out."""
     if params.partition == "dirichlet":
         return partitions.dirichlet(domain.names, clients, params.dirichlet, rng, least=LEAST)
     if params.partition == "dominant":

@@ -1,8 +1,9 @@
 """MSCOCO captions from local files, with NoCaps as non-members that no client could hold.
 
-Clients draw by object class: the category of a picture's largest annotated object, Dirichlet(0.5). The default sizes give
-the 300 members and 300 NoCaps pictures of FedRand's attack; unlike there, every client also holds out as many records of
-its own. Source of the set-up: FedRand, sections 4.1 and 4.2, appendix A. Layouts, downloads and costs: docs/data.md.
+Clients draw by object class: the category of a picture's largest annotated object, Dirichlet(0.5). The default sizes
+give the 300 members and 300 NoCaps pictures of FedRand's attack; unlike there, every client also holds out as many
+records of its own. Source of the set-up: FedRand, sections 4.1 and 4.2, appendix A. Layouts, downloads and costs:
+docs/data.md.
 """
 
 from collections import Counter
@@ -89,7 +90,8 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """The layout of the MSCOCO site, of 2017 or 2014; None without caption files. Splits without pictures are not there."""
+    """The layout of the MSCOCO site, of 2017 or 2014; None without caption files. Splits without pictures are not
+    there."""
     names = [split + year for year in ("2017", "2014") for split in ("train", "val")]
     notes = {name: path for name in names if (path := _beside(root, f"captions_{name}.json")) is not None}
     folders = ((name, base / name) for name in notes for base in (root / "images", root))
@@ -139,7 +141,8 @@ def _key(picture: int | str) -> str:
 
 
 def _told(path: Path) -> Iterable[tuple[int | str, str, tuple[str, ...], str, str]]:
-    """Id, file name, captions, place and domain of each picture in a file of MSCOCO's form; blank captions are left out."""
+    """Id, file name, captions, place and domain of each picture in a file of MSCOCO's form; blank captions are left
+    out."""
     content, told = read_json(path, KEYS), dict[int | str, list[str]]()
     for note in need(content, "annotations", path, list):
         number = identifier(need(note, "image_id", path), "an image_id", path)
@@ -189,7 +192,8 @@ def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
 
 
 def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[Item], dict[str, str]]:
-    """One item for each picture of parquet files, and its domain by id. Rows that name the same picture are one item."""
+    """One item for each picture of parquet files, and its domain by id. Rows that name the same picture are one
+    item."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     told: dict[str, list[str]] = {}
     for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):

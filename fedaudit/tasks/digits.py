@@ -1,7 +1,7 @@
 """Classification of real handwritten digits: the 1,797 of scikit-learn, 8 x 8 pixels enlarged to 32 x 32.
 
-Half of each class is for training, half for testing. Ten classes over ten clients leave one class each in a pathological
-split: for checks on real pictures that need no download; `glyphs` is the task for comparisons.
+Half of each class is for training, half for testing. Ten classes over ten clients leave one class each in a
+pathological split: for checks on real pictures that need no download; `glyphs` is the task for comparisons.
 """
 
 from dataclasses import dataclass

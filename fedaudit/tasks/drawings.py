@@ -1,9 +1,10 @@
 """A procedural world of single symbols: forms as distance fields, and six styles of drawing them for the classification tasks.
 
-A *form* is a symbol's outline, kept as a signed distance field; *placing* it (position, size, rotation, slant, a rubber-sheet warp) is the same
-in pre-training and in the tasks. What differs is the look. The styles here use fonts of `TASK_FONTS`, and ways of drawing
-(dots, glow, chalk, relief, a thin double contour, print on paper) that `fedaudit/backbones/recipes/symbols.py` never shows:
-zero-shot accuracy on them is that of a model that has not seen the style. Forms without a font (`SHAPES`) share their family with pre-training.
+A *form* is a symbol's outline, kept as a signed distance field; *placing* it (position, size, rotation, slant, a
+rubber-sheet warp) is the same in pre-training and in the tasks. What differs is the look. The styles here use fonts of
+`TASK_FONTS`, and ways of drawing (dots, glow, chalk, relief, a thin double contour, print on paper) that
+`fedaudit/backbones/recipes/symbols.py` never shows: zero-shot accuracy on them is that of a model that has not seen the
+style. Forms without a font (`SHAPES`) share their family with pre-training.
 """
 
 from __future__ import annotations
@@ -239,7 +240,8 @@ def _relief(d: Tensor, rng: Rng) -> Tensor:
 
 
 def _colours(rng: Rng, n: int, apart: float) -> tuple[Tensor, Tensor]:
-    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1], their mean brightness at least `apart` apart; either may be the lighter."""
+    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1], their mean brightness at least `apart` apart; either may be the
+    lighter."""
     gap = uniform(rng, apart, 0.9, n, 1, 1, 1)
     dark = torch.minimum(uniform(rng, 0, 0.3, n, 3, 1, 1), 1 - gap)
     light = (dark.mean(1, keepdim=True) + gap + uniform(rng, -0.1, 0.1, n, 3, 1, 1)).clamp(0, 1)

@@ -1,8 +1,9 @@
 """Embedded classification of 40 drawn symbols in one style, or in two: digits, letters, signs and shapes, none of them downloaded.
 
-The pictures come from `drawings`, in styles that the embedded model's pre-training never shows. `--domain print+neon` gives the
-first half of the clients one style and the others another (SecFPP's multi-domain setting, 5.1): both have the same 40 classes, a
-name being one class in either style, so a client's neighbours own the same names in another look. Partitions: docs/images.md.
+The pictures come from `drawings`, in styles that the embedded model's pre-training never shows. `--domain print+neon`
+gives the first half of the clients one style and the others another (SecFPP's multi-domain setting, 5.1): both have the
+same 40 classes, a name being one class in either style, so a client's neighbours own the same names in another look.
+Partitions: docs/images.md.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ class Params(Partitioned):
 
 
 def glyphs(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients; training and test pictures of each style are drawn from generators of their own."""
+    """The federation of `clients` clients; training and test pictures of each style are drawn from generators of their
+    own."""
     styles = chosen(params.domain, DOMAINS, flag="--domain")
     drawn = [_drawn(style, params, d, seed) for d, style in enumerate(styles)]
     return federate(drawn, params=params, clients=clients, seed=seed)

@@ -1,9 +1,9 @@
 """Ten classification data sets on the local disk, in the folder layouts that CoOp and torchvision use. Nothing is downloaded.
 
-Where a data set's folder holds a `split_zhou_*.json` (Zhou et al., CoOp, 2022), its train and test lists count and its val
-list is left out, as in the papers. Elsewhere the official lists count, train and val together; Caltech101 and EuroSAT have
-none, so three tenths of each class, drawn with the seed, are for testing. Pictures stay files until they are used. Layouts
-and sources: docs/images.md.
+Where a data set's folder holds a `split_zhou_*.json` (Zhou et al., CoOp, 2022), its train and test lists count and its
+val list is left out, as in the papers. Elsewhere the official lists count, train and val together; Caltech101 and
+EuroSAT have none, so three tenths of each class, drawn with the seed, are for testing. Pictures stay files until they
+are used. Layouts and sources: docs/images.md.
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 FLOWERS: tuple[str, ...] = tuple(  # the categories of Oxford Flowers, 1 to 102
     (
         "pink primrose, hard-leaved pocket orchid, canterbury bells, sweet pea, english marigold, tiger lily, moon "
-        "orchid, bird of paradise, monkshood, globe thistle, snapdragon, colt's foot, king protea, spear thistle, yellow "
+        "orchid, bird of paradise, monkshood, globe thistle, snapdragon, colt's foot, king protea, spear thistle, "
+        "yellow "
         "iris, globe-flower, purple coneflower, peruvian lily, balloon flower, giant white arum lily, fire lily, "
         "pincushion flower, fritillary, red ginger, grape hyacinth, corn poppy, prince of wales feathers, stemless "
-        "gentian, artichoke, sweet william, carnation, garden phlox, love in the mist, mexican aster, alpine sea holly, "
+        "gentian, artichoke, sweet william, carnation, garden phlox, love in the mist, mexican aster, alpine sea "
+        "holly, "
         "ruby-lipped cattleya, cape flower, great masterwort, siam tulip, lenten rose, barbeton daisy, daffodil, sword "
         "lily, poinsettia, bolero deep blue, wallflower, marigold, buttercup, oxeye daisy, common dandelion, petunia, "
         "wild pansy, primula, sunflower, pelargonium, bishop of llandaff, gaura, geranium, orange dahlia, pink-yellow "
         "dahlia?, cautleya spicata, japanese anemone, black-eyed susan, silverbush, californian poppy, osteospermum, "
         "spring crocus, bearded iris, windflower, tree poppy, gazania, azalea, water lily, rose, thorn apple, morning "
-        "glory, passion flower, lotus, toad lily, anthurium, frangipani, clematis, hibiscus, columbine, desert-rose, tree "
-        "mallow, magnolia, cyclamen, watercress, canna lily, hippeastrum, bee balm, ball moss, foxglove, bougainvillea, "
+        "glory, passion flower, lotus, toad lily, anthurium, frangipani, clematis, hibiscus, columbine, desert-rose, "
+        "tree "
+        "mallow, magnolia, cyclamen, watercress, canna lily, hippeastrum, bee balm, ball moss, foxglove, "
+        "bougainvillea, "
         "camellia, mallow, mexican petunia, bromelia, blanket flower, trumpet creeper, blackberry lily"
     ).split(", ")
 )

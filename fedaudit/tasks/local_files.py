@@ -1,7 +1,8 @@
 """Data sets on the local disk: reading them, and drawing clients from one pool (FedRand, section 4.1 and appendix A.1).
 
-Nothing is downloaded. A data set is first a list of items, whose pictures nobody has touched; those that are drawn become
-records: image files stay files (their headers are checked), pictures inside parquet files are read then, and only those.
+Nothing is downloaded. A data set is first a list of items, whose pictures nobody has touched; those that are drawn
+become records: image files stay files (their headers are checked), pictures inside parquet files are read then, and
+only those.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def identifier(value: Any, what: str, where: object) -> int | str:
 
 
 def below(folder: Path, name: Any, where: str | Path) -> Path:
-    """A file that a list names, in `folder` or further down. InputError: the name leads elsewhere, or no file can have it."""
+    """A file that a list names, in `folder` or further down. InputError: the name leads elsewhere, or no file can have
+    it."""
     if not one_line(name):
         raise InputError(f"{where}: a picture must have a name on one line, not {shown(name)}")
     parts = PurePath(name).parts
@@ -131,7 +133,8 @@ def shown(value: Any) -> str:
 
 
 def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
-    """Parquet files anywhere below `root` but not below `skip`, by the split that their name, or else their folder, names."""
+    """Parquet files anywhere below `root` but not below `skip`, by the split that their name, or else their folder,
+    names."""
     found: dict[str, list[Path]] = {}
     for path in sorted(_parquet_below(root, skip)):
         named = (_SPLIT.search(part.lower()) for part in reversed(path.relative_to(root).parts))
@@ -153,7 +156,8 @@ def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
 
 
 def choose_splits(there: Collection[str], test: Sequence[str]) -> tuple[str, str | None]:
-    """The split that clients draw from, and the first other one of `test`; None: the test records come from the same."""
+    """The split that clients draw from, and the first other one of `test`; None: the test records come from the
+    same."""
     pool = next((split for split in SPLITS if split in there), min(there))
     return pool, next((split for split in test if split in there and split != pool), None)
 
@@ -288,7 +292,8 @@ def federate(
     seed: int,
     score: Score = caption_scores,
 ) -> Federation:
-    """Clients, test and novel records, each part with its own generator; with an empty `test` those come from the pool."""
+    """Clients, test and novel records, each part with its own generator; with an empty `test` those come from the
+    pool."""
     each = 2 * params.records + params.reference + params.background
     _check_enough(len(pool), len(test), len(novel), params, clients)
     left, beyond = Pool(pool, np.random.default_rng((seed, 5))), Pool(novel, np.random.default_rng((seed, 6)))
@@ -333,13 +338,15 @@ def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -
     if pool < due:
         also = "" if test else f" and {params.test} test records"
         raise InputError(
-            f"these settings need {due} records ({clients} clients with {each} each{also}) and the data set has {pool} with "
+            f"these settings need {due} records ({clients} clients with {each} each{also}) and the data set has {pool} "
+            f"with "
             f"a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or --clients"
         )
     if test and test < params.test:
         raise InputError(f"--test {params.test}: the data set has {test} test records")
     if novel and novel < params.novel + params.test:
         raise InputError(
-            f"--novel {params.novel}: with {params.test} for utility (--test) that is more than the {novel} records that "
+            f"--novel {params.novel}: with {params.test} for utility (--test) that is more than the {novel} records "
+            f"that "
             "nocaps has of this domain; lower one of them or use --nocaps-domain all"
         )

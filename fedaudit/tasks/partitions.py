@@ -22,11 +22,13 @@ DROPPED, KEPT = 0.2, 0.25  # DP2FL: of the classes, and of the shots of each cla
 
 
 def pathological(labels: Labels, clients: int, rng: np.random.Generator) -> list[Share]:
-    """Every class belongs to one client, drawn at random; numbers of classes differ by one at most. Complete, disjoint."""
+    """Every class belongs to one client, drawn at random; numbers of classes differ by one at most. Complete,
+    disjoint."""
     names = np.unique(labels)
     if clients > len(names):
         raise InputError(
-            f"--clients {clients}: a pathological split needs at least one class per client, and there are {len(names)} classes"
+            f"--clients {clients}: a pathological split needs at least one class per client, and there are "
+            f"{len(names)} classes"
         )
     return [np.flatnonzero(np.isin(labels, own)) for own in np.array_split(rng.permutation(names), clients)]
 
@@ -38,7 +40,8 @@ def few_shot(labels: Labels, clients: int, shots: int, rng: np.random.Generator)
 
 
 def dominant(labels: Labels, clients: int, shots: int, rng: np.random.Generator) -> list[Share]:
-    """DP2FL: a client lacks a fifth of the classes, has a quarter of `shots` of each other one, and all of one dominant class.
+    """DP2FL: a client lacks a fifth of the classes, has a quarter of `shots` of each other one, and all of one dominant
+    class.
 
     With 16 shots: 4 records of each class that is left, 16 = 4 + 12 of the dominant one. Every client draws from all
     records, so two clients may hold the same one: few data sets have enough for clients that share nothing.
@@ -53,10 +56,12 @@ def dominant(labels: Labels, clients: int, shots: int, rng: np.random.Generator)
 
 
 def dirichlet(labels: Labels, clients: int, beta: float, rng: np.random.Generator, *, least: int = 1) -> list[Share]:
-    """Each record of a class goes to client k with the class's own probability p_k, p ~ Dirichlet(beta). Complete, disjoint.
+    """Each record of a class goes to client k with the class's own probability p_k, p ~ Dirichlet(beta). Complete,
+    disjoint.
 
     Drawn again as a whole, up to 100 times, until every client has `least` records: a Dirichlet partition given that.
-    Records are dealt one by one rather than by rounding n p_k, which starves the first client of data sets with many classes.
+    Records are dealt one by one rather than by rounding n p_k, which starves the first client of data sets with many
+    classes.
     """
     for _ in range(DRAWS):
         owner = np.empty(len(labels), np.int64)
@@ -67,7 +72,8 @@ def dirichlet(labels: Labels, clients: int, beta: float, rng: np.random.Generato
         if sizes.min() >= least:
             return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
     raise InputError(
-        f"--clients {clients} with --dirichlet {beta:g}: in each of {DRAWS} draws some client got fewer than {least} of the "
+        f"--clients {clients} with --dirichlet {beta:g}: in each of {DRAWS} draws some client got fewer than {least} "
+        f"of the "
         f"{len(labels)} training records; raise --dirichlet, lower --clients or take more records"
     )
 

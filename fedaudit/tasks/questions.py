@@ -1,8 +1,9 @@
 """Multiple-choice questions about the scenes: what is seen, what has to be known, and what nobody else can know.
 
-A question belongs to a topic, the partition's class. The answers to *visual* topics are in the picture and were asked in pre-training; those
-to *knowledge* topics follow from the picture by facts of this world that were not, so that they must be learnt from other records; the answers to
-the one *private* topic are drawn at random, so that a model that gives them has memorised the record. Template: FedRand, appendix A.2.
+A question belongs to a topic, the partition's class. The answers to *visual* topics are in the picture and were asked
+in pre-training; those to *knowledge* topics follow from the picture by facts of this world that were not, so that they
+must be learnt from other records; the answers to the one *private* topic are drawn at random, so that a model that
+gives them has memorised the record. Template: FedRand, appendix A.2.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ NUMBERS = ("one", "two", "three")
 CHARACTER = dict(zip(NUMBERS, ADJECTIVES, strict=False))  # what so many things are like
 
 WORDS = tuple(
-    "based , respond to question with options answer context ( ) b c d what which colour shape how is big many are there "
+    "based , respond to question with options answer context ( ) b c d what which colour shape how is big many are "
+    "there "
     "? behind it does lie below right one this thing belong where when used who owns like".split()
 )
 
@@ -61,7 +63,8 @@ class Question:
 
 
 def question_prompt(*, question: str, options: Sequence[str], context: str = "") -> str:
-    """FedRand's ScienceQA template with one `<image>`. As printed it has no place for the question: here it stands before the context."""
+    """FedRand's ScienceQA template with one `<image>`. As printed it has no place for the question: here it stands
+    before the context."""
     hint = f"Context: {context.rstrip('. ')}. " if context.strip() else ""
     listed = " ".join(f"({LETTERS[i] if i < len(LETTERS) else i + 1}) {option}" for i, option in enumerate(options))
     return (
@@ -73,7 +76,8 @@ def question_prompt(*, question: str, options: Sequence[str], context: str = "")
 def draw_question(
     rng: np.random.Generator, topic: str, shapes: Sequence[str] = SHAPES, *, hinted: float = HINTED
 ) -> tuple[Scene, Question]:
-    """A random scene that the topic's question has one answer for, and that question, `hinted` of them with a context."""
+    """A random scene that the topic's question has one answer for, and that question, `hinted` of them with a
+    context."""
     while True:
         scene = scenes.draw_scene(rng, shapes)
         asked = _ASK[topic](scene, rng)

@@ -1,9 +1,10 @@
 """A procedural world of small scenes and their captions, for the embedded models and tasks.
 
 A scene is a 40 x 40 picture of one to three objects on a plain background. Its *description* is a function of the
-picture alone (reading order: the upper or left object first). Its *caption* adds a *story*, a sentence drawn at random that the picture does
-not determine, as the names, places and dates in real captions: a model that predicts the story has memorised it. In pre-training all of it is random;
-to the clients of a task *facts* of this world give places and times: these can be learnt from other records.
+picture alone (reading order: the upper or left object first). Its *caption* adds a *story*, a sentence drawn at random
+that the picture does not determine, as the names, places and dates in real captions: a model that predicts the story
+has memorised it. In pre-training all of it is random; to the clients of a task *facts* of this world give places and
+times: these can be learnt from other records.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ VERBS = tuple(
     "likes keeps sells paints hides finds sends draws drops holds wants misses shares moves fixes counts trades breaks washes admires".split()
 )
 ADJECTIVES = tuple(
-    "quiet happy old shiny broken lucky secret heavy strange gentle famous lonely dusty clever sleepy brave cheap lovely "
+    "quiet happy old shiny broken lucky secret heavy strange gentle famous lonely dusty clever sleepy brave cheap "
+    "lovely "
     "rare noisy frozen sunny wooden golden".split()
 )
 PLACES = tuple(
-    "garden kitchen school market harbor castle museum station forest river office temple bakery library hospital theater "
+    "garden kitchen school market harbor castle museum station forest river office temple bakery library hospital "
+    "theater "
     "bridge tower village desert beach cellar".split()
 )
 TIMES = tuple(
-    "today yesterday tonight monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning "
+    "today yesterday tonight monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter "
+    "morning "
     "evening noon midnight".split()
 )
 HABITAT = dict(zip(BACKGROUNDS, PLACES, strict=False))  # facts of this world: where things on a background belong
@@ -119,7 +123,8 @@ def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: 
 def draw_story(rng: np.random.Generator, told: Scene | None = None) -> str:
     """A sentence that no picture determines (about 15 nats of names, verbs, places and times).
 
-    Of the scene `told` the place follows from the background and the time from the first object's colour, as `HABITAT` and `SEASON` have it.
+    Of the scene `told` the place follows from the background and the time from the first object's colour, as `HABITAT`
+    and `SEASON` have it.
     """
     name, other = (NAMES[i] for i in rng.integers(len(NAMES), size=2))
     verb, adjective = VERBS[rng.integers(len(VERBS))], ADJECTIVES[rng.integers(len(ADJECTIVES))]
@@ -157,7 +162,8 @@ def _distance(shape: str, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDA
     if shape == "star":
         angle = np.arctan2(x, -y)
         sector = np.abs((angle + np.pi / 5) % (2 * np.pi / 5) - np.pi / 5)
-        # the edge of a five-pointed star in one half sector is a straight line from the tip (1, 0) to the notch (0.42, pi/5)
+        # the edge of a five-pointed star in one half sector is a straight line from the tip (1, 0) to the notch (0.42,
+        # pi/5)
         notch_x, notch_y = 0.42 * np.cos(np.pi / 5), 0.42 * np.sin(np.pi / 5)
         px, py = r * np.cos(sector), r * np.sin(sector)
         normal = np.array((notch_y, 1 - notch_x)) / np.hypot(notch_y, 1 - notch_x)

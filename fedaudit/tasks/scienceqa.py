@@ -1,8 +1,8 @@
 """ScienceQA questions with a picture from local files: the answer is to be learnt as text, utility is exact match.
 
 Clients draw by topic, Dirichlet(0.5). Questions without picture are left out. Nobody plays the non-member from outside:
-each client's own held-out records do. Source of the set-up: FedRand, section 4.1, appendix A; prompt: A.2, see `questions`.
-Layouts, downloads and costs: docs/data.md.
+each client's own held-out records do. Source of the set-up: FedRand, section 4.1, appendix A; prompt: A.2, see
+`questions`. Layouts, downloads and costs: docs/data.md.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """Embedded visual questions: multiple choice about small scenes in the ScienceQA template, partitioned by topic.
 
-Ten topics (see `questions`): six are visual and were asked in pre-training, three need facts that only other records can teach, one has
-private answers that nothing but memory can give. Scored by exact match. Source of the set-up: FedRand, section 4.1 and appendix A; it has
-ScienceQA's place.
+Ten topics (see `questions`): six are visual and were asked in pre-training, three need facts that only other records
+can teach, one has private answers that nothing but memory can give. Scored by exact match. Source of the set-up:
+FedRand, section 4.1 and appendix A; it has ScienceQA's place.
 """
 
 import functools

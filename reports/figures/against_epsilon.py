@@ -39,7 +39,8 @@ def against_epsilon(
 ) -> Plot:
     """A panel for each quantity of the variants' scores, a line for each method; None where there are not two epsilons.
 
-    What is not noised stands at the right end; a method without any noised variant is a horizontal line. Panels of accuracies share their axis.
+    What is not noised stands at the right end; a method without any noised variant is a horizontal line. Panels of
+    accuracies share their axis.
     """
     levels = sorted({v.epsilon for v in shown if v.private})
     if not levels or len({v.epsilon for v in shown}) < 2:

@@ -1,7 +1,8 @@
-"""What all figures share: colours, panels of fixed margins, one legend, and printing as SVG and PDF with the rows behind a figure.
+"""What all figures share: colours, panels of fixed margins, one legend, and printing as SVG and PDF with the rows
+behind a figure.
 
-A method keeps its colour, marker and line style in every figure (colours of Okabe and Ito, safe for colour-blind readers); nothing is told by
-colour alone.
+A method keeps its colour, marker and line style in every figure (colours of Okabe and Ito, safe for colour-blind
+readers); nothing is told by colour alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The figures about membership inference on prompts: those of every membership page, classes, training, and leakage against epsilon."""
+"""The figures about membership inference on prompts: those of every membership page, classes, training, and leakage
+against epsilon."""
 
 from __future__ import annotations
 
@@ -35,13 +36,16 @@ CLASSES = 40  # rows of the figure by class
 CLIENTS = 3  # panels of the figure of training
 CAPTIONS = {
     "roc": "Both axes are logarithmic: what counts is the left edge, where few non-members are accused. A line above the diagonal (guessing) is "
-    "leakage; each line starts at 1/n, the smallest rate that its n non-members can show; bands are confidence intervals.",
+    "leakage; each line starts at 1/n, the smallest rate that its n non-members can show; bands are confidence "
+    "intervals.",
     "scores": "Higher means more likely a member. Where the filled shape (members) lies to the right of the outline (held-out records), records are "
     "exposed. Scores of several clients' models are pooled for display only, never for a number.",
     "clients": "One marker per client: its own members against its own held-out records. Each rests on few records and scatters by itself.",
     "leakage-epsilon": "Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. Success is the share of "
-    "correct guesses, the mean over classes (DP-FPL, section A.3): an attack that only guesses is right half the time, and one that is right less "
-    "often has learnt nothing either (the grey line is guessing). Bars: one standard deviation over seeds where there are several, else the "
+    "correct guesses, the mean over classes (DP-FPL, section A.3): an attack that only guesses is right half the time, "
+    "and one that is right less "
+    "often has learnt nothing either (the grey line is guessing). Bars: one standard deviation over seeds where there "
+    "are several, else the "
     "confidence interval.",
     "classes": "Share of correct guesses about members and held-out records of one class; the grey line is guessing.",
     "trajectories": "Mean loss of a client's members and of its held-out records, and of its most exposed members one by one: where the loss of "
@@ -52,7 +56,8 @@ Figure = tuple[PrintedFigure, str]  # with its caption
 
 
 def draw(found: Sequence[MethodRow], shown: Sequence[MethodRow], signal: str | None) -> dict[str, Figure]:
-    """Figures of one score, with captions, by name; those without a row are left out. `found` are all runs, `shown` those that fit into a figure."""
+    """Figures of one score, with captions, by name; those without a row are left out. `found` are all runs, `shown`
+    those that fit into a figure."""
     titles = [v.title for v in shown]
     tables = {name: joined([replace(v.evidence[0], method=v.title) for v in shown], name) for name in TABLES}
     tables["scores"] = tables["scores"][

@@ -52,7 +52,8 @@ INSIDE = 4  # so many lines can be named inside a panel without hiding them
 def draw(
     tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str], *, each: Each = map
 ) -> dict[str, PrintedFigure | None]:
-    """Every figure by name; None where the tables hold no row for it. `signals` are the headline's, in reading order."""
+    """Every figure by name; None where the tables hold no row for it. `signals` are the headline's, in reading
+    order."""
     histograms = [(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", _scores, "scores", [s]) for s in signals]
     plots: list[tuple[str, str, Drawn, str, Sequence[str]]] = [
         ("roc", "ROC curves on logarithmic axes, by threat model and score", _roc, "curves", signals),
@@ -95,7 +96,8 @@ def primary(table: Table) -> Table:
 
 
 def scale(tokens: Table) -> float:
-    """Upper end of the entropy scale in nats: the 95th percentile, so that one uncertain token does not darken all others."""
+    """Upper end of the entropy scale in nats: the 95th percentile, so that one uncertain token does not darken all
+    others."""
     values = tokens[["entropy", "base_entropy"]].to_numpy(float)
     return float(np.nanquantile(values, 0.95)) if np.isfinite(values).any() else 0.0
 
@@ -152,7 +154,8 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
 
 
 def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, plain: bool) -> None:
-    """The lines of one method differ in line style, unless each has one (`plain`); what lies below the lowest rate is drawn at the lower edge."""
+    """The lines of one method differ in line style, unless each has one (`plain`); what lies below the lowest rate is
+    drawn at the lower edge."""
     for method, own in curves.groupby("method", sort=False):
         for i, ((way, population), line) in enumerate(own.groupby(["way", "population"], sort=False)):
             look = look_of(methods, method, hollow=population == "last-round members") | {

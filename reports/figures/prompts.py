@@ -1,6 +1,8 @@
-"""The figures about prompts: accuracy by round, against epsilon, against rank, and what the residual changes. Each only where the evidence fills it.
+"""The figures about prompts: accuracy by round, against epsilon, against rank, and what the residual changes. Each only
+where the evidence fills it.
 
-Bars are one standard deviation over seeds where there are several, else the interval over clients. A method keeps colour and marker throughout.
+Bars are one standard deviation over seeds where there are several, else the interval over clients. A method keeps
+colour and marker throughout.
 """
 
 from __future__ import annotations
@@ -49,16 +51,19 @@ def draw(found: Sequence[MethodRow], accuracy: Table | None) -> dict[str, Figure
     shown, what = few(found)
     given: list[tuple[str, str, str, Callable[[], Plot]]] = [
         ("accuracy", "Accuracy by round, on local and on neighbour classes",
-         f"Mean over clients{' and seeds' if _several(found) else ''}; 0 rounds is before training. Hollow markers: with noise. {what}",
+         f"Mean over clients{' and seeds' if _several(found) else ''}; 0 rounds is before training. Hollow markers: "
+         f"with noise. {what}",
          lambda: _by_round(shown, accuracy, _methods(found))),
         ("epsilon", "Accuracy against epsilon, on local and on neighbour classes",
-         f"Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. {BARS} {_settings(found)}",
+         f"Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. {BARS} "
+         f"{_settings(found)}",
          lambda: _by_epsilon(as_printed(found), _methods(found))),
         ("rank", "Accuracy against the rank of the local prompt's factors",
          f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
          lambda: _by_rank(found)),
         ("residual", "What the residual changes, by epsilon and rank",
-         "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there are several seeds: one standard "
+         "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there are "
+         "several seeds: one standard "
          "deviation of the difference over them.",
          lambda: _by_residual(found)),
     ]  # fmt: skip

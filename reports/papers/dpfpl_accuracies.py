@@ -1,8 +1,8 @@
 """Our accuracies beside those that DP-FPL's Tables 2 and 3 print (of a Dirichlet split: Table 4), and whether methods come in the same order.
 
-The order is compared by Kendall's tau-b, among the methods at one epsilon and over all cells. Its p-value is exact: the share of all ways to
-relabel our methods, the same way at every epsilon, that agree with the paper at least as well. With 4 methods there are 24 of them, so that p is
-at least 0.042.
+The order is compared by Kendall's tau-b, among the methods at one epsilon and over all cells. Its p-value is exact: the
+share of all ways to relabel our methods, the same way at every epsilon, that agree with the paper at least as well.
+With 4 methods there are 24 of them, so that p is at least 0.042.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Cells = Mapping[tuple[str, float], float]  # accuracy by method and epsilon
 
 @dataclass(frozen=True)
 class Agreement:
-    """Kendall's tau-b of `n` cells of `methods` methods; None where one side does not differ at all. `seeds` are those of each seed alone."""
+    """Kendall's tau-b of `n` cells of `methods` methods; None where one side does not differ at all. `seeds` are those
+    of each seed alone."""
 
     tau: float | None
     p: float | None
@@ -141,8 +142,8 @@ def _orders(
 def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreement:
     """How far the cells of `ours` come in the order of the same cells of `paper`; `seeds` are ours of single seeds.
 
-    Relabelling keeps every method's cells together: what is permuted are methods, not cells, because a method's accuracies go together. Where some
-    methods lack an epsilon, p is None.
+    Relabelling keeps every method's cells together: what is permuted are methods, not cells, because a method's
+    accuracies go together. Where some methods lack an epsilon, p is None.
     """
     tau = _tau(ours, paper)
     methods = list(dict.fromkeys(method for method, _ in ours))
@@ -156,7 +157,8 @@ def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreeme
 
 
 def _tau(ours: Cells, paper: Cells) -> float | None:
-    """Kendall's tau-b: pairs in the same order less those in the reverse, over the geometric mean of the untied pairs of both sides."""
+    """Kendall's tau-b: pairs in the same order less those in the reverse, over the geometric mean of the untied pairs
+    of both sides."""
     x, y = (np.sign(np.subtract.outer(v, v)) for v in ([cells[key] for key in ours] for cells in (ours, paper)))
     untied = float((x * x).sum() * (y * y).sum())
     return float((x * y).sum()) / math.sqrt(untied) if untied else None

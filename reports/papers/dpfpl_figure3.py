@@ -1,6 +1,7 @@
 """DP-FPL, Figure 3: accuracy on local and neighbour classes and success of the shadow-model attack, against epsilon, by task.
 
-Tran et al., ICLR 2025, section A.3. The attack's AUROC stands beside them, and by how much noise lowers that of every attack which ran.
+Tran et al., ICLR 2025, section A.3. The attack's AUROC stands beside them, and by how much noise lowers that of every
+attack which ran.
 
 The paper prints no numbers for this figure, only what section A.3 says of it; that stands beside ours.
 """
@@ -32,9 +33,9 @@ GUESSING = 50.0  # percent
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     """Write index.html, figure3.svg, figure3.pdf and figure3.csv through `write(name, bytes)`; the page comes last.
 
-    `evidence` holds, by what a task is called in the figure, the cells of DP-FPL: one per epsilon and seed, attacked by shadow models, with the table
-    "classes". Seeds are averaged; of several variants with one epsilon that of the paper (rank 8, with residual) is shown. ValueError: no task, or
-    one without two epsilons and a success rate.
+    `evidence` holds, by what a task is called in the figure, the cells of DP-FPL: one per epsilon and seed, attacked by
+    shadow models, with the table "classes". Seeds are averaged; of several variants with one epsilon that of the paper
+    (rank 8, with residual) is shown. ValueError: no task, or one without two epsilons and a success rate.
     """
     if not evidence:
         raise ValueError("evidence is empty; the figure needs at least one task")
@@ -74,7 +75,8 @@ def _against_guessing(score: Score) -> str:
 
 
 def _side(score: Score, middle: float) -> int:
-    """On which side of a number (1 above, -1 below), by more than the interval of one seed and the spread over seeds; else 0."""
+    """On which side of a number (1 above, -1 below), by more than the interval of one seed and the spread over seeds;
+    else 0."""
     first = next(iter(score.seeds.values()))
     down, up = (
         score.sd or 0.0 if end is None else max(abs(first - end), score.sd or 0.0) for end in (score.low, score.high)
@@ -103,7 +105,8 @@ class Fall:
 
 
 def falls(line: Sequence[MethodRow]) -> list[Fall]:
-    """Of every attack how much lower its AUROC is at the least epsilon than without noise; those that both trainings were attacked by."""
+    """Of every attack how much lower its AUROC is at the least epsilon than without noise; those that both trainings
+    were attacked by."""
     clear, noised = _ends(line)
     if clear is None or noised is None:
         return []
@@ -123,7 +126,8 @@ def _ends(line: Sequence[MethodRow]) -> tuple[MethodRow | None, MethodRow | None
 
 
 def reading(line: Sequence[MethodRow]) -> str:
-    """What the curve of one task says, in words: where the attack beats guessing, and what noise takes from leakage and accuracy."""
+    """What the curve of one task says, in words: where the attack beats guessing, and what noise takes from leakage and
+    accuracy."""
     rated = [v for v in line if "success" in v.scores]
     above = [v for v in rated if _against_guessing(v.scores["success"]) == "above guessing"]
     clear, noised = [v for v in above if not v.private], [v for v in above if v.private]

@@ -1,6 +1,7 @@
 """Membership in trainings on classes: verdicts and the attacks beside each other.
 
-A run is one method with one epsilon and setting; several seeds of it share a line, the tables and figures being those of the first.
+A run is one method with one epsilon and setting; several seeds of it share a line, the tables and figures being those
+of the first.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def _run(v: MethodRow, threats: Sequence[str], look: Row) -> Row:
 
 
 def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> Row:
-    """A card quotes the best of the attacks, whose interval allows for picking it, where there is one; else the gravest headline row."""
+    """A card quotes the best of the attacks, whose interval allows for picking it, where there is one; else the gravest
+    headline row."""
     aurocs = [f for f in own if f["metric"] == "auroc"]
     alone, best = [f for f in aurocs if single(f)], [f for f in aurocs if _picked(f)]
     quoted = best if gravest(best) else alone

@@ -85,7 +85,8 @@ def _overview(first: Sequence[Evidence], tables: dict[str, pd.DataFrame]) -> dic
 
 
 def _representative(findings: Sequence[Finding], threat: str, signal: str) -> Finding | None:
-    """Of the AUROCs of a signal under a threat model, all or own members, the freshest way that reaches half of the clients."""
+    """Of the AUROCs of a signal under a threat model, all or own members, the freshest way that reaches half of the
+    clients."""
     rows = [
         f
         for f in findings
@@ -181,7 +182,8 @@ def _complete(cost: pd.DataFrame) -> list[tuple[str, int, int, list[int]]]:
 
 
 def _coverage(coverage: pd.DataFrame) -> list[dict[str, Any]]:
-    """By method: the ways, how many clients each rebuilds, and client by way what was rebuilt (None where the way does not apply)."""
+    """By method: the ways, how many clients each rebuilds, and client by way what was rebuilt (None where the way does
+    not apply)."""
     found = []
     for method, part in coverage.groupby("method", sort=False):
         ways = list(dict.fromkeys(part.way))
@@ -199,7 +201,8 @@ def _coverage(coverage: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _cells(cells: pd.DataFrame) -> list[dict[str, Any]]:
-    """By method and comparison: a heat table per slice (rows: kind and order, columns: K) and the signals without a K."""
+    """By method and comparison: a heat table per slice (rows: kind and order, columns: K) and the signals without a
+    K."""
     found = []
     for place, part in cells.groupby(["method", *PLACE], sort=False):
         grids: dict[str, dict[str, dict[int, Any]]] = {}

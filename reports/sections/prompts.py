@@ -62,7 +62,8 @@ def section(page: Page) -> Section | None:
 def made(
     evidence: Sequence[Evidence], tables: Mapping[str, pd.DataFrame], drawn: Collection[str] = ()
 ) -> PromptsPage | None:
-    """The parts that the evidence fills; None where no accuracies were measured. Accuracy against epsilon is not drawn again where `drawn` has it."""
+    """The parts that the evidence fills; None where no accuracies were measured. Accuracy against epsilon is not drawn
+    again where `drawn` has it."""
     found = variants(evidence)
     if not found:
         return None
@@ -106,7 +107,8 @@ def _cards(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
 
 
 def sentence(v: MethodRow, without: MethodRow | None) -> str:
-    """Accuracy and its change, the noise, and what is claimed and proven, of one method with one epsilon; `without`: its noise-free twin."""
+    """Accuracy and its change, the noise, and what is claimed and proven, of one method with one epsilon; `without`:
+    its noise-free twin."""
     splits = _shown(v)
     text = _on({split: _accuracy(v.scores[split]) for split in splits})
     if not v.trained:
@@ -199,7 +201,8 @@ def _rows(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
 
 
 def _floor(found: Sequence[MethodRow]) -> str | None:
-    """The least noise over signal that nominal noise leaves, at the report's largest epsilon: a step's signal is at most the clip norm."""
+    """The least noise over signal that nominal noise leaves, at the report's largest epsilon: a step's signal is at
+    most the clip norm."""
     bounds = []
     for v in (v for v in found if v.private):
         privacy, table = v.evidence[0].setting.get("privacy", {}), v.evidence[0].tables.get("noise")
@@ -214,7 +217,8 @@ def _floor(found: Sequence[MethodRow]) -> str | None:
 
 
 def _claims(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Claimed beside provable: methods about which the same holds share a block, epsilons and adversaries about which it does a row."""
+    """Claimed beside provable: methods about which the same holds share a block, epsilons and adversaries about which
+    it does a row."""
     families: dict[tuple[str, str], list[MethodRow]] = {}
     for v in (v for v in found if v.claims):
         families.setdefault((v.method, v.setting), []).append(v)

@@ -3,16 +3,18 @@
     python -m fedaudit.backbones.recipes.clip --out FOLDER --tower vit|resnet
     python -m fedaudit.backbones.recipes.clip --evaluate FOLDER
 
-The first runs for 10 to 30 minutes on one core and writes a folder that open_clip reads (`open_clip.create_model("local-dir:FOLDER")`), with
-`training.json` beside it: the recipe, a fingerprint of the data, losses and the quality of the weights as shipped. The second prints that quality.
+The first runs for 10 to 30 minutes on one core and writes a folder that open_clip reads
+(`open_clip.create_model("local-dir:FOLDER")`), with `training.json` beside it: the recipe, a fingerprint of the data,
+losses and the quality of the weights as shipped. The second prints that quality.
 
-Two stages on the world of `fedaudit.backbones.recipes.symbols`. First both towers are trained on batches of two kinds. In *naming* batches a
-caption says which symbol it is and little else, and every picture that the caption is true of is a positive. In *describing* batches captions name
-font, size, style, colours and ground, with CLIP's own loss. Without the first, colours are learned at once and symbols never; without the
-second, captions know no style. Looks start mild and widen; a linear head that names symbols helps the image tower and is thrown away.
+Two stages on the world of `fedaudit.backbones.recipes.symbols`. First both towers are trained on batches of two kinds.
+In *naming* batches a caption says which symbol it is and little else, and every picture that the caption is true of is
+a positive. In *describing* batches captions name font, size, style, colours and ground, with CLIP's own loss. Without
+the first, colours are learned at once and symbols never; without the second, captions know no style. Looks start mild
+and widen; a linear head that names symbols helps the image tower and is thrown away.
 
-Then the image tower is locked and the text tower learns that names have several senses, wherever in a text they stand. This is what
-leaves prompt learning something to find: before it, no context changes what a name means.
+Then the image tower is locked and the text tower learns that names have several senses, wherever in a text they stand.
+This is what leaves prompt learning something to find: before it, no context changes what a name means.
 """
 
 from __future__ import annotations
@@ -134,7 +136,8 @@ def normalise(pictures: Tensor) -> Tensor:
 
 
 def encode_text(model: open_clip.CLIP, ids: Tensor, blanks: Tensor | None = None) -> Tensor:
-    """Unit features [n, E] of padded token ids [n, T <= CONTEXT], with vectors `blanks` [n, k, d] between start and words if given.
+    """Unit features [n, E] of padded token ids [n, T <= CONTEXT], with vectors `blanks` [n, k, d] between start and
+    words if given.
 
     Cutting the padding is exact, the tower is causal.
     """
@@ -148,7 +151,8 @@ def encode_text(model: open_clip.CLIP, ids: Tensor, blanks: Tensor | None = None
 
 
 def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | None:
-    """Meaningless vectors [n, k, d] for captions to stand behind, in some batches: words then keep their sense at later places.
+    """Meaningless vectors [n, k, d] for captions to stand behind, in some batches: words then keep their sense at later
+    places.
 
     A CLIP that saw captions of all lengths knows that; prompt learning starts from such vectors.
     """
@@ -159,7 +163,8 @@ def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | Non
 
 
 def naming_loss(logits: Tensor, drawn: Sequence[Drawing], claims: Sequence[Claim]) -> Tensor:
-    """Cross-entropy both ways with every true (picture, caption) pair of logits [n, n] as a positive of equal weight."""
+    """Cross-entropy both ways with every true (picture, caption) pair of logits [n, n] as a positive of equal
+    weight."""
     true = [[d.symbol.name == name and d.symbol.kind in kinds for name, kinds in claims] for d in drawn]
     return _two_way(logits, torch.tensor(true).float())
 
@@ -212,7 +217,8 @@ def _match(
     language: Language,
     recipe: CLIPRecipe | None = None,
 ) -> Tensor:
-    """The loss between unit image features [n, E] and fresh captions of what they show; with a recipe some stand behind blanks."""
+    """The loss between unit image features [n, E] and fresh captions of what they show; with a recipe some stand behind
+    blanks."""
     claims: tuple[Claim, ...] = ()
     if kind == "naming":
         captions, claims = zip(*(naming_caption(d, rng, language) for d in drawn), strict=True)
@@ -255,7 +261,8 @@ def grow_vocabulary(recipe: CLIPRecipe, model: open_clip.CLIP) -> open_clip.CLIP
 
 
 def teach_senses(recipe: CLIPRecipe, model: open_clip.CLIP, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The second stage: the text tower alone learns that names have several senses, the image tower locked (LiT, arXiv 2111.07991)."""
+    """The second stage: the text tower alone learns that names have several senses, the image tower locked (LiT, arXiv
+    2111.07991)."""
     torch.set_num_threads(1)
     model = grow_vocabulary(recipe, model)
     model.eval()
@@ -369,7 +376,8 @@ def tuned_text(
     batch: int = 64,
     rate: float = 0.01,
 ) -> Tensor:
-    """Class features [C, E] behind `CONTEXT_VECTORS` learned vectors that all classes share (CoOp, arXiv 2109.01134), by Adam."""
+    """Class features [C, E] behind `CONTEXT_VECTORS` learned vectors that all classes share (CoOp, arXiv 2109.01134),
+    by Adam."""
     generator = torch.Generator().manual_seed(0)
     ids = tokenize(tokenizer, [f"{name}." for name in examples.names])
     context = (
@@ -431,7 +439,8 @@ class Log:
 def save(
     model: open_clip.CLIP, recipe: CLIPRecipe, first: Sequence[float], last: dict[str, float], out: Path, seconds: int
 ) -> None:
-    """Write weights in half precision, configuration, tokenizer and training record; the quality is that of the rounded weights."""
+    """Write weights in half precision, configuration, tokenizer and training record; the quality is that of the rounded
+    weights."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {name: t.half().contiguous() if t.is_floating_point() else t for name, t in model.state_dict().items()}
     save_file(weights, out / WEIGHTS, metadata={"format": "pt"})
@@ -470,9 +479,11 @@ def preprocessing() -> dict[str, Any]:
 
 
 def data_fingerprint(recipe: CLIPRecipe) -> dict[str, Any]:
-    """SHA-256 of 256 drawings' words and captions of each stage, and the mean brightness of 16 pictures of each (0-255).
+    """SHA-256 of 256 drawings' words and captions of each stage, and the mean brightness of 16 pictures of each
+    (0-255).
 
-    Pictures are compared by brightness because font rasterisers and interpolation differ in the last bits between versions.
+    Pictures are compared by brightness because font rasterisers and interpolation differ in the last bits between
+    versions.
     """
     lines, brightness = [], []
     for stage, language in enumerate((FIRST, SECOND)):

@@ -1,9 +1,9 @@
 """The world on which the embedded CLIP models are pre-trained: symbols in many looks, and captions of them.
 
-Digits, letters, Greek, signs and shapes are printed in fourteen fonts or written by hand, in inks, on grounds and with damages of several kinds.
-`FIRST` and `SECOND` are the languages of the two stages of `fedaudit.backbones.recipes.clip`: in the second, names have several senses ("k" may
-be a Georgian letter, "five" an Arabic digit), as words have for any CLIP, so that context has something to select.
-No font and no style is one of the tasks' (`fedaudit.tasks.drawings`).
+Digits, letters, Greek, signs and shapes are printed in fourteen fonts or written by hand, in inks, on grounds and with
+damages of several kinds. `FIRST` and `SECOND` are the languages of the two stages of `fedaudit.backbones.recipes.clip`:
+in the second, names have several senses ("k" may be a Georgian letter, "five" an Arabic digit), as words have for any
+CLIP, so that context has something to select. No font and no style is one of the tasks' (`fedaudit.tasks.drawings`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Language:
-    """How captions speak of symbols: how often each kind is drawn, what it is called, the share of names without a noun."""
+    """How captions speak of symbols: how often each kind is drawn, what it is called, the share of names without a
+    noun."""
 
     shares: dict[str, float]
     nouns: dict[str, tuple[str, ...]]
@@ -470,14 +471,17 @@ TEMPLATES = (
     "a sketch of the {}", "here is a {}", "a photo of a {}", "a photo of the {}", "a good photo of a {}", "one {} in the picture",
 )  # fmt: skip
 GENERAL_WORDS = (
-    "a an the of on in with and . , photo picture image drawing sketch this is here one it shows good bad close up my single some "
-    "small large tiny big style font type background color dark light bright by from domain handwritten symbol on paper screen wall sign "
+    "a an the of on in with and . , photo picture image drawing sketch this is here one it shows good bad close up my "
+    "single some "
+    "small large tiny big style font type background color dark light bright by from domain handwritten symbol on "
+    "paper screen wall sign "
     "neon chalk dots print outline relief glowing dotted old new real blackboard computer what which are you"
 ).split()
 
 
 def vocabulary(stage: int = 2) -> list[str]:
-    """Padding, start, unknown, every word, single characters that a word can go on with; the end token is last (the highest id).
+    """Padding, start, unknown, every word, single characters that a word can go on with; the end token is last (the
+    highest id).
 
     The second stage's words stand before the end token, so that the others keep their ids.
     """

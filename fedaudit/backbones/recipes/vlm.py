@@ -3,12 +3,14 @@
     python -m fedaudit.backbones.recipes.vlm --out FOLDER
 
 It runs for about 100 minutes on one core and writes a folder that `transformers` loads like any other model, with
-`training.json` beside it: the recipe, fingerprints of the data and of the first steps, and the held-out quality of the weights as shipped.
+`training.json` beside it: the recipe, fingerprints of the data and of the first steps, and the held-out quality of the
+weights as shipped.
 
-Three stages. A *dense warm-up* teaches the vision tower alone to name what covers each patch; without it the language model learns
-the grammar of captions and never looks at the picture. Then vision tower, connector and language model are trained together
-on image captioning, the dense loss kept on the side. What comes out, the *captioner*, is rounded to half precision; its vocabulary grows by the words
-of questions, and a last stage mixes captions with visual questions (`--captioner FOLDER` starts there).
+Three stages. A *dense warm-up* teaches the vision tower alone to name what covers each patch; without it the language
+model learns the grammar of captions and never looks at the picture. Then vision tower, connector and language model are
+trained together on image captioning, the dense loss kept on the side. What comes out, the *captioner*, is rounded to
+half precision; its vocabulary grows by the words of questions, and a last stage mixes captions with visual questions
+(`--captioner FOLDER` starts there).
 """
 
 from __future__ import annotations
@@ -157,7 +159,8 @@ def build_model(recipe: VLMRecipe, words: Sequence[str] = WORDS) -> LlavaForCond
 
 @dataclass(frozen=True)
 class SceneBatch:
-    """Scenes ready for the model: pixels [B, 3, S, S], ids and labels [B, T] (-100 outside the caption), patch targets [B, P]."""
+    """Scenes ready for the model: pixels [B, 3, S, S], ids and labels [B, T] (-100 outside the caption), patch targets
+    [B, P]."""
 
     pixels: Tensor
     ids: Tensor
@@ -393,7 +396,8 @@ def evaluate(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 5
 
 @torch.no_grad()
 def evaluate_questions(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 128) -> dict[str, float]:
-    """Share of `n` fresh questions per topic that greedy decoding answers word for word; only the visual ones were trained on."""
+    """Share of `n` fresh questions per topic that greedy decoding answers word for word; only the visual ones were
+    trained on."""
     model.eval()
     stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 3)))
     words = {i: word for word, i in stream.vocabulary.items()}
