@@ -1,4 +1,4 @@
-"""The command: `python audit.py --method fedrand --attack maxrenyi`. `--help` shows more; `--list` shows what there is."""
+"""The command: `python audit.py --method fedrand --attack maxrenyi`; `--help` and `--list` show what there is."""
 
 import sys
 

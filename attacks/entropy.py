@@ -2,8 +2,9 @@
 
 entropy               sum_c p_c log p_c, the negative of Shannon's entropy: needs no label.
 entropy/confidence    log max_c p_c, which ranks as the highest probability does: needs no label.
-entropy/modified      (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c): the negative of Song & Mittal (USENIX Security 2021), eq. 8,
-                      which is 0 for a record that is surely right and infinite for one that is surely wrong.
+entropy/modified      (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c): the negative of Song & Mittal (USENIX Security
+                      2021), eq. 8, which is 0 for a record that is surely right and infinite for one that is surely
+                      wrong.
 
 Needs the attacked model only. A probability of 0 or 1 counts as its limit, 0 log 0 = 0; nothing is clamped, and 1 - p
 is not formed by subtraction.

@@ -1,10 +1,11 @@
-"""FedMIA: the other clients of a round show how a model looks that never saw the record (Zhu et al. 2025, "all for one").
+"""FedMIA: the other clients of a round show how a model looks that never saw the record (Zhu et al. 2025).
 
 Clients hold different records, so the values of the other clients in the same round are a sample of "not trained on
 it". Per record and round they give a Gaussian, and the target client's value x its one-tailed likelihood P(other < x) =
 Phi((x - mean) / std); the score is its mean over the observed rounds.
 
-fedmia/2     FedMIA-II: x = the cosine of the client's update with the direction in which the record's loss falls fastest.
+fedmia/2     FedMIA-II: x = the cosine of the client's update with the direction in which the record's loss falls
+             fastest.
 fedmia/1     FedMIA-I: x = -loss under the client's model right after its step.
 
 Needs the server's view (uploads) with a second client in the round. Where clients have different classes the others are

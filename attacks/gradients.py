@@ -1,4 +1,5 @@
-"""Gradients of single records in a prompt: their directions are compared with clients' updates, their norms are an attack of their own."""
+"""Gradients of single records in a prompt: their directions are compared with clients' updates, their norms are an
+attack of their own."""
 
 from __future__ import annotations
 

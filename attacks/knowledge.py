@@ -1,4 +1,5 @@
-"""What an adversary has computed about the records that it asks about, before any attack: attacks on prompts are functions of this.
+"""What an adversary has computed about the records that it asks about, before any attack: attacks on prompts are
+functions of this.
 
 All log-probabilities are natural logarithms in float64, over the C classes of the task. n records; S shadow models; T
 rounds; K clients. Nothing here says who was a member of what the adversary attacks: only of the shadows, which it
@@ -38,7 +39,8 @@ class Rounds:
 
     client: int  # whose records these are, a place among the K clients
     loss: Floats  # [T, K, n], cross-entropy under each client's model as the server rebuilds it after that round
-    cosine: Floats  # [T, K, n], of each client's update with the record's descent direction: 1 = the update lowers its loss the most
+    # [T, K, n], of each client's update with the record's descent direction: 1 = the update lowers its loss the most
+    cosine: Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,11 @@
 """LiRA: is the confidence that of a model trained on the record, or of one that was not (Carlini et al. 2022).
 
-The confidence phi = log(p_y / (1 - p_y)) is nearly normal over models. Over the shadow models with the record and over those without it,
+The confidence phi = log(p_y / (1 - p_y)) is nearly normal over models. Over the shadow models with the record and over
+those without it,
     lira/online     log N(phi; mu_in, sigma_in) - log N(phi; mu_out, sigma_out)         Algorithm 1
     lira/offline    (phi - mu_out) / sigma_out                                           eq. 4
-(Membership Inference Attacks From First Principles, S&P 2022). The paper's offline score 1 - Pr[N(mu_out, sigma_out) > phi] is an increasing
-function of ours, which ranks equally and does not round to 1 for the strongest members.
+(Membership Inference Attacks From First Principles, S&P 2022). The paper's offline score 1 - Pr[N(mu_out, sigma_out) >
+phi] is an increasing function of ours, which ranks equally and does not round to 1 for the strongest members.
 
 Needs shadow models. Records that no shadow was trained on are nan online, those that all were trained on are nan in
 both.

@@ -1,7 +1,9 @@
 """Loss: members have a lower loss than other records, and training has lowered theirs the most (Yeom et al. 2018).
 
-loss         -loss = log p_y: Yeom et al., Privacy Risk in Machine Learning, CSF 2018, Adversary 1, as a score instead of a threshold.
-loss/base    loss before training - loss: how far training from the public start lowered it, so that an easy record does not look like a member.
+loss         -loss = log p_y: Yeom et al., Privacy Risk in Machine Learning, CSF 2018, Adversary 1, as a score instead
+             of a threshold.
+loss/base    loss before training - loss: how far training from the public start lowered it, so that an easy record does
+             not look like a member.
 
 Needs the attacked model only. `loss/base` is constant on the public start itself. A record that both models hold
 impossible is nan there.

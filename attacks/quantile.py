@@ -1,11 +1,13 @@
-"""Quantile: where the record's confidence lies among models that were not trained on it (Ye et al. 2022; Watson et al. 2022).
+"""Quantile: the record's confidence among models not trained on it (Ye et al. 2022; Watson et al. 2022).
 
-quantile               share of the shadow models without the record that are less confident, ties counted half: 1 minus the p-value of
-                       "not a member". A threshold on it is a quantile of the record's own losses (Ye et al., Enhanced Membership Inference
-                       Attacks, CCS 2022, attack R); no normal distribution is assumed. Bertran et al. (NeurIPS 2023) learn the same quantile
-                       by regression over records instead.
-quantile/difficulty    mean loss of those models - loss: the loss calibrated by how hard the record is (Watson et al., On the Importance of
-                       Difficulty Calibration in Membership Inference Attacks, ICLR 2022). A loss counts as at most 100 nats.
+quantile               share of the shadow models without the record that are less confident, ties counted half: 1 minus
+                       the p-value of "not a member". A threshold on it is a quantile of the record's own losses (Ye et
+                       al., Enhanced Membership Inference Attacks, CCS 2022, attack R); no normal distribution is
+                       assumed. Bertran et al. (NeurIPS 2023) learn the same quantile by regression over records
+                       instead.
+quantile/difficulty    mean loss of those models - loss: the loss calibrated by how hard the record is (Watson et al.,
+                       On the Importance of Difficulty Calibration in Membership Inference Attacks, ICLR 2022). A loss
+                       counts as at most 100 nats.
 
 Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels.
 `quantile/difficulty` does not, but takes a nat for a nat in records whose loss varies much and little from model to

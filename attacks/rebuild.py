@@ -1,4 +1,5 @@
-"""Rebuild a client's model from the messages that a server received, and say how stale its parts are (FedRand, section 4.2).
+"""Rebuild a client's model from the messages that a server received, and say how stale its parts are (FedRand, section
+4.2).
 
 What each way of rebuilding takes for the parts that a client's last message did not hold:
 

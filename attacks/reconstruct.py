@@ -1,4 +1,4 @@
-"""Server-side client reconstruction: rebuild clients from their messages, then attack them by calibrated loss (FedRand, section 4.2).
+"""Server-side client reconstruction: clients rebuilt from messages, then attacked by calibrated loss (FedRand, 4.2).
 
 Needs the server's view (uploads). The report says who can be rebuilt, how stale the parts are and how far the result is
 from the owner's true model; a client that cannot be rebuilt gets no number. `attacks.rebuild` says what each way takes

@@ -1,4 +1,5 @@
-"""What a server computes of the messages of a run on prompts: the clients' models round by round, and what records look like to each of them.
+"""What a server computes of the messages of a run on prompts: the clients' models round by round, and what records look
+like to each of them.
 
 A client's own part never leaves it, but its start is public and the same for all, and what moves it is the gradient
 that is uploaded. So the server replays the method's own rule for it (`PromptMethod.replay`), from the first message to

@@ -2,12 +2,12 @@
 
     LR(x, z) = (Pr(x | theta) / Pr(x)) / (Pr(z | theta) / Pr(z))       eq. 2
     score(x) = share of the population z with LR(x, z) >= gamma        eq. 3
-(Low-Cost High-Power Membership Inference Attacks, ICML 2024), Pr(x | theta) = p_y. The population are the reference records: known non-members of the
-client's own distribution. Pr(x) is estimated from shadow models:
+(Low-Cost High-Power Membership Inference Attacks, ICML 2024), Pr(x | theta) = p_y. The population are the reference
+records: known non-members of the client's own distribution. Pr(x) is estimated from shadow models:
     rmia/online     half the mean over shadows with x + half the mean over those without it: (Pr_in(x) + Pr_out(x)) / 2
     rmia/offline    ((1 + a) Pr_out(x) + (1 - a)) / 2, which takes a Pr_out(x) + (1 - a) for Pr_in(x)       appendix B.2
-No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored like any other, itself among
-the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold.
+No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored
+like any other, itself among the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold.
 
 The paper takes gamma = 2 and, for image classifiers that learn their members by heart, a = 0.3. Where a model changes
 little by a record, as a prompt of few numbers does, no ratio reaches 2, and a = 0.3 ranks records by how hard they are.

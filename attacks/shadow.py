@@ -1,4 +1,4 @@
-"""Shadow models: a network per class learns from them how a member's probabilities look (Shokri et al. 2017; DP-FPL, A.3).
+"""Shadow models: from them a network per class learns how a member looks (Shokri et al. 2017; DP-FPL, A.3).
 
 For every class an MLP [C -> 32 -> 2], ReLU between, is trained on the probabilities that the shadow models give the
 records of that class, to tell whether the record was in the shadow's training set. Shokri et al., Membership Inference

@@ -1,4 +1,4 @@
-"""Source inference: the client that owns a record has the model that fits it best (Hu et al. 2021, "Source inference attacks in federated learning").
+"""Source inference: the client that owns a record has the model that fits it best (Hu et al., ICDM 2021).
 
 With the same prior for all clients, the posterior of "client k owns it" rises as the loss under its local model falls.
 The score is log (e^(-loss_target) / sum_k e^(-loss_k)), over the clients of a round, averaged over the observed rounds;

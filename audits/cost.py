@@ -1,4 +1,4 @@
-"""Communication audit: bytes of the tensors really sent, down and up, beside what FedAvg sends with the same clients (FedRand, Figure 3).
+"""Communication audit: bytes of the tensors really sent, beside what FedAvg sends (FedRand, Figure 3).
 
 FedAvg sends every client of a round the whole model and gets it back: twice the public start, or the model that it
 stands for where that is less (of prompts the personalised prompt, however many parts the method keeps of it).

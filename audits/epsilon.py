@@ -72,7 +72,10 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if every > claimed * 1.001:
         more = "" if math.isinf(every) else f" ({every / claimed:.2g} times)"
         ran = "" if proven > claimed else f"; as it ran, {proven:.3g} is proven"
-        return f"{who}: epsilon {claimed:g} is claimed, {every:.3g} is proven if a record is in every step{more}{ran}; {row['why']}."
+        return (
+            f"{who}: epsilon {claimed:g} is claimed, {every:.3g} is proven if a record is in every "
+            f"step{more}{ran}; {row['why']}."
+        )
     return (
         f"{who}: epsilon {claimed:g} is claimed and {every:.3g} is proven, a record being in every step; {row['why']}."
     )

@@ -31,7 +31,8 @@ class Finding(OfRun):
     threat_model: str
     way: str  # which model the adversary holds: prompt, final, rebuilt, exact, literal, newest, server-fill, true state
     population: str  # whose records count as members
-    nonmembers: str  # "held-out" (same distribution), "novel objects" (the papers' own split), "other clients", "left-out canaries"
+    # "held-out" (same distribution), "novel objects" (the papers' own split), "other clients", "left-out canaries"
+    nonmembers: str
     signal: str
     headline: bool  # fixed before looking
     metric: str  # auroc, balanced_accuracy, tpr@10%, tpr@1%, tpr@0.1%

@@ -1,4 +1,4 @@
-"""Utility audit: accuracy of every client's released prompt on its own classes, its neighbours' and all, over the last rounds.
+"""Utility audit: accuracy of every client's model on its own classes, its neighbours' and all, over the last rounds.
 
 *local* measures personalisation, *neighbour* generalisation (DP-FPL, section 4.1). The value is the mean over clients
 of each client's mean over the last rounds; the interval is Student's over the clients, whose prompts share a global

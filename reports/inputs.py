@@ -25,7 +25,8 @@ TABLES = {
     "privacy": "threat_model whose claimed provable every_step replace_one delta why",
     "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped",
     "records": "threat_model way client record label kind member rank percentile",  # and a column for every score
-    "classes": "threat_model way client label signal success low high members nonmembers",  # label "mean": over a client's classes
+    # label "mean": over a client's classes
+    "classes": "threat_model way client label signal success low high members nonmembers",
     "agreement": "threat_model way signal_a signal_b spearman overlap chance",
     "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
     "attribution": "client kind accuracy low high n chance",

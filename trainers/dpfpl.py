@@ -1,4 +1,4 @@
-"""DP-FPL: a global prompt with noise at the server, a local one with noise on its low-rank factors (Tran et al. 2025, Algorithm 1).
+"""DP-FPL: a global prompt noised at the server, a local one by its low-rank factors (Tran et al. 2025, Algorithm 1).
 
 Every round a client factorises p_L anew by one power iteration and noises the gradients of u and v (LDP); the server
 noises the mean gradient of p_G (GDP). It receives the clients' gradients without noise: against the server nothing is
@@ -22,7 +22,9 @@ from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
 TITLE = "DP-FPL"
-GUESSES = 16  # of a client's Q in a replay: after 100 rounds p_L is off by 0.43 of its length, with one guess by 0.59, with 64 by 0.42
+# of a client's Q in a replay: after 100 rounds p_L is off by 0.43 of its length, with one guess by 0.59, with 64 by
+# 0.42
+GUESSES = 16
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""How good the models of a run are: answers of language models to test records, or the recognition of classes with prompts."""
+"""How good the models of a run are: answers of language models to test records, or the recognition of classes with
+prompts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """FedOTP: a shared and a private full-rank prompt (Li et al. 2024; DP-FPL, A.2, baseline 2).
 
-`--match sum` is DP-FPL's baseline: p_i = p_G + p_L. `--match ot` is FedOTP's own: both prompts are encoded, and their text features are matched
-with the image's patch features by unbalanced optimal transport. The transport plan has no gradient.
-With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP).
+`--match sum` is DP-FPL's baseline: p_i = p_G + p_L. `--match ot` is FedOTP's own: both prompts are encoded, and their
+text features are matched with the image's patch features by unbalanced optimal transport. The transport plan has no
+gradient. With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""FedPara: a shared and a private pair of factors per layer, joined by the Hadamard product (Hyeon-Woo et al. 2022; FedRand, section 4.1 and A.3).
+"""FedPara: a shared and a private pair of factors, joined by the Hadamard product (Hyeon-Woo et al. 2022; FedRand A.3).
 
 Only the shared pair is sent and averaged. Two forms, `s` being the LoRA scale alpha / rank:
 

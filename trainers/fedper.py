@@ -1,4 +1,4 @@
-"""FedPer: only the adapters of the top layers are shared, the others stay with their client (Arivazhagan et al. 2019; FedRand, section 4.1 and A.3).
+"""FedPer: only the adapters of the top layers are shared (Arivazhagan et al. 2019; FedRand, section 4.1 and A.3).
 
 In the first round every layer is uploaded: its aggregate is where all clients' own layers start ("to ensure training
 stability"). That round is a full leak of its cohort, and the transcript says so. From then on only the top layers

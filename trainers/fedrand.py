@@ -1,4 +1,4 @@
-"""FedRand: each client sends back only A or only B of its adapters, chosen by a coin (Park et al. 2025, Algorithms 1 and 2).
+"""FedRand: each client sends back only A or only B of its adapters, by a coin (Park et al. 2025, Algorithms 1 and 2).
 
 Where the paper is silent: a client's own half comes from its last participation (only 4 of 12 take part in a round); a
 client that never took part uses the common public A_0 or zero for its own half. A fresh random A beside the server's B

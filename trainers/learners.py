@@ -1,4 +1,5 @@
-"""What the command must know of a learner before it imports it: the class `Facts` in the learner's file. Imports nothing heavy."""
+"""What the command must know of a learner before it imports it: the class `Facts` in the learner's file. Imports
+nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A linear layer with a low-rank update, trained as one matrix product with the updated weight: W + s B A is made anew in each pass.
+"""A linear layer with a low-rank update, trained as one matrix product with the updated weight: W + s B A is made anew
+in each pass.
 
 The same function as peft's layer, which adds s B A x to W x: that keeps and multiplies outputs of the layer's width,
 four times per pass. This costs one product of the factors instead (in the embedded model a step takes 0.8 of the time:

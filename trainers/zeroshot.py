@@ -1,4 +1,4 @@
-"""Zero-shot CLIP: the hard prompt "a photo of a {class}.", nothing is trained (Radford et al. 2021); the baseline of all prompt methods.
+"""Zero-shot CLIP: the hard prompt "a photo of a {class}.", nothing is trained (Radford et al. 2021).
 
 It sees no training record, so nothing can leak and its epsilon is zero.
 """

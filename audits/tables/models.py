@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def evidence(
-    run: Attacked, transcript: Transcript, rebuilt: Sequence[Rebuilt], federation: Federation, words: Mapping[str, Sequence[str]],
-    *, confidence: float,
+    run: Attacked, transcript: Transcript, rebuilt: Sequence[Rebuilt], federation: Federation,
+    words: Mapping[str, Sequence[str]], *, confidence: float,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
     """All tables by name; `rebuilt` are the clients as the server rebuilds them, `words` the tokens of the records in
     `panels(run)`."""
@@ -88,7 +88,8 @@ def _scores(run: Attacked, rows: Sequence[Comparison], signals: Sequence[str]) -
     """Scores of candidates, with the truth: for histograms and for the reader's own analysis."""
     frames = []
     kinds = {
-        "held-out": ("member", "held-out"), "novel objects": ("member", "novel"), "left-out canaries": ("canary", "left-out canary"),
+        "held-out": ("member", "held-out"), "novel objects": ("member", "novel"),
+        "left-out canaries": ("canary", "left-out canary"),
     }  # fmt: skip
     for c in rows:
         if c.population == "last-round members":

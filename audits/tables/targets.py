@@ -188,6 +188,9 @@ def _reason(tops: int, attacks: int, facts: pd.Series | None) -> str:
 def _losses(facts: dict[str, float]) -> str:
     loss, trained, without = (facts.get(name, np.nan) for name in ("loss", "loss_in", "loss_out"))
     if np.isfinite([trained, without]).all():
-        return f"loss {loss:.2f}, where models trained with it have {trained:.2f} and models trained without it {without:.2f}"
+        return (
+            f"loss {loss:.2f}, where models trained with it have {trained:.2f} and models trained without it "
+            f"{without:.2f}"
+        )
     before = facts.get("base_loss", np.nan)
     return f"loss {loss:.2f}" + (f", {before:.2f} before training" if np.isfinite(before) else "")

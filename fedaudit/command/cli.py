@@ -51,7 +51,7 @@ examples:
   audit.py --method fedavg,fedper,fedpara,fedrand    four methods, compared in one report
   audit.py --method fedper,fedper:shared_layers=4    variants of a method in one report
   audit.py --method fedrand --no-past --rho 0.3      an ablation of FedRand's Table 3
-  audit.py --method dpfpl --epsilon 0.1              private prompts on a frozen CLIP: utility, and what the noise proves
+  audit.py --method dpfpl --epsilon 0.1              private prompts on a frozen CLIP: utility, what noise proves
   audit.py --method dpfpl --attack shadow            50 shadow models per target client, with and without noise
   audit.py --method fedotp --attack all --targets 4  every attack on prompts, under every threat model
   audit.py --method dpfpl --attack lira,shadow --canaries 100

@@ -56,7 +56,10 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def add_linked_files(parser: argparse.ArgumentParser) -> None:
-    text = "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in the report"
+    text = (
+        "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in "
+        "the report"
+    )
     parser.add_argument("--linked-files", action="store_true", help=text)
 
 
@@ -87,7 +90,10 @@ def add_backbone(parser: argparse.ArgumentParser, learner: str) -> None:
             metavar="NAME-or-PATH",
             help="vit or resnet (embedded), an architecture of open_clip such as ViT-B-16, or a folder (default: vit)",
         )
-        text = "weights of an open_clip architecture: a file, a name such as openai that lies in the local cache, or random"
+        text = (
+            "weights of an open_clip architecture: a file, a name such as openai that lies in the local cache, or "
+            "random"
+        )
         group.add_argument("--weights", metavar="NAME-or-PATH", help=text)
         return
     group.add_argument(

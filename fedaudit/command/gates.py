@@ -32,7 +32,8 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
 }
 _GATE = re.compile(
-    r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_/@%0-9.]+?)(?:\.(?P<end>low|high|value))?\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
+    r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_/@%0-9.]+?)(?:\.(?P<end>low|high|value))?"
+    r"\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
 )
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # of pictures
 _DAMAGED = (  # what Pillow's readers raise
-    ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError, ValueError, struct.error,
+    ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+    struct.error,
 )  # fmt: skip
 GRAIN_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 import importlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from audits.subject import Result, Subject
 from fedaudit.machinery import plugins
@@ -43,7 +43,9 @@ class Attacks(Protocol):
 def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
     """Attack and audit a training; write findings and tables. It is trained again if it was damaged since."""
     train_all([cell], workshop, progress)
-    attacks: Attacks | None = importlib.import_module(attacks_on(cell)) if cell.plan.attacks else None  # type: ignore[assignment]
+    attacks: Attacks | None = None
+    if cell.plan.attacks:
+        attacks = cast("Attacks", importlib.import_module(attacks_on(cell)))
     run = attacks.attacked(cell, folder, workshop, progress) if attacks else None
     with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attacks is not None)) as advance:
         subject = subject_of(cell, run, workshop)

@@ -122,7 +122,8 @@ def _drawn(bench: AttackBench, client: int, seed: int, shadow: int) -> list[str]
 
 
 def train_shadows(
-    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, folder: Folder, *, seed: int, shadows: int,
+    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, folder: Folder, *,
+    seed: int, shadows: int,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest
@@ -162,7 +163,8 @@ def checkpoints(rounds: int) -> list[int]:
 
 
 def _round(
-    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, r: int, servers: Sequence[State], owns: Sequence[State],
+    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, r: int,
+    servers: Sequence[State], owns: Sequence[State],
     records: Sequence[Sequence[str]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
     """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the

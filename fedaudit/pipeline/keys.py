@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fedaudit.pipeline.plan import Cell
 
 NUMERIC_LIBRARIES = (
-    "dp-accounting", "matplotlib", "numpy", "open_clip_torch", "peft", "pillow", "pyarrow", "safetensors", "scikit-learn",
+    "dp-accounting", "matplotlib", "numpy", "open_clip_torch", "peft", "pillow", "pyarrow", "safetensors",
+    "scikit-learn",
     "scipy", "tokenizers", "torch", "torchvision", "transformers",
 )  # fmt: skip
 ANALYSIS_LIBRARIES = ("pandas",)

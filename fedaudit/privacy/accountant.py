@@ -16,7 +16,8 @@ from fedaudit.privacy.settings import Privacy
 
 RELATIONS = ("zero-out", "replace")
 GRID = 1e-4  # of the privacy loss distribution, the library's own; a finer one lowers an epsilon of 0.01 by 1 %
-LARGEST = 1e6  # an epsilon above it proves nothing: how much sampling lowers it is not computed, where the library would overflow
+# an epsilon above it proves nothing: how much sampling lowers it is not computed, where the library would overflow
+LARGEST = 1e6
 TOLERANCE = 1e-4  # calibrated noise is at most this share above the smallest that is enough
 
 

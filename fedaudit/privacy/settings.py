@@ -17,7 +17,8 @@ class Privacy:
     clip: str = field(
         default="record",
         metadata={
-            "help": "record: clip each record's gradient, sum, divide by the public batch size; batch: clip the batch mean once, as the "
+            "help": "record: clip each record's gradient, sum, divide by the public batch size; batch: clip the batch "
+            "mean once, as the "
             "released code of DP-FPL does (sensitivity up to twice the clip norm)"
         },
     )
@@ -25,14 +26,16 @@ class Privacy:
     sigma: str = field(
         default="nominal",
         metadata={
-            "help": "nominal: S sqrt(T ln(1/delta)) / epsilon (DP-FPL, theorem 3.3 with c = 1); calibrated: the smallest noise for which the "
+            "help": "nominal: S sqrt(T ln(1/delta)) / epsilon (DP-FPL, theorem 3.3 with c = 1); calibrated: the "
+            "smallest noise for which the "
             "accountant proves (epsilon, delta) for everything a record touches"
         },
     )
     sampler: str = field(
         default="epochs",
         metadata={
-            "help": "epochs: batches of fixed size without replacement within a shuffled epoch; poisson: each step takes every record with "
+            "help": "epochs: batches of fixed size without replacement within a shuffled epoch; poisson: each step "
+            "takes every record with "
             "probability batch / records"
         },
     )

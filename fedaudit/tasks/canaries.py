@@ -1,4 +1,5 @@
-"""Canaries: records that a coin of their own puts into training or leaves out, so that one run can bound epsilon from below.
+"""Canaries: records that a coin of their own puts into training or leaves out, so that one run can bound epsilon from
+below.
 
 Some of each client's candidates leave these and become canaries, as they are or changed into something that a model can
 only know by heart: a mislabelled picture, or a picture of nothing. The coins are fair and independent of each other and

@@ -1,4 +1,5 @@
-"""A procedural world of single symbols: forms as distance fields, and six styles of drawing them for the classification tasks.
+"""A procedural world of single symbols: forms as distance fields, and six styles of drawing them for the classification
+tasks.
 
 A *form* is a symbol's outline, kept as a signed distance field; *placing* it (position, size, rotation, slant, a
 rubber-sheet warp) is the same in pre-training and in the tasks. What differs is the look. The styles here use fonts of

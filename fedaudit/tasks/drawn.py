@@ -1,4 +1,5 @@
-"""How many scenes are drawn, and how they are shared out: the parameters that the embedded tasks on scenes have. Imports nothing heavy."""
+"""How many scenes are drawn, and how they are shared out: the parameters that the embedded tasks on scenes have.
+Imports nothing heavy."""
 
 from dataclasses import dataclass, field
 

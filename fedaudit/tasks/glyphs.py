@@ -1,4 +1,4 @@
-"""Embedded classification of 40 drawn symbols in one style, or in two: digits, letters, signs and shapes, none of them downloaded.
+"""Embedded classification of 40 drawn symbols in one style, or in two: digits, letters, signs and shapes.
 
 The pictures come from `drawings`, in styles that the embedded model's pre-training never shows. `--domain print+neon`
 gives the first half of the clients one style and the others another (SecFPP's multi-domain setting, 5.1): both have the

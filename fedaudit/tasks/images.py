@@ -1,7 +1,8 @@
 """Classification of real pictures from local files: ten data sets that federated prompt learning is measured on.
 
-`--dataset NAME --data-root DIR`, or two as NAME+NAME: the first half of the clients then shares the first, the others the
-second (SecFPP, 5.1). Sources of the partitions: DP-FPL A.1, SecFPP 5.1, DP2FL. Data sets, layouts, partitions: docs/images.md.
+`--dataset NAME --data-root DIR`, or two as NAME+NAME: the first half of the clients then shares the first, the others
+the second (SecFPP, 5.1). Sources of the partitions: DP-FPL A.1, SecFPP 5.1, DP2FL. Data sets, layouts, partitions:
+docs/images.md.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ class Params(Partitioned):
     dataset: str = field(
         default="caltech101",
         metadata={
-            "help": "caltech101, oxford_pets, oxford_flowers, food101, cifar10, cifar100, dtd, eurosat, fgvc_aircraft or "
+            "help": "caltech101, oxford_pets, oxford_flowers, food101, cifar10, cifar100, dtd, eurosat, fgvc_aircraft "
+            "or "
             "ucf101, or two as in caltech101+oxford_pets"
         },
     )

@@ -1,4 +1,5 @@
-"""Ten classification data sets on the local disk, in the folder layouts that CoOp and torchvision use. Nothing is downloaded.
+"""Ten classification data sets on the local disk, in the folder layouts that CoOp and torchvision use. Nothing is
+downloaded.
 
 Where a data set's folder holds a `split_zhou_*.json` (Zhou et al., CoOp, 2022), its train and test lists count and its
 val list is left out, as in the papers. Elsewhere the official lists count, train and val together; Caltech101 and

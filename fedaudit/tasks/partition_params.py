@@ -1,4 +1,5 @@
-"""How the records of a classification task are shared out: the parameters that all of these tasks have. Imports nothing heavy."""
+"""How the records of a classification task are shared out: the parameters that all of these tasks have. Imports nothing
+heavy."""
 
 from dataclasses import dataclass, field
 

@@ -36,7 +36,10 @@ NAMES = tuple(
     "umar vera walter xenia yusuf zoe amir bella".split()
 )
 VERBS = tuple(
-    "likes keeps sells paints hides finds sends draws drops holds wants misses shares moves fixes counts trades breaks washes admires".split()
+    (
+        "likes keeps sells paints hides finds sends draws drops holds wants misses shares moves fixes counts trades "
+        "breaks washes admires"
+    ).split()
 )
 ADJECTIVES = tuple(
     "quiet happy old shiny broken lucky secret heavy strange gentle famous lonely dusty clever sleepy brave cheap "

@@ -35,20 +35,25 @@ from reports.rows import MethodRow, as_printed
 CLASSES = 40  # rows of the figure by class
 CLIENTS = 3  # panels of the figure of training
 CAPTIONS = {
-    "roc": "Both axes are logarithmic: what counts is the left edge, where few non-members are accused. A line above the diagonal (guessing) is "
+    "roc": "Both axes are logarithmic: what counts is the left edge, where few non-members are accused. A line above "
+    "the diagonal (guessing) is "
     "leakage; each line starts at 1/n, the smallest rate that its n non-members can show; bands are confidence "
     "intervals.",
-    "scores": "Higher means more likely a member. Where the filled shape (members) lies to the right of the outline (held-out records), records are "
+    "scores": "Higher means more likely a member. Where the filled shape (members) lies to the right of the outline "
+    "(held-out records), records are "
     "exposed. Scores of several clients' models are pooled for display only, never for a number.",
-    "clients": "One marker per client: its own members against its own held-out records. Each rests on few records and scatters by itself.",
-    "leakage-epsilon": "Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. Success is the share of "
+    "clients": "One marker per client: its own members against its own held-out records. Each rests on few records "
+    "and scatters by itself.",
+    "leakage-epsilon": "Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. "
+    "Success is the share of "
     "correct guesses, the mean over classes (DP-FPL, section A.3): an attack that only guesses is right half the time, "
     "and one that is right less "
     "often has learnt nothing either (the grey line is guessing). Bars: one standard deviation over seeds where there "
     "are several, else the "
     "confidence interval.",
     "classes": "Share of correct guesses about members and held-out records of one class; the grey line is guessing.",
-    "trajectories": "Mean loss of a client's members and of its held-out records, and of its most exposed members one by one: where the loss of "
+    "trajectories": "Mean loss of a client's members and of its held-out records, and of its most exposed members one "
+    "by one: where the loss of "
     "members falls below that of held-out records, the prompt remembers them.",
 }
 

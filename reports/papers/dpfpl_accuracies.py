@@ -1,4 +1,5 @@
-"""Our accuracies beside those that DP-FPL's Tables 2 and 3 print (of a Dirichlet split: Table 4), and whether methods come in the same order.
+"""Our accuracies beside those that DP-FPL's Tables 2 and 3 print (of a Dirichlet split: Table 4), and whether methods
+come in the same order.
 
 The order is compared by Kendall's tau-b, among the methods at one epsilon and over all cells. Its p-value is exact: the
 share of all ways to relabel our methods, the same way at every epsilon, that agree with the paper at least as well.
@@ -213,4 +214,7 @@ def _scale(v: MethodRow, *, dirichlet: bool) -> str:
     )
     theirs += ["batches of 32"]
     theirs += ["all records trained on"] if trained else []
-    return f"The paper: {listed(theirs)}. Here: {listed(ours)}. The accuracies themselves are not comparable, at most their order is."
+    return (
+        f"The paper: {listed(theirs)}. Here: {listed(ours)}. The accuracies themselves are not comparable, at most "
+        f"their order is."
+    )

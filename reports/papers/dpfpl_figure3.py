@@ -1,4 +1,4 @@
-"""DP-FPL, Figure 3: accuracy on local and neighbour classes and success of the shadow-model attack, against epsilon, by task.
+"""DP-FPL, Figure 3: accuracy on local and neighbour classes and success of the shadow attack, against epsilon.
 
 Tran et al., ICLR 2025, section A.3. The attack's AUROC stands beside them, and by how much noise lowers that of every
 attack which ran.
@@ -25,7 +25,10 @@ from reports.templates import Write, csv, render
 PRESET = "dpfpl-figure3"
 TASKS = {"symbols in relief": ("--task=glyphs", "--domain=relief")}
 QUANTITIES = ("local", "neighbour", "success", "auroc")
-ALT = "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, by task"
+ALT = (
+    "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, "
+    "by task"
+)
 SIGNAL = "shadow"
 GUESSING = 50.0  # percent
 

@@ -1,4 +1,4 @@
-"""Membership in trainings on texts: verdicts by adversary, the leakage tables, reconstruction, exposed records and all cells."""
+"""Membership in trainings on texts: verdicts, leakage tables, figures, exposed records, reconstruction, all cells."""
 
 from __future__ import annotations
 

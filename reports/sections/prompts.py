@@ -1,4 +1,4 @@
-"""Utility and privacy of classifiers: accuracy with its noise beside it, claimed beside provable epsilon, and the noise that ran."""
+"""Utility and privacy of classifiers: accuracy, claimed beside provable epsilon, and the noise that ran."""
 
 from __future__ import annotations
 

@@ -467,8 +467,10 @@ def _colours(n: int, severity: float, rng: Rng) -> tuple[Tensor, list[tuple[str,
 # --- captions and their words ---
 
 TEMPLATES = (
-    "{}", "a {}", "the {}", "a drawing of the {}", "a drawing of a {}", "a picture of the {}", "an image of the {}", "this is the {}",
-    "a sketch of the {}", "here is a {}", "a photo of a {}", "a photo of the {}", "a good photo of a {}", "one {} in the picture",
+    "{}", "a {}", "the {}", "a drawing of the {}", "a drawing of a {}", "a picture of the {}", "an image of the {}",
+    "this is the {}",
+    "a sketch of the {}", "here is a {}", "a photo of a {}", "a photo of the {}", "a good photo of a {}",
+    "one {} in the picture",
 )  # fmt: skip
 GENERAL_WORDS = (
     "a an the of on in with and . , photo picture image drawing sketch this is here one it shows good bad close up my "
