@@ -27,6 +27,7 @@ from attacks.knowledge import Floats, Knowledge, Shadows
 
 RECORDS = ("classes",)
 SHADOWS = True
+GUESSES = ("shadow",)
 SIGNALS = {"shadow": ("shadow models", "the shadow-model attack")}
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step
 SEED = 0

@@ -62,6 +62,7 @@ class Attacked:
     novel: Sequence[str] = ()  # records of another distribution
     group: Mapping[str, str] = field(default_factory=dict)  # record to class name
     cohorts: Sequence[Sequence[int]] = ()  # of each round, where a model of the whole federation is attacked
+    guesses: Sequence[str] = ()  # of the scores, those whose sign says member or not
     few: bool = False  # too few clients for intervals over them: records are the units
 
     @property

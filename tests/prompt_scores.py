@@ -85,7 +85,7 @@ def made_up(
             )  # fmt: skip
     run = Attacked(
         models=models, headlines=first_scores(signals), signals=signals, blind={}, records=candidates, reference=reference,
-        others=elsewhere, truth=truth, group=group, canaries=canary, few=True,
+        others=elsewhere, truth=truth, group=group, canaries=canary, few=True, guesses=["shadow"],
     )  # fmt: skip
     blind = {}
     for k, nonmembers in run.rows:

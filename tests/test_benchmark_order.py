@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import order
-from reports.papers.dpfpl_accuracies import printed
+from reports.beside_dpfpl import printed
 
 METHODS = ("promptfl", "fedotp", "fedpgp:mu=0", "dpfpl")
 

@@ -40,7 +40,7 @@ def by_hand(a, b, facts=None, held=HELD[0], names=("shadow", "loss")):
     run = Attacked(
         models=[ScoredModel(*held, 0, 3, scores, facts=facts)], headlines={name: (name,) for name in names},
         signals={name: name for name in names}, blind={}, records={0: records[:4]}, reference={0: ["r0"]},
-        others={0: ["o0"]}, truth=truth, group=group, canaries={0: ["x0", "x1"]}, few=True,
+        others={0: ["o0"]}, truth=truth, group=group, canaries={0: ["x0", "x1"]}, few=True, guesses=["shadow"],
     )  # fmt: skip
     return changed(run, blind={place: dict.fromkeys(asked, 0.0) for place, asked in run.rows.items()})
 

@@ -188,7 +188,7 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
     said = capsys.readouterr()
     assert said.err.strip() == (
         f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
-        "there are RECORDS, TOKENS, NEEDS, SHADOWS, GRADIENTS, SIGNALS"
+        "there are RECORDS, TOKENS, NEEDS, SHADOWS, GRADIENTS, GUESSES, SIGNALS"
     )
     assert said.out == ""
     assert not out.exists()

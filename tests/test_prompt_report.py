@@ -23,8 +23,8 @@ from scipy.stats import kendalltau
 
 from fedaudit.command.gates import parse
 from fedaudit.command.terminal import show
+from reports import beside_dpfpl as beside
 from reports.formats import epsilon, listed, short, signed, tau
-from reports.papers import dpfpl_accuracies as beside
 from reports.report import Evidence
 from reports.rows import MethodRow, as_printed, twin, variants
 from reports.sections.prompts import sentence

@@ -9,7 +9,7 @@ without the truth.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,6 @@ from audits.tables.curves import EXPOSED, clients_table, curve, picture
 from fedaudit.tasks.base import Record, client_name
 
 Floats = NDArray[np.float64]
-SUCCESS = "shadow"  # whose scores are guesses: a positive one says member (DP-FPL's attack, section A.3)
 COIN_FLIPPED = ("member", "held-out", "canary", "left-out canary")  # what a rank is among
 TOP = 10  # one in so many records is in an attack's top
 STRONGEST = ("server", "prompt-user", "released-model", "owner")  # of the adversaries the first one's records are shown
@@ -45,7 +44,7 @@ def exposure(run: Attacked, records: Mapping[str, Record], *, confidence: float)
         "curves": pd.concat([curve(c, s, confidence) for c, s in measured], ignore_index=True)
         if measured
         else pd.DataFrame(),
-        "classes": classes_table(table, confidence),
+        "classes": classes_table(table, run.guesses, confidence),
         "agreement": agreement_table(table, headline),
         "exposed": exposed_table(run, table, records),
     }
@@ -88,23 +87,23 @@ def _records(run: Attacked, model: ScoredModel) -> pd.DataFrame:
     return pd.concat([table, scores[signals].reset_index(drop=True)], axis=1)
 
 
-def classes_table(table: pd.DataFrame, confidence: float) -> pd.DataFrame:
-    """Success rate of the shadow attack by client and class, and as a mean over a client's classes (label "mean").
+def classes_table(table: pd.DataFrame, guesses: Sequence[str], confidence: float) -> pd.DataFrame:
+    """Success rate of scores that are guesses, by client and class and as a mean over a client's classes ("mean").
 
-    Success is the share of right guesses, members and held-out records weighing the same; classes without both are left
-    out.
+    A positive guess says member (DP-FPL's attack, section A.3). Success is the share of right ones, members and
+    held-out records weighing the same; classes without both are left out.
     """
     found = []
     candidates = table[table.kind.isin(("member", "held-out"))]
-    if SUCCESS not in candidates:
-        return pd.DataFrame(columns=CLASSES)
-    for place, part in candidates.dropna(subset=[SUCCESS]).groupby(["threat_model", "way", "client"], sort=False):
-        both = part[part.groupby("label").member.transform("nunique") == 2]
-        groups = [*both.groupby("label"), ("mean", both)] if len(both) else []
-        for label, group in groups:
-            cuts = dict.fromkeys(group.label, 0.0)
-            i = accuracy_at(group[SUCCESS], group.member, group.label.to_numpy(), cuts, confidence=confidence)
-            found.append((*place, label, SUCCESS, i.value, i.low, i.high, i.members, i.nonmembers))
+    for signal in (s for s in guesses if s in candidates):
+        guessed = candidates.dropna(subset=[signal])
+        for place, part in guessed.groupby(["threat_model", "way", "client"], sort=False):
+            both = part[part.groupby("label").member.transform("nunique") == 2]
+            groups = [*both.groupby("label"), ("mean", both)] if len(both) else []
+            for label, group in groups:
+                cuts = dict.fromkeys(group.label, 0.0)
+                i = accuracy_at(group[signal], group.member, group.label.to_numpy(), cuts, confidence=confidence)
+                found.append((*place, label, signal, i.value, i.low, i.high, i.members, i.nonmembers))
     return pd.DataFrame(found, columns=CLASSES)
 
 

@@ -32,6 +32,7 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
         "NEEDS": (),
         "SHADOWS": False,
         "GRADIENTS": False,
+        "GUESSES": (),
         "SIGNALS": {},
     },
     "audit": {"NEEDS": (), "AFTER": ()},
@@ -109,6 +110,11 @@ class Plugin:
     def gradients(self) -> bool:
         """For an attack, whether it needs gradients of single records (the literal `GRADIENTS`)."""
         return bool(self._declared("GRADIENTS"))
+
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """For an attack, those of its scores whose sign says member or not (the literal `GUESSES`)."""
+        return tuple(self._declared("GUESSES"))
 
     @property
     def signals(self) -> tuple[str, ...]:

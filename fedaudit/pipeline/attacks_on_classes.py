@@ -117,6 +117,7 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
         "canaries": {k: [r.id for r in client.canaries if r.id not in unused] for k, client in clients.items()},
         "truth": federation.truth,
         "group": {name: record.group for name, record in federation.records.items()},
+        "guesses": [s for name in cell.plan.attacks for s in plugins.plugins("attack")[name].guesses],
         "few": True,
     }
     unseen = Attacked(**parts, blind={})

@@ -14,11 +14,11 @@ from typing import Any
 
 from fedaudit.machinery.score_names import signal_name
 from reports.attack_success import fall, signals, with_leakage
+from reports.beside_dpfpl import trained_share
 from reports.figures.against_epsilon import against_epsilon
 from reports.figures.drawing import printed, styled
 from reports.formats import listed, signed
 from reports.inputs import Evidence, check
-from reports.papers.dpfpl_accuracies import trained_share
 from reports.rows import MethodRow, Score, as_printed, variants
 from reports.templates import Write, csv, render
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from reports import beside_dpfpl as beside
 from reports.figures import prompts as promptfigures
 from reports.figures.drawing import PrintedFigure
 from reports.formats import epsilon, listed, short, signed
 from reports.inputs import SPLITS, Evidence, joined
-from reports.papers import dpfpl_accuracies as beside
 from reports.rows import Claim, MethodRow, Score, marks, twin, variants
 from reports.section import Page, Section
 

@@ -62,7 +62,7 @@ class Beside:
 
 def table(number: int) -> pd.DataFrame:
     """One of DP-FPL's Tables 2 to 11 as printed, epsilon as a number; ValueError for another."""
-    path = Path(__file__).parent / f"dpfpl_table{number}.csv"
+    path = Path(__file__).parent / "papers" / f"dpfpl_table{number}.csv"
     if not path.exists():
         raise ValueError(f"number must be that of a transcribed table (2 to 11), not {number}")
     found = pd.read_csv(path, dtype={"epsilon": str, "rank": str, "residual": str}, keep_default_na=False)
