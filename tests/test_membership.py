@@ -9,13 +9,18 @@ import pytest
 
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel, by_round, comparisons
-from audits.membership import Params, cells, membership
+from audits.membership import Params, cells, findings
 from audits.statistics import ranking
 from fedaudit.tasks.base import Record
 
 SIGNAL = "renyi/2/10/caption"
 SIGNALS = (SIGNAL, "loss-base/caption", "loss/caption")
-EPSILON = {"claimed": "none", "provable": "infinity"}
+
+
+def claims(_):
+    return {"claimed": "none", "provable": "infinity"}
+
+
 NAMES = {"run": "r", "method": "m", "task": "t", "seed": 0}
 CLIENTS, POOL = 8, 24
 
@@ -60,7 +65,7 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
 
 
 def aurocs(run, **where):
-    found = membership(run, Params(), names=NAMES, epsilon=EPSILON)
+    found = findings(run, Params(), names=NAMES, epsilon=claims)
     return [f for f in found if f.metric == "auroc" and all(getattr(f, k) == v for k, v in where.items())]
 
 
@@ -145,7 +150,7 @@ def test_a_score_that_is_constant_on_the_base_says_so():
 
 
 def test_thresholds_that_cannot_be_measured_say_so():
-    found = membership(made_up(7, leak=2.0), Params(), names=NAMES, epsilon=EPSILON)
+    found = findings(made_up(7, leak=2.0), Params(), names=NAMES, epsilon=claims)
     rows = [f for f in found if f.metric.startswith("tpr") and f.population != "last-round members"]
     statuses = {(f.threat_model, f.metric): f.status for f in rows}
     assert statuses["server", "tpr@1%"] == "not measurable (30)"
@@ -189,17 +194,17 @@ def test_canaries_have_rows_of_their_own_and_change_no_other():
         ("released-model", "canaries", 24, 48), ("server", "canaries", 24, 48), ("owner", "canaries", 24, 48),
     ]  # fmt: skip
     assert all(r.startswith("x") for c in rows for r in c.record)
-    found = membership(run, Params(), names=NAMES, epsilon=EPSILON)
+    found = findings(run, Params(), names=NAMES, epsilon=claims)
     ours = [f for f in found if f.nonmembers == "left-out canaries"]
     assert {f.metric for f in ours} == {"auroc", "balanced_accuracy"}  # reference records are of another distribution
     assert all(f.verdict == "leak" and f.population == "canaries" for f in ours if f.metric == "auroc")
-    before = membership(plain, Params(), names=NAMES, epsilon=EPSILON)
+    before = findings(plain, Params(), names=NAMES, epsilon=claims)
     assert [f for f in found if f.nonmembers != "left-out canaries"] == before
     assert cells(run, 0.95).equals(cells(plain, 0.95))
 
 
 def test_claims_may_depend_on_the_threat_model():
-    found = membership(made_up(0), Params(), names=NAMES,
+    found = findings(made_up(0), Params(), names=NAMES,
                        epsilon=lambda threat: {"claimed": "c", "provable": threat})  # fmt: skip
     assert {f.provable for f in found if f.metric == "auroc"} == {"released-model", "server", "owner"}
     assert all(f.measured == "not measured: needs canaries" for f in found if f.metric == "auroc")

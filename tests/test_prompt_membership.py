@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from audits import membership
 from audits.blind import blind_controls
 from audits.comparisons import comparisons
-from audits.membership import Params, membership, simultaneous, simultaneous_cells
+from audits.membership import Params, simultaneous, simultaneous_cells
 from audits.statistics.ranking import best_threshold
 from audits.statistics.stratified import stratified_auroc
 from fedaudit.machinery.score_names import name_of
@@ -17,13 +18,18 @@ from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 NAMES = {"run": "r", "method": "m", "task": "t", "seed": 0}
-EPSILON = {"claimed": "0.1", "provable": "0.348"}
+
+
+def claims(_):
+    return {"claimed": "0.1", "provable": "0.348"}
+
+
 USER = HELD[:1]
 COVERED = 179  # of 200
 
 
-def findings(run, epsilon=EPSILON, **where):
-    found = membership(run, Params(), names=NAMES, epsilon=epsilon)
+def findings(run, epsilon=claims, **where):
+    found = membership.findings(run, Params(), names=NAMES, epsilon=epsilon)
     return [f for f in found if all(getattr(f, k) == v for k, v in where.items())]
 
 
