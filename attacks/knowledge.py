@@ -52,7 +52,7 @@ class Knowledge:
     known: NDArray[np.bool_]  # [n], non-members by construction (reference records of the same distribution)
     log_probs: Floats  # [n, C], of the attacked model
     base: Floats  # [n, C], of the public start of training
-    hard: Floats  # [n, C], of the public hard prompt
+    hard: Floats  # [n, C], of what everybody can use without training: of prompts the public hard one
     gradient_norms: Floats | None = None  # [n], L2 norm of the loss's gradient in the attacked prompt
     base_gradient_norms: Floats | None = None
     shadows: Shadows | None = None

@@ -2,7 +2,9 @@
 
 `--match sum` is DP-FPL's baseline: p_i = p_G + p_L. `--match ot` is FedOTP's own: both prompts are encoded, and their
 text features are matched with the image's patch features by unbalanced optimal transport. The transport plan has no
-gradient. With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP).
+gradient.
+
+With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP).
 """
 
 from collections.abc import Sequence

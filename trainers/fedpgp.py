@@ -1,8 +1,9 @@
 """FedPGP: a global prompt and a low-rank local one, both trained throughout (Cui et al. 2024; DP-FPL, A.2, baseline 3).
 
 p_i = p_G + u v. The loss is the cross-entropy plus mu times a contrastive term over the classes: the global prompt's
-text feature t_G is drawn to the hard prompt's, t_0, and away from the personalised one's, t_i: -log(e^(cos(t_0, t_G) /
-tau) / (e^(cos(t_0, t_G) / tau) + e^(cos(t_G, t_i) / tau))). `--mu 0` is DP-FPL's baseline. With privacy, u and v carry
+text feature t_G is drawn to the hard prompt's, t_0, and away from the personalised one's, t_i:
+    -log(e^(cos(t_0, t_G) / tau) / (e^(cos(t_0, t_G) / tau) + e^(cos(t_G, t_i) / tau))).
+`--mu 0` is DP-FPL's baseline. With privacy, u and v carry
 the client's noise (LDP) and p_G the server's (GDP). The contrastive term sees no record: its gradient is added after
 clipping and costs no privacy.
 

@@ -3,9 +3,12 @@
 The prompt of class c is [SOS][b context vectors][name of c]["."][EOS]; the context, here called the prompt, is shared
 by all classes. Global and local prompts are added in embedding space before one pass of the text encoder, so that one
 gradient G [b, d] of a record gives the gradient of everything: of p_G and p_L it is G itself, of u and v in p_L = u v
-it is G v^T and u^T G. Shapes lead with the clients, N; gradients of single records with the records before that, R. A
-method therefore reads as for one client. Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al.
-2022).
+it is G v^T and u^T G.
+
+Shapes lead with the clients, N; gradients of single records with the records before that, R. A method therefore reads
+as for one client.
+
+Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al. 2022).
 """
 
 from __future__ import annotations

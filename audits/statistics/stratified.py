@@ -216,8 +216,9 @@ def _stratified_mean(x: Floats, y: Floats, m: Bools, codes: Ints, cell: Ints) ->
     """Mean over clients of the mean over pairs, and its standard error, from placements x of members and y of
     non-members.
 
-    theta_c = sum_i w_i x_i, w_i = (non-members of i's cell) / (pairs of c), likewise for y; variance_c = M / (M - 1)
-    sum_i w_i² (x_i - theta_c)² + N / (N - 1) sum_j w_j² (y_j - theta_c)²: with one cell DeLong's.
+    theta_c = sum_i w_i x_i, w_i = (non-members of i's cell) / (pairs of c), likewise for y;
+    variance_c = M / (M - 1) sum_i w_i² (x_i - theta_c)² + N / (N - 1) sum_j w_j² (y_j - theta_c)²:
+    with one cell DeLong's.
     """
     size, clients = np.bincount(cell, ~m), int(codes.max()) + 1
     pairs = np.bincount(codes[m], size[cell[m]], clients)

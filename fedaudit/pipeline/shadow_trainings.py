@@ -101,7 +101,11 @@ def untrained(
     cells: Sequence[Cell], federation: Federation, done: Callable[[Path], bool]
 ) -> tuple[list[Part], list[Part]]:
     """What the cells' shadow models need beyond the folders that are done: simulated federations, and targets."""
-    todo = [cell for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values() if trains(method_of(cell))]
+    todo = [
+        cell
+        for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values()
+        if cell.variant and cell.variant.plugin.trains
+    ]
     recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
     federations = [
         (recipe, s)
@@ -114,11 +118,6 @@ def untrained(
         (recipe, k) for cell, recipe in recipes if not recipe.whole for k in cell.targets if not done(recipe.client(k))
     ]
     return federations, clients
-
-
-def trains(method: PromptMethod) -> bool:
-    """Whether any record leaves a trace: zero-shot has none."""
-    return bool(method.local or method.shared)
 
 
 def _done(path: Path, progress: Progress) -> bool:

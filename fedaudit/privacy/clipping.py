@@ -15,9 +15,12 @@ def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, 
 
     how "record": each record's gradient is scaled to an L2 norm of at most `norm`, multiplied by its weight of 0 or 1
     in `weights` [R, N] (0 pads a short batch), summed, and divided by the fixed public `batch`. Only so is the
-    sensitivity norm / batch (DP-FPL, theorem 3.3). how "batch": `gradients` is the batch mean already, R = 1; it is
-    scaled as a whole (weight 0: a client with an empty batch). An infinite `norm` clips nothing. FloatingPointError
-    names the clients whose gradients are not finite.
+    sensitivity norm / batch (DP-FPL, theorem 3.3).
+
+    how "batch": `gradients` is the batch mean already, R = 1; it is scaled as a whole (weight 0: a client with an empty
+    batch).
+
+    An infinite `norm` clips nothing. FloatingPointError names the clients whose gradients are not finite.
     """
     _check(gradients, weights, how)
     scale = _scale(gradients, norm)
