@@ -16,6 +16,7 @@ import math
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,63 @@ def test_a_kill_at_any_file_operation_resumes_to_the_same_bytes(
         assert contents(path) == whole
         assert not said  # a kill damages nothing
     assert left_half_done > 10
+
+
+def delete_everywhere(root: Path) -> None:
+    """A run for each moment at which it opens, lists, renames or removes something; its folder is deleted there."""
+    paths: list[Path] = []
+    countdown = [0]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if not paths or event not in ("open", "os.listdir", "os.scandir", "os.rename", "os.remove", "os.mkdir"):
+            return
+        if not str(arguments[0]).startswith(str(paths[0])):
+            return
+        countdown[0] -= 1
+        if countdown[0] < 0:
+            shutil.rmtree(paths.pop(), ignore_errors=True)
+
+    sys.addaudithook(hook)
+    for point in range(1000):
+        path, countdown[0] = root / str(point), point
+        paths[:] = [path]
+        try:
+            work(path)
+            ended = "whole"
+            assert Folder(path).read_json("round-0.json")
+            ended = "damaged" if Folder(path).damaged else "whole"
+        except (Damaged, Missing, InputError) as error:
+            ended = type(error).__name__
+        if paths:
+            return
+        print(ended, flush=True)
+
+
+def test_a_folder_deleted_at_any_moment_is_said_to_be(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    ends = finish(start("t.delete_everywhere(t.Path(sys.argv[1]))", tmp_path / "deleted")).split()
+    assert len(ends) > 60
+    assert ends.count("InputError") > 20
+    for path in (tmp_path / "deleted").iterdir():
+        work(path)
+        assert contents(path) == whole
+
+
+def test_tensors_deleted_after_their_hash_was_looked_at_are_missing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    folder.write_tensors("a.safetensors", {"x": torch.ones(4)})
+    checked = Folder._checked
+
+    def then_deleted(self: Folder, name: str) -> Path:
+        path = checked(self, name)
+        shutil.rmtree(self.path)
+        return path
+
+    monkeypatch.setattr(Folder, "_checked", then_deleted)
+    with pytest.raises(Damaged, match="a.safetensors is missing"):
+        folder.read_tensors("a.safetensors")
 
 
 def slow_work(path: Path) -> None:

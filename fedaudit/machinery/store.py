@@ -125,6 +125,14 @@ def refuse_files(path: Path) -> None:
         raise InputError(f"{file} is a file where a folder is needed; choose another folder with --out")
 
 
+def inside(path: Path) -> list[Path]:
+    """What lies in a folder; nothing if it is not there (any more)."""
+    try:
+        return list(path.iterdir())
+    except FileNotFoundError:
+        return []
+
+
 def claim(path: Path) -> Folder:
     """The folder at `path`, made with its parents where it is missing. InputError names what is in the way."""
     try:
@@ -226,7 +234,7 @@ class Folder:
         manifest = self._manifest()
         if not manifest:
             # a kill before the first manifest leaves one file that is not listed
-            return manifest is None or sum(not path.name.startswith(".") for path in self.path.iterdir()) > 1
+            return manifest is None or sum(not path.name.startswith(".") for path in inside(self.path)) > 1
         return not all(self.intact(name) for name in manifest)
 
     def usable(self, name: str, say: Say) -> bool:
@@ -292,9 +300,13 @@ class Folder:
         """The tensors whose names begin with `prefix`, under the rest of their names. Errors as of `read`."""
         from safetensors import safe_open
 
-        with safe_open(self._checked(name), framework="pt") as opened:
-            names = [key for key in opened.keys() if key.startswith(prefix)]  # noqa: SIM118, no mapping
-            return {key[len(prefix) :]: opened.get_tensor(key).clone() for key in names}
+        path = self._checked(name)
+        try:
+            with safe_open(path, framework="pt") as opened:
+                names = [key for key in opened.keys() if key.startswith(prefix)]  # noqa: SIM118, no mapping
+                return {key[len(prefix) :]: opened.get_tensor(key).clone() for key in names}
+        except FileNotFoundError as error:  # since its hash was looked at
+            raise Damaged(path, "is missing") from error
 
     def write_table(self, name: str, frame: pd.DataFrame) -> None:
         """As parquet, without the index: ValueError if it holds more than the columns and row numbers do."""
@@ -353,10 +365,11 @@ class Folder:
             if not self._file(name).exists():
                 self.usable(name, say)
         # a folder below that has a lock of its own may be at work
-        below = [p for p in self.path.iterdir() if p.is_dir() and not (p / _LOCK).exists()]
-        for temporary in (t for folder in (self.path, *below) for t in folder.glob(f".*{_TEMPORARY}")):
-            with _disk(temporary):
-                temporary.unlink(missing_ok=True)
+        below = [p for p in inside(self.path) if p.is_dir() and not (p / _LOCK).exists()]
+        for path in (path for folder in (self.path, *below) for path in inside(folder)):
+            if path.name.endswith(_TEMPORARY):
+                with _disk(path):
+                    path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _hold(self, say: Say | None = None) -> Iterator[None]:

@@ -13,7 +13,7 @@ from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.resolve import display_name, weights_hash
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
-from fedaudit.machinery.store import fingerprint, key_of
+from fedaudit.machinery.store import fingerprint, inside, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
 from trainers.learners import LearnerFacts, facts
@@ -196,10 +196,10 @@ class Cell:
     def shadow_folders(self) -> list[Path]:
         """The folders on disk that hold what the shadow models of the targets are; cells with more targets share the
         bank."""
-        if not self.needs_shadows or not self.bank_folder.is_dir():
+        if not self.needs_shadows:
             return []
         own = {f"client-{client:03d}" for client in self.targets}
-        places = (place for place in self.bank_folder.iterdir() if place.is_dir())
+        places = (place for place in inside(self.bank_folder) if place.is_dir())
         return sorted(place for place in places if place.name in own or not place.name.startswith("client-"))
 
     @property
