@@ -209,7 +209,7 @@ def test_tensors_deleted_after_their_hash_was_looked_at_are_missing(
         return path
 
     monkeypatch.setattr(Folder, "_checked", then_deleted)
-    with pytest.raises(Damaged, match="a.safetensors is missing"):
+    with pytest.raises(Damaged, match=r"a\.safetensors is missing"):
         folder.read_tensors("a.safetensors")
 
 
