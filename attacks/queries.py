@@ -38,7 +38,7 @@ def attacked_model(view: View, method: Method[Any], client: int, messages: Messa
         return view.personal(client)
     if view.threat_model == "released-model":
         return method.model(view.public | view.broadcast(view.rounds))
-    return messages.rebuilt(client) if messages else view.private(client)
+    return messages.rebuilt(client).state if messages else view.private(client)
 
 
 def see(

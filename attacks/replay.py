@@ -29,6 +29,7 @@ from torch import Tensor
 from attacks.base import View
 from attacks.gradients import record_gradients
 from attacks.knowledge import Floats, Rounds, own_class
+from attacks.rebuild import Rebuilt
 from trainers.base import Classifier, Method, Site, State, Upload, generator
 from trainers.prompts import PromptMethod, stacked
 from trainers.protection import Protection
@@ -55,15 +56,15 @@ class Messages:
             view, method, learner
         )  # by round; rounds in which nobody sent anything are not there
 
-    def rebuilt(self, client: int) -> State | None:
-        """The client's personalised prompt after its last participation, as `View.private` has the true one; None if it
-        never sent anything."""
+    def rebuilt(self, client: int) -> Rebuilt:
+        """The client's personalised prompt after its last participation, as `View.private` has the true one."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
         if not rounds:
-            return None
+            return Rebuilt(client, "rebuilt", None, None, None, None, "never sent anything")
         last = self.exchanges[rounds[-1]]
         i = last.clients.index(client)
-        return self.method.model(_of(last.after, i) | self.view.broadcast(rounds[-1] + 1) | _of(last.upload, i))
+        state = self.method.model(_of(last.after, i) | self.view.broadcast(rounds[-1] + 1) | _of(last.upload, i))
+        return Rebuilt(client, "rebuilt", state, rounds[-1], 0, 0)
 
     def rounds(self, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
         """What the messages of T rounds say about a client's records.

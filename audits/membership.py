@@ -33,6 +33,10 @@ STRONGEST = "loss-base/caption"
 BESIDE = (LOSS,)  # scores that stand beside an attack's headline ones
 UNMEASURED = "not measured: needs canaries"
 
+CELLS = (
+    "threat_model way population nonmembers signal auroc low high p p_adjusted simultaneous_low simultaneous_high"
+).split()
+
 Words = Callable[[str], Mapping[str, str]]  # threat model to what is claimed and provable (and measured)
 
 
@@ -215,18 +219,11 @@ def _claims(epsilon: Words, threat_model: str) -> dict[str, Any]:
 
 
 def cells(run: Attacked, confidence: float) -> pd.DataFrame:
-    """AUROC of every signal in every held-out row, with p-values corrected for the number of cells in the row
-    (Holm)."""
-    rows = [c for c in comparisons(run) if c.nonmembers == "held-out"]
-    return pd.DataFrame([cell for c in rows for cell in _cells(c, [s for s in c.scores if "/" in s], confidence)])
-
-
-def simultaneous_cells(run: Attacked, confidence: float) -> pd.DataFrame:
-    """The same of every row and the attacks' own signals, with intervals that hold for all of a row at once; NaN: not
-    measurable."""
+    """AUROC of every score in every row, with intervals that hold for all of a row at once, and p-values corrected for
+    their number (Holm); NaN: not measurable."""
     found = []
     for c in comparisons(run):
-        signals = [s for s in run.signals if s in c.scores]
+        signals = [s for s in c.scores if pd.api.types.is_numeric_dtype(c.scores[s])]
         row = _cells(c, signals, confidence)
         level = simultaneous(confidence, max(1, len(row)))
         for cell in row:
@@ -234,10 +231,7 @@ def simultaneous_cells(run: Attacked, confidence: float) -> pd.DataFrame:
             i = measure(scored, scored.scores[cell["signal"]], level)
             cell |= {"simultaneous_low": i.low, "simultaneous_high": i.high}
         found += row + [_place(c) | {"signal": s} for s in signals if s not in {cell["signal"] for cell in row}]
-    names = (
-        "threat_model way population nonmembers signal auroc low high p p_adjusted simultaneous_low simultaneous_high"
-    )
-    return pd.DataFrame(found, columns=names.split())
+    return pd.DataFrame(found, columns=CELLS)
 
 
 def _cells(c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:

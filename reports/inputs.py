@@ -11,12 +11,12 @@ import pandas as pd
 
 Finding = dict[str, Any]
 TABLES = {
-    "rounds": "round population signal auroc low high heldout_loss members",
+    "rounds": "round population signal auroc low high members",
     "clients": "threat_model way client signal auroc members nonmembers",
     "curves": "threat_model way population nonmembers signal fpr tpr low high floor",
     "scores": "threat_model way client record kind",
     "tokens": "panel record position token slice entropy base_entropy log_prob",
-    "exposed": "rank record client score gain percentile asked caption png",
+    "exposed": "threat_model way rank record client score percentile asked label reason png",
     "utility": "round model",
     "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
     "coverage": "way client reconstructable why stale_rounds stale_participations distance",
@@ -33,7 +33,6 @@ TABLES = {
     "refused": "attack threat_model why",
     "canaries": "kind inserted left_out number ceiling delta needed",
 }
-OF_PROMPTS = {"exposed": "rank record client score percentile label reason png"}  # where prompts were trained
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
 SPLITS = ("local", "neighbour", "overall", "own_test")
 
@@ -100,7 +99,7 @@ def _check_one(e: Evidence) -> None:
     for f in e.findings:
         if odd := [name for name, value in f.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise ValueError(f"a finding of {e.run} has {odd[0]} = {f[odd[0]]}; numbers are finite or None")
-    for name, columns in (TABLES | (OF_PROMPTS if e.prompts else {})).items():
+    for name, columns in TABLES.items():
         table = e.tables.get(name, ())
         if len(table) and (missing := [column for column in columns.split() if column not in table]):
             raise ValueError(f"table {name!r} of {e.run} lacks the column {missing[0]!r}; it needs: {columns}")

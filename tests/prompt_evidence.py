@@ -12,7 +12,6 @@ import pandas as pd
 from PIL import Image
 
 from audits.findings import Accuracy, Epsilon, Finding
-from reports.inputs import OF_PROMPTS
 from reports.report import TABLES, Evidence, build
 
 CLIENTS = [f"client-{k:02d}" for k in range(4)]
@@ -325,12 +324,11 @@ def attack_tables(
         ],
         "canaries": [(kind, 17, 16, 100, 3.49, 1e-5, 0.7) for kind in ("mislabelled", "out of distribution", "natural")],
         "exposed": [
-            (i + 1, r["record"], r["client"], r["exposure"], r["percentile"], r["label"], REASONS[i % 2], png(i))
+            ("server", "rebuilt", i + 1, r["record"], r["client"], r["exposure"], r["percentile"], "", r["label"], REASONS[i % 2], png(i))
             for i, r in enumerate(top_members(records).to_dict("records"))
         ],
     }  # fmt: skip
-    columns = TABLES | OF_PROMPTS
-    found = {name: pd.DataFrame(row, columns=columns[name].split()) for name, row in rows.items()}
+    found = {name: pd.DataFrame(row, columns=TABLES[name].split()) for name, row in rows.items()}
     found["cells"] = found["cells"].assign(
         simultaneous_low=found["cells"].low - 0.03, simultaneous_high=found["cells"].high + 0.03
     )

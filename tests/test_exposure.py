@@ -13,9 +13,10 @@ from scipy.stats import spearmanr
 from audits import membership
 from audits.comparisons import Attacked, ScoredModel
 from audits.statistics.stratified import accuracy_at
-from audits.tables.targets import CLASSES, exposure
+from audits.tables.records import CLASSES, evidence
+from audits.tables.tokens import panels
 from fedaudit.tasks.base import Record
-from reports.inputs import OF_PROMPTS, TABLES
+from reports.inputs import TABLES
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 PLACE = {"threat_model": "prompt-user", "way": "prompt", "client": "client-00"}
@@ -27,7 +28,7 @@ def pictures(run):
 
 
 def tables(run):
-    return exposure(run, pictures(run), confidence=0.95)
+    return evidence(run, pictures(run), confidence=0.95)
 
 
 def by_hand(a, b, facts=None, held=HELD[0], names=("shadow", "loss")):
@@ -114,9 +115,8 @@ def test_classes_without_both_kinds_or_without_the_attack():
     run = by_hand(SHADOW, LOSS)
     cat = tables(changed(run, group=run.group | {"h1": "cow"}))["classes"]
     assert cat.label.tolist() == ["cat", "mean"]
-    none = tables(by_hand([math.nan] * 8, LOSS))["classes"]
-    assert none.empty
-    assert tables(by_hand(SHADOW, LOSS, names=("lira", "loss")))["classes"].columns.tolist() == CLASSES
+    assert "classes" not in tables(by_hand([math.nan] * 8, LOSS))
+    assert "classes" not in tables(by_hand(SHADOW, LOSS, names=("lira", "loss")))
 
 
 def test_agreement_by_hand():
@@ -159,7 +159,7 @@ FACTS = {
 
 def test_exposed_members_and_the_reason():
     found = tables(by_hand(SHADOW, LOSS, FACTS))["exposed"]
-    assert found.columns.tolist() == OF_PROMPTS["exposed"].split()
+    assert found.columns.tolist() == TABLES["exposed"].split()
     assert found[["rank", "record", "client", "label"]].to_numpy().tolist() == [
         [1, "m0", "client-00", "cat"], [2, "m1", "client-00", "dog"],
     ]  # fmt: skip
@@ -262,3 +262,65 @@ def test_tables_survive_the_disk(tmp_path):
     for name, table in tables(made_up(6, canaries=6)).items():
         folder.write_table(f"{name}.parquet", table)
         assert folder.read_table(f"{name}.parquet").columns.tolist() == table.columns.tolist()
+
+
+def together(ways=(("released-model", "final"),), extra=None):
+    """Two clients with one model for both, or a model each; client 1 has the larger scores."""
+    own = {k: [f"{kind}{k}{i}" for kind in "mh" for i in range(2)] for k in (0, 1)}
+    truth = {r: r[0] == "m" for records in own.values() for r in records}
+    scores = pd.DataFrame({"loss": [4.0, 1, 2, 3, 14, 11, 12, 13]}, [r for records in own.values() for r in records])
+    models = [ScoredModel(*held, k, 2, scores) for held, clients in ways for k in clients] if extra is None else extra
+    run = Attacked(
+        models=models or [ScoredModel("released-model", "final", None, 2, pd.concat([scores, NOVEL]))],
+        headlines={"loss": ("loss",)}, signals={"loss": "loss"}, blind={}, records=own, reference={0: [], 1: []},
+        truth=truth, group=dict.fromkeys(truth, "cat") | dict.fromkeys(NOVEL.index, "cow"), cohorts=[[0, 1], [0]],
+        novel=list(NOVEL.index),
+    )  # fmt: skip
+    blind = dict.fromkeys([*truth, *NOVEL.index], 0.0)
+    return changed(run, blind={(None, kind): blind for kind in ("held-out", "novel objects")})
+
+
+NOVEL = pd.DataFrame({"loss": [5.0, 6.0]}, ["n0", "n1"])
+
+
+def pictured(run):
+    image = np.full((30, 40, 3), 7, np.uint8)
+    return {r: Record(r, "cat", image, f"<image> what is {r}?", f"a {r}") for r in run.group}
+
+
+def test_one_model_for_all_clients_ranks_each_clients_records_among_themselves():
+    run = together(extra=[])
+    found = evidence(run, pictured(run), confidence=0.95)
+    by_record = found["records"].set_index("record")
+    assert by_record["rank"].to_dict() == {
+        "m00": 1, "m01": 4, "h00": 3, "h01": 2, "m10": 1, "m11": 4, "h10": 3, "h11": 2,
+    }  # fmt: skip
+    assert by_record.client.tolist() == ["client-00"] * 4 + ["client-01"] * 4
+    # of two that are first among their own the one with the higher score is shown first
+    shown = found["exposed"]
+    assert shown.record.tolist() == ["m10", "m00", "m11", "m01"]
+    assert shown.score.tolist() == [1.0, 1.0, 0.25, 0.25]
+    assert shown[["asked", "label"]].iloc[0].tolist() == ["what is m10?", "a m10"]
+    assert found["scores"].set_index("record").kind[["m00", "h00", "n0"]].tolist() == ["member", "held-out", "novel"]
+    assert (found["scores"].kind == "novel").sum() == 2
+
+
+def test_clients_that_never_took_part_are_not_listed():
+    run = changed(together(extra=[]), cohorts=[[0], [0]])
+    found = evidence(run, pictured(run), confidence=0.95)
+    assert set(found["records"].client) == {"client-00"}
+
+
+def test_the_freshest_way_that_reaches_half_of_the_clients_is_shown():
+    new, fill, own = ("server", "newest"), ("server", "server-fill"), ("owner", "true state")
+    both = ((fill, (0, 1)), (own, (0, 1)))
+    for ways, way in ((both, "server-fill"), (((new, (1,)), *both), "newest")):
+        run = changed(together(ways=ways), novel=[])
+        assert set(evidence(run, pictured(run), confidence=0.95)["exposed"].way) == {way}
+
+
+def test_words_of_the_heatmap_are_of_the_most_exposed_member_and_of_a_held_out_record_of_its_client():
+    run = together(extra=[])
+    found = evidence(run, pictured(run), confidence=0.95)
+    assert panels(found) == {"member": "m10", "non-member": "h10"}
+    assert panels({}) == {}

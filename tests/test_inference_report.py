@@ -23,7 +23,7 @@ import pytest
 
 from reports.attack_success import headline, with_leakage
 from reports.figures.against_epsilon import against_epsilon
-from reports.inputs import OF_PROMPTS, TABLES
+from reports.inputs import TABLES
 from reports.papers import dpfpl_figure3
 from reports.report import Evidence
 from reports.rows import variants
@@ -363,7 +363,7 @@ def test_accuracy_against_epsilon_is_drawn_once(pair: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_parts_without_rows_are_left_out(empty: bool) -> None:
-    tables = {n: pd.DataFrame(columns=c.split()) for n, c in (TABLES | OF_PROMPTS).items()} if empty else {}
+    tables = {n: pd.DataFrame(columns=c.split()) for n, c in TABLES.items()} if empty else {}
     files = built([replace(e, tables=tables) for e in PAIR])
     assert set(files) - {"index.html"} == {"findings.json", "findings.csv", "runs.json", "runs.csv"} | {
         f"figures/leakage-epsilon.{kind}" for kind in ("svg", "pdf", "csv")

@@ -17,6 +17,7 @@ from torch import Tensor
 from attacks.base import Candidates, LacksCapability, View
 from attacks.gradients import gradient_norms
 from attacks.replay import Messages, history_of
+from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
 from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, on_a_line, run, with_noise
@@ -90,7 +91,7 @@ def test_without_noise_clients_are_rebuilt_exactly(
     messages, owner = messages_of(method, transcript), view_of(transcript, "owner")
     start = method.model(transcript.broadcast(0))["prompt"]
     for k in range(3):
-        found, true = messages.rebuilt(k), owner.private(k)
+        found, true = messages.rebuilt(k).state, owner.private(k)
         assert found is not None
         assert true is not None
         assert found.keys() == true.keys() == {"prompt"}
@@ -134,7 +135,7 @@ def test_dpfpl_is_rebuilt_approximately(trained: Trained, monkeypatch: pytest.Mo
         own = [relative(parts[k], transcript.private(last, k)["p_L"]) for k in range(3)]
         whole = []
         for k in range(3):
-            found, true = messages.rebuilt(k), transcript.own_model(last, k)
+            found, true = messages.rebuilt(k).state, transcript.own_model(last, k)
             assert found is not None
             assert true is not None
             whole.append(relative(found["prompt"], true["prompt"]))
@@ -152,7 +153,7 @@ def test_dpfpl_is_rebuilt_approximately(trained: Trained, monkeypatch: pytest.Mo
 
 def test_the_replay_repeats_bit_by_bit(trained: Trained) -> None:
     method, transcript = trained("dpfpl", {"rank": 2})
-    one, other = (messages_of(method, transcript).rebuilt(0) for _ in range(2))
+    one, other = (messages_of(method, transcript).rebuilt(0).state for _ in range(2))
     assert one is not None
     assert other is not None
     assert torch.equal(one["prompt"], other["prompt"])
@@ -166,7 +167,7 @@ def test_with_noise_the_replay_is_that_of_a_run_without_it(trained: Trained) -> 
         p_L = transcript.broadcast(0)["p_L"]
         for r in (rounds := transcript.participations(k)):
             p_L = p_L - SETTINGS.local_rate * transcript.upload(r, k)["gradient"]
-        found, true = messages.rebuilt(k), transcript.own_model(rounds[-1], k)
+        found, true = messages.rebuilt(k).state, transcript.own_model(rounds[-1], k)
         assert found is not None
         assert true is not None
         close(found["prompt"], transcript.broadcast(rounds[-1] + 1)["p_G"] + p_L, atol=1e-6)
@@ -175,7 +176,7 @@ def test_with_noise_the_replay_is_that_of_a_run_without_it(trained: Trained) -> 
 
 def test_of_transport_the_local_prompt_stays_at_its_start(trained: Trained) -> None:
     method, transcript = trained("fedotp", {"match": "ot"}, SCHEDULE)
-    found = messages_of(method, transcript).rebuilt(1)
+    found = messages_of(method, transcript).rebuilt(1).state
     assert found is not None
     assert torch.equal(found["prompt"][0], transcript.broadcast(SCHEDULE.rounds)["p_G"])
     assert torch.equal(found["prompt"][1], transcript.broadcast(0)["p_L"])
@@ -186,18 +187,42 @@ def test_who_sends_nothing_cannot_be_rebuilt(trained: Trained, name: str) -> Non
     method, transcript = trained(name, {})
     messages = messages_of(method, transcript)
     assert messages.exchanges == {}
-    assert messages.rebuilt(0) is None
+    assert messages.rebuilt(0).state is None
     seen = messages.rounds(0, federation().training[0][:2], [0, 1])
     assert seen.loss.shape == seen.cosine.shape == (2, 3, 2)
     assert np.isnan(seen.loss).all()
     assert np.isnan(seen.cosine).all()
 
 
+def test_coverage_says_who_can_be_rebuilt_and_how_far_from_the_truth(trained: Trained) -> None:
+    """Exact without noise, off where random factors are the client's own; of training's change, not of the prompt."""
+    for name, params, exact in (("fedotp", {}, True), ("dpfpl", {"rank": 2}, False)):
+        method, transcript = trained(name, params)
+        messages = messages_of(method, transcript)
+        table = coverage_table([messages.rebuilt(k) for k in range(3)], transcript)
+        assert table.way.tolist() == ["rebuilt"] * 3
+        assert table.reconstructable.all()
+        assert (table.stale_rounds == 0).all()
+        assert (table.distance < 1e-4).all() if exact else table.distance.between(0.01, 1).all()
+        found, true = messages.rebuilt(1).state, transcript.own_model(transcript.participations(1)[-1], 1)
+        assert found is not None
+        assert true is not None
+        start = method.model(transcript.broadcast(0))["prompt"]
+        by_hand = relative(found["prompt"] - start, true["prompt"] - start)
+        assert table.distance[1] == pytest.approx(by_hand, rel=1e-4, abs=1e-9)
+    schedule = Schedule(rounds=1, clients=3, per_round=2, seed=1)
+    method, transcript = trained("fedotp", {}, schedule)
+    few = messages_of(method, transcript)
+    table = coverage_table([few.rebuilt(k) for k in range(3)], transcript)
+    assert table.reconstructable.sum() == 2
+    assert set(table.why) == {"", "never sent anything"}
+
+
 def test_a_client_that_never_came_cannot_be_rebuilt(trained: Trained) -> None:
     schedule = Schedule(rounds=1, clients=3, per_round=2, seed=1)
     method, transcript = trained("fedotp", {}, schedule)
     messages = messages_of(method, transcript)
-    assert [k for k in range(3) if messages.rebuilt(k) is not None] == transcript.cohort(0)
+    assert [k for k in range(3) if messages.rebuilt(k).state is not None] == transcript.cohort(0)
 
 
 @pytest.mark.parametrize("threat_model", ["prompt-user", "released-model", "owner"])

@@ -6,7 +6,7 @@ import torch
 
 from attacks.base import Candidates, LacksCapability, View
 from attacks.rebuild import rebuild, rebuild_all
-from audits.tables.models import update_distance
+from audits.tables.coverage import distance_of
 from fedaudit.machinery.errors import InputError
 from tests.toy import EXAM, ToyLearner, toy_run
 from trainers.base import Participation, Schedule, Site, Upload, size
@@ -243,7 +243,7 @@ def test_fedpara_is_never_rebuilt_but_for_its_shared_pair(fedpara):
         last = fedpara.participations(client)[-1]
         sent, fill = server.upload(last, client), found["server-fill"].state
         assert all(torch.equal(t, sent[n]) for n, t in fill.items())
-        assert update_distance(fill, fedpara.own_model(last, client)) > 0
+        assert distance_of(fill, fedpara.own_model(last, client), server.public) > 0
         assert rebuild(server, client, "newest").why in ("took part once", "never sent what its last message lacks")
 
 

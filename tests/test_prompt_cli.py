@@ -43,7 +43,6 @@ BAD = {
     "adapters and prompts": ("--method dpfpl,fedavg", ["dpfpl,fedavg", "different things"]),
     "task of the others": ("--task captions", ["--task captions", "digits, glyphs, images"]),
     "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
-    "attack of the others": ("--attack reconstruct", ["--attack reconstruct", "prompts", "none"]),
     "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
     "exporting prompts": ("--no-twin --export-run {out}", ["--export-run", "prompts"]),
     "domain unknown": ("--domain prin", ["--domain prin", "print"]),

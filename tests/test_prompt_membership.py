@@ -10,7 +10,7 @@ from scipy import stats
 from audits import membership
 from audits.blind import blind_controls
 from audits.comparisons import comparisons
-from audits.membership import Params, simultaneous, simultaneous_cells
+from audits.membership import Params, cells, simultaneous
 from audits.statistics.ranking import best_threshold
 from audits.statistics.stratified import stratified_auroc
 from fedaudit.machinery.score_names import name_of
@@ -197,7 +197,7 @@ def test_too_few_scores_are_not_measurable():
     (f,) = findings(few, signal="loss", nonmembers="held-out")
     assert (f.metric, f.status, f.value, f.verdict, f.sentence) == ("auroc", "not measurable (1)", None, None, None)
     assert f.provable == "0.348"
-    table = simultaneous_cells(few, 0.95).set_index(["nonmembers", "signal"])
+    table = cells(few, 0.95).set_index(["nonmembers", "signal"])
     assert np.isnan(table.loc[("held-out", "loss"), "auroc"])
     assert [f.best_of for f in findings(few, nonmembers="held-out") if f.best_of] == [2]
 
@@ -331,7 +331,7 @@ def test_the_best_of_thirty_attacks_without_a_leak_covers_one_half():
 
 
 def test_cells_hold_every_score_of_every_row():
-    table = simultaneous_cells(made_up(21, leak=2.0, canaries=20), 0.95)
+    table = cells(made_up(21, leak=2.0, canaries=20), 0.95)
     assert (table.groupby(["threat_model", "way", "population", "nonmembers"]).size() == len(SIGNALS)).all()
     assert len(table) == 4 * 3 * len(SIGNALS)
     assert (table.p_adjusted >= table.p).all()

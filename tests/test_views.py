@@ -1,6 +1,7 @@
 """Threat models, views and the server's reconstruction of clients."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from attacks.attacked_models import models
 from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
 from attacks.rebuild import rebuild, rebuild_all
-from audits.tables.models import update_distance
+from audits.tables.coverage import distance_of
 from tests.toy import A, B, state, toy_run
 from trainers.base import Schedule
 from trainers.fedavg import FedAvg
@@ -72,7 +73,7 @@ def test_fedavg_is_rebuilt_exactly(fedavg):
         assert found.way == "exact"
         assert (found.stale_rounds, found.stale_participations) == (0, 0)
         assert all(torch.equal(found.state[name], true[name]) for name in (A, B))
-        assert update_distance(found.state, true) == 0
+        assert distance_of(found.state, true, owner.public) == 0
 
 
 def halves(run, client):
@@ -141,10 +142,15 @@ def test_a_client_that_never_took_part_is_not_reconstructable(tmp_path):
     assert View(run, "owner", CANDIDATES).private(absent) is None
 
 
-def test_update_distance_by_hand():
+def test_distance_by_hand():
     """B A with A = a (1x2), B = b (2x1) is a b everywhere: relative distance of 3 from 2 is 1/2; no update at all is 1."""
-    assert update_distance(state(1, 3), state(1, 2)) == pytest.approx(0.5)
-    assert update_distance(state(5, 0), state(1, 2)) == pytest.approx(1.0)
+    start = state(1, 0)
+    assert distance_of(state(1, 3), state(1, 2), start) == pytest.approx(0.5)
+    assert distance_of(state(5, 0), state(1, 2), start) == pytest.approx(1.0)
+    assert distance_of(state(2, 1), state(1, 2), start) == 0  # another pair with the same product
+    assert math.isnan(distance_of(state(1, 3), state(1, 0), start))
+    prompt = [{"prompt": torch.full((2, 3), x)} for x in (1.5, 3.0, 1.0)]
+    assert distance_of(*prompt) == pytest.approx(0.75)  # what is no pair counts as it is: 1.5 of 2
 
 
 def test_models_of_each_threat_model(fedrand, fedavg):

@@ -29,7 +29,7 @@ class LearnerFacts:
     backbone: str  # "vlm" or "clip"
     records: str  # what its records are: "texts", several tokens each, or "classes", one token each
     unattacked: bool = False  # can be audited without an attack
-    alone: tuple[str, ...] = ()  # attacks of which a run takes one: the usual one does all that the others do
+    alone: tuple[str, ...] = ()  # attacks of which a run takes one: the first does all that the others do
     private: bool = False  # its methods can be noised
     shadows: bool = False  # shadow models can be trained
     gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do

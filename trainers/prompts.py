@@ -66,6 +66,7 @@ class Facts(LearnerFacts):
     threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
     backbone: str = "clip"
     unattacked: bool = True
+    alone: tuple[str, ...] = ("loss", "reconstruct")
     private: bool = True
     shadows: bool = True
     records: str = "classes"

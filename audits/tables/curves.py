@@ -1,23 +1,33 @@
-"""What figures about LoRA and about prompts have in common: ROC curves with bands, AUROCs by client, pictures of
-records."""
+"""The tables of a report behind figures of the attacks' success: ROC curves with bands, AUROCs by client and by
+round."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from audits.comparisons import Comparison
+from audits.comparisons import Attacked, Comparison, by_round
+from audits.membership import measure
 from audits.statistics import ranking
 from audits.statistics.stratified import client_roc_band
-from fedaudit.tasks.base import Record
 
 CURVE_POINTS = 40
-EXPOSED = 8  # records shown as pictures
-SHOWN = 256  # pixels a side, at most
+
+
+ROUNDS = "round population signal auroc low high members".split()
+
+
+def rounds_table(run: Attacked, confidence: float) -> pd.DataFrame:
+    """AUROC of the released model after each round, where earlier ones were asked too."""
+    found = []
+    for c in by_round(run):
+        for signal in (s for s in run.headline if s in c.scores):
+            i = measure(c, c.scores[signal], confidence)
+            found.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
+    return pd.DataFrame(found, columns=ROUNDS)
 
 
 def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
@@ -64,14 +74,3 @@ def _band(
     if len(single) > 1:
         half = t.ppf((1 + confidence) / 2, len(single) - 1) * np.std(single, axis=0, ddof=1) / len(single) ** 0.5
     return tpr, np.clip(tpr - half, 0, 1), np.clip(tpr + half, 0, 1)
-
-
-def picture(record: Record) -> bytes:
-    """The record's image as a PNG of at most `SHOWN` pixels a side."""
-    from PIL import Image
-
-    png = io.BytesIO()
-    image = Image.fromarray(record.image)
-    image.thumbnail((SHOWN, SHOWN))
-    image.save(png, "PNG")
-    return png.getvalue()

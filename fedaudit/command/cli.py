@@ -232,7 +232,7 @@ def _attacks(text: str | None, learner: str) -> list[Plugin]:
     fitting = {name: p for name, p in plugins.plugins("attack").items() if trained.fits(p)}
     words = [word.strip() for word in (text or trained.attack).split(",")]
     if words == ["all"]:
-        return [p for name, p in fitting.items() if name == trained.attack or name not in trained.alone]
+        return [p for name, p in fitting.items() if name not in trained.alone[1:]]
     if words == ["none"] and trained.unattacked:
         return []
     known = [*fitting, "all", *(["none"] if trained.unattacked else [])]
@@ -246,7 +246,7 @@ def _attacks(text: str | None, learner: str) -> list[Plugin]:
         raise InputError(f"--attack {text}: name each attack once")
     if len(set(words) & set(trained.alone)) > 1:
         names = " or ".join(trained.alone)
-        raise InputError(f"--attack {text}: {names}, not both; {trained.attack} does all that the other does")
+        raise InputError(f"--attack {text}: {names}, not both; {trained.alone[0]} does all that the other does")
     return [fitting[word] for word in words]
 
 

@@ -100,7 +100,7 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
         if not any(attack.needs for attack in attacks):
             yield {"observed_rounds"}, {"attack"}, f"{plan.attack} observes no messages"
     if plan.trained.records != "texts":
-        yield {"k", "slice", "compat", "novel_rows"}, {"attack"}, "a record here is one token, a class"
+        yield {"k", "slice", "compat", "novel_rows", "ways"}, {"attack"}, "a record here is one token, a class"
     if all(_noise_free(variant) for variant in plan.methods.values()):
         yield (
             {"delta", "clip", "clip_norm", "sigma"},

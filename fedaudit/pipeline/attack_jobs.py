@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from attacks import queries
 from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
 from attacks.knowledge import Knowledge, Shadows, own_class
+from attacks.rebuild import Rebuilt
 from attacks.replay import Messages, losses
 from attacks.source import attribution
 from attacks.threats import refusal
@@ -23,7 +25,7 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of
 from fedaudit.tasks.base import Federation
-from trainers.base import AttackBench, Method, State, Transcript
+from trainers.base import AttackBench, Method, State, Transcript, pack
 
 PSEUDO = 4  # shadows that stand in for the attacked model: thresholds are taken from them
 OTHERS = 150  # records of other clients that a target's model is asked about
@@ -235,6 +237,14 @@ def _facts(seen: Knowledge) -> dict[str, Any]:
     if seen.rounds is not None:
         facts["owner"] = attribution(seen.rounds)
     return facts
+
+
+def rebuilt(bench: AttackBench, job: tuple[Method[Any], Transcript]) -> list[tuple[Rebuilt, bytes | None]]:
+    """Every client as the server rebuilds it, its model packed."""
+    method, transcript = job
+    messages = Messages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
+    found = [messages.rebuilt(k) for k in messages.view.clients]
+    return [(dataclasses.replace(r, state=None), None if r.state is None else pack(r.state)) for r in found]
 
 
 def trajectory(bench: AttackBench, job: tuple[Any, Transcript, int, Sequence[str]]) -> pd.DataFrame:

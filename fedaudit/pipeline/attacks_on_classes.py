@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +12,8 @@ from scipy.stats import binomtest
 
 from audits.blind import blind_controls
 from audits.comparisons import Attacked, ScoredModel, first_scores
-from audits.membership import simultaneous_cells
-from audits.tables.targets import exposure
+from audits.tables.coverage import coverage_table
+from audits.tables.records import evidence
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, Say
@@ -22,6 +23,7 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, client_name
+from trainers.base import unpack
 
 HELD = {
     "prompt-user": "prompt",
@@ -46,12 +48,22 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
     if run is None:
         return found
     confidence = cell.plan.audits["membership"].confidence
-    found |= exposure(run, workshop.federation.records, confidence=confidence)
-    found["cells"] = simultaneous_cells(run, confidence)
+    found |= evidence(run, workshop.federation.records, confidence=confidence)
     found["trajectories"] = _trajectories(cell, run, found["exposed"], workshop.federation, workshop.attackers)
     if len(owners := _attribution(run, cell.plan.clients, confidence)):
         found["attribution"] = owners
+    if any(model.threat_model == "server" for model in run.models):
+        found["coverage"] = _coverage(cell, workshop)
     return found
+
+
+def _coverage(cell: Cell, workshop: Workshop) -> pd.DataFrame:
+    """What the server can rebuild of every client, not only of the targets."""
+    sizes = [len(client.training_records) for client in workshop.federation.clients]
+    job = method_of(cell, sizes), transcript_of(cell)
+    (found,) = workshop.attackers.map(attack_jobs.rebuilt, [job])
+    clients = [dataclasses.replace(one, state=unpack(state) if state else None) for one, state in found]
+    return coverage_table(clients, transcript_of(cell))
 
 
 def _attack(

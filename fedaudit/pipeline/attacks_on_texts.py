@@ -14,8 +14,10 @@ from attacks.rebuild import rebuild_all
 from attacks.tokens.attack import TokenAttack
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
-from audits.membership import LOSS, STRONGEST, cells
-from audits.tables.models import evidence, panels
+from audits.membership import LOSS, STRONGEST
+from audits.tables.coverage import coverage_table
+from audits.tables.records import evidence
+from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
@@ -40,14 +42,28 @@ def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
 def tables(cell: Cell, run: Attacked, workshop: Workshop) -> dict[str, pd.DataFrame]:
     """What a report shows beside the findings."""
     transcript, federation = transcript_of(cell), workshop.federation
-    asked = [record for _, record in panels(run)]
+    found = evidence(run, federation.records, confidence=cell.plan.audits["membership"].confidence)
+    asked = [*panels(found).values()]
     words = dict(zip(asked, next(workshop.executor.map(_words, [asked])), strict=True))
-    server, confidence = _views(cell, transcript, federation)["server"], cell.plan.audits["membership"].confidence
-    rebuilt = rebuild_all(server, server.clients)
-    return {
-        **evidence(run, transcript, rebuilt, federation, words, confidence=confidence),
-        "cells": cells(run, confidence),
+    server = _views(cell, transcript, federation)["server"]
+    utility = _utility(transcript)
+    if "rounds" in found and "loss" in utility:
+        losses = utility[utility.model == "global"].set_index("round").loss
+        found["rounds"]["heldout_loss"] = (found["rounds"]["round"] - 1).map(losses)
+    return found | {
+        "tokens": tokens_table(run, found, words),
+        "utility": utility,
+        "coverage": coverage_table(rebuild_all(server, server.clients), transcript),
     }
+
+
+def _utility(transcript: Transcript) -> pd.DataFrame:
+    """How good models are, by round (-1 = before training)."""
+    rows = [{"round": -1, "model": model} | found for model, found in transcript.initial["utility"].items()]
+    for r in range(transcript.schedule.rounds):
+        for model, utility in transcript.round(r)["utility"].items():
+            rows.append({"round": r, "model": model} | utility)
+    return pd.DataFrame(rows, columns=None if rows else ["round", "model"])
 
 
 def _views(cell: Cell, transcript: Transcript, federation: Federation) -> dict[str, View]:
@@ -95,7 +111,15 @@ def _attacked(
     clients = dict(enumerate(federation.clients))
     return Attacked(
         models=[
-            ScoredModel(m.threat_model, m.way, m.client, m.round, attack.calibrate(table, public), base)
+            ScoredModel(
+                m.threat_model,
+                m.way,
+                m.client,
+                m.round,
+                attack.calibrate(table, public),
+                base,
+                facts=pd.DataFrame({"loss": -table[LOSS], "base_loss": -base[LOSS].reindex(table.index)}),
+            )
             for m, table in scores
             if m.way != "base"
         ],
@@ -104,6 +128,7 @@ def _attacked(
         records={k: [r.id for r in client.records] for k, client in clients.items()},
         reference=views["released-model"].candidates.reference,
         truth=federation.truth,
+        group={name: record.group for name, record in federation.records.items()},
         canaries={k: [r.id for r in client.canaries] for k, client in clients.items() if client.canaries},
         novel=views["released-model"].candidates.novel,
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],

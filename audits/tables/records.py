@@ -1,5 +1,5 @@
-"""The tables about prompts behind a report: what the attacks say of every record, of every class, and whether they
-agree.
+"""The tables of a report about records: what the attacks say of every one, of every class, whether they agree, and who
+is exposed the most.
 
 Exposure of a record is the share of its client's candidates (and canaries) that an attack ranks no higher, as a mean
 over the headline scores of all attacks of an adversary: 1 = the most likely member by every attack. It is computed
@@ -8,6 +8,7 @@ without the truth.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -16,53 +17,63 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from audits.comparisons import Attacked, ScoredModel, client_of, comparisons
+from audits.comparisons import WAYS, Attacked, ScoredModel, comparisons
+from audits.membership import cells
 from audits.statistics.stratified import accuracy_at
-from audits.tables.curves import EXPOSED, clients_table, curve, picture
-from fedaudit.tasks.base import Record, client_name
+from audits.tables.curves import clients_table, curve, rounds_table
+from fedaudit.tasks.base import IMAGE, Record, client_name
 
 Floats = NDArray[np.float64]
 COIN_FLIPPED = ("member", "held-out", "canary", "left-out canary")  # what a rank is among
 TOP = 10  # one in so many records is in an attack's top
+EXPOSED = 8  # records shown as pictures
+PIXELS = 256  # a side of a picture, at most
+WAYS_BY_AGE = ("rebuilt", "exact", "newest", "server-fill", "literal", "prompt", "final", "true state")
 STRONGEST = ("server", "prompt-user", "released-model", "owner")  # of the adversaries the first one's records are shown
 CLASSES = "threat_model way client label signal success low high members nonmembers".split()
 AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
-SHOWN = "rank record client score percentile label reason png".split()
+SHOWN = "threat_model way rank record client score percentile asked label reason png".split()
 
 
-def exposure(run: Attacked, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
-    """All tables by name; `records` have the pictures."""
+def evidence(run: Attacked, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
+    """All tables about a run by name, without those that have no row; `records` have the pictures."""
     table = records_table(run)
     held_out = [c for c in comparisons(run) if c.nonmembers == "held-out"]
-    headline = run.headline
-    measured = [(c, s) for c in held_out for s in headline if s in c.scores and c.having(c.scores[s]).measurable]
-    score_names = ["threat_model", "way", "client", "record", "kind", *(s for s in headline if s in table)]
-    return {
+    measured = [(c, s) for c in held_out for s in run.headline if s in c.scores and c.having(c.scores[s]).measurable]
+    found = {
         "records": table.drop(columns="exposure"),
-        "scores": table.loc[table.kind != "reference", score_names].reset_index(drop=True),
-        "clients": clients_table(held_out, headline),
-        "curves": pd.concat([curve(c, s, confidence) for c, s in measured], ignore_index=True)
-        if measured
-        else pd.DataFrame(),
+        "scores": scores_table(run, table),
+        "rounds": rounds_table(run, confidence),
+        "clients": clients_table(held_out, run.headline),
+        "curves": pd.concat([curve(c, s, confidence) for c, s in measured]) if measured else pd.DataFrame(),
         "classes": classes_table(table, run.guesses, confidence),
-        "agreement": agreement_table(table, headline),
+        "agreement": agreement_table(table, run.headline),
         "exposed": exposed_table(run, table, records),
+        "cells": cells(run, confidence),
     }
+    return {name: one.reset_index(drop=True) for name, one in found.items() if len(one)}
 
 
 def records_table(run: Attacked) -> pd.DataFrame:
-    """Every record of every model: what it is, every score, and where it stands among the records that a coin decided
-    about.
+    """Every record of every model at the end of training: what it is, every score, and where it stands among the
+    records that a coin decided about.
 
     `rank` 1 is the most exposed of its client (ties share the better rank), `percentile` the percentage of held-out
     records that are less exposed; NaN for the other records.
     """
-    table = pd.concat([_records(run, model) for model in run.models], ignore_index=True)
+    asked = [
+        (model, k)
+        for model in run.models
+        if model.way in WAYS
+        for k in (run.participants(model.round) if model.client is None else [model.client])
+    ]
+    table = pd.concat([_records(run, model, k) for model, k in asked], ignore_index=True)
     return table[[c for c in table if c not in run.signals] + [s for s in run.signals if s in table]]
 
 
-def _records(run: Attacked, model: ScoredModel) -> pd.DataFrame:
-    kinds = run.kinds(client_of(model))
+def _records(run: Attacked, model: ScoredModel, client: int) -> pd.DataFrame:
+    """The same of one client under one model."""
+    kinds = run.kinds(client)
     scores = model.scores[model.scores.index.isin(list(kinds))]
     kind = pd.Series([kinds[r] for r in scores.index], scores.index)
     signals = [s for s in run.signals if s in scores]
@@ -74,7 +85,7 @@ def _records(run: Attacked, model: ScoredModel) -> pd.DataFrame:
         {
             "threat_model": model.threat_model,
             "way": model.way,
-            "client": client_name(client_of(model)),
+            "client": client_name(client),
             "record": scores.index,
             "label": [run.group[r] for r in scores.index],
             "kind": kind.to_numpy(),
@@ -149,22 +160,54 @@ def tenth(n: int) -> int:
     return max(1, n // TOP)
 
 
+def scores_table(run: Attacked, table: pd.DataFrame) -> pd.DataFrame:
+    """The headline scores of candidates and of records of another distribution, with the truth, for histograms."""
+    place = ["threat_model", "way", "client", "record", "kind"]
+    frames = [table.loc[table.kind != "reference", [*place, *(s for s in run.headline if s in table)]]]
+    for c in (c for c in comparisons(run) if c.nonmembers == "novel objects"):
+        shown = c.scores[[s for s in run.headline if s in c.scores]]
+        where = {"threat_model": c.threat_model, "way": c.way, "client": c.client, "record": c.record, "kind": "novel"}
+        frames.append(shown.assign(**where)[~c.member])
+    return pd.concat(frames)
+
+
 def exposed_table(run: Attacked, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
-    """The most exposed members under the strongest adversary, as pictures and with the reason in plain words."""
-    held = next((name for name in STRONGEST if (table.threat_model == name).any()), None)
-    mine = table[table.threat_model == held]
+    """The most exposed members under the strongest adversary, as pictures and with the reason in plain words.
+
+    Of equally exposed ones, the first headline's higher score comes first.
+    """
+    mine = _strongest(table)
     headline = [s for s in run.headline if s in mine and mine[s].notna().any()]
     flipped = mine[mine.kind.isin(COIN_FLIPPED)]
     tops = flipped.groupby("client")[headline].transform(_is_top).sum(axis=1)
-    facts = {client_name(client_of(m)): m.facts for m in run.models if m.threat_model == held}
-    members = flipped[flipped.kind == "member"].sort_values(["exposure", "record"], ascending=[False, True])
+    order = ["exposure", *headline[:1], "record"]
+    members = flipped[flipped.kind == "member"].sort_values(order, ascending=[*[False] * (len(order) - 1), True])
+    several = len({record.prompt for record in records.values()}) > 1  # else the instruction says nothing about one
     rows = []
     for rank, (at, row) in enumerate(members.head(EXPOSED).iterrows(), 1):
-        known = facts[row.client]
-        reason = _reason(int(tops[at]), len(headline), None if known is None else known.loc[row.record])
-        shown = picture(records[row.record])
-        rows.append((rank, row.record, row.client, row.exposure, row.percentile, row.label, reason, shown))
+        record = records[row.record]
+        asked = record.prompt.partition(IMAGE)[2].strip() if several else ""
+        reason = _reason(int(tops[at]), len(headline), _facts(run, row))
+        place = (row.threat_model, row.way, rank, row.record, row.client, row.exposure, row.percentile)
+        rows.append((*place, asked, record.text, reason, picture(record)))
     return pd.DataFrame(rows, columns=SHOWN)
+
+
+def _strongest(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first adversary and, of the ways that reach half of its clients, of the freshest one."""
+    mine = table[table.threat_model == next(name for name in STRONGEST if (table.threat_model == name).any())]
+    reached = mine.groupby("way", sort=False).client.nunique()
+    wide = [way for way in reached.index if 2 * reached[way] >= reached.max()]
+    return mine[mine.way == min(wide, key=WAYS_BY_AGE.index)]
+
+
+def _facts(run: Attacked, row: pd.Series) -> dict[str, float]:
+    """What is known for readers about a record under the model that attacks it."""
+    for m in run.models:
+        whose = m.client is None or client_name(m.client) == row.client
+        if whose and (m.threat_model, m.way) == (row.threat_model, row.way) and m.facts is not None:
+            return {str(name): value for name, value in m.facts.loc[row.record].items()}
+    return {}
 
 
 def _is_top(scores: pd.Series) -> pd.Series:
@@ -172,19 +215,19 @@ def _is_top(scores: pd.Series) -> pd.Series:
     return scores.rank(ascending=False, method="max") <= tenth(int(scores.notna().sum()))
 
 
-def _reason(tops: int, attacks: int, facts: pd.Series | None) -> str:
+def _reason(tops: int, attacks: int, facts: Mapping[str, float]) -> str:
     """Why a record is exposed, from numbers: by how many attacks, its loss beside the loss of shadow models, and what
     the hard prompt says."""
     said = [f"in the top tenth of {tops} of {attacks} attacks" if attacks > 1 else "by its score"]
-    if facts is not None:
-        said.append(_losses(facts.to_dict()))
+    if facts:
+        said.append(_losses(facts))
         if not facts.get("hard_right", True):
             said.append("the hard prompt gets it wrong")
     text = "; ".join(said)
     return text[0].upper() + text[1:] + "."
 
 
-def _losses(facts: dict[str, float]) -> str:
+def _losses(facts: Mapping[str, float]) -> str:
     loss, trained, without = (facts.get(name, np.nan) for name in ("loss", "loss_in", "loss_out"))
     if np.isfinite([trained, without]).all():
         return (
@@ -193,3 +236,14 @@ def _losses(facts: dict[str, float]) -> str:
         )
     before = facts.get("base_loss", np.nan)
     return f"loss {loss:.2f}" + (f", {before:.2f} before training" if np.isfinite(before) else "")
+
+
+def picture(record: Record) -> bytes:
+    """The record's image as a PNG of at most `PIXELS` a side."""
+    from PIL import Image
+
+    png = io.BytesIO()
+    image = Image.fromarray(record.image)
+    image.thumbnail((PIXELS, PIXELS))
+    image.save(png, "PNG")
+    return png.getvalue()

@@ -1,0 +1,53 @@
+"""The table of a report about reconstruction: which clients the server can rebuild from messages, and how well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from torch import Tensor
+
+from fedaudit.tasks.base import client_name
+from trainers.base import State, Transcript
+
+if TYPE_CHECKING:
+    from attacks.rebuild import Rebuilt
+
+COVERAGE = "way client reconstructable why stale_rounds stale_participations distance".split()
+
+
+def coverage_table(rebuilt: Sequence[Rebuilt], transcript: Transcript) -> pd.DataFrame:
+    """A row per client and way of rebuilding it, with its distance from the owner's true model after the same round."""
+    rows = []
+    start = transcript.model(transcript.broadcast(0))
+    for found in rebuilt:
+        distance = None
+        if found.state is not None and found.seen is not None:
+            true = transcript.own_model(found.seen, found.client)
+            distance = None if true is None else distance_of(found.state, true, start)
+        possible = found.state is not None
+        rows.append((found.way, client_name(found.client), possible, found.why, found.stale_rounds,
+                     found.stale_participations, distance))  # fmt: skip
+    return pd.DataFrame(rows, columns=COVERAGE)
+
+
+def distance_of(rebuilt: State, true: State, start: State) -> float:
+    """Distance of a rebuilt model from the true one over that of the start of training, Frobenius norms: 0 is exact, 1
+    is as far as no training at all; NaN where training changed nothing.
+
+    Of adapters it is that of the weight updates B A: many pairs have the same product.
+    """
+    squared = norm = 0.0
+    for name in sorted({name.removesuffix(".A").removesuffix(".B") for name in true}):
+        guess, truth, before = (_weight(state, name) for state in (rebuilt, true, start))  # large: one at a time
+        squared += float((guess - truth).square().sum())
+        norm += float((before - truth).square().sum())
+    return (squared / norm) ** 0.5 if norm else float("nan")
+
+
+def _weight(state: State, name: str) -> Tensor:
+    """A tensor, or of a pair A and B the product, in double precision."""
+    if name in state:
+        return state[name].double()
+    return state[f"{name}.B"].double() @ state[f"{name}.A"].double()

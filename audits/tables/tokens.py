@@ -1,0 +1,51 @@
+"""The table of a report behind the token heatmap: the most exposed member beside a typical held-out record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from audits.comparisons import Attacked, ScoredModel
+from fedaudit.tasks.base import client_name
+
+
+def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """The records of the heatmap: the most exposed member, and of the held-out records of its client the one in the
+    middle of the ranks. None without an exposed member."""
+    if "exposed" not in tables:
+        return {}
+    top, records = tables["exposed"].iloc[0], tables["records"]
+    place = ["threat_model", "way", "client"]
+    others = records[(records[place] == top[place]).all(axis=1) & (records.kind == "held-out")]
+    ranked = others.sort_values(["rank", "record"])
+    return {"member": top.record} | ({"non-member": ranked.record.iloc[len(ranked) // 2]} if len(ranked) else {})
+
+
+def tokens_table(run: Attacked, tables: Mapping[str, pd.DataFrame], words: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """A row per token of the records of `panels(tables)`, whose `words` are its tokens: Rényi-2 entropy (nats) under
+    the model that exposes them and under the public start, and log p of the token where it is a word."""
+    frames = []
+    for panel, record in panels(tables).items():
+        model = _model(run, tables["exposed"].iloc[0])
+        assert model.base is not None
+        now, before = model.scores.loc[record], model.base.loc[record]
+        parts = np.array(now.token_slice)
+        columns = {
+            "panel": panel, "record": record, "position": range(len(parts)), "token": words[record][1:], "slice": parts,
+            "entropy": now.token_entropy, "base_entropy": before.token_entropy,
+            "log_prob": np.where(parts == "image", np.nan, now.token_log_prob),
+        }  # fmt: skip
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _model(run: Attacked, exposed: pd.Series) -> ScoredModel:
+    """The model under which a record is exposed."""
+    return next(
+        m
+        for m in run.models
+        if (m.threat_model, m.way) == (exposed.threat_model, exposed.way)
+        and (m.client is None or client_name(m.client) == exposed.client)
+    )
