@@ -37,8 +37,8 @@ from fedaudit.pipeline import bank
 from fedaudit.pipeline.attack_jobs import questions
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import recipe_of, shadows_of, train_banks
-from fedaudit.pipeline.trainings import train_together
+from fedaudit.pipeline.shadow_trainings import recipe_of, shadows_of, simulate, train_banks
+from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 
 REPETITIONS = 200
@@ -62,7 +62,7 @@ def prepare(words: str, out: str) -> Setting:
     progress, plan = Progress(), read_command([*words.split(), f"--out={out}"]).plan
     (cell,) = plan.cells
     with Workshop(plan, progress) as workshop:
-        train_together([cell], workshop, progress)
+        train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
         federation = workshop.federation
     one_thread()
@@ -183,7 +183,7 @@ def cost(words: str) -> Iterator[tuple[str, float]]:
 def _cost(cell: Cell, workshop: Workshop, bench: Any) -> dict[str, float]:
     recipe, progress = recipe_of(cell, workshop.federation), Progress(quiet=True)
     assert recipe is not None
-    simulation, client = claim(recipe.federation(bank.SIMULATED)), cell.targets[0]
+    client = cell.targets[0]
     about: dict[str, Any] = {"seed": recipe.seed, "say": progress.say}
 
     def shadows() -> None:
@@ -192,10 +192,8 @@ def _cost(cell: Cell, workshop: Workshop, bench: Any) -> dict[str, float]:
             shadows=recipe.shadows, until=recipe.schedule.rounds, **about,
         )  # fmt: skip
 
-    federation = _cpu(lambda: train_together([cell], workshop, progress))
-    simulated = _cpu(
-        lambda: bank.simulate(bench, recipe.method, recipe.schedule, simulation, shadow=bank.SIMULATED, **about)
-    )
+    federation = _cpu(lambda: train_all([cell], workshop, progress))
+    simulated = _cpu(lambda: simulate(bench, (recipe, bank.SIMULATED, recipe.schedule.rounds, True)))
     trained = _cpu(shadows)
     return {
         f"a federation of {cell.plan.clients}, scored every round": federation,

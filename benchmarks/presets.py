@@ -30,7 +30,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import attack_jobs
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.trainings import train_together
+from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Participation, generator
@@ -124,7 +124,7 @@ def trained(preset: str, *more: str) -> Iterator[tuple[list[Cell], Workshop]]:
             everything = workshop.federation
             reference = tuple(record for client in everything.clients for record in client.reference)
             workshop.federation = dataclasses.replace(everything, test=reference)
-            train_together(plan.cells, workshop, progress)
+            train_all(plan.cells, workshop, progress)
             yield plan.cells, workshop
 
 

@@ -358,7 +358,7 @@ class Rounds:
         with Executor(lambda: self.bench) as executor:
             train(
                 method, self.schedule, self.exam, folder=folder, executor=executor, say=print, advance=lambda: None,
-                crowd=method.settings.crowd, until=self.done[kind],
+                until=self.done[kind],
             )  # fmt: skip
 
 
@@ -480,7 +480,7 @@ def measure(clients: int, crowd: int) -> dict[str, Any]:
                 began = time.process_time()
                 train(
                     method, schedule, exam, folder=claim(Path(folder) / "run"), executor=executor, say=print,
-                    advance=lambda: None, crowd=crowd, until=until,
+                    advance=lambda: None, until=until,
                 )  # fmt: skip
                 rest = time.process_time() - began - sum(executor.spent.values())
                 rounds.append(executor.spent | {"files and server": rest})

@@ -81,7 +81,7 @@ class World(ABC):
         with Executor(lambda: bench) as executor:
             return train(
                 method, schedule, NoExam(),
-                folder=claim(path), executor=executor, say=print, advance=lambda: None, crowd=CLIENTS,
+                folder=claim(path), executor=executor, say=print, advance=lambda: None,
             )  # fmt: skip
 
 

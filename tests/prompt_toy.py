@@ -125,12 +125,12 @@ def run(
     advance: Callable[[], None] = lambda: None,
 ) -> Transcript:
     """Train `method` by the real loop; a client owns the classes of its number and the next one."""
-    bench = Bench(world.learner(method.settings), world.training, world.test)
+    bench = Bench(world.learner(replace(method.settings, crowd=crowd)), world.training, world.test)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
     with Executor(lambda: bench) as executor:
         return train(
             method, schedule, Recognition(own, crowd),
-            folder=claim(path), executor=executor, say=print, advance=advance, crowd=crowd, until=until,
+            folder=claim(path), executor=executor, say=print, advance=advance, until=until,
         )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ import torch
 
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import bank
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
+from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, Transcript
@@ -28,9 +30,13 @@ def bench_of(world: prompt_toy.Federation, method: Any) -> Bench:
 
 
 def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
-    folder = claim(path / "simulated")
-    bank.simulate(bench, method, schedule, folder, seed=SEED, shadow=bank.SIMULATED, say=print)
-    return Transcript(folder, bank.simulated_schedule(schedule, SEED), method.model)
+    recipe = recipe_at(path, method, schedule)
+    simulate(bench.of_attackers, (recipe, bank.SIMULATED, schedule.rounds, True))
+    return recipe.others
+
+
+def recipe_at(path: Path, method: Any, schedule: Schedule) -> ShadowRecipe:
+    return ShadowRecipe(method, schedule, path, None, True, 3, SEED, {})
 
 
 @pytest.mark.parametrize("privacy", [prompt_toy.NONE, PRIVATE], ids=["clear", "private"])
@@ -126,7 +132,7 @@ def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatc
 
 
 def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:
-    schedule = Schedule(rounds=bank.BLOCK + 2, clients=3, per_round=3, seed=1)
+    schedule = Schedule(rounds=BLOCK + 2, clients=3, per_round=3, seed=1)
     method, world = prompt_toy.made("dpfpl", {"rank": 2}, PRIVATE, schedule), prompt_toy.federation()
     bench = bench_of(world, method)
     others = simulated(tmp_path, method, schedule, bench)
@@ -138,7 +144,7 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:
         return {name: folder.read(name) for name in folder.names()}
 
     whole = trained(tmp_path / "whole", schedule.rounds)
-    assert trained(tmp_path / "parts", bank.BLOCK, schedule.rounds) == whole
+    assert trained(tmp_path / "parts", BLOCK, schedule.rounds) == whole
     assert len(whole) == 1  # earlier files make room
 
 
@@ -162,11 +168,10 @@ def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
     schedule, world = prompt_toy.SCHEDULE, prompt_toy.federation()
     method = prompt_toy.made("fedpgp", {"rank": 2})
     bench = bench_of(world, method)
-    runs = []
+    recipe = recipe_at(tmp_path, method, schedule)
     for s in range(3):
-        folder = claim(tmp_path / f"federation-{s}")
-        bank.simulate(bench, method, schedule, folder, seed=SEED, shadow=s, say=print)
-        runs.append(Transcript(folder, bank.simulated_schedule(schedule, SEED, s), method.model))
+        simulate(bench.of_attackers, (recipe, s, schedule.rounds, True))
+    runs = [recipe.simulated(s) for s in range(3)]
     found = bank.shadows_of_federations(bench, method, runs, 0, seed=SEED)
     for s, run in enumerate(runs):
         last = schedule.rounds - 1

@@ -13,13 +13,14 @@ from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import bank
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from tests import prompt_toy
 from tests.test_bank import bench_of
 from tests.test_cli import TINY, refuse
 from tests.toy import EXAM, A, ToyLearner, toy_run
 from tests.whole_runs import contents
 from trainers import promptfl
-from trainers.base import Bench, Schedule, Transcript, Update, train
+from trainers.base import Bench, Schedule, Update, train
 from trainers.fedavg import FedAvg, Params
 
 SCHEDULE = Schedule(rounds=4, clients=3, per_round=3, seed=7)
@@ -140,8 +141,9 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The federation that the adversary simulates is well; its shadow models of client 1 are not."""
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
     bench = bench_of(world, method)
-    bank.simulate(bench, method, SCHEDULE, claim(tmp_path / "others"), seed=5, shadow=bank.SIMULATED, say=print)
-    others = Transcript(claim(tmp_path / "others"), bank.simulated_schedule(SCHEDULE, 5), method.model)
+    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, 4, 5, {})
+    simulate(bench.of_attackers, (recipe, bank.SIMULATED, SCHEDULE.rounds, True))
+    others = recipe.others
     spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
     folder = claim(tmp_path / "client-001")
     with pytest.raises(
@@ -153,8 +155,7 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
+    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, 4, 5, {})
     spoil(monkeypatch, lambda c: c.client == 0)
     with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
-        bank.simulate(
-            bench_of(world, method), method, SCHEDULE, claim(tmp_path), seed=5, shadow=bank.SIMULATED, say=print
-        )
+        simulate(bench_of(world, method).of_attackers, (recipe, bank.SIMULATED, SCHEDULE.rounds, True))

@@ -32,8 +32,8 @@ from fedaudit.pipeline import attack_jobs, attacks_on_classes, bank
 from fedaudit.pipeline.analysis import audit, in_order, subject_of
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, train_banks
-from fedaudit.pipeline.trainings import train_together
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
+from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, train
@@ -72,7 +72,7 @@ class Lab:
     def trained(self, seed: int = 0, **changes: Any) -> Cell:
         """The cell under a plan with changes on the same records, with its shadow models."""
         cell = Cell(dataclasses.replace(self.cell.plan, **changes), self.cell.method, seed)
-        train_together([cell], self.workshop, QUIET)
+        train_all([cell], self.workshop, QUIET)
         train_banks([cell], self.workshop, QUIET)
         return cell
 
@@ -421,10 +421,10 @@ def learnt_by_heart(path: Path) -> tuple[Bench, attack_jobs.Job]:
     with Executor(lambda: bench) as executor:
         transcript = train(
             method, schedule, bank.NoExam(), folder=claim(path / "run"), executor=executor, say=print,
-            advance=lambda: None, crowd=50,
+            advance=lambda: None,
         )  # fmt: skip
     recipe = ShadowRecipe(method, schedule, path / "bank", None, False, SHADOWS, 5, {})
-    bank.simulate(bench, method, schedule, claim(recipe.federation(-1)), seed=5, shadow=bank.SIMULATED, say=print)
+    simulate(bench.of_attackers, (recipe, bank.SIMULATED, ROUNDS, True))
     for k in (0, 1):
         folder = claim(recipe.client(k))
         bank.train_shadows(

@@ -48,7 +48,7 @@ def test_a_round_moves_the_prompts_and_leaves_the_model_alone(architecture, widt
     local = [[r.group in client.classes for r in federation.test] for client in federation.clients]
     with Executor(lambda: bench) as executor:
         run = train(method, schedule, Recognition(local, 50), folder=claim(tmp_path / "run"), executor=executor,
-                    say=print, advance=lambda: None, crowd=50)  # fmt: skip
+                    say=print, advance=lambda: None)  # fmt: skip
     for k in range(2):
         prompt, start = run.personal(0, k)["prompt"], method.prompt(run.broadcast(0))
         assert prompt.shape == (16, width)

@@ -373,16 +373,15 @@ def train(
     executor: Executor[Bench],
     say: Callable[[str], None],
     advance: Callable[[], None],
-    crowd: int = 1,
     until: int | None = None,
     name: str = "",
 ) -> Transcript:
     """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed
     run equals a whole one.
 
-    `crowd` clients make one job. `advance` is called once a round. `name` is what messages call the training, by
-    default its method's name. Diverged: a party's numbers are not finite any more; nothing of that round is written.
-    InputError: an earlier one was damaged or deleted.
+    `advance` is called once a round. `name` is what messages call the training, by default its method's name. Diverged:
+    a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier one was damaged
+    or deleted.
     """
     transcript = Transcript(folder, schedule, method.model)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
@@ -391,6 +390,7 @@ def train(
         folder.write_tensors("initial.safetensors", start)
         folder.write_json("initial.json", {"utility": exam.before(executor, method, start)})
     rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]
+    (crowd,) = executor.map(_crowd, [None])
     with undisturbed():
         for r, part in enumerate(rounds):
             if not (folder.usable(f"{part}.safetensors", say) and folder.usable(f"{part}.json", say)):
@@ -534,6 +534,11 @@ def check_finite(states: Mapping[str, State]) -> None:
 def client_states(client: int, upload: State, private: State) -> dict[str, State]:
     """What a client made in a round, as messages call it."""
     return {f"the upload of {client_name(client)}": upload, f"the private state of {client_name(client)}": private}
+
+
+def _crowd(bench: Bench, _: None) -> int:
+    crowd: int = bench.learner.crowd
+    return crowd
 
 
 def _remedy(bench: Bench, _: None) -> str:

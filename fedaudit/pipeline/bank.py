@@ -26,8 +26,8 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.progress import nothing
 from fedaudit.machinery.store import Folder
+from fedaudit.pipeline.trainings import blocks
 from trainers.base import (
     AttackBench,
     Bench,
@@ -42,12 +42,10 @@ from trainers.base import (
     check_finite,
     client_states,
     plugin_name,
-    train,
 )
 from trainers.prompts import PromptMethod
 
 SIMULATED = -1  # the simulated federation's place among the shadows
-BLOCK = 10  # rounds of shadows between two files
 
 
 @dataclass(frozen=True)
@@ -85,20 +83,10 @@ def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -
     return dataclasses.replace(schedule, seed=int(own[0]))
 
 
-def simulate(
-    bench: AttackBench, method: PromptMethod, schedule: Schedule, folder: Folder, *, seed: int, shadow: int,
-    say: Callable[[str], None], until: int | None = None,
-) -> None:  # fmt: skip
-    """Train a federation on members that the adversary drew, up to a round; nothing is computed twice."""
+def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
+    """What a simulated federation trains on: members that the adversary drew."""
     training = [_drawn(bench, k, seed, shadow) for k in range(len(bench.candidates))]
-    own = Bench(bench.learner, training, test=(), candidates=bench.candidates)
-    settings: Any = method
-    with Executor(lambda: own) as executor:
-        train(
-            method, simulated_schedule(schedule, seed, shadow), NoExam(), folder=folder, executor=executor, say=say,
-            advance=nothing, crowd=settings.settings.crowd, until=until,
-            name=f"the adversary's simulation of {plugin_name(method)}",
-        )  # fmt: skip
+    return Bench(bench.learner, training, test=(), candidates=bench.candidates)
 
 
 def members(
@@ -131,7 +119,7 @@ def train_shadows(
 
     Diverged: the numbers of one are not finite any more; nothing is written.
     """
-    names = {r: _file(r) for r in checkpoints(others.schedule.rounds)}
+    names = {r: _file(r) for r in blocks(others.schedule.rounds)}  # a kill loses what came since the last
     done = [r for r, name in names.items() if folder.usable(name, say)]
     if done and done[-1] >= until:
         return
@@ -155,11 +143,6 @@ def train_shadows(
 
 def _file(r: int) -> str:
     return f"shadows-{r:04d}.safetensors"
-
-
-def checkpoints(rounds: int) -> list[int]:
-    """The rounds after which shadows are written: a kill loses what came since."""
-    return [*range(BLOCK, rounds, BLOCK), rounds]
 
 
 def _round(

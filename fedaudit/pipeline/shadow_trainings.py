@@ -11,12 +11,13 @@ from typing import Any
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import bank
-from fedaudit.pipeline.finished import complete, finish
+from fedaudit.pipeline.finished import finish, on_disk
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.trainings import Training, blocks, train_block
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
-from trainers.base import AttackBench, Schedule, Transcript
+from trainers.base import AttackBench, Schedule, Transcript, plugin_name
 from trainers.prompts import PromptMethod
 
 
@@ -84,14 +85,14 @@ Part = tuple[
 
 def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> None:
     """Train the shadow models of the cells' targets, as far as they are not on disk."""
-    federations, clients = untrained(cells, workshop.federation, lambda path: _done(path, progress))
+    federations, clients = untrained(cells, workshop.federation, lambda path: on_disk(path, progress.say))
     if not federations and not clients:
         return
     recipe, _ = (federations or clients)[0]
-    rounds, attackers = bank.checkpoints(recipe.schedule.rounds), workshop.attackers
+    rounds, attackers = blocks(recipe.schedule.rounds), workshop.attackers
     shadows = len(clients) * recipe.shadows or len(federations)
     with progress.stage(f"{shadows} shadow models", len(rounds) * len([*federations, *clients])) as advance:
-        for function, jobs in ((_simulate, federations), (_train, clients)):
+        for function, jobs in ((simulate, federations), (_train, clients)):
             for until in rounds:
                 for _ in attackers.map(function, [(*job, until, progress.quiet) for job in jobs]):
                     advance()
@@ -120,20 +121,18 @@ def untrained(
     return federations, clients
 
 
-def _done(path: Path, progress: Progress) -> bool:
-    return path.is_dir() and complete(claim(path), progress.say)
-
-
-def _simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
+def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
+    """Train a federation that the adversary simulates, up to a round."""
     recipe, shadow, until, quiet = job
-    say, folder = Progress(quiet=quiet).say, claim(recipe.federation(shadow))
-    with folder.lock(say):
-        folder.write_json("run.json", recipe.description)
-        bank.simulate(
-            bench, recipe.method, recipe.schedule, folder, seed=recipe.seed, shadow=shadow, say=say, until=until
-        )
-        if until == recipe.schedule.rounds:
-            finish(folder)
+    training = Training(
+        f"the adversary's simulation of {plugin_name(recipe.method)}",
+        recipe.method,
+        bank.simulated_schedule(recipe.schedule, recipe.seed, shadow),
+        bank.NoExam(),
+        recipe.federation(shadow),
+        recipe.description,
+    )
+    train_block(bank.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))
 
 
 def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:

@@ -2,100 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery.progress import Progress, nothing
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.progress import Progress, Stage, unseen
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.finished import complete, finish, on_disk
-from fedaudit.pipeline.methods import method_of, schedule_of, transcript_of
+from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
+from trainers.base import Bench, Exam, Method, Schedule, train
 
 if TYPE_CHECKING:
-    from trainers.base import Bench, Transcript
+    from fedaudit.external.run import OwnRun
 
 BLOCK = 10  # rounds of one job, where whole trainings are jobs
 
 
-def train_one(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[Transcript, bool]:
-    """The transcript of a cell, trained (or read, if it is somebody's own) as far as it is not on disk; whether all of
-    it was."""
-    from trainers.base import train
+@dataclass(frozen=True)
+class Training:
+    """A training as whoever carries it out needs it."""
 
-    transcript = transcript_of(cell)
-    folder = transcript.folder
-    with folder.lock(progress.say):
-        if complete(folder, progress.say):
-            return transcript, True
-        folder.write_json("run.json", cell.training_description)
-        if cell.plan.own is not None:
-            with progress.stage(f"reading the run {cell.plan.own.path.name}", 1) as advance:
-                cell.plan.own.write_transcript(folder, say=progress.say)
-                advance()
-        else:
-            exam, executor = workshop.exam, workshop.executor
-            with progress.stage(f"training {cell.method}, seed {cell.seed}", transcript.schedule.rounds) as advance:
-                train(
-                    method_of(cell), transcript.schedule, exam,
-                    folder=folder, executor=executor, say=progress.say, advance=advance, name=cell.method,
-                )  # fmt: skip
-        finish(folder)
-    return transcript, False
+    name: str  # what messages call it
+    method: Method[Any] | OwnRun  # somebody's own run is read, not trained
+    schedule: Schedule
+    exam: Exam
+    folder: Path
+    description: Mapping[str, Any]
 
 
 def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
-    """Train cells of one plan as far as they are not on disk. Returns the training keys of those that were."""
-    if cells and cells[0].plan.trained.together:
-        return train_together(cells, workshop, progress)
-    return {cell.training_key for cell in cells if train_one(cell, workshop, progress)[1]}
+    """Train cells of one plan as far as they are not on disk. Returns the training keys of those that were.
 
-
-def train_together(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
-    """Train the cells side by side, each as a whole in one worker. Returns the training keys of those that were on
-    disk."""
+    They run one after the other, their clients in the workers, or side by side, a worker each (`Facts.together`).
+    """
     before = {c.training_key for c in cells if on_disk(c.training_folder, progress.say)}
     todo = list({c.training_key: c for c in cells if c.training_key not in before}.values())
-    if not todo:
+    trainings = [training_of(cell, workshop) for cell in todo]  # what is wrong with one is said before any trains
+    if not trainings:
         return before
-    sizes = [len(client.training_records) for client in workshop.federation.clients]
-    methods = [method_of(cell, sizes) for cell in todo]  # what is wrong with one is said before any trains
-    rounds, exam, executor = cells[0].plan.rounds, workshop.exam, workshop.executor
-    blocks = [*range(BLOCK, rounds, BLOCK), rounds]
-    with progress.stage(f"training {len(todo)} of {len(cells)} runs", len(todo) * len(blocks)) as advance:
-        for until in blocks:
-            jobs = [
-                (
-                    method,
-                    schedule_of(cell),
-                    exam,
-                    cell.training_folder,
-                    cell.training_description,
-                    until,
-                    cell.method,
-                    progress.quiet,
-                )
-                for cell, method in zip(todo, methods, strict=True)
-            ]
-            for _ in executor.map(_train_block, jobs):
+    executor, plan = workshop.executor, cells[0].plan
+    if not plan.trained.together:
+        for training in trainings:
+            carry_out(training, executor, say=progress.say, stage=progress.stage)
+        return before
+    rounds = blocks(plan.rounds)
+    with progress.stage(f"training {len(todo)} of {len(cells)} runs", len(todo) * len(rounds)) as advance:
+        for until in rounds:
+            for _ in executor.map(train_block, [(training, until, progress.quiet) for training in trainings]):
                 advance()
     return before
 
 
-def _train_block(bench: Bench, job: tuple[Any, ...]) -> None:
-    """Train a run up to a round; the last block marks it as finished."""
-    from fedaudit.machinery.executor import Executor
-    from trainers.base import train
+def training_of(cell: Cell, workshop: Workshop) -> Training:
+    """What there is to train, or to read. InputError: the method does not fit the clients."""
+    sizes = [len(client.training_records) for client in workshop.federation.clients]
+    return Training(
+        cell.method,
+        cell.plan.own or method_of(cell, sizes),
+        schedule_of(cell),
+        workshop.exam,
+        cell.training_folder,
+        cell.training_description,
+    )
 
-    method, schedule, exam, path, description, until, name, quiet = job
-    say, folder = Progress(quiet=quiet).say, claim(path)
-    with folder.lock(say), Executor(lambda: bench) as executor:
+
+def blocks(rounds: int) -> list[int]:
+    """The rounds up to which jobs train, one after the other: trainings side by side advance together."""
+    return [*range(BLOCK, rounds, BLOCK), rounds]
+
+
+def carry_out(
+    training: Training, executor: Executor[Bench], *, say: Callable[[str], None], stage: Stage, until: int | None = None
+) -> None:
+    """Train up to a round what its folder does not hold yet; the last round finishes it."""
+    folder, method, schedule = claim(training.folder), training.method, training.schedule
+    with folder.lock(say):
         if complete(folder, say):
             return
-        folder.write_json("run.json", description)
-        train(
-            method, schedule, exam, folder=folder, executor=executor, say=say, advance=nothing,
-            crowd=method.settings.crowd, until=until, name=name,
-        )  # fmt: skip
-        if until == schedule.rounds:
+        folder.write_json("run.json", training.description)
+        if isinstance(method, Method):
+            with stage(f"training {training.name}, seed {schedule.seed}", schedule.rounds) as advance:
+                train(
+                    method, schedule, training.exam,
+                    folder=folder, executor=executor, say=say, advance=advance, until=until, name=training.name,
+                )  # fmt: skip
+        else:
+            say(f"reading the run {method.path.name}")
+            method.write_transcript(folder, say=say)
+        if until in (None, schedule.rounds):
             finish(folder)
+
+
+def train_block(bench: Bench, job: tuple[Training, int, bool]) -> None:
+    """A worker trains up to a round by itself."""
+    training, until, quiet = job
+    with Executor(lambda: bench) as executor:
+        carry_out(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)
