@@ -241,9 +241,9 @@ class TestDryRun:
 
     @pytest.fixture(autouse=True)
     def paced(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A round takes 4 s, 3 s of them training, and a megabyte."""
+        """A round takes 4 s, 3 s of them training, and a megabyte; a model takes 5 s for the records of a target."""
         pace = dry_run.Pace(seconds=4.0, bare=3.0, size=1e6)
-        monkeypatch.setattr(dry_run, "_trials", lambda cells, *_: [pace] * len(cells))
+        monkeypatch.setattr(dry_run, "_measured", lambda cells, *_: ([pace] * len(cells), 5.0))
 
     def said(self, words: str, out: Path) -> str:
         return dry_run.estimate(self.plan(words, out), Progress(quiet=True))
@@ -256,36 +256,53 @@ class TestDryRun:
         return plan_of(f"{self.TINY} {usual} {words} {'--shadows 8' if 'lira' in words else ''} --out {out}")
 
     def test_shadow_clients_are_named_and_counted(self, tmp_path: Path) -> None:
-        """30 rounds of 4 s, the simulated ones of 3 s, and 8 shadows as 2 federations of four for each target side by side: 390 s."""
+        """30 rounds of 4 s, the simulated ones of 3 s, and 8 shadows as 2 federations of four for each target side by side: 390 s.
+
+        Then each target's records are put to 6 models and twice to 8 shadows, side by side: 110 s.
+        """
         said = self.said("--attack lira", tmp_path)
         assert "0 on disk; 1 training to run: 30 rounds, 4 of 4 clients a round\n" in said
         assert "16 shadow models to train, 8 for each target client and method, along 1 simulated federation\n" in said
-        assert "about 7 minutes with 2 workers, attacks not counted\n" in said
+        assert "about 9 minutes with 2 workers\n" in said
         assert "up to 64 MB" in said  # two trainings of 30 rounds, and 16 shadows of a client each
         assert list(tmp_path.iterdir()) == []
 
     def test_whole_federations(self, tmp_path: Path) -> None:
-        """120 s, and 8 federations of 90 s on two workers."""
+        """120 s, 8 federations of 90 s on two workers, and 110 s."""
         said = self.said("--attack lira --shadow-kind federations", tmp_path)
         assert "8 shadow federations to train\n" in said
-        assert "about 8 minutes with 2 workers" in said
+        assert "about 10 minutes with 2 workers" in said
         assert "up to 270 MB" in said
 
     def test_observed_messages_are_not_simulated(self, tmp_path: Path) -> None:
         said = self.said("--attack lira --trajectory observed", tmp_path)
         assert "16 shadow models to train, 8 for each target client and method\n" in said
-        assert "about 5 minutes with 2 workers" in said
+        assert "about 7 minutes with 2 workers" in said
 
     def test_shadows_of_every_method_and_of_no_seed(self, tmp_path: Path) -> None:
         said = self.said("--attack lira --epsilon none,0.1 --seeds 3", tmp_path)
         assert "6 trainings to run" in said
         assert "32 shadow models to train, 8 for each target client and method, along 2 simulated federations\n" in said
 
-    @pytest.mark.parametrize("words", ["--attack loss,cosine", "--method zeroshot --attack lira"])
-    def test_no_shadow_is_trained_where_nothing_needs_it(self, words: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("words", "time"),
+        [
+            ("--attack loss,cosine", "about 3 minutes with 2 workers, attacks by gradients and messages not counted"),
+            ("--attack loss", "about 3 minutes with 2 workers"),
+            ("--method zeroshot --attack lira", "about 2 minutes with 2 workers"),  # and no attack can run
+        ],
+    )
+    def test_no_shadow_is_trained_where_nothing_needs_it(self, words: str, time: str, tmp_path: Path) -> None:
         said = self.said(words, tmp_path)
         assert "to train" not in said
-        assert "about 2 minutes with 1 worker, attacks not counted\n" in said
+        assert f"4 s a round, measured\n{time}\n" in said
+
+    def test_trainings_one_after_the_other(self, tmp_path: Path) -> None:
+        """Two LoRA trainings share the workers: 240 s; 12 targets' records put to 6 models each, for both: 720 s on four."""
+        plan = plan_of(f"--method fedavg,fedper --rounds 30 --threads 4 --out {tmp_path}")
+        said = dry_run.estimate(plan, Progress(quiet=True))
+        assert "2 trainings to run: 30 rounds, 4 of 12 clients a round\n4 s a round, measured\n" in said
+        assert "about 7 minutes with 4 workers\n" in said
 
     def test_what_is_on_disk_is_not_counted(self, tmp_path: Path) -> None:
         (cell,) = self.plan("--attack lira", tmp_path).cells
@@ -296,9 +313,9 @@ class TestDryRun:
         said = self.said("--attack lira", tmp_path)
         assert "0 trainings to run\n" in said
         assert "8 shadow models to train, 8 for each target client and method\n" in said
-        assert "about 3 minutes with 1 worker" in said
+        assert "about 5 minutes with 2 workers" in said
         for folder in (cell.bank_folder / "client-001", cell.analysis_folder):
             folder.mkdir(parents=True)
             (folder / COMPLETE).write_text("[]")
         said = self.said("--attack lira", tmp_path)
-        assert "1 on disk; 0 trainings to run\nabout 1 minute with 1 worker\n" in said
+        assert "1 on disk; 0 trainings to run\nabout 1 minute with 2 workers\n" in said

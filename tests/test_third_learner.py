@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,13 @@ def test_attacks_that_need_what_it_has_not_are_refused(place: Path) -> None:
             f"--attack {attack}: does not work on linear heads; valid there: entropy, loss, maxrenyi, reconstruct"
             in done.stderr
         )
+
+
+def test_it_is_estimated_before_it_runs(place: Path, tmp_path: Path) -> None:
+    done = audit(place, f"--method fedheads --train 12 --test 2 --threads 2 --dry-run --out {tmp_path}")
+    assert done.returncode == 0, done.stderr
+    wanted = r"1 training to run: 3 rounds, 3 of 3 clients a round\n0\.\d+ s a round, measured\nabout 1 minute with 2 w"
+    assert re.search(wanted, done.stdout), done.stdout
 
 
 @pytest.mark.slow

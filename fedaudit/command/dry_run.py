@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
+import dataclasses
 import math
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.plan import Cell, Plan
@@ -20,67 +21,71 @@ if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation
     from trainers.base import Bench, Exam
 
-TRIAL_RECORDS = 32
-TRIAL_STEPS = 8
 TRIAL_ROUNDS = 3
+LONG = 1.0  # seconds: a first round that takes longer is measured already, a shorter one is spent on first times
+ASKED = 6  # models that are asked about a target's records, at most: two released ones, and four of the target
 SHOWN = 12  # audits that are named
-SCORED = 6  # forward passes per record: twice by the released models, four times by those of clients
-
-
-def estimate(plan: Plan, progress: Progress) -> str:
-    """A few lines for the terminal; nothing is written but the cached image embeddings."""
-    from fedaudit.pipeline.compute import check
-    from fedaudit.pipeline.workers import federation_of
-
-    check(plan, federation_of(plan))
-    return _estimate_whole(plan, progress) if plan.trained.together else _estimate_steps(plan, progress)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A round of a training on this machine: seconds, seconds without evaluation, and bytes."""
+    """A round of a training on this machine: seconds, seconds of the clients' work alone, and bytes."""
 
     seconds: float
     bare: float
     size: float
 
 
-def _estimate_whole(plan: Plan, progress: Progress) -> str:
-    """By a few rounds of every kind of training, in folders that are thrown away."""
+def estimate(plan: Plan, progress: Progress) -> str:
+    """A few lines for the terminal, by a few rounds of every kind of training and an answer to an attack; nothing is
+    written but the cached image embeddings."""
+    from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_trainings import untrained
     from fedaudit.pipeline.workers import federation_of
 
-    missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
-    cells = {c.training_key: c for c in missing if not _on_disk(c.training_folder)}.values()
     federation = federation_of(plan)
+    check(plan, federation)
+    missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
+    cells = {c.training_key: c for c in missing if c.variant and not _on_disk(c.training_folder)}.values()
     federations, clients = untrained(missing, federation, _on_disk)
-    of_bank = {cell.bank_folder: cell for cell in missing}
+    of_bank = {cell.bank_folder: cell for cell in missing if cell.needs_shadows}
     simulated, targets = ([of_bank[recipe.folder] for recipe, _ in part] for part in (federations, clients))
     kinds = {_kind(cell): cell for cell in (*cells, *simulated, *targets)}
-    paces = dict(zip(kinds, _trials([*kinds.values()], plan, federation, progress), strict=True)) if kinds else {}
+    attacked = [c for c in missing if plan.attacks and (c.variant is None or c.variant.plugin.trains)]
+    measured, answer = _measured([*kinds.values()], attacked[:1], federation, progress)
+    pace = dict(zip(kinds, measured, strict=True))
     rounds, shadows = plan.rounds, plan.adversary.shadows
     work = [
-        [rounds * paces[_kind(cell)].seconds for cell in cells],
-        [rounds * paces[_kind(cell)].bare for cell in simulated],
+        [rounds * pace[_kind(cell)].seconds for cell in cells],
+        [rounds * pace[_kind(cell)].bare for cell in simulated],
         # one of these clients in every federation of as many: a shadow plays the part of one client
-        [rounds * shadows / plan.clients * paces[_kind(cell)].bare for cell in targets],
+        [rounds * shadows / plan.clients * pace[_kind(cell)].bare for cell in targets],
+        [answer * (ASKED + 2 * shadows * cell.needs_shadows) for cell in attacked for _ in cell.targets],
     ]
-    disk = sum(rounds * paces[_kind(cell)].size for cell in (*cells, *simulated))
-    disk += sum(shadows / plan.per_round * paces[_kind(cell)].size for cell in targets)
+    disk = sum(rounds * pace[_kind(cell)].size for cell in (*cells, *simulated))
+    disk += sum(shadows / plan.per_round * pace[_kind(cell)].size for cell in targets)
     lines = _head(plan, len(missing), len(cells))
     if cells:
         lines[-1] += f": {rounds} rounds, {plan.per_round} of {plan.clients} clients a round"
+        lines.append(f"{max(pace[_kind(cell)].seconds for cell in cells):.2g} s a round, measured")
     lines += _shadow_lines(len(simulated), len(targets), shadows)
-    workers = min(plan.threads, max(1, *map(len, work)))
-    seconds = sum(sum(part) / min(plan.threads, len(part)) for part in work if part)
+    seconds = sum(sum(part) / min(_beside(plan, part is work[0]), len(part)) for part in work if part)
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
-    attacks = ", attacks not counted" if plan.attacks and missing else ""
-    lines.append(f"about {minutes} with {_count(workers, 'worker')}{attacks}")
-    return "\n".join([*lines, *_tail(plan, disk)])
+    wanted = [plugins.plugins("attack")[name] for name in plan.attacks] if attacked else []
+    looking = any(plugin.gradients or plugin.needs for plugin in wanted)
+    unknown = ", attacks by gradients and messages not counted" if looking else ""
+    lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
+    lines += [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
+    return "\n".join(lines)
 
 
 def _on_disk(folder: Path) -> bool:
     return (folder / COMPLETE).exists()
+
+
+def _beside(plan: Plan, trainings: bool) -> int:
+    """How many jobs run side by side: the workers share the clients of trainings that come one after the other."""
+    return 1 if trainings and not plan.trained.together else plan.workers
 
 
 def _shadow_lines(simulated: int, targets: int, shadows: int) -> list[str]:
@@ -91,49 +96,86 @@ def _shadow_lines(simulated: int, targets: int, shadows: int) -> list[str]:
     return [f"{_count(simulated, 'shadow federation')} to train"] if simulated else []
 
 
-def _kind(cell: Cell) -> Any:
+def _kind(cell: Cell) -> Hashable:
     """What decides how long a training takes: the method, and whether it is private."""
     assert cell.variant is not None
-    return cell.variant.method, cell.variant.params, math.isinf(cell.variant.privacy.epsilon)
+    privacy = cell.variant.privacy
+    return cell.variant.method, cell.variant.params, privacy is not None and math.isfinite(privacy.epsilon)
 
 
-def _trials(cells: Sequence[Cell], plan: Plan, federation: Federation, progress: Progress) -> list[Pace]:
-    """The pace of each training."""
+def _measured(
+    cells: Sequence[Cell], attacked: Sequence[Cell], federation: Federation, progress: Progress
+) -> tuple[list[Pace], float]:
+    """The pace of each training, and the seconds that a model of an attacked cell takes for a target's records."""
     from fedaudit.machinery.executor import Executor
     from fedaudit.pipeline.workers import make_bench, make_exam
 
+    if not (some := [*cells, *attacked]):
+        return [], 0.0
+    plan, found, answer = some[0].plan, [], 0.0
     bench, exam = make_bench(plan, federation, quiet=progress.quiet), make_exam(plan, federation)
-    sizes = [len(client.training_records) for client in federation.clients]
-    found = []
     label = "timing a few rounds of each method on this machine"
-    with progress.stage(label, len(cells)) as advance, Executor(lambda: bench) as executor:
+    with progress.stage(label, len(some)) as advance, Executor(lambda: bench) as executor:
         for cell in cells:
-            found.append(_trial(cell, sizes, exam, executor, progress))
+            found.append(_trial(cell, federation, exam, bench.learner.crowd, executor, progress))
             advance()
-    return found
+        for cell in attacked:
+            answer = _answer(cell, federation, bench)
+            advance()
+    return found, answer
 
 
-def _trial(cell: Cell, sizes: Sequence[int], exam: Exam, executor: Executor[Bench], progress: Progress) -> Pace:
-    import tempfile
-
+def _trial(
+    cell: Cell, federation: Federation, exam: Exam, crowd: int, executor: Executor[Bench], progress: Progress
+) -> Pace:
+    """By rounds of one job each, in a folder that is thrown away."""
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.bank import NoExam
     from fedaudit.pipeline.methods import method_of, schedule_of
     from trainers.base import train
 
+    plan = cell.plan
+    jobs = math.ceil(plan.per_round / crowd)
+    waves = jobs if plan.trained.together else math.ceil(jobs / plan.workers)
+    method = method_of(cell, [len(client.training_records) for client in federation.clients])
+    # of no rounds: none is the last, which is judged at length
+    schedule = dataclasses.replace(schedule_of(cell), rounds=0, per_round=min(plan.per_round, crowd))
     with tempfile.TemporaryDirectory() as folder:
-        rounds = functools.partial(
-            train, method_of(cell, sizes), schedule_of(cell), folder=claim(Path(folder)), executor=executor,
-            say=progress.say, advance=nothing, crowd=cell.plan.settings.crowd,
-        )  # fmt: skip
-        rounds(exam, until=1)  # is not counted: everything is computed for the first time
-        clock = [time.perf_counter()]
-        for judged, until in ((exam, 1 + TRIAL_ROUNDS), (NoExam(), 1 + 2 * TRIAL_ROUNDS)):
-            rounds(judged, until=until)
-            clock.append(time.perf_counter())
+
+        def seconds(judged: Exam, done: int, more: int) -> float:
+            """Of one of some more rounds."""
+            started = time.perf_counter()
+            train(
+                method, schedule, judged, folder=claim(Path(folder)), executor=executor, say=progress.say,
+                advance=nothing, until=done + more,
+            )  # fmt: skip
+            return (time.perf_counter() - started) / max(1, more)
+
+        seconds(NoExam(), 0, 0)
+        judged, done = seconds(exam, 0, 1), 1
+        if judged < LONG:
+            judged, done = seconds(exam, 1, TRIAL_ROUNDS), 1 + TRIAL_ROUNDS
+        bare = seconds(NoExam(), done, TRIAL_ROUNDS) if plan.trained.shadows else judged
         files = list(Path(folder).glob("round-*"))
-        seconds, bare = ((after - before) / TRIAL_ROUNDS for before, after in itertools.pairwise(clock))
-        return Pace(seconds, bare, sum(file.stat().st_size for file in files) / (len(files) / 2))
+        size = sum(file.stat().st_size for file in files) / (len(files) / 2)
+        return Pace(judged * waves, bare * jobs, size * jobs)
+
+
+def _answer(cell: Cell, federation: Federation, bench: Bench) -> float:
+    """Seconds that a model takes for the records of a target."""
+    from fedaudit.pipeline.methods import method_of
+    from trainers.base import generator
+
+    client, learner, method = federation.clients[0], bench.learner, method_of(cell)
+    records = [record.id for record in (*client.records, *client.canaries, *client.reference)]
+    state = learner.initial(generator(0, "estimate"))
+    model = method.model(method.start(state)) if method else state
+    started = time.perf_counter()
+    if cell.plan.trained.records == "texts":
+        learner.losses(model, records)
+    else:
+        learner.log_probs(method, [model], records)
+    return time.perf_counter() - started
 
 
 def _head(plan: Plan, missing: int, untrained: int) -> list[str]:
@@ -142,49 +184,6 @@ def _head(plan: Plan, missing: int, untrained: int) -> list[str]:
     attack = f"attack {plan.attack}" if plan.attack else "no attack"
     lines = [f"{_count(len(plan.cells), 'audit')}: {cells}{more}, {attack}"]
     return [*lines, f"{len(plan.cells) - missing} on disk; {_count(untrained, 'training')} to run"]
-
-
-def _tail(plan: Plan, disk: float) -> list[str]:
-    return [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
-
-
-def _estimate_steps(plan: Plan, progress: Progress) -> str:
-    from fedaudit.pipeline.workers import federation_of, make_bench
-    from trainers.base import generator, size
-
-    missing = [cell for cell in plan.cells if not (cell.analysis_folder / COMPLETE).exists()]
-    untrained = [cell for cell in missing if cell.variant and not (cell.training_folder / COMPLETE).exists()]
-    bench = make_bench(plan, federation_of(plan), quiet=progress.quiet)
-    with progress.stage("timing a step on this machine", 1) as advance:
-        learner, state = bench.learner, bench.learner.initial(generator(0, "estimate"))
-        some = list(learner.data)[:TRIAL_RECORDS]
-        started = time.perf_counter()
-        learner.logits(state, some)
-        score = (time.perf_counter() - started) / len(some)
-        seconds = SCORED * score * len(learner.data) / plan.threads * len(missing)
-        if untrained:
-            started = time.perf_counter()
-            for _ in range(TRIAL_STEPS):
-                learner.loss({n: t.requires_grad_() for n, t in state.items()}, some[: plan.settings.batch]).backward()
-            step = (time.perf_counter() - started) / TRIAL_STEPS
-            started = time.perf_counter()
-            learner.evaluate(state, bench.test)
-            utility = time.perf_counter() - started
-        advance()
-    if untrained:
-        steps = learner.steps(max(map(len, bench.training)))
-        waves = math.ceil(plan.per_round / plan.threads)
-        seconds += len(untrained) * plan.rounds * (waves * (step * steps + utility) + utility)
-    disk = len(untrained) * plan.rounds * (1 + plan.per_round * 2) * size(state)
-    lines = _head(plan, len(missing), len(untrained))
-    if untrained:
-        lines[-1] += (
-            f": {plan.rounds} rounds, {plan.per_round} of {plan.clients} clients a round, up to {steps} steps each"
-        )
-        lines.append(f"{1000 * step:.0f} ms a step, measured")
-    minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
-    lines.append(f"about {minutes} with {_count(plan.threads, 'worker')}")
-    return "\n".join([*lines, *_tail(plan, disk)])
 
 
 def _count(n: int, what: str) -> str:
