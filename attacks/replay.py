@@ -31,7 +31,7 @@ from attacks.gradients import record_gradients
 from attacks.knowledge import Floats, Rounds, own_class
 from attacks.rebuild import Rebuilt
 from trainers.base import Classifier, Method, Site, State, Upload, generator
-from trainers.prompts import PromptMethod, stacked
+from trainers.prompts import Learner, PromptMethod, stacked
 from trainers.protection import Protection
 
 
@@ -50,7 +50,7 @@ class Exchange:
 class Messages:
     """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
 
-    def __init__(self, view: View, method: Method[Any], learner: Any) -> None:
+    def __init__(self, view: View, method: Method[Any], learner: Learner) -> None:
         self.view, self.method, self.learner = view, method, learner
         self.exchanges = _exchanges(
             view, method, learner
@@ -99,8 +99,7 @@ class Messages:
         started = _of(exchange.own | exchange.server, i)
 
         def text(p_G: Tensor) -> Tensor:
-            features: Tensor = self.learner.text(method.prompt(started | {"p_G": p_G}))
-            return features
+            return self.learner.text(method.prompt(started | {"p_G": p_G}))
 
         ascent = record_gradients(method, self.learner, text, started["p_G"], records)
         sent = exchange.upload
@@ -109,7 +108,7 @@ class Messages:
         return found
 
 
-def _exchanges(view: View, method: Method[Any], learner: Any) -> dict[int, Exchange]:
+def _exchanges(view: View, method: Method[Any], learner: Learner) -> dict[int, Exchange]:
     own = dict.fromkeys(view.clients, view.public)
     chance = generator(0, "server", "replay")
     found = {}

@@ -11,7 +11,7 @@ import pandas as pd
 from audits.comparisons import Attacked
 from audits.findings import OfRun
 from fedaudit.privacy.settings import Privacy
-from trainers.base import Transcript
+from trainers.base import Method, Transcript
 
 NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}
 
@@ -31,7 +31,7 @@ class Subject:
     """A finished training, and what the audits said of it that come before this one (the literal `AFTER`)."""
 
     transcript: Transcript
-    method: Any  # None: it was trained elsewhere
+    method: Method[Any] | None  # None: it was trained elsewhere
     privacy: Privacy | None  # None: its method has no noise to ask for
     names: Mapping[str, Any]  # run, method, task and seed, which every finding repeats
     attacked: Attacked | None  # None: nothing was, or no attack could run

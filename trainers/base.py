@@ -163,6 +163,27 @@ class Method(ABC, Generic[Client]):
         return state
 
 
+class Learner(Protocol):
+    """What a training asks of a learner. What exams and attacks ask beside goes by its records: see `Classifier` and
+    `LanguageModel`."""
+
+    @property
+    def crowd(self) -> int:
+        """Clients of one job."""
+
+    @property
+    def remedy(self) -> str:
+        """What to change where a training diverges."""
+
+    def initial(self, generator: torch.Generator) -> State:
+        """What methods start from."""
+
+    def work(
+        self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
+    ) -> list[Update]:
+        """The updates of some clients by one of its methods."""
+
+
 class OneByOne:
     """Learners whose clients train one after the other."""
 
@@ -178,17 +199,30 @@ class OneByOne:
         return [method.update(*client) for client in zip(received, own, clients, strict=True)]
 
 
+class LanguageModel(Protocol):
+    """What is asked of a learner whose records are texts."""
+
+    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
+        """Of each record, in nats per token."""
+
+    def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
+        """The same, and the answer to each record."""
+
+
 class Classifier(Protocol):
-    """What attacks ask of a learner whose records are classes."""
+    """What is asked of a learner whose records are classes; `method` is one of its own."""
 
     def labels(self, records: Sequence[str]) -> Tensor:
         """Places [n] of records among the C classes."""
 
-    def log_probs(self, method: Method[Any], models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
+    def log_probs(self, method: Any, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
         """Log-probabilities [M, n, C] of the classes, in nats and float64, by M models."""
 
     def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
         """The same [n, C] of what everybody can use without training."""
+
+    def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
+        """Which records [M, n] M models recognise."""
 
 
 class Exam(Protocol):
@@ -218,9 +252,7 @@ class AttackBench:
 class Bench:
     """What every worker of a training holds: a learner with its data, and who trains on which records (ids).
 
-    A learner has `initial(generator)`, which methods start from, `work(method, received, own, clients)`, the updates of
-    some clients, `remedy`, what to change where a training diverges, and what its exam asks of it: see
-    `trainers.lora.Learner` and `trainers.prompts.Learner`.
+    Its learner is a `Learner`, and a `LanguageModel` or a `Classifier`.
     """
 
     learner: Any
@@ -508,7 +540,8 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
         Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier) for j in jobs
     ]
     received = [method.download(server, client) for client in clients]
-    updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
+    learner: Learner = bench.learner
+    updates = learner.work(method, received, [unpack(job.own) for job in jobs], clients)
     return [
         _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised)
         for got, client, u in zip(received, clients, updates, strict=True)
@@ -537,18 +570,18 @@ def client_states(client: int, upload: State, private: State) -> dict[str, State
 
 
 def _crowd(bench: Bench, _: None) -> int:
-    crowd: int = bench.learner.crowd
-    return crowd
+    learner: Learner = bench.learner
+    return learner.crowd
 
 
 def _remedy(bench: Bench, _: None) -> str:
-    remedy: str = bench.learner.remedy
-    return remedy
+    learner: Learner = bench.learner
+    return learner.remedy
 
 
 def _initial(bench: Bench, seed: int) -> bytes:
-    state: State = bench.learner.initial(generator(seed, "initial"))
-    return pack(state)
+    learner: Learner = bench.learner
+    return pack(learner.initial(generator(seed, "initial")))
 
 
 def pack(state: State) -> bytes:

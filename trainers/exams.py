@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
-from trainers.base import Bench, Method, Model, State, pack, plain, unpack
+from trainers.base import Bench, Classifier, Method, Model, LanguageModel, State, pack, plain, unpack
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
@@ -85,10 +86,8 @@ class _Question:
 def _reply(bench: Bench, question: _Question) -> Reply:
     test = bench.novel_test if question.novel else bench.test
     adapter, records = question.model(unpack(question.state)), [test[i] for i in question.records]
-    if not question.answers:
-        return bench.learner.losses(adapter, records), []
-    found: Reply = bench.learner.evaluate(adapter, records)
-    return found
+    learner: LanguageModel = bench.learner
+    return learner.evaluate(adapter, records) if question.answers else (learner.losses(adapter, records), [])
 
 
 @dataclass(frozen=True)
@@ -122,15 +121,16 @@ class Recognition:
         mean = {s: float(np.mean([one[s] for one in found.values() if s in one])) for s in splits}
         return {"clients": mean} | found
 
-    def _accuracies(self, client: int, hit: Any) -> dict[str, float]:
+    def _accuracies(self, client: int, hit: NDArray[np.bool_]) -> dict[str, float]:
         own = np.asarray(self.local[client])
         parts = {"local": own, "neighbour": ~own, "overall": np.ones_like(own)}
         found = {name: 100 * float(hit[part].mean()) for name, part in parts.items() if part.any()}
         return found | ({"own_test": 100 * float(hit @ np.asarray(self.chances[client]))} if len(self.chances) else {})
 
 
-def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> Any:
+def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDArray[np.bool_]:
     """Which test images the personalised prompts of some clients recognise, bool [N, test]."""
     method, server, own = job
     shared = unpack(server)
-    return bench.learner.recognised([method.model(shared | unpack(part)) for part in own], bench.test, method)
+    learner: Classifier = bench.learner
+    return learner.recognised([method.model(shared | unpack(part)) for part in own], bench.test, method)

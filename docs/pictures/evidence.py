@@ -62,8 +62,8 @@ def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
         found = membership.findings(run, params["membership"], names=cell.names, epsilon=lambda _: NOISE_FREE)
     else:
         tables = {kind: folder.read_table(f"{name}-{kind}.parquet") for kind in ("accuracy", "noise")}
-        assert cell.variant is not None
-        privacy = cell.variant.privacy
+        privacy = cell.variant.privacy if cell.variant else None
+        assert privacy is not None
         tables["privacy"] = privacy_table(Ledger.from_json(about["ledger"]), method_of(cell), privacy)
         found = [
             *utility.findings(

@@ -19,7 +19,7 @@ from fedaudit.pipeline.plan import Cell, Plan
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.base import Bench, Exam
+    from trainers.base import Bench, Classifier, Exam, LanguageModel
 
 TRIAL_ROUNDS = 3
 LONG = 1.0  # seconds: a first round that takes longer is measured already, a shorter one is spent on first times
@@ -166,15 +166,18 @@ def _answer(cell: Cell, federation: Federation, bench: Bench) -> float:
     from fedaudit.pipeline.methods import method_of
     from trainers.base import generator
 
-    client, learner, method = federation.clients[0], bench.learner, method_of(cell)
+    client = federation.clients[0]
     records = [record.id for record in (*client.records, *client.canaries, *client.reference)]
-    state = learner.initial(generator(0, "estimate"))
+    state = bench.learner.initial(generator(0, "estimate"))
+    method = method_of(cell) if cell.variant else None
     model = method.model(method.start(state)) if method else state
     started = time.perf_counter()
-    if cell.plan.trained.records == "texts":
-        learner.losses(model, records)
+    if method is None or cell.plan.trained.records == "texts":
+        answering: LanguageModel = bench.learner
+        answering.losses(model, records)
     else:
-        learner.log_probs(method, [model], records)
+        classifier: Classifier = bench.learner
+        classifier.log_probs(method, [model], records)
     return time.perf_counter() - started
 
 

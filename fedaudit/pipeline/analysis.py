@@ -78,7 +78,7 @@ def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
     sizes = [len(client.training_records) for client in clients]
     return Subject(
         transcript=transcript_of(cell),
-        method=method_of(cell, sizes),
+        method=method_of(cell, sizes) if cell.variant else None,
         privacy=cell.variant.privacy if cell.variant else None,
         names=cell.names,
         attacked=run,

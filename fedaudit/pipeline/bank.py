@@ -31,6 +31,7 @@ from fedaudit.pipeline.trainings import blocks
 from trainers.base import (
     AttackBench,
     Bench,
+    Learner,
     Method,
     NotFinite,
     Participation,
@@ -38,6 +39,7 @@ from trainers.base import (
     Site,
     State,
     Transcript,
+    Update,
     Upload,
     check_finite,
     client_states,
@@ -153,21 +155,22 @@ def _round(
     """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the
     recorded ones."""
     sent, recorded, public = others.broadcast(r), _uploads(others, r), others.broadcast(0)
-    mine: list[Any] = [None] * len(servers)
+    learner: Learner = bench.learner
+    mine: list[Update | None] = [None] * len(servers)
     if client in others.cohort(r):
         earlier = others.participations(client, r)
         for part in _split(range(len(servers)), method.settings.crowd):
-            working = [Participation(client, r, seeds[s], records[s], bench.learner, earlier) for s in part]
+            working = [Participation(client, r, seeds[s], records[s], learner, earlier) for s in part]
             received = [method.download(servers[s], one) for s, one in zip(part, working, strict=True)]
-            found = bench.learner.work(method, received, [owns[s] or public for s in part], working)
-            for s, update in zip(part, found, strict=True):
-                check_finite(client_states(client, update.upload, update.private))
-                mine[s] = update
+            found = learner.work(method, received, [owns[s] or public for s in part], working)
+            for s, done in zip(part, found, strict=True):
+                check_finite(client_states(client, done.upload, done.private))
+                mine[s] = done
     moved, kept = [], []
     for s, (server, own, update) in enumerate(zip(servers, owns, mine, strict=True)):
         uploads = [
             Upload(client, len(records[s]), update.upload, update.facts)
-            if u.client == client
+            if update and u.client == client
             else dataclasses.replace(u, state=_beside(u.state, sent, server))
             for u in recorded
         ]

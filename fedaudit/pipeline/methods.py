@@ -11,14 +11,12 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Cell
 
 if TYPE_CHECKING:
-    from trainers.base import Schedule, Transcript
+    from trainers.base import Method, Schedule, Transcript
 
 
-def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Any:
-    """The method of a cell, with its noise where `sizes`, the clients' numbers of records, are given; None for
-    somebody's own run."""
-    if cell.variant is None:
-        return None
+def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
+    """The method of a cell that we train, with its noise where `sizes`, the clients' numbers of records, are given."""
+    assert cell.variant is not None
     if cell.variant.privacy is None:
         return cell.variant.plugin.make(cell.variant.params)
     made = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
@@ -40,7 +38,7 @@ def schedule_of(cell: Cell) -> Schedule:
 
 def transcript_of(cell: Cell) -> Transcript:
     """The reader of a cell's training, finished or not."""
-    from trainers.base import Transcript
+    from trainers.base import Transcript, plain
 
-    method = method_of(cell)
-    return Transcript(claim(cell.training_folder), schedule_of(cell), *([method.model] if method else []))
+    model = method_of(cell).model if cell.variant else plain
+    return Transcript(claim(cell.training_folder), schedule_of(cell), model)

@@ -17,7 +17,7 @@ def canary_notes(plan: Plan) -> list[str]:
 
     whose, delta = "all of them", 0.0
     if plan.trained.private:
-        delta = max(v.privacy.delta for v in plan.methods.values() if v is not None)
+        delta = max(v.privacy.delta for v in plan.methods.values() if v and v.privacy)
         if plan.attacks:
             attacked = len(plan.cells[0].targets)
             share, more = divmod(n, plan.clients)

@@ -21,6 +21,7 @@ from trainers.learners import LearnerFacts, facts
 if TYPE_CHECKING:
     from attacks.settings import Adversary
     from fedaudit.external.run import OwnRun
+    from fedaudit.privacy.settings import Privacy
     from fedaudit.tasks.canaries import Canaries
 
 TARGETS = 2  # clients that are attacked where each takes its own shadow models
@@ -32,7 +33,7 @@ class Variant:
 
     method: str
     params: Any
-    privacy: Any = None
+    privacy: Privacy | None = None
 
     @property
     def plugin(self) -> Plugin:

@@ -66,8 +66,10 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
     if not cell.needs_shadows:
         return None
     plan, sizes = cell.plan, [len(client.training_records) for client in federation.clients]
+    method = method_of(cell, sizes)
+    assert isinstance(method, PromptMethod)
     return ShadowRecipe(
-        method_of(cell, sizes),
+        method,
         schedule_of(cell),
         cell.bank_folder,
         cell.training_folder if plan.adversary.trajectory == "observed" else None,

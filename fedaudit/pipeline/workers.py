@@ -38,8 +38,9 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
 
     one_thread()
     learner = importlib.import_module(f"trainers.{plan.learner}")
+    methods = [method_of(cell) for cell in plan.cells if cell.variant]
     return Bench(
-        learner.prepared(plan, federation, [method_of(cell) for cell in plan.cells], Progress(quiet=quiet)),
+        learner.prepared(plan, federation, methods, Progress(quiet=quiet)),
         training=[[record.id for record in client.training_records] for client in federation.clients],
         test=[record.id for record in federation.test],
         novel_test=[record.id for record in federation.novel_test],
