@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
-from trainers.base import Bench, Classifier, Method, Model, LanguageModel, State, pack, plain, unpack
+from trainers.base import Bench, Classifier, LanguageModel, Method, Model, State, pack, plain, unpack
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
