@@ -35,6 +35,8 @@ TABLES = {
 }
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
 SPLITS = ("local", "neighbour", "overall", "own_test")
+THREATS = ("prompt-user", "released-model", "server", "owner")
+WAYS = ("final", "exact", "newest", "server-fill", "true state", "literal")  # of several, a figure shows the first
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,16 @@ class Evidence:
         """The run that all of its findings are of."""
         return str(self.findings[0]["run"])
 
-    @property
-    def prompts(self) -> bool:
-        """Whether prompts were trained, rather than adapters."""
-        return any(f["metric"].startswith("accuracy/") for f in self.findings)
-
 
 def about_membership(findings: Iterable[Finding]) -> list[Finding]:
     """The findings of the membership audit."""
     return [f for f in findings if f["metric"] in ("auroc", *METRICS)]
+
+
+def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:
+    """Distinct values: the known ones in their order, then the others as they come."""
+    found = list(dict.fromkeys(present))
+    return sorted(found, key=lambda value: order.index(value) if value in order else len(order))
 
 
 def check(evidence: Sequence[Evidence]) -> None:

@@ -14,11 +14,13 @@ from typing import Any
 import pandas as pd
 
 from reports.figures.drawing import Each
-from reports.formats import plain
-from reports.inputs import TABLES, Evidence, Finding, about_membership, check
+from reports.formats import listed, plain
+from reports.inputs import METRICS, TABLES, Evidence, Finding, check
+from reports.rows import marks
 from reports.runs import entries, runs
-from reports.section import Section, places, sections
+from reports.section import Page, Section, places, sections
 from reports.templates import Write, csv, render, write_drawings
+from reports.verdict_cards import SYMBOLS
 
 __all__ = ["TABLES", "Evidence", "build"]
 
@@ -37,7 +39,8 @@ def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> No
     records = {"findings": findings, "runs": runs(evidence)}
     for name, rows in records.items():
         write(f"{name}.json", (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    shown = sections(evidence, each)
+    page = Page(evidence, each)
+    shown = sections(page)
     tables = {name: pd.DataFrame(rows) for name, rows in records.items()}
     for section in shown.values():
         tables |= section.tables
@@ -48,30 +51,36 @@ def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> No
             write(f"figures/{name}.csv", csv(table))
         write_drawings(section.drawn.values(), write)
     data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]
-    write("index.html", _page(evidence, findings, shown, data))
+    write("index.html", _rendered(page, shown, data))
 
 
-def _page(
-    evidence: Sequence[Evidence], findings: Sequence[Finding], shown: Mapping[str, Section], data: Sequence[str]
-) -> bytes:
-    about: dict[str, Any] = {
+def _rendered(page: Page, shown: Mapping[str, Section], data: Sequence[str]) -> bytes:
+    evidence = page.evidence
+    said = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
+    about = listed([words for name, words in said.items() if name in shown])
+    parts: dict[str, Any] = {
         "task": evidence[0].task,
         "attack": evidence[0].attack,
         "seeds": sorted({e.seed for e in evidence}),
-        "names": list(dict.fromkeys(e.method for e in evidence)),
+        "about": about[:1].upper() + about[1:],
+        "names": [mark["name"] for mark in marks(page.runs).values()],
         "setting": _setting(evidence),
-        "intervals": _intervals(findings),
+        "intervals": _intervals(page.findings),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
         "data": data,
-        "membership": bool(about_membership(findings)),
+        "runs": page.looks,
+        "left_out": page.few[1],
+        "several": any(len(v.evidence) > 1 for v in page.runs),
+        "symbols": SYMBOLS,
+        "metrics": METRICS,
         "shown": list(shown),
         "links": [link for section in shown.values() for link in section.links],
         "drawn": {name: figure for section in shown.values() for name, figure in section.drawn.items()},
+        **dict.fromkeys(places()),  # so that templates can ask for a section that is not there
     }
-    parts: dict[str, Any] = dict.fromkeys(places())  # so that templates can ask for a section that is not there
     for section in shown.values():
         parts |= section.context
-    return render("report.html", about | parts)
+    return render("report.html", parts)
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:

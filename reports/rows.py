@@ -1,4 +1,4 @@
-"""Rows of the pages about prompts: a method with its epsilon and parameters, what its seeds measured, and what is
+"""The runs that a page compares: each a method with its epsilon and parameters, what its seeds measured, and what is
 claimed and proven."""
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
+import pandas as pd
+
 from fedaudit.machinery import plugins
 from reports.figures import drawing
-from reports.inputs import SPLITS, Evidence, Finding
+from reports.inputs import SPLITS, Evidence, Finding, joined
 
+LINES_SHOWN = 8  # more lines in one panel hide each other
+ANSWERS = {"exact_match": "exact match (%)", "cider": "CIDEr"}  # of the metrics of answers the first is quoted
 AS_PRINTED = {"rank": 8, "residual": True, "mu": 0.0, "match": "sum"}  # of DP-FPL's Tables 2 to 4
 
 
@@ -75,7 +79,35 @@ class MethodRow:
 
     @property
     def title(self) -> str:
-        return ", ".join(filter(None, (self.name, self.noise if self.trained else "", self.setting)))
+        """What it is called beside the others; of noise nothing is said where the learner has none."""
+        noise = self.noise if self.trained and "privacy" in self.evidence[0].setting else ""
+        return ", ".join(filter(None, (self.name, noise, self.setting)))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the first seed; with its columns even if there is no row."""
+        return joined(self.evidence[:1], name)
+
+    @property
+    def at_the_end(self) -> tuple[str, float] | None:
+        """How good its models are: what is measured, and the number; None where nothing was."""
+        if self.scores:
+            split, score = next(iter(self.scores.items()))
+            return f"{split.replace('_', ' ')} accuracy (%)", score.value
+        table = self.table("utility")
+        last = table[table.model == "global"].sort_values("round").tail(1)
+        asked = [name for name in ANSWERS if name in last and last[name].notna().any()]
+        return (ANSWERS[asked[0]], float(last[asked[0]].iloc[0])) if asked else None
+
+    @property
+    def sent(self) -> dict[str, float | None] | None:
+        """Bytes of a client in a round, mean over all that took part, and the share of FedAvg's; None where nothing was
+        counted."""
+        rounds = self.table("cost")
+        if rounds.empty:
+            return None
+        names = ("bytes_down", "bytes_up", "fedavg_bytes", "messages")
+        down, up, whole, messages = (int(rounds[name].sum()) for name in names)
+        return {"down": down / messages, "up": up / messages, "share": (down + up) / whole if whole else None}
 
 
 @dataclass(frozen=True)
@@ -126,14 +158,12 @@ def _option(name: str, value: Any) -> str:
 
 
 def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
-    """The variants of every method that has accuracies, a method's together: first without noise, then from the largest
-    epsilon down."""
-    measured = [e for e in evidence if e.prompts]
-    methods = list(dict.fromkeys(_method(e) for e in measured))
+    """The variants of every method, a method's together: first without noise, then from the largest epsilon down."""
+    methods = list(dict.fromkeys(map(_method, evidence)))
     found = []
-    for label in dict.fromkeys(e.method for e in measured):
-        seeds = tuple(sorted((e for e in measured if e.method == label), key=lambda e: e.seed))
-        varying = _varying([e for e in measured if _method(e) == _method(seeds[0])])
+    for label in dict.fromkeys(e.method for e in evidence):
+        seeds = tuple(sorted((e for e in evidence if e.method == label), key=lambda e: e.seed))
+        varying = _varying([e for e in evidence if _method(e) == _method(seeds[0])])
         own = _parameters(seeds[0])
         ratios, clipped = (
             [float(f[name]) for e in seeds for f in e.findings if f.get(name) is not None]
@@ -239,14 +269,25 @@ def _distance(v: MethodRow) -> int:
     return sum(v.parameters[name] != value for name, value in AS_PRINTED.items() if name in v.parameters)
 
 
+def few(found: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
+    """The variants that one figure can show, and in words which were left out."""
+    if len(found) <= LINES_SHOWN:
+        return list(found), ""
+    least = max((v.epsilon for v in found if v.private), default=math.inf)
+    kept = [v for v in as_printed(found) if not v.private or v.epsilon == least]
+    noised = f" or with ε {least:g}" if math.isfinite(least) else ""
+    what = f"Of {len(found)} rows those without noise{noised} are shown; all stand in the data. {one_of_several(found)}"
+    return kept, what.strip()
+
+
+def one_of_several(found: Sequence[MethodRow]) -> str:
+    """In words which settings `as_printed` takes."""
+    several = [v for v in as_printed(found) if v.setting]
+    names = list(dict.fromkeys(f"{v.name} {v.setting}" for v in several))
+    return f"Of several settings one is drawn: {'; '.join(names)}." if names else ""
+
+
 def marks(found: Sequence[MethodRow]) -> dict[str, dict[str, str]]:
-    """Symbol and colour of every method, as figures draw it."""
-    methods = list(dict.fromkeys(v.method for v in found))
-    return {
-        m: {
-            "name": method_name(m),
-            "symbol": drawing.SYMBOLS[i % len(drawing.SYMBOLS)],
-            "colour": drawing.COLOURS[i % len(drawing.COLOURS)],
-        }
-        for i, m in enumerate(methods)
-    }
+    """Name, symbol and colour of every method, as figures draw it."""
+    methods = dict.fromkeys(v.method for v in found)
+    return {method: {"name": method_name(method)} | drawing.mark(i) for i, method in enumerate(methods)}

@@ -1,5 +1,5 @@
 """What a page is made of: sections, each a file of reports/sections/ that defines `section`; each is there when what it
-shows is.
+shows is, whatever was trained.
 
 A section's file says in its docstring what it shows, and in the literal `ORDER` where on the page it stands. Its
 template has its name. Imports nothing heavy.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
     from reports.figures.drawing import Each, PrintedFigure
     from reports.inputs import Evidence, Finding
+    from reports.rows import MethodRow
 
 PACKAGE = "reports.sections"
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,35 +34,83 @@ class Section:
 
     links: Sequence[tuple[str, str]] = ()
     context: Mapping[str, Any] = field(default_factory=dict)
-    drawn: Mapping[str, PrintedFigure | None] = field(default_factory=dict)
+    drawn: Mapping[str, PrintedFigure] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # which become CSV files beside the page
     beside: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # the same among the figures' data
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """What a section is made of."""
+    """What a section is made of: runs, each a method with one setting, whose tables and figures are those of its first
+    seed."""
 
     evidence: Sequence[Evidence]
-    each: Each
-    above: Mapping[str, Section]  # the sections that stand above, by name
+    each: Each  # as `map`, maybe in parallel
 
     @functools.cached_property
     def findings(self) -> list[Finding]:
         return [finding for e in self.evidence for finding in e.findings]
 
-    @property
-    def attacked(self) -> bool:
-        """Whether anything is said about membership."""
-        from reports.inputs import about_membership
+    @functools.cached_property
+    def runs(self) -> list[MethodRow]:
+        from reports.rows import variants
 
-        return bool(about_membership(self.findings))
+        return variants(self.evidence)
+
+    @functools.cached_property
+    def few(self) -> tuple[list[MethodRow], str]:
+        """The runs that are shown record by record, and in words which were left out."""
+        from reports.rows import few
+
+        return few(self.runs)
 
     @property
-    def first(self) -> list[Evidence]:
-        """Of every method the first seed: what tables and figures show."""
-        methods = dict.fromkeys(e.method for e in self.evidence)
-        return [next(e for e in self.evidence if e.method == method) for method in methods]
+    def shown(self) -> list[MethodRow]:
+        return self.few[0]
+
+    @property
+    def titles(self) -> list[str]:
+        return [v.title for v in self.shown]
+
+    @functools.cached_property
+    def looks(self) -> list[Row]:
+        """Name, symbol and colour of every run, as figures draw it; no symbol for those that they leave out."""
+        from reports.figures.drawing import INK, mark
+
+        place = {title: i for i, title in enumerate(self.titles)}
+        none = {"symbol": "", "colour": INK}
+        return [{"name": v.title} | (mark(place[v.title]) if v.title in place else none) for v in self.runs]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the runs that are shown under each other, `method` being what they are called."""
+        from reports.inputs import joined
+
+        return joined([replace(v.evidence[0], method=v.title) for v in self.shown], name)
+
+    def files(self, *names: str) -> dict[str, pd.DataFrame]:
+        """The whole tables, of all runs and seeds, as they become files; those without a row are left out."""
+        from reports.inputs import joined
+
+        return {name: table for name in names if len(table := joined(self.evidence, name))}
+
+    def parts(self, name: str, show: Callable[[pd.DataFrame], Any]) -> list[Row]:
+        """What `show` makes of a table, for every shown run that has it."""
+        given = {v.title: v.evidence[0].tables.get(name, ()) for v in self.shown}
+        return [{"name": title, "shown": show(table)} for title, table in given.items() if len(table)]
+
+    def alike(self, name: str) -> list[Row]:
+        """The rows of a table of all runs; those whose rows are the same share them, and are named only where not all
+        are."""
+        parts: list[Row] = []
+        given = {v.title: v.evidence[0].tables.get(name, ()) for v in self.runs}
+        held = {title: table.to_dict("records") for title, table in given.items() if len(table)}
+        for title, rows in held.items():
+            same = next((other for other in parts if other["rows"] == rows), None)
+            if same is None:
+                parts.append({"names": [title], "rows": rows})
+            else:
+                same["names"].append(title)
+        return [part | {"names": [] if len(part["names"]) == len(self.runs) else part["names"]} for part in parts]
 
 
 def places() -> dict[str, Path]:
@@ -69,11 +120,9 @@ def places() -> dict[str, Path]:
     return {path.stem: path for path in sorted(found, key=lambda path: (found[path], path.stem))}
 
 
-def sections(evidence: Sequence[Evidence], each: Each) -> dict[str, Section]:
+def sections(page: Page) -> dict[str, Section]:
     """The sections that the evidence fills, by name, in order."""
-    found: dict[str, Section] = {}
-    for name in places():
-        make: Callable[[Page], Section | None] = importlib.import_module(f"{PACKAGE}.{name}").section
-        if (section := make(Page(evidence, each, found))) is not None:
-            found = {**found, name: section}
-    return found
+    found: dict[str, Section | None] = {
+        name: importlib.import_module(f"{PACKAGE}.{name}").section(page) for name in places()
+    }
+    return {name: section for name, section in found.items() if section is not None}

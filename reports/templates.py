@@ -57,8 +57,8 @@ def _harmless(cell: Any) -> Any:
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
-def write_drawings(drawings: Iterable[PrintedFigure | None], write: Write, folder: str = "figures/") -> None:
+def write_drawings(drawings: Iterable[PrintedFigure], write: Write) -> None:
     """Every figure as SVG and PDF, with its rows."""
-    for drawing in filter(None, drawings):
+    for drawing in drawings:
         for kind, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(drawing.data))):
-            write(f"{folder}{drawing.name}.{kind}", data)
+            write(f"figures/{drawing.name}.{kind}", data)

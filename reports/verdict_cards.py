@@ -1,4 +1,4 @@
-"""What pages about membership share: the verdict that a card quotes, and the rows of a leakage table."""
+"""Verdicts: the one that a card quotes, the rows of a leakage table, and the order of models and their colours."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+import pandas as pd
+
 from fedaudit.machinery.score_names import signal_name
-from reports.inputs import Finding
+from reports.inputs import THREATS, WAYS, Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
 GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
@@ -34,6 +36,15 @@ def gravest(findings: Sequence[Finding]) -> Finding | None:
     """Of the findings with a verdict the gravest; of equals, the one furthest from 0.5."""
     judged = [f for f in findings if f["verdict"] in GRAVITY]
     return min(judged, key=lambda f: (GRAVITY.index(f["verdict"]), -abs((f["value"] or 0.5) - 0.5)), default=None)
+
+
+def freshest(findings: Sequence[Finding]) -> Finding | None:
+    """Of findings about an adversary's several models, all or own members, that of the freshest one which reaches at
+    least half of the clients."""
+    rows = [f for f in findings if f["population"] != "last-round members"]
+    wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
+    order = ordered((f["way"] for f in wide), WAYS)
+    return min(wide, key=lambda f: order.index(f["way"]), default=None)
 
 
 def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, Any]:
@@ -102,6 +113,15 @@ def spread(finding: Finding | None, others: Mapping[tuple[Any, ...], Sequence[Fi
         return None
     values = [f["value"] for f in (finding, *others.get(key(finding), ())) if f["value"] is not None]
     return {"mean": mean(values), "sd": stdev(values), "n": len(values)} if len(values) > 1 else None
+
+
+def by_model(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    """The parts of a table about one model each, in the order of the threat models."""
+    parts = [
+        (str(threat), str(way), part) for (threat, way), part in table.groupby(["threat_model", "way"], sort=False)
+    ]
+    order = ordered((threat for threat, _, _ in parts), THREATS)
+    return sorted(parts, key=lambda part: order.index(part[0]))
 
 
 def tint(auroc: float) -> str:

@@ -27,7 +27,7 @@ from reports import beside_dpfpl as beside
 from reports.formats import epsilon, listed, short, signed, tau
 from reports.report import Evidence
 from reports.rows import MethodRow, as_printed, twin, variants
-from reports.sections.prompts import sentence
+from reports.sections.utility import sentence
 from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
 from tests.test_report import ONE, Reader
 

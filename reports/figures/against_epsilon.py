@@ -11,6 +11,7 @@ import numpy as np
 from pandas import DataFrame as Table
 
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
+from reports.inputs import SPLITS
 from reports.rows import MethodRow
 
 
@@ -32,11 +33,16 @@ PANELS = {
     "success": Panel("attack success", "correct guesses (%)", (40, 62), 50.0),
     "auroc": Panel("attack AUROC", "AUROC", (0.4, 0.62), 0.5),
 }
+BARS = "Bars: one standard deviation over seeds where there are several, else the confidence interval."
 
 
-def against_epsilon(
-    shown: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str], titles: Sequence[str] | None = None
-) -> Plot:
+def accuracies(found: Sequence[MethodRow]) -> list[str]:
+    """Local and neighbour accuracy; overall where there is no other."""
+    splits = [split for split in SPLITS if any(split in v.scores for v in found)]
+    return [split for split in splits if split in SPLITS[:2]] or [split for split in splits if split == "overall"]
+
+
+def against_epsilon(shown: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str]) -> Plot:
     """A panel for each quantity of the variants' scores, a line for each method; None where there are not two epsilons.
 
     What is not noised stands at the right end; a method without any noised variant is a horizontal line. Panels of
@@ -52,7 +58,7 @@ def against_epsilon(
     for i, (panel, quantity) in enumerate(zip(axes[0], quantities, strict=True)):
         _lines(panel, shown, methods, lines, quantity, at)
         _frame(panel, PANELS[quantity], at, levels)
-        panel.set_title(titles[i] if titles else f"({'abcde'[i]}) {PANELS[quantity].name}")
+        panel.set_title(f"({'abcde'[i]}) {PANELS[quantity].name}")
     _share(axes[0], quantities)
     legend(figure)
     return figure, rows(shown, quantities)

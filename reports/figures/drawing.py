@@ -62,13 +62,15 @@ _STYLE = {
 
 @dataclass(frozen=True, eq=False)
 class PrintedFigure:
-    """A printed figure: its name in the files, what it shows for readers who cannot see it, and the rows behind it."""
+    """A printed figure: its name in the files, what it shows for readers who cannot see it, the rows behind it, and
+    what stands below it."""
 
     name: str
     alt: str
     svg: bytes
     pdf: bytes
     data: Table
+    caption: str = ""
 
     @property
     def inline(self) -> Markup:
@@ -85,6 +87,27 @@ Plot = tuple[Figure, Table] | None  # None: the table holds no row that this fig
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]  # as `map`, maybe on several processes
 
 
+@dataclass(frozen=True)
+class Sketch:
+    """A figure that is yet to be drawn: `plot` of what is `given`. It travels to another process."""
+
+    name: str
+    alt: str
+    caption: str
+    plot: Callable[..., Plot]
+    given: tuple[Any, ...]
+
+
+def draw(sketches: Iterable[Sketch], each: Each = map) -> dict[str, PrintedFigure]:
+    """Figures by name; those without a row are left out. `each` may draw in parallel."""
+    return {figure.name: figure for figure in each(_drawn, sketches) if figure is not None}
+
+
+def _drawn(sketch: Sketch) -> PrintedFigure | None:
+    with styled():
+        return printed(sketch.name, sketch.alt, sketch.plot(*sketch.given), sketch.caption)
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """The same look whatever the user's matplotlib settings are."""
@@ -93,7 +116,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def printed(name: str, alt: str, plot: Plot) -> PrintedFigure | None:
+def printed(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigure | None:
     """As SVG and PDF, without dates."""
     if plot is None:
         return None
@@ -103,7 +126,7 @@ def printed(name: str, alt: str, plot: Plot) -> PrintedFigure | None:
     plot[0].savefig(pdf, format="pdf", metadata={**about, "CreationDate": None, "Producer": None})
     generic = svg.getvalue().replace(_FONT.encode(), b"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif")
     generic = re.sub(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]", b"?", generic)  # XML has no such characters
-    return PrintedFigure(name, alt, generic, pdf.getvalue(), plot[1])
+    return PrintedFigure(name, alt, generic, pdf.getvalue(), plot[1], caption)
 
 
 def grid(rows: int, columns: int, *, height: float, margins: Margins, **shared: Any) -> tuple[Figure, Any]:
@@ -125,6 +148,11 @@ def look_of(methods: Sequence[str], method: str, *, hollow: bool = False) -> dic
     colour = COLOURS[i % len(COLOURS)]
     look = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": LINES[i % len(LINES)]}
     return look | {"markerfacecolor": "white" if hollow else colour}
+
+
+def mark(i: int) -> dict[str, str]:
+    """Symbol and colour of the i-th method in text, as `look_of` draws it."""
+    return {"symbol": SYMBOLS[i % len(SYMBOLS)], "colour": COLOURS[i % len(COLOURS)]}
 
 
 def legend(figure: Figure) -> None:

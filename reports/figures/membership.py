@@ -1,18 +1,17 @@
-"""The figures about membership, drawn through matplotlib's object API, each with the rows that it shows.
+"""The figures about who is exposed: ROC curves, scores, clients, classes, losses and rounds.
 
-All tables have the columns `method` and `seed` first, with one seed per method.
+Every figure is drawn through matplotlib's object API, with the rows that it shows. All tables have the columns `method`
+and `seed` first, with one seed per method.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
@@ -23,67 +22,72 @@ from reports.figures.drawing import (
     LINES,
     LOW,
     USUAL,
-    Each,
     Plot,
-    PrintedFigure,
+    Sketch,
     grid,
     legend,
     look_of,
     name_rows,
     panels,
-    printed,
-    styled,
-)  # fmt: skip
+)
+from reports.inputs import THREATS, WAYS, ordered
 
-CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to high
-WAYS = ("final", "exact", "newest", "server-fill", "true state", "literal")  # of several, a figure shows the first
-THREATS = ("prompt-user", "released-model", "server", "owner")
-METRICS = {
-    "loss": "loss (nats per token)",
-    "bleu4": "BLEU-4",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr",
-    "exact_match": "exact match (%)",
-}
-Drawn = Callable[[Table, Sequence[str], Sequence[str]], Plot]  # a table's rows, methods, signals
 INSIDE = 4  # so many lines can be named inside a panel without hiding them
+CLASSES = 40  # rows of the figure by class
+CLIENTS = 3  # panels of the figure of training
+ROC = (
+    "Both axes are logarithmic: what counts is the left edge, where few non-members are accused. A line above the "
+    "diagonal (guessing) is leakage; each line starts at 1/n, the smallest rate that its n non-members can show; bands "
+    "are confidence intervals."
+)
+SCORES = (
+    "Higher means more likely a member. Where the filled shape (members) lies to the right of the solid outline "
+    "(held-out records), records are exposed.{} Scores of several clients' models are pooled for display only, never "
+    "for a number."
+)
+NOVEL = " Novel objects (dotted) are another distribution and may lie apart without any leak."
+ONE_BY_ONE = (
+    "One marker per client: its own members against its own held-out records. Each rests on few records and scatters "
+    "by itself; a client without a marker cannot be attacked or never took part."
+)
+GUESSED = "Share of correct guesses about members and held-out records of one class; the grey line is guessing.{}"
+LOSSES = (
+    "Mean loss of a client's members and of its held-out records, and of its most exposed members one by one: where "
+    "the loss of members falls below that of held-out records, the model remembers them."
+)
+ROUNDS = (
+    "The released model after each round, on a subsample of the records: 0.5 is guessing, bars are confidence "
+    "intervals, hollow markers are the records that the last round trained on."
+)
+TRADEOFF = (
+    "The same points against the loss on held-out records, joined in the order of the rounds: at one loss (a vertical "
+    "line), the method that lies lower leaks less for the same utility; a method that only learns more slowly follows "
+    "the other's line."
+)
 
 
-def draw(
-    tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str], *, each: Each = map
-) -> dict[str, PrintedFigure | None]:
-    """Every figure by name; None where the tables hold no row for it. `signals` are the headline's, in reading
-    order."""
-    histograms = [(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", _scores, "scores", [s]) for s in signals]
-    plots: list[tuple[str, str, Drawn, str, Sequence[str]]] = [
-        ("roc", "ROC curves on logarithmic axes, by threat model and score", _roc, "curves", signals),
-        *histograms,
-        ("tokens", "Entropy of each caption token of a member and of a non-member", _tokens, "tokens", signals),
-        ("rounds", "AUROC of the released model by round", _rounds, "rounds", signals),
-        ("tradeoff", "AUROC of the released model against its held-out loss", _tradeoff, "rounds", signals),
-        ("clients", "AUROC of each client, by threat model and score", _clients, "clients", signals),
-        ("utility", "Utility by round", _utility, "utility", signals),
-    ]
-    given = [(name, alt, plot, tables[table], methods, shown) for name, alt, plot, table, shown in plots]
-    return dict(zip((name for name, *_ in given), each(_print, given), strict=True))
-
-
-def cost(table: Table, methods: Sequence[str], *, each: Each = map) -> PrintedFigure | None:
-    """The figure of what was sent."""
-    job = ("cost", "Bytes sent by round, down and up", _cost, table, methods, ())
-    return next(iter(each(_print, [job])))
-
-
-def _print(job: tuple[str, str, Drawn, Table, Sequence[str], Sequence[str]]) -> PrintedFigure | None:
-    name, alt, plot, table, methods, shown = job
-    with styled():
-        return printed(name, alt, plot(table, methods, shown)) if len(table) else None
-
-
-def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:
-    """Distinct values: the known ones in their order, then the others as they come."""
-    found = list(dict.fromkeys(present))
-    return sorted(found, key=lambda value: order.index(value) if value in order else len(order))
+def sketches(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]) -> list[Sketch]:
+    """Every figure about `signals`, in reading order, those by class about the first of them that has rates."""
+    scores, classes, rounds = tables["scores"], _rated(tables["classes"], signals), tables["rounds"]
+    scores = scores[scores.kind.isin(("member", "held-out", "novel"))]
+    distribution = SCORES.format(NOVEL if (scores.kind == "novel").any() else "")
+    n = classes.name.nunique()
+    beyond = f" Of {n} rows the first {CLASSES} are drawn; all stand in the data." if n > CLASSES else ""
+    return [
+        Sketch("roc", "ROC curves on logarithmic axes, by threat model and score", ROC, _roc,
+               (tables["curves"], methods, signals)),
+        *(Sketch(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", distribution, _scores, (scores, methods, s))
+          for s in signals),
+        Sketch("clients", "AUROC of each client, by threat model and score", ONE_BY_ONE, _clients,
+               (tables["clients"], methods, signals)),
+        Sketch("classes", "Success rate of the attack in each class", GUESSED.format(beyond), _classes,
+               (classes, methods)),
+        Sketch("trajectories", "Loss of members and held-out records", LOSSES, _trajectories,
+               (tables["trajectories"], methods)),
+        Sketch("rounds", "AUROC of the released model by round", ROUNDS, _rounds, (rounds, methods, signals)),
+        Sketch("tradeoff", "AUROC of the released model against its held-out loss", TRADEOFF, _tradeoff,
+               (rounds, methods, signals)),
+    ]  # fmt: skip
 
 
 def primary(table: Table) -> Table:
@@ -93,23 +97,6 @@ def primary(table: Table) -> Table:
     rank = table.way.map({way: i for i, way in enumerate(WAYS)}).fillna(len(WAYS))
     rank = rank.where(2 * reached >= reached.groupby(place).transform("max"), np.inf)
     return table[rank == rank.groupby(place).transform("min")]
-
-
-def scale(tokens: Table) -> float:
-    """Upper end of the entropy scale in nats: the 95th percentile, so that one uncertain token does not darken all
-    others."""
-    values = tokens[["entropy", "base_entropy"]].to_numpy(float)
-    return float(np.nanquantile(values, 0.95)) if np.isfinite(values).any() else 0.0
-
-
-def shade(entropy: float, top: float) -> tuple[str, str]:
-    """Background and ink (hex colours) of a token with this entropy on the scale from 0 to `top` nats."""
-    if not np.isfinite(entropy):
-        return "#ffffff", INK
-    t = min(max(entropy / top, 0.0), 1.0) if top > 0 else 0.0
-    ends = [[int(end[i : i + 2], 16) for i in (1, 3, 5)] for end in (CONFIDENT, UNCERTAIN)]
-    mixed = "".join(f"{round(a + (b - a) * t):02x}" for a, b in zip(*ends, strict=True))
-    return f"#{mixed}", "#ffffff" if t < 0.55 else INK
 
 
 def _slug(signal: str) -> str:
@@ -167,8 +154,7 @@ def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float,
             panel.fill_between(line.fpr, low, high, color=look["color"], alpha=0.1, linewidth=0)
 
 
-def _scores(scores: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    signal = signals[0]
+def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
     shown = primary(scores[np.isfinite(scores[signal])]) if signal in scores else scores[:0]
     if shown.empty:
         return None
@@ -204,27 +190,92 @@ def _scores(scores: Table, methods: Sequence[str], signals: Sequence[str]) -> Pl
     return figure, pd.concat(data)
 
 
-def _tokens(tokens: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    caption = tokens[tokens["slice"] == "caption"]
-    if caption.empty:
+def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+    clients, signals = _headline(clients, signals)
+    if clients.empty:
         return None
-    rows, columns, top = ordered(caption.method, methods), ordered(caption.panel, ("member",)), scale(tokens)
-    colours = LinearSegmentedColormap.from_list("entropy", [CONFIDENT, UNCERTAIN])
-    figure, axes = grid(len(rows), len(columns), height=0.6, margins=(0.75, 0.75, 0.3, 0.9))
-    for panel, method, kind in panels(axes, rows, columns):
-        part = caption[(caption.method == method) & (caption.panel == kind)]
-        values = part[["entropy", "base_entropy"]].to_numpy(float).T
-        panel.imshow(values, cmap=colours, vmin=0, vmax=top, aspect="auto")
-        small = {"size": min(6.0, 130 / max(1, values.shape[1])), "ha": "center", "va": "center"}
-        for (row, column), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                panel.text(column, row, f"{value:.1f}", color=shade(value, top)[1], **small)
-        words = ["".join(c if c.isprintable() else "·" for c in word) for word in part.token]
-        panel.set_xticks(range(len(words)), words, rotation=90, size=7)
-        panel.set_yticks([0, 1], ["after", "base"])
-        panel.set_title(f"{method} · {kind}")
-        panel.grid(False)
-    return figure, tokens
+    shown, threats = primary(clients), ordered(clients.threat_model, THREATS)
+    names = sorted(set(clients.client), reverse=True)
+    height, margins = 0.35 + 0.19 * len(names), (0.8, 0.3, 0.75, 0.52)
+    figure, axes = grid(len(signals), len(threats), height=height, margins=margins, sharex=True, sharey=True)
+    for panel, signal, threat in panels(axes, signals, threats):
+        part = shown[(shown.signal == signal) & (shown.threat_model == threat)]
+        for i, (method, dots) in enumerate(part.groupby("method", sort=False)):
+            at = [names.index(name) + 0.16 * (0.5 - i) for name in dots.client]
+            panel.plot(dots.auroc, at, **look_of(methods, method) | {"linestyle": "", "label": method})
+        panel.axvline(0.5, color=GREY, linewidth=0.9)
+        panel.set_yticks(range(len(names)), names)
+        panel.set(xlim=(-0.03, 1.03), ylim=(-0.8, len(names) - 0.2), xlabel="AUROC")
+        panel.set_title(f"{threat}: {', '.join(part.way.unique())}\n{signal_name(signal)}")
+        panel.tick_params(labelbottom=True)
+    legend(figure)
+    return figure, clients
+
+
+def _rated(classes: Table, signals: Sequence[str]) -> Table:
+    """The rates of the first score that has any, with their names in the figure: of each client the mean, then its
+    classes."""
+    rated = classes[classes.success.notna()]
+    rows = rated[rated.signal.isin(ordered(rated.signal, signals)[:1])]
+    label = rows.label.astype(str)
+    order = rows.assign(label=label, name=rows.client.astype(str) + " · " + label, own=label != "mean")
+    return order.sort_values(["client", "own", "label"], kind="stable")
+
+
+def _classes(data: Table, methods: Sequence[str]) -> Plot:
+    if data.empty:
+        return None
+    names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREATS)
+    margins = (0.25 + 0.075 * max(map(len, names)), 0.3, 0.6, 0.52)
+    figure, axes = grid(1, len(threats), height=0.3 + 0.21 * len(names), margins=margins, sharex=True, sharey=True)
+    for panel, _, threat in panels(axes, [""], threats):
+        part = data[(data.threat_model == threat) & data.name.isin(names)]
+        for i, (method, dots) in enumerate(part.groupby("method", sort=False)):
+            shift = 0.5 * ((i + 0.5) / part.method.nunique() - 0.5)
+            at = np.array([names.index(name) for name in dots.name]) + shift
+            percent = 100 * dots[["success", "low", "high"]].astype(float)
+            bars = [(percent.success - percent.low).clip(lower=0), (percent.high - percent.success).clip(lower=0)]
+            look = look_of(methods, str(method)) | {"linestyle": "", "label": str(method)}
+            panel.errorbar(percent.success, at, xerr=bars, elinewidth=0.8, capsize=1.5, **look)
+        panel.axvline(50, color=GREY, linewidth=1.1)
+        panel.set_yticks(range(len(names)), names)
+        panel.set(xlim=(-3, 103), ylim=(len(names) - 0.4, -0.6), xlabel="correct guesses (%)")
+        panel.set_title(f"{threat}: {', '.join(part.way.unique())}")
+    for label in (label for panel in axes[0] for label in panel.get_yticklabels()):
+        label.set_weight("bold" if label.get_text().endswith("· mean") else "normal")
+    legend(figure)
+    return figure, data.drop(columns=["name", "own"])
+
+
+def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
+    clients = list(dict.fromkeys(table.client))[:CLIENTS]
+    table = table[table.client.isin(clients)]
+    if table.empty:
+        return None
+    rows = ordered(table.method, methods)
+    figure, axes = grid(len(rows), len(clients), height=2.1, margins=LOW, sharex=True, sharey=True)
+    for panel, method, client in panels(axes, rows, clients):
+        part = table[(table.method == method) & (table.client == client)]
+        for _, line in part[part.record != "mean"].groupby("record", sort=False):
+            panel.plot(
+                line["round"], line.loss, color=GREY, linewidth=0.8, zorder=1, label="most exposed members, one by one"
+            )
+        for kind, line in part[part.record == "mean"].groupby("kind", sort=False):
+            panel.plot(line["round"], line.loss, **_kind(str(kind), methods, method))
+        panel.set(title=f"{method} · {client}", xlabel="rounds completed")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.tick_params(labelbottom=True, labelleft=True)
+    name_rows(axes, "loss (nats)")
+    legend(figure)
+    return figure, table
+
+
+def _kind(kind: str, methods: Sequence[str], method: str) -> dict[str, Any]:
+    """Records that were trained on in the run's colour, others in ink; canaries with dots."""
+    trained = kind in ("member", "canary")
+    colour = look_of(methods, method)["color"] if trained else INK
+    line = LINES[2 * ("canary" in kind) + (not trained)]
+    return {"color": colour, "linestyle": line, "label": f"{kind}, mean ({method})" if trained else f"{kind}, mean"}
 
 
 def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
@@ -267,70 +318,3 @@ def _tradeoff(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     name_rows(axes, "AUROC")
     legend(figure)
     return figure, rounds
-
-
-def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    clients, signals = _headline(clients, signals)
-    if clients.empty:
-        return None
-    shown, threats = primary(clients), ordered(clients.threat_model, THREATS)
-    names = sorted(set(clients.client), reverse=True)
-    height, margins = 0.35 + 0.19 * len(names), (0.8, 0.3, 0.75, 0.52)
-    figure, axes = grid(len(signals), len(threats), height=height, margins=margins, sharex=True, sharey=True)
-    for panel, signal, threat in panels(axes, signals, threats):
-        part = shown[(shown.signal == signal) & (shown.threat_model == threat)]
-        for i, (method, dots) in enumerate(part.groupby("method", sort=False)):
-            at = [names.index(name) + 0.16 * (0.5 - i) for name in dots.client]
-            panel.plot(dots.auroc, at, **look_of(methods, method) | {"linestyle": "", "label": method})
-        panel.axvline(0.5, color=GREY, linewidth=0.9)
-        panel.set_yticks(range(len(names)), names)
-        panel.set(xlim=(-0.03, 1.03), ylim=(-0.8, len(names) - 0.2), xlabel="AUROC")
-        panel.set_title(f"{threat}: {', '.join(part.way.unique())}\n{signal_name(signal)}")
-        panel.tick_params(labelbottom=True)
-    legend(figure)
-    return figure, clients
-
-
-def _utility(utility: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    left_out = {"method", "seed", "round", "model", "bleu1", "bleu2", "bleu3"}
-    names = [name for name in utility if name not in left_out and utility[name].notna().any()]
-    if not names:
-        return None
-    utility = utility[utility.model != "novel"]  # measured at the ends only: a table shows it
-    columns = min(4, len(names))
-    figure, axes = grid(math.ceil(len(names) / columns), columns, height=2.2, margins=LOW)
-    for panel, name in zip(axes.flat, names, strict=False):
-        for (method, model), line in utility.groupby(["method", "model"], sort=False):
-            look, asked = look_of(methods, method, hollow=model != "global"), line[line[name].notna()]
-            panel.plot(asked["round"] + 1, asked[name], **look, label=f"{method}: {model}")
-        panel.set(title=METRICS.get(name, name), xlabel="rounds completed")
-        panel.yaxis.set_major_formatter("{x:.3g}")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for panel in axes.flat[len(names) :]:
-        panel.set_axis_off()
-    legend(figure)
-    return figure, utility.assign(rounds_completed=utility["round"] + 1).drop(columns="round")
-
-
-def _cost(cost: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    rows = ordered(cost.method, methods)
-    most = float(cost[["bytes_down", "bytes_up", "fedavg_bytes"]].sum(axis=1).max())
-    unit, name = next(
-        (u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if most >= 2 * u or u == 1
-    )
-    figure, axes = grid(1, len(rows), height=2.2, margins=LOW, sharey=True)
-    for panel, method in zip(axes[0], rows, strict=True):
-        part = cost[cost.method == method]
-        at, down, up, whole = part["round"] + 1, part.bytes_down, part.bytes_up, part.fedavg_bytes
-        colour, hatched = look_of(methods, method)["color"], {"hatch": "///", "edgecolor": "white", "linewidth": 0}
-        panel.bar(at, down / unit, 0.7, color=colour, alpha=0.45, label=f"down ({method})")
-        panel.bar(at, up / unit, 0.7, bottom=down / unit, color=colour, label=f"up ({method})", **hatched)
-        dash = {"color": INK, "markersize": 12, "markeredgewidth": 1.4, "label": "FedAvg, both ways"}
-        panel.plot(at, whole / unit, "_", **dash)
-        share = f": {100 * (down + up).sum() / whole.sum():.0f} % of FedAvg's bytes" if whole.sum() else ""
-        panel.set(title=f"{method}{share}", xlabel="round")
-        panel.set_ylim(0)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    name_rows(axes, f"{name} per round, all clients")
-    legend(figure)
-    return figure, cost.assign(round=cost["round"] + 1)

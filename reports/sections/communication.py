@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pandas as pd
-
-from reports.figures import membership as figures
-from reports.inputs import joined
+from reports.figures.communication import cost_plot
+from reports.figures.drawing import Sketch, draw
 from reports.section import Page, Section
 
-ORDER = 40
+ORDER = 100
 MANY = 6  # runs that are drawn beside each other
 
 
 def section(page: Page) -> Section | None:
     """Where the messages of rounds were counted."""
-    table = joined(page.first, "cost")
-    if not len(table):
+    rows = [{"name": v.title} | sent for v in page.runs if (sent := v.sent)]
+    if not rows:
         return None
-    methods = [e.method for e in page.first]
-    drawn = {"cost": figures.cost(table, methods, each=page.each)} if len(methods) <= MANY else {}
-    rows = [_row(method, table[table.method == method]) for method in methods if (table.method == method).any()]
-    beside = {} if drawn else {"cost": table}  # a figure brings its own rows
+    caption = "Bytes in each round, all clients; the dash is what FedAvg sends with the same clients."
+    figure = Sketch("cost", "Bytes sent by round, down and up", caption, cost_plot, (page.table("cost"), page.titles))
+    drawn = draw([figure], page.each) if len(rows) <= MANY else {}
+    beside = {} if drawn else page.files("cost")  # a figure brings its own rows
     return Section([("communication", "Communication")], {"communication": rows}, drawn, beside=beside)
-
-
-def _row(method: str, rounds: pd.DataFrame) -> dict[str, Any]:
-    """Bytes of a client in a round, mean over all that took part, and the share of FedAvg's."""
-    messages = int(rounds.messages.sum())
-    down, up, whole = (int(rounds[name].sum()) for name in ("bytes_down", "bytes_up", "fedavg_bytes"))
-    share = (down + up) / whole if whole else None
-    return {"method": method, "down": down / messages, "up": up / messages, "share": share}

@@ -1,5 +1,5 @@
-"""The figures about prompts: accuracy by round, against epsilon, against rank, and what the residual changes. Each only
-where the evidence fills it.
+"""The figures about utility: of classifiers accuracy by round, against rank, and what the residual changes; of models
+that answer in words, every metric by round. Each only where the evidence fills it.
 
 Bars are one standard deviation over seeds where there are several, else the interval over clients. A method keeps
 colour and marker throughout.
@@ -8,7 +8,7 @@ colour and marker throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
-from reports.figures.against_epsilon import against_epsilon, rows
+from reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
 from reports.figures.drawing import (
     COLOURS,
     GREY,
@@ -24,88 +24,50 @@ from reports.figures.drawing import (
     LOW,
     MARKERS,
     Plot,
-    PrintedFigure,
+    Sketch,
     grid,
     legend,
     look_of,
     name_rows,
-    printed,
-    styled,
 )
 from reports.inputs import SPLITS
-from reports.rows import MethodRow, as_printed
+from reports.rows import MethodRow, few
 
-LINES_SHOWN = 8  # more lines in one panel hide each other
-TITLES = {
-    "local": "local classes: personalisation",
-    "neighbour": "neighbour classes: generalisation",
-    "overall": "all classes",
+METRICS = {
+    "loss": "loss (nats per token)",
+    "bleu4": "BLEU-4",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr",
+    "exact_match": "exact match (%)",
 }
-BARS = "Bars: one standard deviation over seeds where there are several, else the interval over clients."
-
-Figure = tuple[PrintedFigure, str]  # with its caption
 
 
-def draw(found: Sequence[MethodRow], accuracy: Table | None) -> dict[str, Figure]:
-    """Figures with captions by name; those without a row are left out."""
+def sketches(found: Sequence[MethodRow], accuracy: Table, utility: Table, titles: Sequence[str]) -> list[Sketch]:
+    """All figures; `utility` is of the runs that have these `titles`."""
     shown, what = few(found)
-    given: list[tuple[str, str, str, Callable[[], Plot]]] = [
-        ("accuracy", "Accuracy by round, on local and on neighbour classes",
-         f"Mean over clients{' and seeds' if _several(found) else ''}; 0 rounds is before training. Hollow markers: "
-         f"with noise. {what}",
-         lambda: _by_round(shown, accuracy, _methods(found))),
-        ("epsilon", "Accuracy against epsilon, on local and on neighbour classes",
-         f"Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. {BARS} "
-         f"{_settings(found)}",
-         lambda: _by_epsilon(as_printed(found), _methods(found))),
-        ("rank", "Accuracy against the rank of the local prompt's factors",
-         f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
-         lambda: _by_rank(found)),
-        ("residual", "What the residual changes, by epsilon and rank",
-         "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there are "
-         "several seeds: one standard "
-         "deviation of the difference over them.",
-         lambda: _by_residual(found)),
+    methods = list(dict.fromkeys(v.method for v in found))
+    several = any(len(v.evidence) > 1 for v in found)
+    return [
+        Sketch("accuracy", "Accuracy by round, on local and on neighbour classes",
+               f"Mean over clients{' and seeds' if several else ''}; 0 rounds is before training. Hollow markers: with "
+               f"noise. {what}".strip(), _by_round, (shown, accuracy, methods)),
+        Sketch("rank", "Accuracy against the rank of the local prompt's factors",
+               f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
+               _by_rank, (found,)),
+        Sketch("residual", "What the residual changes, by epsilon and rank",
+               "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there "
+               "are several seeds: one standard deviation of the difference over them.", _by_residual, (found,)),
+        Sketch("utility", "Utility by round",
+               "On held-out test records (loss: lower is better, the others: higher); 0 rounds is the base model; "
+               "hollow markers are the mean of the clients' own models. Answers are asked for before the first and "
+               "after the last round, the loss after every one.", _by_metric, (utility, titles)),
     ]  # fmt: skip
-    with styled():
-        drawings = {name: (printed(name, alt, plot()), caption.strip()) for name, alt, caption, plot in given}
-    return {name: (drawing, caption) for name, (drawing, caption) in drawings.items() if drawing is not None}
 
 
-def _methods(found: Sequence[MethodRow]) -> list[str]:
-    return list(dict.fromkeys(v.method for v in found))
-
-
-def _several(found: Sequence[MethodRow]) -> bool:
-    return any(len(v.evidence) > 1 for v in found)
-
-
-def _panels(found: Sequence[MethodRow]) -> list[str]:
-    """Local and neighbour accuracy; overall where there is no other."""
-    return [split for split in SPLITS[:2] if any(split in v.scores for v in found)] or ["overall"]
-
-
-def few(found: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
-    """The variants that one figure can show, and in words which were left out."""
-    if len(found) <= LINES_SHOWN:
-        return list(found), ""
-    least = max((v.epsilon for v in found if v.private), default=math.inf)
-    kept = [v for v in as_printed(found) if not v.private or v.epsilon == least]
-    noised = f" or with ε {least:g}" if math.isfinite(least) else ""
-    what = f"Of {len(found)} rows those without noise{noised} are shown; all stand in the data. {_settings(found)}"
-    return kept, what.strip()
-
-
-def _settings(found: Sequence[MethodRow]) -> str:
-    several = [v for v in as_printed(found) if v.setting]
-    names = list(dict.fromkeys(f"{v.name} {v.setting}" for v in several))
-    return f"Of several settings one is drawn: {'; '.join(names)}." if names else ""
-
-
-def _by_round(shown: Sequence[MethodRow], accuracy: Table | None, methods: Sequence[str]) -> Plot:
-    if accuracy is None:
+def _by_round(shown: Sequence[MethodRow], accuracy: Table, methods: Sequence[str]) -> Plot:
+    if accuracy.empty:
         return None
-    splits = _panels(shown)
+    splits = accuracies(shown)
     means = accuracy[(accuracy.client == "mean") & accuracy.split.isin(splits)]
     data = means.groupby(["method", "split", "round"], sort=False).accuracy.mean().reset_index()
     levels = sorted({v.epsilon for v in shown}, reverse=True)
@@ -117,7 +79,7 @@ def _by_round(shown: Sequence[MethodRow], accuracy: Table | None, methods: Seque
                 "linestyle": LINES[levels.index(v.epsilon) % len(LINES)]
             }
             panel.plot(line["round"] + 1, line.accuracy, **style, markevery=max(1, len(line) // 12), label=v.title)
-        panel.set(title=TITLES[split], xlabel="rounds completed")
+        panel.set(title=PANELS[split].name, xlabel="rounds completed")
         panel.margins(x=0.02)
         panel.set_ylim(bottom=0)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -127,26 +89,11 @@ def _by_round(shown: Sequence[MethodRow], accuracy: Table | None, methods: Seque
     return figure, data.assign(rounds_completed=data["round"] + 1).drop(columns="round")
 
 
-def _rows(found: Sequence[MethodRow], splits: Sequence[str]) -> Table:
-    """What a figure of accuracies shows: each with its bar by split."""
-    return _of_accuracy(rows(found, splits))
-
-
-def _of_accuracy(table: Table) -> Table:
-    return table.rename(columns={"quantity": "split", "value": "accuracy"})
-
-
-def _by_epsilon(shown: Sequence[MethodRow], methods: Sequence[str]) -> Plot:
-    splits = _panels(shown)
-    plot = against_epsilon(shown, methods, splits, [TITLES[split] for split in splits])
-    return plot and (plot[0], _of_accuracy(plot[1]))
-
-
 def _by_rank(found: Sequence[MethodRow]) -> Plot:
     ranked = [v for v in found if "rank" in v.options]
     if not ranked:
         return None
-    splits, methods = _panels(ranked), _methods(ranked)
+    splits, methods = accuracies(ranked), list(dict.fromkeys(v.method for v in ranked))
     ranks = sorted({v.parameters["rank"] for v in ranked}, key=lambda rank: rank or math.inf)
     levels = sorted({v.epsilon for v in ranked}, reverse=True)
     figure, axes = grid(len(methods), len(splits), height=2.7, margins=LOW, sharey=True)
@@ -174,12 +121,12 @@ def _by_rank(found: Sequence[MethodRow]) -> Plot:
                     at, [v.scores[split].value for v in line], bars, **look, elinewidth=0.7, capsize=2, label=label
                 )
             panel.set_xticks(range(len(ranks)), [str(rank) if rank else "full" for rank in ranks])
-            panel.set(title=f"{mine[0].name}, {TITLES[split]}", xlabel="rank")
+            panel.set(title=f"{mine[0].name}, {PANELS[split].name}", xlabel="rank")
             panel.set_ylim(bottom=0)
             panel.tick_params(labelleft=True)
     name_rows(axes, "accuracy (%)")
     legend(figure)
-    return figure, _rows(ranked, splits)
+    return figure, rows(ranked, splits)
 
 
 def _level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, Any]:
@@ -195,7 +142,7 @@ def _by_residual(found: Sequence[MethodRow]) -> Plot:
     if data.empty:
         return None
     splits, levels = (
-        [s for s in SPLITS if s in set(data.split) and s in _panels(found)],
+        [s for s in SPLITS if s in set(data.split) and s in accuracies(found)],
         list(dict.fromkeys(data.epsilon)),
     )
     labels = list(dict.fromkeys(data.setting))
@@ -209,7 +156,7 @@ def _by_residual(found: Sequence[MethodRow]) -> Plot:
         panel.axhline(0, color=GREY, linewidth=0.9)
         panel.margins(y=0.15)
         panel.set_xticks(range(len(levels)), levels)
-        panel.set(title=TITLES[split], xlabel="ε claimed per record")
+        panel.set(title=PANELS[split].name, xlabel="ε claimed per record")
         panel.tick_params(labelleft=True)
     name_rows(axes, "with less without residual (points)")
     legend(figure)
@@ -231,3 +178,24 @@ def _differences(found: Sequence[MethodRow]) -> Table:
                 if values:
                     lines.append((v.method, setting, epsilon, split, mean(values), spread, len(values)))
     return Table(lines, columns=["method", "setting", "epsilon", "split", "difference", "sd", "seeds"])
+
+
+def _by_metric(utility: Table, methods: Sequence[str]) -> Plot:
+    left_out = {"method", "seed", "round", "model", "bleu1", "bleu2", "bleu3"}
+    names = [name for name in utility if name not in left_out and utility[name].notna().any()]
+    if not names:
+        return None
+    utility = utility[utility.model != "novel"]  # measured at the ends only: a table shows it
+    columns = min(4, len(names))
+    figure, axes = grid(math.ceil(len(names) / columns), columns, height=2.2, margins=LOW)
+    for panel, name in zip(axes.flat, names, strict=False):
+        for (method, model), line in utility.groupby(["method", "model"], sort=False):
+            look, asked = look_of(methods, method, hollow=model != "global"), line[line[name].notna()]
+            panel.plot(asked["round"] + 1, asked[name], **look, label=f"{method}: {model}")
+        panel.set(title=METRICS.get(name, name), xlabel="rounds completed")
+        panel.yaxis.set_major_formatter("{x:.3g}")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for panel in axes.flat[len(names) :]:
+        panel.set_axis_off()
+    legend(figure)
+    return figure, utility.assign(rounds_completed=utility["round"] + 1).drop(columns="round")

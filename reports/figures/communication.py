@@ -1,0 +1,35 @@
+"""The figure of what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.ticker import MaxNLocator
+from pandas import DataFrame as Table
+
+from reports.figures.drawing import INK, LOW, Plot, grid, legend, look_of, name_rows
+from reports.inputs import ordered
+
+
+def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
+    rows = ordered(cost.method, methods)
+    most = float(cost[["bytes_down", "bytes_up", "fedavg_bytes"]].sum(axis=1).max())
+    unit, name = next(
+        (u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if most >= 2 * u or u == 1
+    )
+    figure, axes = grid(1, len(rows), height=2.2, margins=LOW, sharey=True)
+    for panel, method in zip(axes[0], rows, strict=True):
+        part = cost[cost.method == method]
+        at, down, up, whole = part["round"] + 1, part.bytes_down, part.bytes_up, part.fedavg_bytes
+        colour, hatched = look_of(methods, method)["color"], {"hatch": "///", "edgecolor": "white", "linewidth": 0}
+        panel.bar(at, down / unit, 0.7, color=colour, alpha=0.45, label=f"down ({method})")
+        panel.bar(at, up / unit, 0.7, bottom=down / unit, color=colour, label=f"up ({method})", **hatched)
+        dash = {"color": INK, "markersize": 12, "markeredgewidth": 1.4, "label": "FedAvg, both ways"}
+        panel.plot(at, whole / unit, "_", **dash)
+        share = f": {100 * (down + up).sum() / whole.sum():.0f} % of FedAvg's bytes" if whole.sum() else ""
+        panel.set(title=f"{method}{share}", xlabel="round")
+        panel.set_ylim(0)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    name_rows(axes, f"{name} per round, all clients")
+    legend(figure)
+    return figure, cost.assign(round=cost["round"] + 1)

@@ -1,0 +1,54 @@
+"""The figure of the tokens of a caption, and the colours in which a page shows the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from pandas import DataFrame as Table
+
+from reports.figures.drawing import INK, Plot, grid, panels
+from reports.inputs import ordered
+
+CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to high
+
+
+def scale(tokens: Table) -> float:
+    """Upper end of the entropy scale in nats: the 95th percentile, so that one uncertain token does not darken all
+    others."""
+    values = tokens[["entropy", "base_entropy"]].to_numpy(float)
+    return float(np.nanquantile(values, 0.95)) if np.isfinite(values).any() else 0.0
+
+
+def shade(entropy: float, top: float) -> tuple[str, str]:
+    """Background and ink (hex colours) of a token with this entropy on the scale from 0 to `top` nats."""
+    if not np.isfinite(entropy):
+        return "#ffffff", INK
+    t = min(max(entropy / top, 0.0), 1.0) if top > 0 else 0.0
+    ends = [[int(end[i : i + 2], 16) for i in (1, 3, 5)] for end in (CONFIDENT, UNCERTAIN)]
+    mixed = "".join(f"{round(a + (b - a) * t):02x}" for a, b in zip(*ends, strict=True))
+    return f"#{mixed}", "#ffffff" if t < 0.55 else INK
+
+
+def tokens_plot(tokens: Table, methods: Sequence[str]) -> Plot:
+    caption = tokens[tokens["slice"] == "caption"]
+    if caption.empty:
+        return None
+    rows, columns, top = ordered(caption.method, methods), ordered(caption.panel, ("member",)), scale(tokens)
+    colours = LinearSegmentedColormap.from_list("entropy", [CONFIDENT, UNCERTAIN])
+    figure, axes = grid(len(rows), len(columns), height=0.6, margins=(0.75, 0.75, 0.3, 0.9))
+    for panel, method, kind in panels(axes, rows, columns):
+        part = caption[(caption.method == method) & (caption.panel == kind)]
+        values = part[["entropy", "base_entropy"]].to_numpy(float).T
+        panel.imshow(values, cmap=colours, vmin=0, vmax=top, aspect="auto")
+        small = {"size": min(6.0, 130 / max(1, values.shape[1])), "ha": "center", "va": "center"}
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                panel.text(column, row, f"{value:.1f}", color=shade(value, top)[1], **small)
+        words = ["".join(c if c.isprintable() else "·" for c in word) for word in part.token]
+        panel.set_xticks(range(len(words)), words, rotation=90, size=7)
+        panel.set_yticks([0, 1], ["after", "base"])
+        panel.set_title(f"{method} · {kind}")
+        panel.grid(False)
+    return figure, tokens

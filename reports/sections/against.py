@@ -1,0 +1,33 @@
+"""Against epsilon: what noise does to accuracy and, where runs were attacked, to what an attack finds."""
+
+from __future__ import annotations
+
+from reports.attack_success import headline, with_leakage
+from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
+from reports.figures.drawing import Sketch, draw
+from reports.rows import as_printed, one_of_several
+from reports.section import Page, Section
+
+ORDER = 40
+CAPTION = (
+    "Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. The grey line is "
+    "guessing."
+)
+SUCCESS = (
+    "Success is the share of correct guesses, the mean over classes (DP-FPL, section A.3): an attack that only guesses "
+    "is right half the time, and one that is right less often has learnt nothing either."
+)
+
+
+def section(page: Page) -> Section | None:
+    """Where there are two epsilons."""
+    signal = headline(page.runs)
+    found = [with_leakage(v, signal) if signal else v for v in as_printed(page.runs)]
+    leaked = [name for name in ("success", "auroc") if any(name in v.scores for v in found)]
+    quantities, methods = [*accuracies(found), *leaked], list(dict.fromkeys(v.method for v in found))
+    if not quantities:
+        return None
+    said = [CAPTION, SUCCESS if "success" in leaked else "", BARS, one_of_several(page.runs)]
+    alt = f"Accuracy{', and success of the attack,' if leaked else ''} against epsilon"
+    drawn = draw([Sketch("epsilon", alt, " ".join(filter(None, said)), against_epsilon, (found, methods, quantities))])
+    return Section([("against", "Against epsilon")], drawn=drawn) if drawn else None

@@ -1,0 +1,37 @@
+"""Agreement: whether the attacks find the same records exposed."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from reports.section import Page, Row, Section
+from reports.verdict_cards import by_model, tint
+
+ORDER = 75
+
+
+def section(page: Page) -> Section | None:
+    """Where several attacks scored the same records."""
+    found = page.parts("agreement", _squares)
+    links = [("agreement", "Agreement")]
+    return Section(links, {"agreement": found}, tables=page.files("agreement")) if found else None
+
+
+def _squares(table: pd.DataFrame) -> list[Row]:
+    """For each model a square of all pairs of scores, with the share of records that chance alone puts on both
+    lists."""
+    found = []
+    for threat, way, part in by_model(table):
+        names = list(dict.fromkeys([*part.signal_a, *part.signal_b]))
+        pairs = {frozenset((row["signal_a"], row["signal_b"])): _shaded(row) for row in part.to_dict("records")}
+        lines = [(a, [pairs.get(frozenset((a, b))) if a != b else None for b in names]) for a in names]
+        chances = sorted({round(float(x), 3) for x in part.chance if math.isfinite(x)})
+        found.append({"threat": threat, "way": way, "names": names, "chances": chances, "lines": lines})
+    return found
+
+
+def _shaded(row: Row) -> Row:
+    """A correlation from -1 to 1 has the colour of an AUROC from 0 to 1."""
+    return row | {"shade": tint(0.5 + row["spearman"] / 2)}

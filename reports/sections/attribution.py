@@ -1,0 +1,14 @@
+"""Attribution: whether the server can tell whose record it is."""
+
+from __future__ import annotations
+
+from reports.section import Page, Section
+
+ORDER = 80
+
+
+def section(page: Page) -> Section | None:
+    """Where records were given to clients."""
+    rows = page.alike("attribution")
+    links = [("attribution", "Whose record")]
+    return Section(links, {"attribution": rows}, tables=page.files("attribution")) if rows else None

@@ -1,0 +1,13 @@
+"""Canaries: how many were inserted, and what they could show at most."""
+
+from __future__ import annotations
+
+from reports.section import Page, Section
+
+ORDER = 85
+
+
+def section(page: Page) -> Section | None:
+    """Where canaries were inserted."""
+    rows = page.alike("canaries")
+    return Section([("canaries", "Canaries")], {"canaries": rows}, tables=page.files("canaries")) if rows else None

@@ -1,0 +1,52 @@
+"""Who is exposed: ROC curves, clients, classes and rounds, and records one by one."""
+
+from __future__ import annotations
+
+import base64
+
+import pandas as pd
+
+from reports.attack_success import headline
+from reports.figures import membership
+from reports.figures.drawing import draw
+from reports.inputs import TABLES
+from reports.section import Page, Row, Section
+from reports.verdict_cards import by_model
+
+ORDER = 60
+LISTED = 20  # records whose scores the page lists
+FEW = 3  # scores that are drawn below each other; of more, the first alone
+NO_SCORES = frozenset("method seed exposure".split()) | set(TABLES["records"].split())
+
+
+def section(page: Page) -> Section | None:
+    """Where there are rows about single clients, classes, rounds or records."""
+    names = [f["signal"] for f in page.findings if f.get("headline")]
+    lead = headline(page.runs)
+    signals = sorted(dict.fromkeys(names), key=lambda name: name != lead)
+    given = {name: page.table(name) for name in ("curves", "scores", "clients", "classes", "trajectories", "rounds")}
+    sketches = membership.sketches(given, page.titles, signals if len(signals) <= FEW else signals[:1])
+    drawn = draw(sketches, page.each)
+    shots, scores = page.parts("exposed", _shots), page.parts("records", _listed)
+    if not (drawn or shots or scores):
+        return None
+    return Section(
+        links=[("figures", "Who is exposed"), *([("exposed", "Exposed records")] if shots else [])],
+        context={"exposed": {"drawn": list(drawn), "shots": shots, "scores": scores}},
+        drawn=drawn,
+        tables=page.files("records", "classes"),
+        beside={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
+    )
+
+
+def _shots(table: pd.DataFrame) -> list[Row]:
+    """The most exposed records, pictures as data."""
+    return [row | {"png": base64.b64encode(row["png"]).decode()} for row in table.to_dict("records")]
+
+
+def _listed(table: pd.DataFrame) -> Row:
+    """The scores of the highest ranked records under the first threat model."""
+    threat, way, part = by_model(table)[0]
+    scores = [name for name in part if name not in NO_SCORES and part[name].notna().any()]
+    rows = part.sort_values(["rank", "record"]).head(LISTED).to_dict("records")
+    return {"threat": threat, "way": way, "scores": scores, "rows": rows, "total": len(part)}

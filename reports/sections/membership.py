@@ -1,0 +1,128 @@
+"""Membership: who can tell members from non-members, a verdict per adversary, and the leakage tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reports.attack_success import CANARIES, HELD_OUT, single
+from reports.inputs import THREATS, Finding, about_membership, ordered
+from reports.rows import MethodRow
+from reports.section import Page, Row, Section
+from reports.verdict_cards import SEES, blocks, card, counts, freshest, gravest, named
+
+ORDER = 10
+MANY = 6  # runs that fit beside each other as columns
+FEW = 4  # runs whose verdicts are said in words on the first screen
+
+
+def section(page: Page) -> Section | None:
+    """Where something was attacked."""
+    findings = about_membership(page.findings)
+    if not findings:
+        return None
+    threats = ordered((f["threat_model"] for f in findings), THREATS)
+    found = {
+        "threats": threats,
+        "runs": [look | _run(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
+        "matrices": _matrices(page.runs, threats),
+        "mixed": [threat for threat in threats if len({_model(f) for f in _quotable(findings, threat)}) > 1],
+        "corrected": max((f.get("best_of") or 0 for f in findings), default=0),
+        "beside": _beside(page.runs),
+        "sees": SEES,
+        "few": FEW,
+    }
+    return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": found})
+
+
+def _model(f: Finding) -> tuple[str, str]:
+    return f["way"], f["population"]
+
+
+def _quotable(findings: Sequence[Finding], threat: str) -> list[Finding]:
+    """What a verdict on an adversary may rest on: AUROCs of members against held-out records, of an attack's headline
+    or of the best of several attacks."""
+    return [f for f in findings if f["threat_model"] == threat and (single(f) or _picked(f))]
+
+
+def _picked(f: Finding) -> bool:
+    """Whether this is about the best of several attacks, members against held-out records."""
+    return bool(f.get("best_of")) and f["nonmembers"] == HELD_OUT
+
+
+def _run(v: MethodRow, threats: Sequence[str]) -> Row:
+    """What is said about one run: for every threat model a card and its leakage tables; and, where no table says it,
+    what is claimed and proven."""
+    own, others = (about_membership(f for e in some for f in e.findings) for some in (v.evidence[:1], v.evidence[1:]))
+    own = sorted(own, key=lambda f: bool(f.get("best_of")))  # the best comes last
+    parts = [_threat(threat, [f for f in own if f["threat_model"] == threat], others) for threat in threats]
+    return {"seed": v.evidence[0].seed, "threats": parts, "epsilon": [] if v.claims else _epsilon(own, threats)}
+
+
+def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> Row:
+    """A card quotes the best of the attacks, whose interval allows for picking it, where there is one; else the gravest
+    headline row."""
+    alone, best = [f for f in own if single(f)], [f for f in own if _picked(f)]
+    quoted = best if gravest(best) else alone
+    canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == CANARIES]
+    headline = [f for f in own if f["headline"] or f.get("best_of")]
+    return {
+        "threat": threat,
+        "quoted": gravest(quoted),
+        "picked": quoted is best,
+        "alone": counts(alone),
+        "canaries": gravest([f for f in canaries if f.get("best_of")])
+        or gravest([f for f in canaries if f["headline"]]),
+        **card(quoted, others),
+        "blocks": blocks(headline, others),
+        "siblings": blocks([f for f in own if f not in headline], others),
+    }
+
+
+def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
+    """Claimed, provable and measured: threat models with the same three are one line."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for threat in threats:
+        for three in dict.fromkeys(
+            tuple(f[name] or "n/a" for name in ("claimed", "provable", "measured"))
+            for f in findings
+            if f["threat_model"] == threat and (f["claimed"] or f["provable"] or f["measured"])
+        ):
+            lines.setdefault(three, []).append(threat)
+    return [{"threats": names, "three": three} for three, names in lines.items()]
+
+
+def _beside(found: Sequence[MethodRow]) -> list[tuple[str, str, list[float | None]]]:
+    """Columns beside the verdicts, a number for every run: how good its models are at the end, and what it sends. One
+    that no run fills is left out."""
+    ends = [v.at_the_end for v in found]
+    shares = [None if v.sent is None or v.sent["share"] is None else 100 * v.sent["share"] for v in found]
+    name = next((end[0] for end in ends if end), "")
+    columns: list[tuple[str, str, list[float | None]]] = [
+        (name, "at the end", [end[1] if end else None for end in ends]),
+        ("bytes", "% of FedAvg's", shares),
+    ]
+    return [column for column in columns if any(x is not None for x in column[2])]
+
+
+def _matrices(found: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
+    """None for a single run or attack: the verdicts say it all."""
+    matrices = [_matrix(found, threat) for threat in threats]
+    return matrices if len(found) > 1 and any(len(m["lines"]) > 1 for m in matrices) else []
+
+
+def _matrix(found: Sequence[MethodRow], threat: str) -> Row:
+    """Attacks by runs under one threat model, of several models of its the freshest; where there are many runs, each is
+    a line rather than a column."""
+    cells: dict[tuple[int, str], dict[str, list[Finding]]] = {}
+    for v in found:
+        for f in _quotable(about_membership(v.evidence[0].findings), threat):
+            row = (f["best_of"], "") if _picked(f) else (0, f["signal"])
+            cells.setdefault(row, {}).setdefault(v.title, []).append(f)
+    attacks = sorted(cells, key=lambda row: row[0])
+    lines = [[freshest(cells[row].get(v.title, ())) for v in found] for row in attacks]
+    return {"threat": threat, "wide": len(found) <= MANY, "attacks": [_attack(row) for row in attacks], "lines": lines}
+
+
+def _attack(row: tuple[int, str]) -> dict[str, Any]:
+    return named(*row) | ({"detail": "corrected for picking"} if row[0] else {})

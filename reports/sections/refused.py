@@ -1,0 +1,13 @@
+"""Not run: the attacks that could not be, and why."""
+
+from __future__ import annotations
+
+from reports.section import Page, Section
+
+ORDER = 95
+
+
+def section(page: Page) -> Section | None:
+    """Where an attack was refused."""
+    rows = page.alike("refused")
+    return Section([("refused", "Not run")], {"refused": rows}, tables=page.files("refused")) if rows else None
