@@ -16,7 +16,6 @@ import pandas as pd
 from reports.figures.drawing import Each
 from reports.formats import listed, plain
 from reports.inputs import METRICS, TABLES, Evidence, Finding, check
-from reports.rows import marks
 from reports.runs import entries, runs
 from reports.section import Page, Section, places, sections
 from reports.templates import Write, csv, render, write_drawings
@@ -63,7 +62,7 @@ def _rendered(page: Page, shown: Mapping[str, Section], data: Sequence[str]) -> 
         "attack": evidence[0].attack,
         "seeds": sorted({e.seed for e in evidence}),
         "about": about[:1].upper() + about[1:],
-        "names": [mark["name"] for mark in marks(page.runs).values()],
+        "names": list(dict.fromkeys(v.name for v in page.runs)),
         "setting": _setting(evidence),
         "intervals": _intervals(page.findings),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),

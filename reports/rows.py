@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from fedaudit.machinery import plugins
-from reports.figures import drawing
 from reports.inputs import SPLITS, Evidence, Finding, joined
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
@@ -285,9 +284,3 @@ def one_of_several(found: Sequence[MethodRow]) -> str:
     several = [v for v in as_printed(found) if v.setting]
     names = list(dict.fromkeys(f"{v.name} {v.setting}" for v in several))
     return f"Of several settings one is drawn: {'; '.join(names)}." if names else ""
-
-
-def marks(found: Sequence[MethodRow]) -> dict[str, dict[str, str]]:
-    """Name, symbol and colour of every method, as figures draw it."""
-    methods = dict.fromkeys(v.method for v in found)
-    return {method: {"name": method_name(method)} | drawing.mark(i) for i, method in enumerate(methods)}

@@ -81,11 +81,12 @@ class Page:
         none = {"symbol": "", "colour": INK}
         return [{"name": v.title} | (mark(place[v.title]) if v.title in place else none) for v in self.runs]
 
-    def table(self, name: str) -> pd.DataFrame:
-        """A table of the runs that are shown under each other, `method` being what they are called."""
+    def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
+        """A table of the runs that are shown under each other, `method` being what they are called; of the first, of so
+        many or of all (None) seeds."""
         from reports.inputs import joined
 
-        return joined([replace(v.evidence[0], method=v.title) for v in self.shown], name)
+        return joined([replace(e, method=v.title) for v in self.shown for e in v.evidence[:seeds]], name)
 
     def files(self, *names: str) -> dict[str, pd.DataFrame]:
         """The whole tables, of all runs and seeds, as they become files; those without a row are left out."""

@@ -1,9 +1,5 @@
-"""The figures about utility: of classifiers accuracy by round, against rank, and what the residual changes; of models
-that answer in words, every metric by round. Each only where the evidence fills it.
-
-Bars are one standard deviation over seeds where there are several, else the interval over clients. A method keeps
-colour and marker throughout.
-"""
+"""The figures about utility: by round, against rank, and what the residual changes. Each only where the evidence fills
+it."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
@@ -20,7 +17,6 @@ from reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
 from reports.figures.drawing import (
     COLOURS,
     GREY,
-    LINES,
     LOW,
     MARKERS,
     Plot,
@@ -31,7 +27,7 @@ from reports.figures.drawing import (
     name_rows,
 )
 from reports.inputs import SPLITS
-from reports.rows import MethodRow, few
+from reports.rows import MethodRow
 
 METRICS = {
     "loss": "loss (nats per token)",
@@ -42,49 +38,55 @@ METRICS = {
 }
 
 
-def sketches(found: Sequence[MethodRow], accuracy: Table, utility: Table, titles: Sequence[str]) -> list[Sketch]:
-    """All figures; `utility` is of the runs that have these `titles`."""
-    shown, what = few(found)
-    methods = list(dict.fromkeys(v.method for v in found))
-    several = any(len(v.evidence) > 1 for v in found)
+def sketches(found: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> list[Sketch]:
+    """All figures; `lines` are those of `by_round`, of runs that have these `titles`."""
     return [
-        Sketch("accuracy", "Accuracy by round, on local and on neighbour classes",
-               f"Mean over clients{' and seeds' if several else ''}; 0 rounds is before training. Hollow markers: with "
-               f"noise. {what}".strip(), _by_round, (shown, accuracy, methods)),
+        Sketch("utility", "Utility by round",
+               "On test records, mean over seeds where there are several; 0 rounds is before training. A loss is "
+               "better if it is lower, all else if it is higher; hollow markers are the mean of the clients' own models.",
+               _lines, (lines, titles)),
         Sketch("rank", "Accuracy against the rank of the local prompt's factors",
                f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
                _by_rank, (found,)),
         Sketch("residual", "What the residual changes, by epsilon and rank",
                "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there "
                "are several seeds: one standard deviation of the difference over them.", _by_residual, (found,)),
-        Sketch("utility", "Utility by round",
-               "On held-out test records (loss: lower is better, the others: higher); 0 rounds is the base model; "
-               "hollow markers are the mean of the clients' own models. Answers are asked for before the first and "
-               "after the last round, the loss after every one.", _by_metric, (utility, titles)),
     ]  # fmt: skip
 
 
-def _by_round(shown: Sequence[MethodRow], accuracy: Table, methods: Sequence[str]) -> Plot:
-    if accuracy.empty:
+def by_round(accuracy: Table, answers: Table, splits: Sequence[str]) -> Table:
+    """Every metric of every run and model by round (-1: before training), mean over seeds."""
+    mean = accuracy[(accuracy.client == "mean") & accuracy.split.isin(splits)]
+    named = mean.split.map({split: f"{PANELS[split].name}, accuracy (%)" for split in splits})
+    shown = [name for name in METRICS if name in answers]
+    asked = answers[answers.model != "novel"].melt(["method", "round", "model"], shown, "metric")
+    lines = [
+        mean.assign(metric=named, model="clients' prompts", value=mean.accuracy)[
+            ["method", "round", "model", "metric", "value"]
+        ],
+        asked.assign(metric=asked.metric.map(METRICS)).dropna(subset="value"),
+    ]
+    data = pd.concat([table for table in lines if len(table)] or lines[:1])
+    return data.groupby(["metric", "method", "model", "round"], sort=False).value.mean().reset_index()
+
+
+def _lines(data: Table, methods: Sequence[str]) -> Plot:
+    if data.empty:
         return None
-    splits = accuracies(shown)
-    means = accuracy[(accuracy.client == "mean") & accuracy.split.isin(splits)]
-    data = means.groupby(["method", "split", "round"], sort=False).accuracy.mean().reset_index()
-    levels = sorted({v.epsilon for v in shown}, reverse=True)
-    figure, axes = grid(1, len(splits), height=3.0, margins=LOW, sharey=True)
-    for panel, split in zip(axes[0], splits, strict=True):
-        for v in shown:
-            line = data[(data.method == v.label) & (data.split == split)].sort_values("round")
-            style = look_of(methods, v.method, hollow=v.private) | {
-                "linestyle": LINES[levels.index(v.epsilon) % len(LINES)]
-            }
-            panel.plot(line["round"] + 1, line.accuracy, **style, markevery=max(1, len(line) // 12), label=v.title)
-        panel.set(title=PANELS[split].name, xlabel="rounds completed")
-        panel.margins(x=0.02)
-        panel.set_ylim(bottom=0)
+    metrics = list(dict.fromkeys(data.metric))
+    columns, several = min(4, len(metrics)), data.model.nunique() > 1
+    figure, axes = grid(math.ceil(len(metrics) / columns), columns, height=2.4, margins=LOW)
+    for panel, metric in zip(axes.flat, metrics, strict=False):
+        lines = data[data.metric == metric].groupby(["method", "model"], sort=False)
+        for (method, model), line in lines:
+            look = look_of(methods, method, hollow=model == "clients")
+            label = f"{method}: {model}" if several else method
+            panel.plot(line["round"] + 1, line.value, **look, markevery=max(1, len(line) // 12), label=label)
+        panel.set(title=metric, xlabel="rounds completed")
+        panel.yaxis.set_major_formatter("{x:.3g}")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.tick_params(labelleft=True)
-    name_rows(axes, "accuracy (%)")
+    for panel in axes.flat[len(metrics) :]:
+        panel.set_axis_off()
     legend(figure)
     return figure, data.assign(rounds_completed=data["round"] + 1).drop(columns="round")
 
@@ -178,24 +180,3 @@ def _differences(found: Sequence[MethodRow]) -> Table:
                 if values:
                     lines.append((v.method, setting, epsilon, split, mean(values), spread, len(values)))
     return Table(lines, columns=["method", "setting", "epsilon", "split", "difference", "sd", "seeds"])
-
-
-def _by_metric(utility: Table, methods: Sequence[str]) -> Plot:
-    left_out = {"method", "seed", "round", "model", "bleu1", "bleu2", "bleu3"}
-    names = [name for name in utility if name not in left_out and utility[name].notna().any()]
-    if not names:
-        return None
-    utility = utility[utility.model != "novel"]  # measured at the ends only: a table shows it
-    columns = min(4, len(names))
-    figure, axes = grid(math.ceil(len(names) / columns), columns, height=2.2, margins=LOW)
-    for panel, name in zip(axes.flat, names, strict=False):
-        for (method, model), line in utility.groupby(["method", "model"], sort=False):
-            look, asked = look_of(methods, method, hollow=model != "global"), line[line[name].notna()]
-            panel.plot(asked["round"] + 1, asked[name], **look, label=f"{method}: {model}")
-        panel.set(title=METRICS.get(name, name), xlabel="rounds completed")
-        panel.yaxis.set_major_formatter("{x:.3g}")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for panel in axes.flat[len(names) :]:
-        panel.set_axis_off()
-    legend(figure)
-    return figure, utility.assign(rounds_completed=utility["round"] + 1).drop(columns="round")

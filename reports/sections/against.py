@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedaudit.machinery.score_names import signal_name
 from reports.attack_success import headline, with_leakage
 from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
 from reports.figures.drawing import Sketch, draw
@@ -9,10 +10,7 @@ from reports.rows import as_printed, one_of_several
 from reports.section import Page, Section
 
 ORDER = 40
-CAPTION = (
-    "Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end. The grey line is "
-    "guessing."
-)
+CAPTION = "Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end."
 SUCCESS = (
     "Success is the share of correct guesses, the mean over classes (DP-FPL, section A.3): an attack that only guesses "
     "is right half the time, and one that is right less often has learnt nothing either."
@@ -27,7 +25,8 @@ def section(page: Page) -> Section | None:
     quantities, methods = [*accuracies(found), *leaked], list(dict.fromkeys(v.method for v in found))
     if not quantities:
         return None
-    said = [CAPTION, SUCCESS if "success" in leaked else "", BARS, one_of_several(page.runs)]
+    attack = f"The attack's score is {signal_name(signal)}, the grey line is guessing." if signal and leaked else ""
+    said = [CAPTION, attack, SUCCESS if "success" in leaked else "", BARS, one_of_several(page.runs)]
     alt = f"Accuracy{', and success of the attack,' if leaked else ''} against epsilon"
     drawn = draw([Sketch("epsilon", alt, " ".join(filter(None, said)), against_epsilon, (found, methods, quantities))])
     return Section([("against", "Against epsilon")], drawn=drawn) if drawn else None

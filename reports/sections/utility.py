@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 
 from reports.figures import utility as figures
+from reports.figures.against_epsilon import accuracies
 from reports.figures.drawing import draw
 from reports.formats import epsilon, listed, short, signed
 from reports.inputs import SPLITS
-from reports.rows import Claim, MethodRow, Score, marks, twin
+from reports.rows import Claim, MethodRow, Score, twin
 from reports.section import Page, Row, Section
 
 ORDER = 20
@@ -21,31 +22,29 @@ MODELS = {"global": "server", "novel": "server, out of distribution", "clients":
 
 def section(page: Page) -> Section | None:
     """Where accuracies or answers were measured."""
-    found, tables = [v for v in page.runs if v.scores], page.files("accuracy")
-    answers = page.table("utility")
-    drawn = draw(figures.sketches(found, tables.get("accuracy", pd.DataFrame()), answers, page.titles))
-    rows, metrics = _answers(answers)
+    found = [v for v in page.runs if v.scores]
+    accuracy, answers = (page.table(name, seeds=None) for name in ("accuracy", "utility"))
+    lines = figures.by_round(accuracy, answers, accuracies(found))
+    drawn = draw(figures.sketches(found, lines, page.titles))
+    rows, metrics = _answers(page.table("utility"))
     if not found and not rows:
         return None
-    context = {
-        "accuracy": _accuracies(found) if found else None,
-        "answers": rows,
-        "metrics": metrics,
-        "drawn": list(drawn),
-    }
-    return Section([("utility", "Utility")], {"utility": context}, drawn, tables)
+    about = {"accuracy": _accuracies(found, page.looks) if found else None, "answers": rows, "metrics": metrics}
+    context = {"utility": about | {"drawn": list(drawn)}}
+    return Section([("utility", "Utility")], context, drawn, page.files("accuracy"))
 
 
-def _accuracies(found: Sequence[MethodRow]) -> dict[str, Any]:
+def _accuracies(found: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, Any]:
     """What is said of runs whose accuracies were measured."""
-    accuracies = [f for v in found for e in v.evidence for f in e.findings if f["metric"].startswith("accuracy/")]
+    measured = [f for v in found for e in v.evidence for f in e.findings if f["metric"].startswith("accuracy/")]
+    look = {one["name"]: one for one in looks}
     return {
         "seeds": sorted({e.seed for v in found for e in v.evidence}),
-        "rounds": max(f["rounds"] for f in accuracies),  # the last ones, which an accuracy averages
-        "confidence": accuracies[0]["confidence"],
+        "rounds": max(f["rounds"] for f in measured),  # the last ones, which an accuracy averages
+        "confidence": measured[0]["confidence"],
         "cards": _cards(found),
         "splits": [split for split in SPLITS if any(split in v.scores for v in found)],
-        "rows": _rows(found),
+        "rows": [look[v.title] | {"scores": v.scores, "ratio": v.ratio, "clipped": v.clipped} for v in found],
         "floor": _floor(found),
         "noised": any(v.private for v in found),
     }
@@ -54,7 +53,7 @@ def _accuracies(found: Sequence[MethodRow]) -> dict[str, Any]:
 def _cards(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """Per method a sentence for every epsilon, and one about the server where that differs."""
     cards = []
-    for method, mark in marks(found).items():
+    for method, name in {v.method: v.name for v in found}.items():
         lines: list[dict[str, str]] = []
         server: dict[str, list[str]] = {}
         for level in dict.fromkeys(v.epsilon for v in found if v.method == method):
@@ -64,7 +63,7 @@ def _cards(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
             for words in dict.fromkeys(filter(None, map(_against_server, mine))):
                 server.setdefault(words, []).append(mine[0].noise)
         notes = [f"Against the server, {listed(levels)}: {words}." for words, levels in server.items()]
-        cards.append(mark | {"lines": lines, "notes": notes})
+        cards.append({"name": name, "lines": lines, "notes": notes})
     return cards
 
 
@@ -142,24 +141,6 @@ def _proven(claim: Claim) -> str:
     if claim.provable == claim.every_step:
         return f"proven {epsilon(claim.provable)}"
     return f"proven {epsilon(claim.provable)} as it ran, {epsilon(claim.every_step)} if a record is in every step"
-
-
-def _rows(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """The accuracy table."""
-    looks = marks(found)
-    return [
-        looks[v.method]
-        | {
-            "noise": v.noise,
-            "setting": v.setting,
-            "kind": "private" if v.private else "noise-free" if v.trained else "nothing is trained",
-            "scores": v.scores,
-            "ratio": v.ratio,
-            "clipped": v.clipped,
-            "new": i == 0 or found[i - 1].method != v.method,
-        }
-        for i, v in enumerate(found)
-    ]
 
 
 def _floor(found: Sequence[MethodRow]) -> str | None:
