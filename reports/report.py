@@ -67,7 +67,6 @@ def _rendered(page: Page, shown: Mapping[str, Section], data: Sequence[str]) -> 
         "intervals": _intervals(page.findings),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
         "data": data,
-        "runs": page.looks,
         "left_out": page.few[1],
         "several": any(len(v.evidence) > 1 for v in page.runs),
         "symbols": SYMBOLS,

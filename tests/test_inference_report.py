@@ -77,9 +77,9 @@ def page_of(*findings: dict[str, Any]) -> Reader:
 
 def test_files_and_links(pair: dict[str, bytes]) -> None:
     names = list(pair)
-    tables = "findings runs cells records classes agreement attribution canaries refused accuracy privacy noise".split()
+    tables = "findings runs accuracy privacy noise records classes agreement attribution canaries cells refused".split()
     assert names[: 2 + len(tables)] == ["findings.json", "runs.json", *(f"{name}.csv" for name in tables)]
-    drawn = {"leakage-epsilon", "roc", "scores-shadow", "clients", "classes", "trajectories", "accuracy"}
+    drawn = {"epsilon", "roc", "scores-shadow", "clients", "classes", "trajectories", "utility"}
     files = {f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "pdf", "csv")}
     assert set(names[2 + len(tables) : -1]) == files | {"figures/exposed.csv"}
     assert names[-1] == "index.html"
@@ -106,10 +106,11 @@ def test_verdicts_come_first_utility_after(pair: dict[str, bytes]) -> None:
     order = [
         'id="verdicts"',
         'id="leakage"',
+        'id="utility"',
         'id="privacy"',
         'id="against"',
-        'id="accuracy"',
         'id="figures"',
+        'id="agreement"',
         'id="refused"',
     ]
     places = [page.index(part) for part in order]
@@ -221,9 +222,12 @@ def test_attacks_by_runs(pair: dict[str, bytes]) -> None:
         judged(first[1], 1.5 * WIDTH, "no leak found"),
     ]
     verdicts = matrix(rows, "Run")
-    assert [cell.split()[0] for cell in verdicts[0][1:]] == ["prompt-user", "released-model", "server", "owner"]
-    assert [cell[0] for cell in verdicts[1][1:]] == ["●", "◐", "●", "●"]
-    assert [cell[0] for cell in verdicts[2][1:]] == ["○", "◐", "○", "○"]
+    assert [cell.split()[0] for cell in verdicts[0][1:5]] == ["prompt-user", "released-model", "server", "owner"]
+    assert [cell[0] for cell in verdicts[1][1:5]] == ["●", "◐", "●", "●"]
+    assert [cell[0] for cell in verdicts[2][1:5]] == ["○", "◐", "○", "○"]
+    assert verdicts[0][5:] == ["local accuracy (%) at the end"]  # what it sends was not counted
+    ends = [accuracy_of("dpfpl", epsilon, "local", 0, 8, True) for epsilon in (INF, 0.1)]
+    assert [row[5:] for row in verdicts[1:]] == [[f"{end:.1f}"] for end in ends]
 
 
 def test_many_runs_are_lines_and_only_few_are_unfolded() -> None:
@@ -310,7 +314,7 @@ def figure(files: dict[str, bytes], name: str) -> pd.DataFrame:
 
 
 def test_figures_hold_their_rows(pair: dict[str, bytes]) -> None:
-    against = figure(pair, "leakage-epsilon").set_index(["epsilon", "quantity"])
+    against = figure(pair, "epsilon").set_index(["epsilon", "quantity"])
     for level, epsilon in (("none", INF), ("0.1", 0.1)):
         assert against.value[level, "auroc"] == pytest.approx(leak_of("prompt-user", "shadow", epsilon))
         assert against.value[level, "success"] == pytest.approx(100 * success_of("prompt-user", "shadow", epsilon))
@@ -354,11 +358,10 @@ def test_histograms_leave_room_for_what_they_show() -> None:
     assert figure(files, "scores-shadow").high.max() < 10
 
 
-def test_accuracy_against_epsilon_is_drawn_once(pair: dict[str, bytes]) -> None:
-    assert "figures/epsilon.svg" not in pair
+def test_without_an_attack_epsilon_is_set_against_accuracy_alone() -> None:
     plain = built([bare(prompt_evidence("dpfpl", epsilon)) for epsilon in (INF, 0.1)])
-    assert "figures/epsilon.svg" in plain
-    assert "figures/leakage-epsilon.svg" not in plain
+    assert set(figure(plain, "epsilon").quantity) == {"local", "neighbour"}
+    assert "guessing" not in Reader(plain["index.html"]).text.split("Against epsilon", 2)[2].split("Configuration")[0]
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -366,9 +369,9 @@ def test_parts_without_rows_are_left_out(empty: bool) -> None:
     tables = {n: pd.DataFrame(columns=c.split()) for n, c in TABLES.items()} if empty else {}
     files = built([replace(e, tables=tables) for e in PAIR])
     assert set(files) - {"index.html"} == {"findings.json", "findings.csv", "runs.json", "runs.csv"} | {
-        f"figures/leakage-epsilon.{kind}" for kind in ("svg", "pdf", "csv")
+        f"figures/epsilon.{kind}" for kind in ("svg", "pdf", "csv")
     }
-    assert set(figure(files, "leakage-epsilon").quantity) == {"local", "neighbour", "auroc"}
+    assert set(figure(files, "epsilon").quantity) == {"local", "neighbour", "auroc"}
     text = Reader(files["index.html"]).text
     for part in (
         "Most exposed",

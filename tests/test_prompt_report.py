@@ -63,7 +63,7 @@ def test_files_and_links(few: dict[str, bytes]) -> None:
     assert names[4:7] == ["accuracy.csv", "privacy.csv", "noise.csv"]
     assert names[-1] == "index.html"
     assert set(names[7:-1]) == {
-        f"figures/{name}.{kind}" for name in ("accuracy", "epsilon") for kind in ("svg", "pdf", "csv")
+        f"figures/{name}.{kind}" for name in ("utility", "epsilon") for kind in ("svg", "pdf", "csv")
     }
     links = {
         a["href"]
@@ -135,35 +135,28 @@ def test_same_bytes_in_another_process(few: dict[str, bytes]) -> None:
 
 def test_every_accuracy_stands_in_its_row_beside_its_noise(few: dict[str, bytes]) -> None:
     rows = Reader(few["index.html"]).rows
-    for e in FEW:
+    names = ["●Zero-shot", "■PromptFL, no noise", "▲PromptFL, ε 0.1", "◆DP-FPL, no noise", "▼DP-FPL, ε 0.1"]
+    for e, name in zip(FEW, names, strict=True):
         scores = [f for f in e.findings if f["metric"].startswith("accuracy/")]
         expected = [f"{f['value']:.1f} [{f['low']:.1f}, {f['high']:.1f}] from 12.0" for f in scores]
         ratio = scores[0]["noise_ratio"]
         noise = ["none", "none"] if ratio is None else [short(ratio), "87.5"]
-        assert [*expected, *noise] in [row[2:7] for row in rows]
-    kinds = [row[-1] for row in rows if len(row) == 8 and row[-1] in ("noise-free", "private", "nothing is trained")]
-    assert kinds == ["nothing is trained", "noise-free", "private", "noise-free", "private"]
+        assert [name, *expected, *noise] in rows
 
 
 def test_seeds_are_averaged(seeds: dict[str, bytes]) -> None:
     rows = Reader(seeds["index.html"]).rows
     values = [accuracy_of("dpfpl", 0.4, "local", seed, 4, False) for seed in (0, 1)]
     low, high = values[0] - 6.25, values[0] + 6.25
-    expected = [
-        "ε 0.4",
-        "rank 4, without residual",
-        f"{mean(values):.1f} ± {stdev(values):.1f} [{low:.1f}, {high:.1f}] from 12.0",
-    ]
-    assert expected in [row[1:4] for row in rows]
+    numbers = f"{mean(values):.1f} ± {stdev(values):.1f} [{low:.1f}, {high:.1f}] from 12.0"
+    assert ["DP-FPL, ε 0.4, rank 4, without residual", numbers] in [row[:2] for row in rows]
 
 
 def test_settings_are_shown_only_where_they_differ(few: dict[str, bytes], seeds: dict[str, bytes]) -> None:
     assert "rank 8" not in Reader(few["index.html"]).text
-    settings = [
-        row[2] for row in Reader(seeds["index.html"]).rows if len(row) == 9 and row[-1] in ("noise-free", "private")
-    ]
-    assert len(settings) == 24
-    assert settings[:2] == ["rank 1, with residual", "rank 1, without residual"]
+    names = [row[0] for row in Reader(seeds["index.html"]).rows if len(row) == 6 and row[0].endswith("residual")]
+    assert len(names) == 24
+    assert names[:2] == [f"DP-FPL, no noise, rank 1, {full} residual" for full in ("with", "without")]
 
 
 def test_sentences() -> None:
@@ -327,7 +320,7 @@ def test_privacy_settings_that_differ_are_settings() -> None:
     found = variants([prompt_evidence("promptfl"), record, batch])
     assert [v.setting for v in found] == ["", "clip record", "clip batch"]
     assert all(twin(v, found) is found[0] for v in found[1:])
-    assert "same throughout" in Reader(built([prompt_evidence("promptfl"), record, batch])["index.html"]).text
+    assert [v.title for v in found[1:]] == ["PromptFL, ε 0.1, clip record", "PromptFL, ε 0.1, clip batch"]
 
 
 def test_figures_show_the_variant_of_the_papers_tables() -> None:
@@ -341,9 +334,10 @@ def figure(files: dict[str, bytes], name: str) -> pd.DataFrame:
 
 
 def test_figures_hold_their_rows(few: dict[str, bytes], seeds: dict[str, bytes]) -> None:
-    rounds = figure(few, "accuracy")
-    last = rounds[(rounds.rounds_completed == 6) & (rounds.split == "local")].set_index("method").accuracy
-    assert last[FEW[3].method] == pytest.approx(LEVEL["dpfpl"] + 2)
+    rounds = figure(few, "utility")
+    local = rounds.metric == "local classes, accuracy (%)"
+    last = rounds[(rounds.rounds_completed == 6) & local].set_index("method").value
+    assert last["DP-FPL, no noise"] == pytest.approx(LEVEL["dpfpl"] + 2)
     assert rounds.rounds_completed.min() == 0
     by_epsilon = figure(few, "epsilon")
     assert set(by_epsilon.epsilon) == {"none", "0.1"}
@@ -376,7 +370,8 @@ def test_a_dirichlet_split_has_overall_accuracy_alone() -> None:
         cells.append(replace(e, findings=kept, tables=e.tables | {"accuracy": table[table.split == "overall"]}))
     files = built(cells)
     assert "on all classes" in Reader(files["index.html"]).text
-    assert set(figure(files, "epsilon").split) == {"overall"}
+    assert set(figure(files, "epsilon").quantity) == {"overall"}
+    assert set(figure(files, "utility").metric) == {"all classes, accuracy (%)"}
 
 
 def test_a_large_sweep_stays_small() -> None:
@@ -385,7 +380,7 @@ def test_a_large_sweep_stays_small() -> None:
     reader = Reader(files["index.html"])
     assert len(cells) == 72
     assert len(files["index.html"]) < 400_000
-    assert len([row for row in reader.rows if row and row[-1] in ("private", "noise-free")]) == 24
+    assert len([row for row in reader.rows if len(row) == 6 and row[1].endswith("from 12.0")]) == 24
     assert "Of 24 rows those without noise or with ε 0.4 are shown" in reader.text
     runs = [row for row in reader.rows if row and row[:2] == ["Run", "method.name"]]
     assert len(runs) == 1  # what differs has a row per run, not a column
@@ -456,7 +451,7 @@ def test_clients_own_test_sets_have_a_column_of_their_own() -> None:
     for e in FEW:
         cells = [f"{f['value']:.1f}" for f in e.findings if f["metric"].startswith("accuracy/")]
         cells.append(f"{float(accuracy_of(*named(e), 'overall', 0, 8, True)) + 0.5:.1f}")
-        assert cells in [[cell.split()[0] for cell in row[2:6]] for row in after.rows if len(row) == 9]
+        assert cells in [[cell.split()[0] for cell in row[1:5]] for row in after.rows if len(row) == 7]
     assert {name: data for name, data in shared.items() if name.endswith(".svg")} == {
         name: data for name, data in plain.items() if name.endswith(".svg")
     }

@@ -39,7 +39,7 @@ def test_their_order_is_what_their_files_say():
 
 @each
 def test_is_a_section_of_a_page_or_nothing(name):
-    made = importlib.import_module(f"{PACKAGE}.{name}").section(Page([ONE], map, {}))
+    made = importlib.import_module(f"{PACKAGE}.{name}").section(Page([ONE], map))
     assert made is None or isinstance(made, Section)
     for anchor, words in made.links if made else ():
         assert anchor.replace("-", "").isalnum()
@@ -51,9 +51,9 @@ def test_communication_is_of_every_method_that_sent_anything():
         {"round": [0, 1], "bytes_down": [4000, 2000], "bytes_up": [2000, 2000], "fedavg_bytes": [8000, 8000],
          "messages": [2, 1], "complete": [0, 0]}
     )  # fmt: skip
-    (row,) = section(Page([_with(rounds)], map, {})).context["communication"]
-    assert row == {"method": ONE.method, "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000}
-    assert section(Page([_with(rounds[:0])], map, {})) is None
+    (row,) = section(Page([_with(rounds)], map)).context["communication"]
+    assert row == {"name": "fedrand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000}
+    assert section(Page([_with(rounds[:0])], map)) is None
 
 
 def _with(cost):

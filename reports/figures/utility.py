@@ -43,7 +43,7 @@ def sketches(found: Sequence[MethodRow], lines: Table, titles: Sequence[str]) ->
     return [
         Sketch("utility", "Utility by round",
                "On test records, mean over seeds where there are several; 0 rounds is before training. A loss is "
-               "better if it is lower, all else if it is higher; hollow markers are the mean of the clients' own models.",
+               "better lower, all else higher; hollow markers are the mean of the clients' own models.",
                _lines, (lines, titles)),
         Sketch("rank", "Accuracy against the rank of the local prompt's factors",
                f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
@@ -57,16 +57,12 @@ def sketches(found: Sequence[MethodRow], lines: Table, titles: Sequence[str]) ->
 def by_round(accuracy: Table, answers: Table, splits: Sequence[str]) -> Table:
     """Every metric of every run and model by round (-1: before training), mean over seeds."""
     mean = accuracy[(accuracy.client == "mean") & accuracy.split.isin(splits)]
-    named = mean.split.map({split: f"{PANELS[split].name}, accuracy (%)" for split in splits})
+    panel = mean.split.map({split: f"{PANELS[split].name}, accuracy (%)" for split in splits})
+    mean = mean.assign(metric=panel, model="clients' prompts", value=mean.accuracy)
     shown = [name for name in METRICS if name in answers]
     asked = answers[answers.model != "novel"].melt(["method", "round", "model"], shown, "metric")
-    lines = [
-        mean.assign(metric=named, model="clients' prompts", value=mean.accuracy)[
-            ["method", "round", "model", "metric", "value"]
-        ],
-        asked.assign(metric=asked.metric.map(METRICS)).dropna(subset="value"),
-    ]
-    data = pd.concat([table for table in lines if len(table)] or lines[:1])
+    asked = asked.assign(metric=asked.metric.map(METRICS)).dropna(subset="value")
+    data = pd.concat([table for table in (mean, asked) if len(table)] or [mean])
     return data.groupby(["metric", "method", "model", "round"], sort=False).value.mean().reset_index()
 
 

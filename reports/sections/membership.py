@@ -56,7 +56,7 @@ def _run(v: MethodRow, threats: Sequence[str]) -> Row:
     own, others = (about_membership(f for e in some for f in e.findings) for some in (v.evidence[:1], v.evidence[1:]))
     own = sorted(own, key=lambda f: bool(f.get("best_of")))  # the best comes last
     parts = [_threat(threat, [f for f in own if f["threat_model"] == threat], others) for threat in threats]
-    return {"seed": v.evidence[0].seed, "threats": parts, "epsilon": [] if v.claims else _epsilon(own, threats)}
+    return {"threats": parts, "epsilon": [] if v.claims else _epsilon(own, threats)}
 
 
 def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> Row:
