@@ -100,7 +100,7 @@ def blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[
 def named(best_of: int, signal: str) -> dict[str, Any]:
     """A signal in two lines: what it is, and of which tokens; or the best of several attacks."""
     if best_of:
-        detail = f"{signal_name(signal)}; corrected for picking it"
+        detail = f"{signal_name(signal)}; corrected for picking it" if signal else "corrected for picking"
         return {"name": f"Best of {best_of} attacks", "detail": detail, "best": True}
     name, _, detail = signal_name(signal).partition(", ")
     return {"name": name, "detail": detail, "best": False}

@@ -197,11 +197,11 @@ def test_what_cannot_be_measured_is_said() -> None:
     assert card([], [])["verdict"] is None
 
 
-def matrix(rows: list[list[str]], head: str) -> list[list[str]]:
-    """The rows of the first table with this head."""
-    start = next(i for i, row in enumerate(rows) if row and row[0] == head)
+def matrix(rows: list[list[str]], head: str, place: int = 0) -> list[list[str]]:
+    """The rows of the first table (or a further one) with this head."""
+    start = [i for i, row in enumerate(rows) if row and row[0] == head][place]
     width = len(rows[start])
-    end = next((i for i in range(start + 1, len(rows)) if len(rows[i]) != width), len(rows))
+    end = next((i for i in range(start + 1, len(rows)) if len(rows[i]) != width or rows[i][0] == head), len(rows))
     return rows[start:end]
 
 
@@ -211,16 +211,13 @@ def judged(value: float, width: float, word: str) -> str:
 
 def test_attacks_by_runs(pair: dict[str, bytes]) -> None:
     rows = Reader(pair["index.html"]).rows
-    table = matrix(rows, "Attack")
-    assert table[0] == ["Attack", "●DP-FPL, no noise", "■DP-FPL, ε 0.1"]
-    first = [leak_of("prompt-user", "shadow", epsilon) for epsilon in (INF, 0.1)]
-    assert table[1] == ["shadow models", judged(first[0], WIDTH, "leak"), judged(first[1], WIDTH, "no leak found")]
-    assert [row[0] for row in table[1:]][:2] == ["shadow models", "LiRA online"]
-    assert table[8] == [
-        "Best of 7 attacks corrected for picking",
-        judged(first[0], 1.5 * WIDTH, "leak"),
-        judged(first[1], 1.5 * WIDTH, "no leak found"),
-    ]
+    heads, *lines = matrix(rows, "Run", 1)
+    assert heads[:3] == ["Run", "shadow models", "LiRA online"]
+    assert heads[8] == "Best of 7 attacks corrected for picking"
+    assert [line[0] for line in lines] == ["●DP-FPL, no noise", "■DP-FPL, ε 0.1"]
+    for line, epsilon, word in zip(lines, (INF, 0.1), ("leak", "no leak found"), strict=True):
+        value = leak_of("prompt-user", "shadow", epsilon)
+        assert [line[1], line[8]] == [judged(value, width, word) for width in (WIDTH, 1.5 * WIDTH)]
     verdicts = matrix(rows, "Run")
     assert [cell.split()[0] for cell in verdicts[0][1:5]] == ["prompt-user", "released-model", "server", "owner"]
     assert [cell[0] for cell in verdicts[1][1:5]] == ["●", "◐", "●", "●"]
@@ -389,7 +386,9 @@ def test_one_run_may_lack_what_another_has() -> None:
     poor = replace(poor, attack="all", findings=[f for f in poor.findings if f.get("way") in (None, "rebuilt")])
     rows = Reader(built([bare(PAIR[0], "records"), poor])["index.html"]).rows
     assert matrix(rows, "Run")[2][1:3] == ["n/a", "n/a"]
-    assert matrix(rows, "Attack")[1][1:] == [judged(leak_of("prompt-user", "shadow", INF), WIDTH, "leak"), "n/a"]
+    attacks = matrix(rows, "Run", 1)
+    assert attacks[1][1] == judged(leak_of("prompt-user", "shadow", INF), WIDTH, "leak")
+    assert attacks[2][1] == "n/a"
 
 
 def test_figures_and_tables_take_degenerate_rows() -> None:

@@ -8,10 +8,14 @@ import pandas as pd
 import pytest
 
 from fedaudit.command import listing
+from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
-from reports.section import PACKAGE, Page, Section, places
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline.run import run
+from reports.section import PACKAGE, Page, Section, places, sections
 from reports.sections.communication import section
-from tests.test_report import ONE
+from tests.prompt_evidence import attacked, prompt_evidence
+from tests.test_report import ONE, Reader
 
 each = pytest.mark.parametrize("name", places())
 
@@ -58,3 +62,50 @@ def test_communication_is_of_every_method_that_sent_anything():
 
 def _with(cost):
     return dataclasses.replace(ONE, tables={"cost": cost})
+
+
+KINDS = {"texts": ONE, "classes": attacked(prompt_evidence("fedotp"), "loss", "entropy")}
+TABLE_OF = {  # the table without which a section is not there
+    "tokens": "tokens", "reconstruction": "coverage", "agreement": "agreement", "attribution": "attribution",
+    "canaries": "canaries", "cells": "cells", "refused": "refused", "communication": "cost",
+}  # fmt: skip
+
+
+def names(e, **tables):
+    return set(sections(Page([dataclasses.replace(e, tables=tables)], map)))
+
+
+def test_texts_and_classes_with_the_same_tables_have_the_same_sections():
+    texts, classes = KINDS.values()
+    found = [names(e, **other.tables | e.tables) for e, other in ((texts, classes), (classes, texts))]
+    assert found[0] == {"membership", "utility", "exposed", *TABLE_OF}
+    assert found[1] == found[0] | {"privacy"}  # whose findings texts do not have
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", TABLE_OF)
+def test_a_section_is_there_where_its_table_is(kind, name):
+    table = next(e.tables[TABLE_OF[name]] for e in KINDS.values() if TABLE_OF[name] in e.tables)
+    assert name in names(KINDS[kind], **{TABLE_OF[name]: table})
+    assert name not in names(KINDS[kind])
+    assert name not in names(KINDS[kind], **{TABLE_OF[name]: table.head(0)})
+
+
+SMALL = {
+    "texts": "--method fedavg --rounds 2 --clients 2 --per-round 2 --records 6 --reference 8 --novel 8 --test 4 "
+    "--local-steps 2",
+    "classes": "--method fedotp --rounds 2 --clients 2 --per-round 2 --train 16 --test 4",
+}
+
+
+@pytest.mark.slow
+def test_pages_of_both_kinds_under_the_same_attacks_have_the_same_sections(tmp_path):
+    found = {}
+    for kind, words in SMALL.items():
+        result = run(
+            read_command([*words.split(), "--attack", "loss,entropy,maxrenyi", "--out", str(tmp_path)]).plan,
+            Progress(quiet=True),
+        )
+        page = Reader(result.report.read_bytes())
+        found[kind] = {a["id"] for tag, a in page.elements if tag in ("section", "h2", "h3") and "id" in a}
+    assert found["texts"] - {"tokens"} == found["classes"] - {"accuracy", "privacy", "noise", "against"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from reports.attack_success import CANARIES, HELD_OUT, single
 from reports.inputs import THREATS, Finding, about_membership, ordered
@@ -12,7 +11,6 @@ from reports.section import Page, Row, Section
 from reports.verdict_cards import SEES, blocks, card, counts, freshest, gravest, named
 
 ORDER = 10
-MANY = 6  # runs that fit beside each other as columns
 FEW = 4  # runs whose verdicts are said in words on the first screen
 
 
@@ -108,21 +106,17 @@ def _beside(found: Sequence[MethodRow]) -> list[tuple[str, str, list[float | Non
 def _matrices(found: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
     """None for a single run or attack: the verdicts say it all."""
     matrices = [_matrix(found, threat) for threat in threats]
-    return matrices if len(found) > 1 and any(len(m["lines"]) > 1 for m in matrices) else []
+    return matrices if len(found) > 1 and any(len(m["attacks"]) > 1 for m in matrices) else []
 
 
 def _matrix(found: Sequence[MethodRow], threat: str) -> Row:
-    """Attacks by runs under one threat model, of several models of its the freshest; where there are many runs, each is
-    a line rather than a column."""
-    cells: dict[tuple[int, str], dict[str, list[Finding]]] = {}
-    for v in found:
-        for f in _quotable(about_membership(v.evidence[0].findings), threat):
-            row = (f["best_of"], "") if _picked(f) else (0, f["signal"])
-            cells.setdefault(row, {}).setdefault(v.title, []).append(f)
-    attacks = sorted(cells, key=lambda row: row[0])
-    lines = [[freshest(cells[row].get(v.title, ())) for v in found] for row in attacks]
-    return {"threat": threat, "wide": len(found) <= MANY, "attacks": [_attack(row) for row in attacks], "lines": lines}
+    """Runs by attacks under one threat model, of several models of its the freshest."""
+    own = [_quotable(about_membership(v.evidence[0].findings), threat) for v in found]
+    rows = dict.fromkeys(_attack(f) for some in own for f in some)
+    attacks = sorted(rows, key=lambda row: row[0])  # the best comes last
+    lines = [[freshest([f for f in some if _attack(f) == attack]) for attack in attacks] for some in own]
+    return {"threat": threat, "attacks": [named(*attack) for attack in attacks], "lines": lines}
 
 
-def _attack(row: tuple[int, str]) -> dict[str, Any]:
-    return named(*row) | ({"detail": "corrected for picking"} if row[0] else {})
+def _attack(f: Finding) -> tuple[int, str]:
+    return (f["best_of"], "") if _picked(f) else (0, f["signal"])
