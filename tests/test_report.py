@@ -140,16 +140,7 @@ def tables(method: str, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
     whole, fewer = 4 * 1_310_720, 2 if method == "fedrand" else 1
     rows = {
         "rounds": [
-            (
-                r,
-                population,
-                signal,
-                a := 0.5 + slow * gain * r / 10,
-                a - 0.06,
-                a + 0.06,
-                2.2 + slow * r * (r - 8) / 100,
-                168,
-            )
+            (r, population, signal, a := 0.5 + slow * gain * r / 10, a - 0.06, a + 0.06, 168)
             for r in range(1, 11)
             for population, more in (("all members", 0.0), ("last-round members", 0.12))
             for signal, gain in ((ATTACK, 0.1 + more), (SIBLING, 0.25 + more), (LOSS, 0.2 + more))
@@ -162,8 +153,9 @@ def tables(method: str, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
             for signal in (ATTACK, SIBLING, LOSS)
         ],
         "exposed": [
-            (i + 1, f"client-02-{i:03d}", "client-02", score, 99.4 - i, ASKED, " ".join(WORDS), "Why.", picture(rng))
+            ("server", "newest", i + 1, f"client-02-{i:03d}", "client-02", score, 99.4 - i, ASKED, text, "Why.", png)
             for i, score in enumerate(np.linspace(0.99, 0.5, 8))
+            for text, png in [(" ".join(WORDS), picture(rng))]
         ],
         "cost": [(r, whole, whole // fewer, 2 * whole, 4, 4 if fewer == 1 else 0) for r in range(10)],
         "coverage": [
@@ -179,6 +171,8 @@ def tables(method: str, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
         ],
     }
     found = {name: pd.DataFrame(row, columns=TABLES[name].split()) for name, row in rows.items()}
+    r = found["rounds"]["round"]
+    found["rounds"]["heldout_loss"] = 2.2 + slow * r * (r - 8) / 100
     return found | {
         "scores": scores(method, rng),
         "curves": curves(method),

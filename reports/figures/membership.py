@@ -300,8 +300,10 @@ def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Pl
 
 
 def _tradeoff(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    rounds, signals = _headline(rounds[rounds.population == "all members"], signals)
-    rounds = rounds[np.isfinite(rounds.heldout_loss.astype(float))]
+    if "heldout_loss" not in rounds:
+        return None
+    rounds = rounds[(rounds.population == "all members") & np.isfinite(rounds.heldout_loss.astype(float))]
+    rounds, signals = _headline(rounds, signals)
     if rounds.empty:
         return None
     figure, axes = grid(1, len(signals), height=2.8, margins=LOW, sharey=True)
