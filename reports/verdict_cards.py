@@ -1,4 +1,4 @@
-"""Verdicts: the one that a card quotes, the rows of a leakage table, and the order of models and their colours."""
+"""Verdicts: the one that a card quotes, the rows of a leakage table, and the colour of a number."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-import pandas as pd
-
 from fedaudit.machinery.score_names import signal_name
-from reports.inputs import THREATS, WAYS, Finding, ordered
+from reports.inputs import WAYS, Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
 GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
@@ -113,15 +111,6 @@ def spread(finding: Finding | None, others: Mapping[tuple[Any, ...], Sequence[Fi
         return None
     values = [f["value"] for f in (finding, *others.get(key(finding), ())) if f["value"] is not None]
     return {"mean": mean(values), "sd": stdev(values), "n": len(values)} if len(values) > 1 else None
-
-
-def by_model(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
-    """The parts of a table about one model each, in the order of the threat models."""
-    parts = [
-        (str(threat), str(way), part) for (threat, way), part in table.groupby(["threat_model", "way"], sort=False)
-    ]
-    order = ordered((threat for threat, _, _ in parts), THREATS)
-    return sorted(parts, key=lambda part: order.index(part[0]))
 
 
 def tint(auroc: float) -> str:

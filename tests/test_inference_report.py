@@ -272,12 +272,12 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
     reader = Reader(pair["index.html"])
     rows = reader.rows
     records = PAIR[0].tables["records"]
-    top = records[records.threat_model == "prompt-user"].sort_values("rank").iloc[0]
+    top = records[records.threat_model == "server"].sort_values("rank").iloc[0]  # as the pictures
     line = next(row for row in rows if row[:2] == ["1", top.record])
     assert line[2:6] == [top.client, top.label, top.kind, f"{top.percentile:.1f}"]
     assert not any("reference" in row for row in rows)  # they rank nowhere
     assert line[6:8] == [f"{top.shadow:.3g}", f"{top['lira/online']:.3g}"]
-    assert len(line) == 6 + 8  # every score that a prompt-user can have
+    assert len(line) == 6 + 11  # every score that a server can have
     shot = PAIR[0].tables["exposed"].iloc[0]
     said = f"1. {shot.record}, {shot.client}. {shot.reason} Exposure {shot.score:.2f}, above {shot.percentile:.1f} % of the client's held-out"
     assert said in reader.text

@@ -6,8 +6,9 @@ import math
 
 import pandas as pd
 
+from reports.inputs import THREATS, ordered
 from reports.section import Page, Row, Section
-from reports.verdict_cards import by_model, tint
+from reports.verdict_cards import tint
 
 ORDER = 75
 
@@ -23,7 +24,9 @@ def _squares(table: pd.DataFrame) -> list[Row]:
     """For each model a square of all pairs of scores, with the share of records that chance alone puts on both
     lists."""
     found = []
-    for threat, way, part in by_model(table):
+    order = ordered(table.threat_model, THREATS)
+    models = table.groupby(["threat_model", "way"], sort=False)
+    for (threat, way), part in sorted(models, key=lambda model: order.index(model[0][0])):
         names = list(dict.fromkeys([*part.signal_a, *part.signal_b]))
         pairs = {frozenset((row["signal_a"], row["signal_b"])): _shaded(row) for row in part.to_dict("records")}
         lines = [(a, [pairs.get(frozenset((a, b))) if a != b else None for b in names]) for a in names]

@@ -10,13 +10,13 @@ from reports.attack_success import headline
 from reports.figures import membership
 from reports.figures.drawing import draw
 from reports.inputs import TABLES
+from reports.rows import MethodRow
 from reports.section import Page, Row, Section
-from reports.verdict_cards import by_model
 
 ORDER = 60
 LISTED = 20  # records whose scores the page lists
 FEW = 3  # scores that are drawn below each other; of more, the first alone
-NO_SCORES = frozenset("method seed exposure".split()) | set(TABLES["records"].split())
+NO_SCORES = {"method", "seed", *TABLES["records"].split()}
 
 
 def section(page: Page) -> Section | None:
@@ -27,7 +27,8 @@ def section(page: Page) -> Section | None:
     given = {name: page.table(name) for name in ("curves", "scores", "clients", "classes", "trajectories", "rounds")}
     sketches = membership.sketches(given, page.titles, signals if len(signals) <= FEW else signals[:1])
     drawn = draw(sketches, page.each)
-    shots, scores = page.parts("exposed", _shots), page.parts("records", _listed)
+    shots = page.parts("exposed", _shots)
+    scores = [_listed(v) for v in page.shown if len(v.table("records"))]
     if not (drawn or shots or scores):
         return None
     return Section(
@@ -44,9 +45,11 @@ def _shots(table: pd.DataFrame) -> list[Row]:
     return [row | {"png": base64.b64encode(row["png"]).decode()} for row in table.to_dict("records")]
 
 
-def _listed(table: pd.DataFrame) -> Row:
-    """The scores of the highest ranked records under the first threat model."""
-    threat, way, part = by_model(table)[0]
+def _listed(v: MethodRow) -> Row:
+    """The scores of the highest ranked records under the model that exposes the most, if any does."""
+    table, shots = v.table("records"), v.table("exposed")
+    threat, way = (shots if len(shots) else table)[["threat_model", "way"]].iloc[0]
+    part = table[(table.threat_model == threat) & (table.way == way)]
     scores = [name for name in part if name not in NO_SCORES and part[name].notna().any()]
     rows = part.sort_values(["rank", "record"]).head(LISTED).to_dict("records")
-    return {"threat": threat, "way": way, "scores": scores, "rows": rows, "total": len(part)}
+    return {"name": v.title, "threat": threat, "way": way, "scores": scores, "rows": rows, "total": len(part)}
