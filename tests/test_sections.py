@@ -64,7 +64,7 @@ def _with(cost):
     return dataclasses.replace(ONE, tables={"cost": cost})
 
 
-KINDS = {"texts": ONE, "classes": attacked(prompt_evidence("fedotp"), "loss", "entropy")}
+KINDS = {"texts": ONE, "classes": attacked(prompt_evidence("fedotp"), "loss", "entropy", "fedmia")}
 TABLE_OF = {  # the table without which a section is not there
     "tokens": "tokens", "reconstruction": "coverage", "agreement": "agreement", "attribution": "attribution",
     "canaries": "canaries", "cells": "cells", "refused": "refused", "communication": "cost",

@@ -36,15 +36,18 @@ METRICS = {
     "cider": "CIDEr",
     "exact_match": "exact match (%)",
 }
+OF_ANSWERS = (
+    " Loss: lower is better, the others: higher. Answers are asked for before the first and after the last round, the "
+    "loss after every one; hollow markers are the mean of the clients' own models."
+)
 
 
 def sketches(found: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> list[Sketch]:
     """All figures; `lines` are those of `by_round`, of runs that have these `titles`."""
     return [
         Sketch("utility", "Utility by round",
-               "On test records, mean over seeds where there are several; 0 rounds is before training. A loss is "
-               "better lower, all else higher; hollow markers are the mean of the clients' own models.",
-               _lines, (lines, titles)),
+               "On test records, mean over seeds where there are several; 0 rounds is before training."
+               + (OF_ANSWERS if set(lines.metric) & set(METRICS.values()) else ""), _lines, (lines, titles)),
         Sketch("rank", "Accuracy against the rank of the local prompt's factors",
                f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
                _by_rank, (found,)),
