@@ -96,7 +96,7 @@ def test_another_accountant_is_found(picture: Picture, monkeypatch: pytest.Monke
     table = evidence.privacy_table
     monkeypatch.setattr(evidence, "privacy_table", lambda *args: table(*args).assign(every_step=0.0987))
     (found,) = picture.stale()
-    assert "+0.0987" in found
+    assert "0.0987 if a record is in every step" in found
 
 
 def test_other_evidence_is_found(copy: Picture) -> None:
