@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_keys import copied
+from tests.warm import Started
 from tests.whole_runs import ROOT
 
 EXAMPLES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL))
@@ -72,8 +73,9 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
     ],
 )
 def test_they_run_from_training_to_report(words: str, method: str, attack: str, place: Path, tmp_path: Path) -> None:
-    said = run(place, f"audit.py {words} {SMALL} --out {tmp_path}")
-    findings = json.loads((Path(said.strip().rpartition("report: ")[2]).parent / "findings.json").read_text())
+    done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place).finish()
+    assert done.returncode == 0, done.stderr
+    findings = json.loads((Path(done.stdout.strip().rpartition("report: ")[2]).parent / "findings.json").read_text())
     assert {(f["method"].partition(":")[0], f["attack"]) for f in findings if f["metric"] == "auroc"} == {
         (method, attack)
     }

@@ -82,17 +82,15 @@ def test_another_attack_and_another_seed_share_the_shadow_models(whole, tmp_path
     assert {f["seed"] for f in findings(report(done))} == {0, 1}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_killed_in_the_shadow_training_and_repeated_ends_with_the_same_bytes(whole, tmp_path):
-    JOB.check_kill("shadows/*/client-000/shadows-0010.safetensors", whole[2], tmp_path)
+STAGES = {
+    "in the shadow training": "shadows/*/client-000/shadows-0010.safetensors",
+    "in the attacks": "analyses/*/scores-*-pseudo.parquet",
+}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_killed_in_the_attacks_and_repeated_ends_with_the_same_bytes(whole, tmp_path):
-    out, _, folder = whole
-    for part in ("cache", "runs", "shadows"):
-        shutil.copytree(out / part, tmp_path / part)
-    JOB.check_kill("analyses/*/scores-*-pseudo.parquet", folder, tmp_path)
+def test_killed_in_every_stage_and_repeated_ends_with_the_same_bytes(whole, tmp_path):
+    JOB.check_kills(STAGES, whole[2], tmp_path)
 
 
 def test_flipped_bytes_in_shadows_and_in_the_simulation_are_named_and_repaired(whole, tmp_path):

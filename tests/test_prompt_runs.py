@@ -73,9 +73,8 @@ STAGES = {
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-@pytest.mark.parametrize("stage", STAGES)
-def test_killed_and_repeated_ends_with_the_same_bytes(stage, whole, tmp_path):
-    JOB.check_kill(STAGES[stage], whole[2], tmp_path)
+def test_killed_in_every_stage_and_repeated_ends_with_the_same_bytes(whole, tmp_path):
+    JOB.check_kills(STAGES, whole[2], tmp_path)
 
 
 def test_a_flipped_byte_in_a_checkpoint_is_named_and_repaired(whole, tmp_path):

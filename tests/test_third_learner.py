@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from tests.test_keys import copied
+from tests.warm import Started
 from tests.whole_runs import ROOT
 
 METHOD = '''"""FedHeads: the mean of linear heads that clients train on their own pictures."""
@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def audit(place: Path, words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "audit.py", *words.split()], cwd=place, capture_output=True, text=True)
+    return Started(words.split(), place).finish()
 
 
 def test_it_is_listed_and_asked_by_its_own_flags(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two of the trials of `benchmarks/trials.py`: a kill at a random moment, a folder deleted meanwhile."""
+"""Two of the trials of `benchmarks/trials.py`, with the quickest training there is: a kill at a random moment, a folder deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ import pytest
 from benchmarks import trials
 
 
+QUICK = trials.Job(
+    "prompts", "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 1 --threads 2"
+)
+
+
 @pytest.mark.slow
-def test_a_run_keeps_what_is_promised() -> None:
+def test_a_run_keeps_what_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "JOBS", (QUICK,))
+    monkeypatch.setattr(trials, "ADAPTERS", QUICK)
     found = list(trials.trials(("kills", "disks"), kills=1, pairs=0, disks=[trials.DELETED], seed=1))
     assert [trial.kind for trial in found] == ["kill", "disk"]
     assert all(trial.kept for trial in found), [trial for trial in found if not trial.kept]

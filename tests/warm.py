@@ -13,13 +13,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedaudit.machinery.closure import OURS
+
+ROOT = Path(__file__).parent.parent
 _context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 if sys.platform == "linux":
     multiprocessing.set_forkserver_preload(["tests.warm_libraries"])
 
 
 class Started:
-    """A running command of `audit.py`, in the folder `cwd`."""
+    """A running command of the `audit.py` in the folder `cwd`, of the project or of a changed copy of it."""
 
     def __init__(self, words: Sequence[str], cwd: Path) -> None:
         self._words, self._said = words, tempfile.TemporaryDirectory()
@@ -39,6 +42,16 @@ def _command(words: Sequence[str], cwd: Path, said: Path) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.chdir(cwd)
+    if cwd != ROOT:
+        _forget_ours()
+        sys.path.insert(0, str(cwd))
     from fedaudit.__main__ import main
 
+    assert Path(sys.modules["fedaudit"].__path__[0]).parent == cwd
     sys.exit(main(words))
+
+
+def _forget_ours() -> None:
+    """What is loaded of the project itself: a copy has its own."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+        del sys.modules[name]

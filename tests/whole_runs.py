@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,14 +52,15 @@ class Job:
         assert report(again) == folder
         assert contents(out) == before
 
-    def check_kill(self, seen: str, folder: Path, out: Path) -> None:
-        """Killed when the file `seen` (a pattern) is there and repeated, it ends with the bytes of the report `folder`."""
-        running = self.start(out)
-        while not list(out.glob(seen)):
-            assert running.process.is_alive(), "ended before the stage was seen"
-            time.sleep(0.01)
-        running.process.kill()
-        assert running.finish().returncode == -signal.SIGKILL
+    def check_kills(self, stages: Mapping[str, str], folder: Path, out: Path) -> None:
+        """Killed in each stage in turn, when its file (a pattern) is there, and repeated, it ends with the bytes of the report `folder`."""
+        for stage, seen in stages.items():
+            running = self.start(out)
+            while not list(out.glob(seen)):
+                assert running.process.is_alive(), f"{stage}: ended before it was seen"
+                time.sleep(0.01)
+            running.process.kill()
+            assert running.finish().returncode == -signal.SIGKILL, stage
         again = report(self.audit(out))
         assert contents(again) == contents(folder)
 
