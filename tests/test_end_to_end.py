@@ -12,8 +12,8 @@ from tests.whole_runs import Job, contents, report
 
 JOB = Job(
     (
-        "--method fedrand --rounds 3 --clients 4 --per-round 2 --records 6 --reference 12 --novel 8 --test 4 "
-        "--local-steps 3 --threads 2"
+        "--method fedrand --rounds 3 --clients 3 --per-round 2 --records 4 --reference 6 --novel 4 --test 2 "
+        "--local-steps 2 --threads 2"
     ).split()
 )
 pytestmark = pytest.mark.slow

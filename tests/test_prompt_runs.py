@@ -9,7 +9,7 @@ import pytest
 
 from tests.whole_runs import Job, contents, report
 
-JOB = Job("--method dpfpl,promptfl --rounds 22 --clients 4 --train 12 --test 2 --threads 2".split())
+JOB = Job("--method dpfpl,promptfl --rounds 14 --clients 3 --train 12 --test 2 --threads 2".split())
 pytestmark = pytest.mark.slow
 
 
@@ -87,7 +87,7 @@ def test_two_processes_with_the_same_command_share_the_work(whole, tmp_path):
 
 
 def test_dry_run_says_what_would_happen_and_trains_nothing(tmp_path):
-    JOB.check_dry_run(tmp_path, "4 trainings to run: 22 rounds, 4 of 4 clients a round", "2 workers")
+    JOB.check_dry_run(tmp_path, "4 trainings to run: 14 rounds, 3 of 3 clients a round", "2 workers")
 
 
 @pytest.mark.parametrize("words", ["--method fedotp --match ot --rounds 2", "--method zeroshot,local,fedpgp --rounds 3",
