@@ -136,7 +136,9 @@ def test_no_file_that_makes_a_number_is_outside(words: str, tmp_path: Path, monk
     )  # make no number
     outside = {f"fedaudit/{name}.py" for name in silent}
     for kind, executed in parts.items():
-        ran = {name for name in executed.files if name.split("/")[0] in closure.OURS} - {"reports/sections/__init__.py"}  # is empty
+        ran = {name for name in executed.files if name.split("/")[0] in closure.OURS} - {
+            "reports/sections/__init__.py"
+        }  # is empty
         assert (kind == "bank" and "lira" not in words) or len(ran) > 5
         assert ran <= outside | closure.closure(*KINDS[kind](cell)).keys() | keys.templates().keys(), kind
 
