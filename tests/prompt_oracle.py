@@ -98,6 +98,7 @@ class Slow(ABC):
     privacy: Privacy
     schedule: Schedule
     own: dict[int, State] = field(default_factory=dict)  # of the clients that took part
+    drawn: list[tuple[int | None, str, float]] = field(default_factory=list)  # who, release, sensitivity over noise
     _waiting: dict[int, list[int]] = field(default_factory=dict)  # what is left of each client's epoch
     _epochs: dict[int, int] = field(default_factory=dict)
 
@@ -111,7 +112,7 @@ class Slow(ABC):
         """Of two random prompts; what else is random is drawn next from g."""
 
     @abstractmethod
-    def leaves(self, server: State, own: State, k: int, r: int) -> State:
+    def leaves(self, server: State, own: State, k: int, r: int, s: int) -> State:
         """What is differentiated."""
 
     @abstractmethod
@@ -128,13 +129,20 @@ class Slow(ABC):
 
     def aggregate(self, server: State, sent: dict[int, State], r: int) -> State:
         """p_G - eta_G (mean gradient + one noise of the server)."""
+        public = {"hard": server["hard"]} if "hard" in server else {}
+        if self.several:
+            return public | self.mean(sent)
         total = torch.zeros_like(server["p_G"])
         for message in sent.values():
             total = total + message["gradient"] / len(sent)
         if self.noisy:
             total = total + self.draw("p_G", generator(self.schedule.seed, "server", r, "noise on p_G"), total.shape)
-        public = {"hard": server["hard"]} if "hard" in server else {}
         return public | {"p_G": server["p_G"] - self.settings.global_rate * total}
+
+    def mean(self, sent: dict[int, State]) -> State:
+        """The clients' prompts by their numbers of records; with noise each counts the same."""
+        n = {k: 1 if self.noisy else len(self.world.training[k]) for k in sent}
+        return {"p_G": torch.stack([n[k] / sum(n.values()) * message["p_G"] for k, message in sent.items()]).sum(0)}
 
     # --- the run
 
@@ -160,25 +168,52 @@ class Slow(ABC):
             rounds.append((server, {k: self.own[k] for k in sent}, sent))
         return rounds
 
+    def steps(self, k: int) -> int:
+        """Of a client in a round."""
+        n, size = len(self.world.training[k]), self.settings.batch
+        return self.settings.local_epochs * max(1, n // size) or self.settings.local_steps
+
     def client(self, server: State, own: State, k: int, r: int) -> tuple[State, State]:
-        leaves = self.leaves(server, own, k, r)
-        each = [self.gradients(leaves, server, own, record) for record in self.sample(k, r)]
+        """One step is the method's own; of several each moves the client's copy of the global prompt, which is what it sends."""
+        sent: State = {}
+        for s in range(self.steps(k)):
+            own, sent = self.step(server, own, k, r, s)
+            if self.several and "gradient" in sent:
+                d = sent["gradient"]
+                if self.noisy:
+                    d = d + self.draw("p_G", self.own_generator(k, r, s, "noise on p_G"), d.shape, who=k)
+                sent = {"p_G": server["p_G"] - self.settings.global_rate * d}
+            server = server | sent
+        return own, sent
+
+    @property
+    def several(self) -> bool:
+        return self.settings.local_steps > 1 or self.settings.local_epochs > 0
+
+    def own_generator(self, k: int, r: int, s: int, purpose: str) -> torch.Generator:
+        """A client's, in a step of a round; the first step has no number."""
+        return generator(self.schedule.seed, "client", k, r, purpose, *([s] if s else []))
+
+    def step(self, server: State, own: State, k: int, r: int, s: int) -> tuple[State, State]:
+        leaves = self.leaves(server, own, k, r, s)
+        each = [self.gradients(leaves, server, own, record) for record in self.sample(k, r, s)]
         d = {name: self.clipped([one[name] for one in each], leaf) for name, leaf in leaves.items()}
         if self.noisy:
             for name in self.local:
-                own_noise = generator(self.schedule.seed, "client", k, r, f"noise on {name}")
-                d[name] = d[name] + self.draw(name, own_noise, d[name].shape)
+                d[name] = d[name] + self.draw(
+                    name, self.own_generator(k, r, s, f"noise on {name}"), d[name].shape, who=k
+                )
         live = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         if (loss := self.public_loss(live, server, own)) is not None:
             more = torch.autograd.grad(loss, list(live.values()))
             d = {name: d[name] + g for name, g in zip(live, more, strict=True)}
         return self.finish(server, own, leaves, d)
 
-    def sample(self, k: int, r: int) -> list[str]:
+    def sample(self, k: int, r: int, s: int) -> list[str]:
         """The batch: dealt from a shuffled stack, which is shuffled anew when it has no full batch left; or a coin per record."""
         records, size = self.world.training[k], self.settings.batch
         if self.privacy.sampler == "poisson":
-            coins = torch.rand(len(records), generator=generator(self.schedule.seed, "client", k, r, "batch")).tolist()
+            coins = torch.rand(len(records), generator=self.own_generator(k, r, s, "batch")).tolist()
             return [record for record, coin in zip(records, coins, strict=True) if coin < size / len(records)]
         size = min(size, len(records))
         if len(self._waiting.get(k, [])) < size:
@@ -210,12 +245,14 @@ class Slow(ABC):
             total = total * min(1.0, self.privacy.clip_norm / max(float(total.norm()), 1e-30))
         return total
 
-    def draw(self, name: str, own: torch.Generator, shape: torch.Size) -> Tensor:
-        """Noise of DP-FPL's theorem 3.3 with c = 1."""
+    def draw(self, name: str, own: torch.Generator, shape: torch.Size, who: int | None = None) -> Tensor:
+        """Noise of DP-FPL's theorem 3.3 with c = 1; `who` draws it, None being the server. It is written down."""
         sensitivity = self.privacy.clip_norm / self.settings.batch
-        if name in self.central:
+        if who is None:
             sensitivity /= self.schedule.per_round
-        std = sensitivity * math.sqrt(self.schedule.rounds * math.log(1 / self.privacy.delta)) / self.privacy.epsilon
+        steps = self.schedule.rounds * max(map(self.steps, range(self.schedule.clients)))
+        std = sensitivity * math.sqrt(steps * math.log(1 / self.privacy.delta)) / self.privacy.epsilon
+        self.drawn.append((who, name, sensitivity / std))
         return std * torch.randn(shape, generator=own).double()
 
 
@@ -225,7 +262,7 @@ class Local(Slow):
     def start(self, p_G, p_L, hard, g):
         return {"p_L": p_L}
 
-    def leaves(self, server, own, k, r):
+    def leaves(self, server, own, k, r, s):
         return {"p_L": own["p_L"]}
 
     def prompt(self, leaves, server, own):
@@ -244,7 +281,7 @@ class PromptFL(Slow):
     def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G}
 
-    def leaves(self, server, own, k, r):
+    def leaves(self, server, own, k, r, s):
         return {"p_G": server["p_G"]}
 
     def prompt(self, leaves, server, own):
@@ -254,8 +291,7 @@ class PromptFL(Slow):
         return {}, {"p_G": server["p_G"] - self.settings.global_rate * d["p_G"]}
 
     def aggregate(self, server, sent, r):
-        n = {k: 1 if self.noisy else len(self.world.training[k]) for k in sent}
-        return {"p_G": torch.stack([n[k] / sum(n.values()) * message["p_G"] for k, message in sent.items()]).sum(0)}
+        return self.mean(sent)
 
 
 class FedOTP(Slow):
@@ -264,7 +300,7 @@ class FedOTP(Slow):
     def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G, "p_L": p_L}
 
-    def leaves(self, server, own, k, r):
+    def leaves(self, server, own, k, r, s):
         return {"p_G": server["p_G"], "p_L": own["p_L"]}
 
     def prompt(self, leaves, server, own):
@@ -290,7 +326,7 @@ class FedPGP(Slow):
         u, v = (0.02 * torch.randn(b, n, generator=g) for n in (b, d))  # of full rank, whatever k is
         return {"p_G": p_G, "u": u[:, :k], "v": v[:k], "hard": hard}
 
-    def leaves(self, server, own, k, r):
+    def leaves(self, server, own, k, r, s):
         return {"p_G": server["p_G"], "u": own["u"], "v": own["v"]}
 
     def prompt(self, leaves, server, own):
@@ -323,11 +359,11 @@ class DPFPL(Slow):
     def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G, "p_L": p_L}
 
-    def leaves(self, server, own, k, r):
+    def leaves(self, server, own, k, r, s):
         if not self.params.rank:
             return {"p_G": server["p_G"], "p_L": own["p_L"]}
         p_L = own["p_L"]
-        random = generator(self.schedule.seed, "client", k, r, "power")
+        random = self.own_generator(k, r, s, "power")
         Q = torch.randn(p_L.shape[1], self.params.rank, generator=random).double()
         u = torch.linalg.qr(p_L @ Q).Q
         v = torch.linalg.qr(p_L.T @ u).Q.T
@@ -350,11 +386,43 @@ class DPFPL(Slow):
         return {"p_L": own["p_L"] - self.settings.local_rate * d_L}, {"gradient": d["p_G"]}
 
 
+class FedProx(PromptFL):
+    def client(self, server, own, k, r):
+        self.anchor = server["p_G"]  # of the round
+        return super().client(server, own, k, r)
+
+    def finish(self, server, own, leaves, d):
+        pull = torch.zeros_like(d["p_G"])
+        for place in range(pull.numel()):  # the derivative of mu / 2 |p - p_G|^2, entry by entry
+            far = server["p_G"].flatten()[place] - self.anchor.flatten()[place]
+            pull.view(-1)[place] = self.params.mu * far
+        return {}, {"p_G": server["p_G"] - self.settings.global_rate * (d["p_G"] + pull)}
+
+
+class PFedMe(PromptFL):
+    def steps(self, k):
+        return super().steps(k) * self.params.inner
+
+    def client(self, server, own, k, r):
+        w, theta = server["p_G"], server["p_G"]
+        for s in range(self.steps(k)):
+            _, sent = self.step({"p_G": theta}, own, k, r, s)
+            gradient = (theta - sent["p_G"]) / self.settings.global_rate
+            theta = theta - self.settings.local_rate * (gradient + self.params.envelope * (theta - w))
+            if (s + 1) % self.params.inner == 0:
+                w = w - self.settings.global_rate * self.params.envelope * (w - theta)
+        return {"theta": theta}, {"p_G": w}
+
+    def aggregate(self, server, sent, r):
+        mean = self.mean(sent)["p_G"]
+        return {"p_G": (1 - self.params.mixing) * server["p_G"] + self.params.mixing * mean}
+
+
 class ZeroShot(Slow):
     def start(self, p_G, p_L, hard, g):
         return {"hard": hard}
 
-    def leaves(self, server, own, k, r):
+    def leaves(self, server, own, k, r, s):
         return {}
 
     def prompt(self, leaves, server, own):
@@ -371,5 +439,6 @@ class ZeroShot(Slow):
 
 
 ORACLES = {
-    "dpfpl": DPFPL, "fedotp": FedOTP, "fedpgp": FedPGP, "local": Local, "promptfl": PromptFL, "zeroshot": ZeroShot,
+    "dpfpl": DPFPL, "fedotp": FedOTP, "fedpgp": FedPGP, "fedprox": FedProx, "local": Local, "pfedme": PFedMe,
+    "promptfl": PromptFL, "zeroshot": ZeroShot,
 }  # fmt: skip

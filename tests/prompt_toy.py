@@ -134,10 +134,16 @@ def run(
         )  # fmt: skip
 
 
-def made(name: str, params: dict[str, Any], privacy: Privacy = NONE, schedule: Schedule = SCHEDULE) -> PromptMethod:
+def made(
+    name: str,
+    params: dict[str, Any],
+    privacy: Privacy = NONE,
+    schedule: Schedule = SCHEDULE,
+    settings: Settings = SETTINGS,
+) -> PromptMethod:
     """A method as a plan makes it, protected for a run of the federation of `SIZES`."""
     plugin = METHODS[name]
-    method: PromptMethod = plugin.make(plugin.params(**params), settings=SETTINGS)
+    method: PromptMethod = plugin.make(plugin.params(**params), settings=settings)
     return method.protected(privacy, schedule, SIZES)
 
 

@@ -16,7 +16,7 @@ from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, Transcript
-from trainers.prompts import Cohort
+from trainers.prompts import Step
 
 SEED = 5
 PRIVATE = Privacy(epsilon=50.0)
@@ -94,15 +94,15 @@ def test_every_record_labelled_member_was_in_a_batch(
     world = prompt_toy.federation()
     entered: dict[int, set[str]] = {k: set() for k in range(3)}
     name = {tuple(row.tolist()): record for record, row in zip(world.ids, world.features, strict=True)}
-    honest = Cohort.gradient
+    honest = Step.gradient
 
-    def watched(cohort: Cohort, prompt: Any) -> Any:
+    def watched(cohort: Step, prompt: Any) -> Any:
         for i, client in enumerate(cohort.clients):
             rows = cohort.batch.images[:, i][cohort.batch.weights[:, i] > 0]
             entered[client.client] |= {name[tuple(row.tolist())] for row in rows}
         return honest(cohort, prompt)
 
-    monkeypatch.setattr(Cohort, "gradient", watched)
+    monkeypatch.setattr(Step, "gradient", watched)
     prompt_toy.run(tmp_path, method, world, schedule)
     for k, records in enumerate(world.training):
         found = method.used(records, client=k, seed=schedule.seed, rounds=range(rounds))
@@ -115,15 +115,15 @@ def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatc
     others = simulated(tmp_path, method, schedule, bench)
     name = {tuple(row.tolist()): record for record, row in zip(world.ids, world.features, strict=True)}
     entered: list[set[str]] = [set() for _ in range(6)]
-    honest = Cohort.gradient
+    honest = Step.gradient
 
-    def watched(cohort: Cohort, prompt: Any) -> Any:
+    def watched(cohort: Step, prompt: Any) -> Any:
         for s in range(6):
             rows = cohort.batch.images[:, s][cohort.batch.weights[:, s] > 0]
             entered[s] |= {name[tuple(row.tolist())] for row in rows}
         return honest(cohort, prompt)
 
-    monkeypatch.setattr(Cohort, "gradient", watched)
+    monkeypatch.setattr(Step, "gradient", watched)
     folder = claim(tmp_path / "client")
     bank.train_shadows(bench, method, others, 0, folder, seed=SEED, shadows=6, until=2, say=print)
     found = bank.shadows_of(bench, method, others, 0, folder, seed=SEED, shadows=6)

@@ -527,7 +527,7 @@ def calibrated_run(stds, *, sampler, records=RECORDS):
 def test_calibrated_noise_proves_the_promise_and_a_percent_less_does_not(wanted, sampler):
     far = {"u": C / B, "v": C / B, "p_G": C / (N * B)}
     privacy = Privacy(epsilon=wanted, sigma="calibrated", sampler=sampler)
-    stds = noise_stds(privacy, far, steps=T, batch=B, records=[600, RECORDS])
+    stds = noise_stds(privacy, far, steps=[T, T], batch=B, records=[600, RECORDS])
     assert {name: stds[name] / far[name] for name in far} == pytest.approx(dict.fromkeys(far, stds["u"] / far["u"]))
     assert 0.99 * wanted < epsilon(calibrated_run(stds, sampler=sampler)) <= wanted
     less = {name: 0.99 * std for name, std in stds.items()}
@@ -543,10 +543,10 @@ def test_calibration_by_the_closed_form():
 
 def test_noise_that_the_settings_ask_for():
     far = {"u": 1.0, "p_G": 0.1}
-    nominal = noise_stds(Privacy(epsilon=0.5), far, steps=T, batch=B, records=[40])
+    nominal = noise_stds(Privacy(epsilon=0.5), far, steps=[T], batch=B, records=[40])
     assert nominal == {name: nominal_std(sensitivity=s, steps=T, epsilon=0.5, delta=DELTA) for name, s in far.items()}
     for sigma in ("nominal", "calibrated"):
-        assert noise_stds(Privacy(epsilon=math.inf, sigma=sigma), far, steps=T, batch=B, records=[40]) == {
+        assert noise_stds(Privacy(epsilon=math.inf, sigma=sigma), far, steps=[T], batch=B, records=[40]) == {
             "u": 0,
             "p_G": 0,
         }

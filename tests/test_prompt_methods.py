@@ -45,6 +45,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dpfpl": [{"rank": 0}, *({"rank": k, "residual": kept} for k in (1, 4) for kept in (True, False))],
     "fedotp": [{"match": "sum"}, {"match": "ot"}],
     "fedpgp": [{"rank": 2, "mu": mu} for mu in (0.0, 1.0)],
+    "pfedme": [{"inner": 2, "mixing": beta} for beta in (1.0, 0.5)],
 }
 PRIVACY = {
     "none": NONE,

@@ -35,7 +35,7 @@ from tests.prompt_toy import (
 )
 from trainers.base import Bench, Participation, Schedule, Site, Upload, generator
 from trainers.exams import Recognition
-from trainers.prompts import Cohort, PromptMethod, Settings, epoch_batch, poisson_batch, stacked
+from trainers.prompts import Cohort, PromptMethod, Settings, Step, epoch_batch, poisson_batch, stacked
 
 RECORD = Privacy(epsilon=10, clip_norm=2)
 BATCH = Privacy(epsilon=10, clip_norm=2, clip="batch")
@@ -47,9 +47,10 @@ def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 
-def cohort(method: PromptMethod, world: Federation, *, r: int = 0, only: slice = slice(None)) -> Cohort:
+def cohort(method: PromptMethod, world: Federation, *, r: int = 0, only: slice = slice(None)) -> Step:
+    """The first step of a round."""
     learner = world.learner(method.settings)
-    return Cohort(learner, world.clients(learner, r=r)[only], method)
+    return next(Cohort(learner, world.clients(learner, r=r)[only], method).steps())
 
 
 def prompts(n: int, *, seed: int = 0) -> Tensor:
@@ -78,7 +79,7 @@ def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, 
     assert found.shape == (4, *own.shape)
     assert mean.shape == (1, *own.shape)
     for k, client in enumerate(ours.clients):
-        records = [client.records[i] for i in epoch_batch(client, 4)]
+        records = [client.records[i] for i in epoch_batch(client, 4, len(client.earlier))]
         assert ours.batch.weights[:, k].tolist() == [1] * len(records) + [0] * (4 - len(records))
         slow = torch.stack([slow_gradient(world, own[k], record) for record in records])
         close(found[: len(records), k], slow)
@@ -358,7 +359,7 @@ def test_the_ledger_counts_what_ran(tmp_path: Path, sampler: str) -> None:
         used: Counter[int] = Counter()
         for place, r in enumerate(rounds):
             client = world.clients(learner, seed=5, r=r, earlier=rounds[:place])[k]
-            used.update((epoch_batch if sampler == "epochs" else poisson_batch)(client, 4))
+            used.update(epoch_batch(client, 4, place) if sampler == "epochs" else poisson_batch(client, 4, 0))
         assert max(used.values()) <= exposure.times
         bound[k] = (len(rounds), exposure.times)
     epoch = {0: 2, 1: 1, 2: 1}  # steps of an epoch: 10 // 4, 6 // 4, and a batch of all three
@@ -390,7 +391,9 @@ def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip:
     start = made("fedotp", {}).start(learner.initial(generator(SCHEDULE.seed, "initial")))
     prompt = start["p_G"] + start["p_L"]
     slow = [
-        torch.stack([slow_gradient(world, prompt, client.records[i]) for i in epoch_batch(client, 4)])
+        torch.stack(
+            [slow_gradient(world, prompt, client.records[i]) for i in epoch_batch(client, 4, len(client.earlier))]
+        )
         for client in clients
     ]
     units = [*torch.cat(slow)] if clip == "record" else [one.mean(0) for one in slow]
@@ -412,12 +415,17 @@ def client(n: int, *, earlier: tuple[int, ...] = (), r: int | None = None, k: in
     return Participation(k, now, seed, [str(i) for i in range(n)], None, earlier)
 
 
+def dealt_to(client: Participation, size: int) -> list[int]:
+    """The batch of a round of one step."""
+    return epoch_batch(client, size, len(client.earlier))
+
+
 @pytest.mark.parametrize(("n", "size"), [(10, 4), (12, 4), (4, 4), (5, 4), (100, 7), (9, 1)])
 def test_epochs_deal_every_record_at_most_once(n: int, size: int) -> None:
     length = n // size
     orders = []
     for epoch in range(6):
-        dealt = [epoch_batch(client(n, earlier=tuple(range(epoch * length + i))), size) for i in range(length)]
+        dealt = [dealt_to(client(n, earlier=tuple(range(epoch * length + i))), size) for i in range(length)]
         assert [len(batch) for batch in dealt] == [size] * length
         flat = [record for batch in dealt for record in batch]
         assert len(set(flat)) == len(flat)
@@ -428,36 +436,36 @@ def test_epochs_deal_every_record_at_most_once(n: int, size: int) -> None:
 
 def test_every_record_is_dealt_as_often_as_any() -> None:
     """600 epochs of two batches of four out of ten records: each is in 480 of them, within 4 standard deviations (9.8)."""
-    used = Counter(i for p in range(1200) for i in epoch_batch(client(10, earlier=tuple(range(p))), 4))
+    used = Counter(i for p in range(1200) for i in dealt_to(client(10, earlier=tuple(range(p))), 4))
     assert all(abs(used[i] - 480) < 4 * 9.8 for i in range(10))
 
 
 def test_an_epoch_goes_on_over_rounds_in_which_a_client_is_away() -> None:
     """Only how often it took part matters, not when."""
     for earlier, later in [((0, 1, 2), (4, 17, 90)), ((0,), (5,))]:
-        assert epoch_batch(client(10, earlier=earlier), 4) == epoch_batch(client(10, earlier=later, r=200), 4)
-    assert epoch_batch(client(10, k=1), 4) != epoch_batch(client(10, k=2), 4)
-    assert epoch_batch(client(10, seed=1), 4) != epoch_batch(client(10, seed=2), 4)
+        assert dealt_to(client(10, earlier=earlier), 4) == dealt_to(client(10, earlier=later, r=200), 4)
+    assert dealt_to(client(10, k=1), 4) != dealt_to(client(10, k=2), 4)
+    assert dealt_to(client(10, seed=1), 4) != dealt_to(client(10, seed=2), 4)
 
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_client_with_fewer_records_uses_all_of_them_in_every_step(n: int) -> None:
     for p in range(5):
-        assert sorted(epoch_batch(client(n, earlier=tuple(range(p))), 4)) == list(range(n))
-        assert sorted(poisson_batch(client(n, r=p), 4)) == list(range(n))
+        assert sorted(dealt_to(client(n, earlier=tuple(range(p))), 4)) == list(range(n))
+        assert sorted(poisson_batch(client(n, r=p), 4, 0)) == list(range(n))
 
 
 def test_poisson_sampling_takes_each_record_by_a_coin_of_its_own() -> None:
     """2,000 rounds of 10 records at 4 / 10: rates within 4 standard deviations, coins of records and of rounds uncorrelated."""
     coins = np.zeros((2000, 10))
     for r in range(2000):
-        coins[r, poisson_batch(client(10, r=r), 4)] = 1
+        coins[r, poisson_batch(client(10, r=r), 4, 0)] = 1
     assert np.abs(coins.mean(0) - 0.4).max() < 4 * math.sqrt(0.24 / 2000)
     sizes = coins.sum(1)
     assert sizes.var() == pytest.approx(10 * 0.24, rel=0.15)  # binomial: not a fixed size
     series = np.concatenate([coins[1:], coins[:-1]], axis=1)
     assert np.abs(np.corrcoef(series.T) - np.eye(20)).max() < 5 / math.sqrt(1999)
-    assert poisson_batch(client(10, r=3, k=1), 4) != poisson_batch(client(10, r=3, k=2), 4)
+    assert poisson_batch(client(10, r=3, k=1), 4, 0) != poisson_batch(client(10, r=3, k=2), 4, 0)
 
 
 @pytest.mark.parametrize("privacy", [NONE, RECORD, BATCH], ids=["none", "record", "batch"])
@@ -471,7 +479,7 @@ def test_an_empty_poisson_batch_is_a_zero_gradient(privacy: Privacy, everybody: 
     learner = world.learner(settings)
 
     def empty(r: int) -> list[bool]:
-        return [not poisson_batch(c, 1) for c in world.clients(learner, r=r)]
+        return [not poisson_batch(c, 1, 0) for c in world.clients(learner, r=r)]
 
     r = next(r for r in range(100) if empty(r) == [everybody, True])
     start = {"p_L": prompts(1)[0]}

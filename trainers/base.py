@@ -94,9 +94,9 @@ class Participation:
         one."""
         return self.learner.train(state, self.records, self.generator("batches"), model)
 
-    def generator(self, purpose: str) -> torch.Generator:
-        """Randomness of this client in this round; another purpose gives an independent stream."""
-        return generator(self.seed, "client", self.client, self.round, purpose)
+    def generator(self, purpose: str, step: int = 0) -> torch.Generator:
+        """Randomness of this client in this round; another purpose or step gives an independent stream."""
+        return generator(self.seed, "client", self.client, self.round, purpose, *([step] if step else []))
 
 
 @dataclass(frozen=True)
@@ -505,6 +505,8 @@ def _noise(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
         return {}
     crowds = list({id(c): c for c in clients}.values())  # clients that computed together share one record
     ran = RoundNoise(mechanisms=tuple(mechanisms), turns=tuple(turn for c in crowds for turn in c.turns))
+    if server.mechanisms and any(turn.steps > 1 for turn in ran.turns):
+        raise ValueError("the server's noise covers one step of each client, not several; noise at the client instead")
     weights = [len(c.turns) for c in crowds]
     names = crowds[0].signals
     signals = {n: float(np.average([c.signals[n] for c in crowds], weights=weights)) for n in names} | server.signals

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
 from trainers.base import Site, State, Update, Upload
-from trainers.prompts import Cohort, PromptMethod
+from trainers.prompts import Cohort, PromptMethod, Step
 
 LEARNER = "prompts"
 TITLE = "DP-FPL"
@@ -44,7 +44,8 @@ class Params:
 
 @dataclass(frozen=True)
 class DPFPL(PromptMethod):
-    shared = central = ("p_G",)
+    shared = ("p_G",)
+    by_gradient = True
 
     def __post_init__(self) -> None:
         check_rank(self.params.rank, self.settings.prompt_length)
@@ -58,27 +59,29 @@ class DPFPL(PromptMethod):
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, p_L = server["p_G"], own["p_L"]  # line 4
+        for step in client.steps():
+            G, d_L = self._gradients(p_G, p_L, step)
+            d_G = step.noise(step.clip(G, "p_G"), "p_G")
+            p_G, p_L = step.descend(p_G, d_G, "p_G"), step.descend(p_L, d_L, "p_L")  # line 12
+        return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})  # line 13
+
+    def _gradients(self, p_G: Tensor, p_L: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Of the records in the whole prompt, and the noised one of p_L."""
         if self.params.rank == 0:
-            G = client.gradient(p_G + p_L)
-            d_L = client.noise(client.clip(G, "p_L"), "p_L")
-        else:
-            Q = torch.stack(
-                [torch.randn(p_L.shape[-1], self.params.rank, generator=g) for g in client.generators("power")]
-            )
-            u, v = power_iteration(p_L, Q)  # line 6
-            G = client.gradient(
-                p_G + (p_L if self.params.residual else u @ u.mT @ p_L)
-            )  # lines 7 and 8; p_L = u u^T p_L + r
-            d_u = client.noise(client.clip(G @ v.mT, "u"), "u")  # lines 9 and 10
-            d_v = client.noise(client.clip(u.mT @ G, "v"), "v")
-            d_L = full_gradient(u, v, d_u, d_v)  # line 11
-        p_L = p_L - self.settings.local_rate * d_L  # line 12
-        return Update(upload={"gradient": client.clip(G, "p_G")}, private={"p_L": p_L})  # line 13
+            G = step.gradient(p_G + p_L)
+            return G, step.noise(step.clip(G, "p_L"), "p_L")
+        Q = torch.stack([torch.randn(p_L.shape[-1], self.params.rank, generator=g) for g in step.generators("power")])
+        u, v = power_iteration(p_L, Q)  # line 6
+        # lines 7 and 8; p_L = u u^T p_L + r
+        G = step.gradient(p_G + (p_L if self.params.residual else u @ u.mT @ p_L))
+        d_u = step.noise(step.clip(G @ v.mT, "u"), "u")  # lines 9 and 10
+        d_v = step.noise(step.clip(u.mT @ G, "v"), "v")
+        return G, full_gradient(u, v, d_u, d_v)  # line 11
 
     def replay(self, server: State, own: State, upload: State, learner: object, generator: torch.Generator) -> State:
-        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken: exact at rank
-        0 only."""
-        p_L, G = own["p_L"], upload["gradient"]
+        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken, of several
+        steps once for all: exact at rank 0 only."""
+        p_L, G = own["p_L"], self.descent(server["p_G"], upload)
         if self.params.rank:
             Q = torch.randn(GUESSES, 1, p_L.shape[-1], self.params.rank, generator=generator)
             u, v = power_iteration(p_L, Q)  # [GUESSES, N, ..]
@@ -86,7 +89,7 @@ class DPFPL(PromptMethod):
         return {"p_L": p_L - self.settings.local_rate * G}
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return {"p_G": self.global_step(server["p_G"], uploads, site)}
+        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
     def prompt(self, state: State) -> Tensor:
         p_L = state["p_L"]

@@ -4,7 +4,8 @@
 text features are matched with the image's patch features by unbalanced optimal transport. The transport plan has no
 gradient.
 
-With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP).
+With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP), or where a client takes several steps a
+round the client's too.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ class Params:
 @dataclass(frozen=True)
 class FedOTP(PromptMethod):
     local = ("p_L",)
-    shared = central = ("p_G",)
+    shared = ("p_G",)
+    by_gradient = True
 
     @property
     def patches(self) -> bool:  # type: ignore[override]
@@ -51,20 +53,23 @@ class FedOTP(PromptMethod):
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, p_L = server["p_G"], own["p_L"]
-        G = client.gradient(self.prompt({"p_G": p_G, "p_L": p_L}))
-        to_G, to_L = (G, G) if self.params.match == "sum" else G.unbind(-3)
-        p_L = p_L - self.settings.local_rate * client.noise(client.clip(to_L, "p_L"), "p_L")
-        return Update(upload={"gradient": client.clip(to_G, "p_G")}, private={"p_L": p_L})
+        for step in client.steps():
+            G = step.gradient(self.prompt({"p_G": p_G, "p_L": p_L}))
+            to_G, to_L = (G, G) if self.params.match == "sum" else G.unbind(-3)
+            d_L = step.noise(step.clip(to_L, "p_L"), "p_L")
+            d_G = step.noise(step.clip(to_G, "p_G"), "p_G")
+            p_G, p_L = step.descend(p_G, d_G, "p_G"), step.descend(p_L, d_L, "p_L")
+        return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})
 
     def replay(self, server: State, own: State, upload: State, learner: object, generator: object) -> State:
         """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and
         p_L stays as it was."""
         if self.params.match == "ot":
             return own
-        return {"p_L": own["p_L"] - self.settings.local_rate * upload["gradient"]}
+        return {"p_L": own["p_L"] - self.settings.local_rate * self.descent(server["p_G"], upload)}
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return {"p_G": self.global_step(server["p_G"], uploads, site)}
+        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
     def prompt(self, state: State) -> Tensor:
         """p_i [.., b, d], or for transport both prompts [.., 2, b, d]."""

@@ -45,7 +45,8 @@ class Params:
 @dataclass(frozen=True)
 class FedPGP(PromptMethod):
     local = ("u", "v")
-    shared = central = ("p_G",)
+    shared = ("p_G",)
+    by_gradient = True
 
     def __post_init__(self) -> None:
         check_rank(self.params.rank, self.settings.prompt_length)
@@ -59,19 +60,20 @@ class FedPGP(PromptMethod):
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, u, v = server["p_G"], own["u"], own["v"]
-        G = client.gradient(p_G + u @ v)
-        d_G, d_u, d_v = client.clip(G, "p_G"), client.clip(G @ v.mT, "u"), client.clip(u.mT @ G, "v")
-        d_u, d_v = client.noise(d_u, "u"), client.noise(d_v, "v")
-        if self.params.mu:
-            to_G, to_i = self._contrast(server["hard"], p_G, p_G + u @ v, client.learner)
-            d_G, d_u, d_v = d_G + to_G + to_i, d_u + to_i @ v.mT, d_v + u.mT @ to_i
-        rate = self.settings.local_rate
-        return Update(upload={"gradient": d_G}, private={"u": u - rate * d_u, "v": v - rate * d_v})
+        for step in client.steps():
+            G = step.gradient(p_G + u @ v)
+            d_G, d_u, d_v = step.clip(G, "p_G"), step.clip(G @ v.mT, "u"), step.clip(u.mT @ G, "v")
+            d_G, d_u, d_v = step.noise(d_G, "p_G"), step.noise(d_u, "u"), step.noise(d_v, "v")
+            if self.params.mu:
+                to_G, to_i = self._contrast(server["hard"], p_G, p_G + u @ v, client.learner)
+                d_G, d_u, d_v = d_G + to_G + to_i, d_u + to_i @ v.mT, d_v + u.mT @ to_i
+            p_G, u, v = step.descend(p_G, d_G, "p_G"), step.descend(u, d_u, "u"), step.descend(v, d_v, "v")
+        return Update(upload=self.message(p_G, d_G), private={"u": u, "v": v})
 
     def replay(self, server: State, own: State, upload: State, learner: Learner, generator: object) -> State:
-        """Exact without noise and clipping: the contrastive term is public, and what it adds to p_G's gradient alone is
-        taken off the upload."""
-        p_G, u, v, G = server["p_G"], own["u"], own["v"], upload["gradient"]
+        """Exact for one step without noise and clipping: the contrastive term is public, and what it adds to p_G's
+        gradient alone is taken off the upload."""
+        p_G, u, v, G = server["p_G"], own["u"], own["v"], self.descent(server["p_G"], upload)
         if self.params.mu:
             G = G - self._contrast(server["hard"], p_G, p_G + u @ v, learner)[0]
         rate = self.settings.local_rate
@@ -91,7 +93,7 @@ class FedPGP(PromptMethod):
         return to_G, to_i
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return {"p_G": self.global_step(server["p_G"], uploads, site), "hard": server["hard"]}
+        return {"p_G": self.global_prompt(server["p_G"], uploads, site), "hard": server["hard"]}
 
     def prompt(self, state: State) -> Tensor:
         return state["p_G"] + state["u"] @ state["v"]

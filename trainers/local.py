@@ -28,8 +28,11 @@ class Local(PromptMethod):
         return {"p_L": initial["p_L"]}
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
-        gradient = client.noise(client.clip(client.gradient(own["p_L"]), "p_L"), "p_L")
-        return Update(upload={}, private={"p_L": own["p_L"] - self.settings.local_rate * gradient})
+        p_L = own["p_L"]
+        for step in client.steps():
+            gradient = step.noise(step.clip(step.gradient(p_L), "p_L"), "p_L")
+            p_L = step.descend(p_L, gradient, "p_L")
+        return Update(upload={}, private={"p_L": p_L})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         return server

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from trainers.base import Site, State, Update, Upload, weighted_mean
+from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
@@ -30,12 +30,14 @@ class PromptFL(PromptMethod):
         return {"p_G": initial["p_G"]}
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
-        gradient = client.noise(client.clip(client.gradient(server["p_G"]), "p_G"), "p_G")
-        return Update(upload={"p_G": server["p_G"] - self.settings.global_rate * gradient}, private={})
+        p_G = server["p_G"]
+        for step in client.steps():
+            gradient = step.noise(step.clip(step.gradient(p_G), "p_G"), "p_G")
+            p_G = step.descend(p_G, gradient, "p_G")
+        return Update(upload={"p_G": p_G}, private={})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        n = [1 if self.protection.private else upload.records for upload in uploads]
-        return weighted_mean([upload.state for upload in uploads], [k / sum(n) for k in n])
+        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
     def prompt(self, state: State) -> Tensor:
         return state["p_G"]

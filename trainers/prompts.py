@@ -18,7 +18,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -77,18 +77,32 @@ class Facts(LearnerFacts):
 @dataclass(frozen=True)
 class Settings:
     prompt_length: int = field(default=16, metadata={"help": "context vectors of a prompt, b"})
-    batch: int = field(default=8, metadata={"help": "records per client and round, |B|"})
+    batch: int = field(default=8, metadata={"help": "records of a local step, |B|"})
+    local_steps: int = field(default=1, metadata={"help": "local steps per client and round (DP-FPL: 1)"})
+    local_epochs: int = field(
+        default=0, metadata={"help": "local epochs per client and round; 0 = go by --local-steps"}
+    )
+    momentum: float = field(default=0.0, metadata={"help": "SGD momentum over the local steps of a round"})
     global_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the global prompt"})
     local_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the local prompts"})
     crowd: int = field(default=50, metadata={"help": "clients that train as one batched problem; bounds memory"})
 
     def __post_init__(self) -> None:
-        for name, most in (("prompt_length", 1024), ("batch", 10**6), ("crowd", 10**6)):
+        if not 0 <= self.local_epochs <= 10**6:
+            raise ValueError(f"local_epochs must not be negative, and at most 1000000, not {self.local_epochs}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, not {self.momentum}")
+        for name, most in (("prompt_length", 1024), ("batch", 10**6), ("local_steps", 10**6), ("crowd", 10**6)):
             if not 1 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
         for name in ("global_rate", "local_rate"):
             if not 0 < getattr(self, name) <= 10**6:
                 raise ValueError(f"{name} must be positive and at most 1000000, not {getattr(self, name)}")
+
+    @property
+    def several(self) -> bool:
+        """Whether a client may take more than one step in a round."""
+        return bool(self.local_epochs) or self.local_steps > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,22 +115,63 @@ class Minibatch:
 
 
 class Cohort:
-    """The clients of a round at work as one batched problem: what a prompt method sees in place of a client."""
+    """The clients of a round at work as one batched problem: what a prompt method sees in place of a client.
+
+    All of them have the same number of steps to take; `steps` deals them out.
+    """
+
+    def __init__(self, learner: Learner, clients: Sequence[Participation], method: PromptMethod) -> None:
+        self.learner, self.clients, self.method = learner, clients, method
+        self.due = method.steps(len(clients[0].records))
+        self.velocity: dict[str, Tensor] = {}  # by tensor, of SGD with momentum
+        self._taken: list[Step] = []
+
+    def steps(self, n: int | None = None) -> Iterator[Step]:
+        """The clients' next `n` steps of this round, by default all. ValueError: more than the method says."""
+        for _ in range(self.due if n is None else n):
+            if len(self._taken) == self.due:
+                raise ValueError(f"a round of this method has {self.due} steps (PromptMethod.steps), and no more")
+            self._taken.append(Step(self, len(self._taken)))
+            yield self._taken[-1]
+
+    @property
+    def noised(self) -> Noised:
+        """What ran in every step of this round. ValueError: steps were left out, or noised different releases."""
+        if not self.method.local and not self.method.shared:
+            return Noised()  # it looks at no record
+        if len(self._taken) != self.due:
+            raise ValueError(f"{len(self._taken)} of the {self.due} steps of a round were taken (PromptMethod.steps)")
+        each = [step.noised for step in self._taken]
+        first = each[0]
+        if any(set(one.mechanisms) != set(first.mechanisms) for one in each):
+            raise ValueError("every step must noise the same releases in the same way")
+        return Noised(
+            first.mechanisms,
+            {name: float(np.mean([one.signals[name] for one in each])) for name in first.signals},
+            {name: _added(one.clipped[name] for one in each) for name in first.clipped},
+            [_turn(client, self.due, self.method) for client in self.clients],
+        )
+
+
+class Step:
+    """One step of every client of a cohort: it owns a minibatch, a noise stream, and an entry in the ledger."""
 
     party = "client"
 
-    def __init__(self, learner: Learner, clients: Sequence[Participation], method: PromptMethod) -> None:
-        self.learner, self.clients = learner, clients
-        self.noised = Noised(turns=[_turn(client, method.protection) for client in clients])
-        self._protection, self._scores, self._patches = method.protection, method.scores, method.patches
+    def __init__(self, cohort: Cohort, index: int) -> None:
+        self.learner, self.clients, self.noised = cohort.learner, cohort.clients, Noised()
+        self._cohort, self._index = cohort, index
+        method = cohort.method
+        self._method, self._protection = method, method.protection
+        self._scores, self._patches = method.scores, method.patches
 
     def generators(self, purpose: str) -> list[torch.Generator]:
-        """Each client's own randomness in this round."""
-        return [client.generator(purpose) for client in self.clients]
+        """Each client's own randomness in this step."""
+        return [client.generator(purpose, self._index) for client in self.clients]
 
     @functools.cached_property
     def batch(self) -> Minibatch:
-        chosen = [minibatch(client, self._protection) for client in self.clients]
+        chosen = [self._method.minibatch(client, self._index) for client in self.clients]
         longest = max(1, *map(len, chosen))
         padding = [[c.records[0]] * (longest - len(records)) for records, c in zip(chosen, self.clients, strict=True)]
         ids = [r for records, more in zip(chosen, padding, strict=True) for r in (*records, *more)]
@@ -160,28 +215,44 @@ class Cohort:
         return self._protection.clip(gradients, self.batch.weights, release, self)
 
     def noise(self, mean: Tensor, release: str) -> Tensor:
-        """`mean` with each client's own noise (LDP)."""
-        return self._protection.noise(mean, release, self)
+        """`mean` with each client's own noise (LDP); as it is where the server noises the clients' average (GDP)."""
+        return mean if release in self._method.central else self._protection.noise(mean, release, self)
+
+    def descend(self, tensor: Tensor, gradient: Tensor, name: str) -> Tensor:
+        """`tensor` after a step of SGD, with the momentum of the round's earlier steps on it."""
+        velocity, momentum = self._cohort.velocity, self._method.settings.momentum
+        if momentum:
+            velocity[name] = momentum * velocity[name] + gradient if name in velocity else gradient
+            gradient = velocity[name]
+        settings = self._method.settings
+        return tensor - (settings.global_rate if name == "p_G" else settings.local_rate) * gradient
 
 
-def _turn(client: Participation, protection: Protection) -> Turn:
-    """One step; a new shuffle where an epoch begins."""
-    n = len(client.records)
-    begins = len(client.earlier) % epoch_length(records=n, batch=protection.batch) == 0
-    shuffled = begins and protection.privacy.sampler == "epochs"
-    return Turn(client=client.client, records=n, steps=1, shuffles=int(shuffled))
+def _added(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    some, all_of_them = map(sum, zip(*counts, strict=True))
+    return some, all_of_them
 
 
-def minibatch(client: Participation, protection: Protection) -> list[str]:
-    """The records that a client takes its step on in a round."""
-    sample = poisson_batch if protection.privacy.sampler == "poisson" else epoch_batch
-    return [client.records[i] for i in sample(client, protection.batch)]
+def _turn(client: Participation, steps: int, method: PromptMethod) -> Turn:
+    """The steps of a round; a new shuffle where an epoch begins."""
+    n, before = len(client.records), len(client.earlier) * steps
+    length = epoch_length(records=n, batch=method.settings.batch)
+    begun = sum(t % length == 0 for t in range(before, before + steps))
+    return Turn(
+        client=client.client,
+        records=n,
+        steps=steps,
+        shuffles=begun if method.protection.privacy.sampler == "epochs" else 0,
+    )
 
 
-def epoch_batch(client: Participation, size: int) -> list[int]:
-    """Fixed-size batches without replacement within an epoch; what does not fill a batch waits for the next shuffle."""
+def epoch_batch(client: Participation, size: int, step: int) -> list[int]:
+    """Fixed-size batches without replacement within an epoch; what does not fill a batch waits for the next shuffle.
+
+    `step` counts from the client's first one of the run.
+    """
     size = min(size, len(client.records))
-    epoch, place = divmod(len(client.earlier), epoch_length(records=len(client.records), batch=size))
+    epoch, place = divmod(step, epoch_length(records=len(client.records), batch=size))
     order = torch.randperm(
         len(client.records), generator=generator(client.seed, "client", client.client, "epoch", epoch)
     )
@@ -189,10 +260,10 @@ def epoch_batch(client: Participation, size: int) -> list[int]:
     return chosen
 
 
-def poisson_batch(client: Participation, size: int) -> list[int]:
-    """Every record with probability |B| / n_i, by a coin of its own."""
+def poisson_batch(client: Participation, size: int, step: int) -> list[int]:
+    """Every record with probability |B| / n_i, by a coin of its own; `step` counts within the round."""
     n = len(client.records)
-    coins = torch.rand(n, generator=client.generator("batch"))
+    coins = torch.rand(n, generator=client.generator("batch", step))
     chosen: list[int] = (coins < size / n).nonzero()[:, 0].tolist()
     return chosen
 
@@ -208,7 +279,8 @@ class PromptMethod(Method[Cohort]):
     # what its clients' records reach: each of these tensors is noised where a method is private
     local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of its released prompt
     shared: ClassVar[tuple[str, ...]] = ()  # uploaded and broadcast
-    central: ClassVar[tuple[str, ...]] = ()  # of these, noised by the server on its average: uploads carry no noise
+    # whether clients that take one step a round send their gradient, which the server averages, noises and descends
+    by_gradient: ClassVar[bool] = False
     patches: ClassVar[bool] = False  # whether it looks at features of patches rather than of whole images
 
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> PromptMethod:
@@ -221,11 +293,34 @@ class PromptMethod(Method[Cohort]):
                               clients=schedule.per_round if name in self.central else 1)
             for name in (*self.local, *self.shared)
         }  # fmt: skip
-        private = math.isfinite(privacy.epsilon) and far
-        stds = (
-            noise_stds(privacy, far, steps=schedule.rounds, batch=self.settings.batch, records=sizes) if private else {}
-        )
+        stds = {}
+        if math.isfinite(privacy.epsilon) and far:
+            steps = [schedule.rounds * self.steps(n) for n in sizes]
+            stds = noise_stds(privacy, far, steps=steps, batch=self.settings.batch, records=sizes)
         return dataclasses.replace(self, protection=Protection(privacy, stds, self.settings.batch))
+
+    @property
+    def central(self) -> tuple[str, ...]:
+        """What the server noises, on the average of the clients' gradients: these carry no noise.
+
+        Where clients take several steps a round it is empty: a later step depends on a record through the client's own
+        earlier ones, so that nothing bounds what a record does to the upload, and the noise is the client's in every
+        step.
+        """
+        return self.shared if self.by_gradient and not self.settings.several else ()
+
+    def steps(self, records: int) -> int:
+        """How many a client with so many records takes in a round."""
+        epoch = epoch_length(records=records, batch=self.settings.batch)
+        return self.settings.local_epochs * epoch or self.settings.local_steps
+
+    def minibatch(self, client: Participation, step: int) -> list[str]:
+        """The records of a client's step in a round."""
+        size = self.settings.batch
+        if self.protection.privacy.sampler == "poisson":
+            return [client.records[i] for i in poisson_batch(client, size, step)]
+        before = len(client.earlier) * self.steps(len(client.records))
+        return [client.records[i] for i in epoch_batch(client, size, before + step)]
 
     @property
     def sends(self) -> bool:
@@ -234,7 +329,8 @@ class PromptMethod(Method[Cohort]):
     def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
         """Few rounds leave some of a client's training records out of every batch."""
         working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
-        return {record for one in working for record in minibatch(one, self.protection)}
+        steps = range(self.steps(len(records)))
+        return {record for one in working for step in steps for record in self.minibatch(one, step)}
 
     @abstractmethod
     def prompt(self, state: State) -> Tensor:
@@ -251,13 +347,24 @@ class PromptMethod(Method[Cohort]):
         """Cosine similarities [N, B, C] of text features [N, C, E] and images [N or 1, B, E]; both have length 1."""
         return images @ text.mT
 
-    def global_step(self, prompt: Tensor, uploads: Sequence[Upload], site: Site) -> Tensor:
+    def message(self, p_G: Tensor, gradient: Tensor) -> State:
+        """What a client uploads: its last step's gradient for the server to descend, or the prompt after its steps."""
+        return {"gradient": gradient} if self.central else {"p_G": p_G}
+
+    def global_prompt(self, p_G: Tensor, uploads: Sequence[Upload], site: Site) -> Tensor:
         """p_G - eta_G times the mean of the clients' gradients, with the server's noise (GDP; DP-FPL, Algorithm 1,
-        server's part)."""
+        server's part); or the mean of the clients' prompts, by n_i where nothing is noised (FedAvg)."""
+        if not self.central:
+            n = [1 if self.protection.private else upload.records for upload in uploads]
+            return weighted_mean([upload.state for upload in uploads], [k / sum(n) for k in n])["p_G"]
         share = 1 / len(uploads)
         mean = weighted_mean([upload.state for upload in uploads], [share] * len(uploads))["gradient"]
         noisy = self.protection.noise(mean[None], "p_G", site, averaged=len(uploads))[0]
-        return prompt - self.settings.global_rate * noisy
+        return p_G - self.settings.global_rate * noisy
+
+    def descent(self, p_G: Tensor, upload: State) -> Tensor:
+        """What an upload says of the gradients in p_G: their sum over the steps of the round."""
+        return upload["gradient"] if "gradient" in upload else (p_G - upload["p_G"]) / self.settings.global_rate
 
 
 class Learner:
@@ -303,18 +410,18 @@ class Learner:
     def work(
         self, method: PromptMethod, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
     ) -> list[Update]:
-        """The updates of a cohort, computed together."""
-        cohort = Cohort(self, clients, method)
-        update = method.update(stacked(received), stacked(own), cohort)
-        return [
-            Update(
-                {n: t[i] for n, t in update.upload.items()},
-                {n: t[i] for n, t in update.private.items()},
-                update.facts,
-                cohort.noised,
-            )
-            for i in range(len(clients))
-        ]
+        """The updates of a cohort; clients with equally many steps are computed together."""
+        found: dict[int, Update] = {}
+        counts = [method.steps(len(client.records)) for client in clients]
+        for count in dict.fromkeys(counts):
+            at = [i for i, steps in enumerate(counts) if steps == count]
+            cohort = Cohort(self, [clients[i] for i in at], method)
+            update = method.update(stacked([received[i] for i in at]), stacked([own[i] for i in at]), cohort)
+            noised = cohort.noised
+            for row, i in enumerate(at):
+                upload, private = ({n: t[row] for n, t in s.items()} for s in (update.upload, update.private))
+                found[i] = Update(upload, private, update.facts, noised)
+        return [found[i] for i in range(len(clients))]
 
     def text(self, prompt: Tensor) -> Tensor:
         """Class features [.., C, E], of length 1, of prompts [.., b, d]."""

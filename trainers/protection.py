@@ -1,6 +1,6 @@
 """Clipping and noise as the prompt methods call them: two verbs, and a record of every mechanism that ran.
 
-Local or central privacy is only where a method calls `noise`: on what a client computed, or on what the server
+Local or central privacy is only where `noise` is called: on what a client computed in a step, or on what the server
 averaged. Epsilon is computed elsewhere, from the record (`fedaudit.privacy.accountant`).
 """
 
@@ -21,7 +21,7 @@ from trainers.base import Noised
 
 
 class Party(Protocol):
-    """Who adds noise: a cohort, each client for itself, or the server."""
+    """Who adds noise: a cohort in one step, each client for itself, or the server in one round."""
 
     @property
     def party(self) -> str: ...  # "client" or "server"
@@ -63,9 +63,14 @@ class Protection:
 
     def noise(self, mean: Tensor, release: str, party: Party, *, averaged: int = 1) -> Tensor:
         """`mean` [N, ...], an average over `averaged` clients, with Gaussian noise; the party's record says what
-        ran."""
+        ran.
+
+        ValueError: the party has noised this release before, in the same step. Two releases would count as one.
+        """
         if not self.private:
             return mean
+        if any(m.release == release for m in party.noised.mechanisms):
+            raise ValueError(f"{release} is noised twice in one step; take another step (client.steps) or another name")
         how, norm = self.privacy.clip, self.privacy.clip_norm
         mechanism = Mechanism(
             release=release,

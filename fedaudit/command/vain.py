@@ -112,6 +112,8 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
         yield {"dirichlet"}, {"partition"}, f"the partition is {partition}; add --partition dirichlet"
     if not getattr(plan.task_params, "holdout", 0.5):
         yield {"reference_share"}, {"holdout"}, "--holdout 0 trains on all records and keeps none for reference"
+    if not getattr(plan.settings, "several", True):
+        yield {"momentum"}, {"local_steps", "local_epochs"}, "a round is one step; add --local-steps or --local-epochs"
     if epochs := getattr(plan.settings, "local_epochs", 0):
         yield {"local_steps"}, {"local_epochs"}, f"--local-epochs {epochs} decides; 0 would go by --local-steps"
 

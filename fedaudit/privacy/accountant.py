@@ -51,27 +51,29 @@ def calibrated_stds(
 
 
 def noise_stds(
-    privacy: Privacy, sensitivities: Mapping[str, float], *, steps: int, batch: int, records: Sequence[int]
+    privacy: Privacy, sensitivities: Mapping[str, float], *, steps: Sequence[int], batch: int, records: Sequence[int]
 ) -> dict[str, float]:
     """Noise per release that the settings ask for, the same for all clients of a run.
 
-    `sensitivities` holds every release that one record touches in a step, `records` each client's n_i; each client
-    takes `steps` steps. Calibrated noise is that of the most exposed client: the one with the fewest records.
+    `sensitivities` holds every release that one record touches in a step, `steps` and `records` each client's number
+    of steps and n_i. Nominal noise takes the largest number of steps for its T, calibrated noise is that of the most
+    exposed client.
     """
     if privacy.sigma == "nominal":
         return {
-            name: nominal_std(sensitivity=far, steps=steps, epsilon=privacy.epsilon, delta=privacy.delta)
+            name: nominal_std(sensitivity=far, steps=max(steps), epsilon=privacy.epsilon, delta=privacy.delta)
             for name, far in sensitivities.items()
         }
-    fewest = min(records)
-    poisson = privacy.sampler == "poisson"
-    return calibrated_stds(
-        sensitivities,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        times=steps if poisson else participations(steps=steps, records=fewest, batch=batch),
-        rate=sampling_rate(records=fewest, batch=batch) if poisson else 1.0,
-    )
+    if privacy.sampler == "poisson":
+        taken = {(t, sampling_rate(records=n, batch=batch)) for t, n in zip(steps, records, strict=True)}
+    else:
+        taken = {(participations(steps=t, records=n, batch=batch), 1.0) for t, n in zip(steps, records, strict=True)}
+    worst = [one for one in taken if not any(one != t and one[0] <= t[0] and one[1] <= t[1] for t in taken)]
+    each = [
+        calibrated_stds(sensitivities, epsilon=privacy.epsilon, delta=privacy.delta, times=times, rate=rate)
+        for times, rate in worst
+    ]
+    return {name: max(one[name] for one in each) for name in sensitivities}
 
 
 def noise_to_signal(*, std: float, dimension: int, signal: float) -> float:

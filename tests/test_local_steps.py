@@ -1,0 +1,329 @@
+"""Several local steps of the prompt methods: against the slow oracle, the ledger against what the oracle wrote down while it noised, epsilon
+against a second accountant, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from audits.epsilon import ledger_of, privacy_table
+from fedaudit.privacy.accountant import noise_stds, provable
+from fedaudit.privacy.ledger import Ledger
+from fedaudit.privacy.settings import Privacy
+from tests import prompt_oracle
+from tests.prompt_toy import METHODS, NONE, SETTINGS, close, federation, made, on_a_line, run
+from trainers.base import Schedule, Transcript, generator
+from trainers.prompts import Cohort, PromptMethod, Settings
+
+SCHEDULE = Schedule(rounds=2, clients=3, per_round=3, seed=1)
+LOCAL = {
+    "2 steps": dataclasses.replace(SETTINGS, local_steps=2),
+    "5 steps": dataclasses.replace(SETTINGS, local_steps=5),
+    "2 epochs": dataclasses.replace(SETTINGS, local_epochs=2),
+}
+PRIVACY = {
+    "none": NONE,
+    "record": Privacy(epsilon=30, clip_norm=2),
+    "batch": Privacy(epsilon=30, clip_norm=2, clip="batch"),
+    "poisson": Privacy(epsilon=30, clip_norm=2, sampler="poisson"),
+    "poisson, batch": Privacy(epsilon=30, clip_norm=2, sampler="poisson", clip="batch"),
+    "poisson, none": Privacy(epsilon=math.inf, sampler="poisson"),
+}
+PARAMS: dict[str, dict[str, Any]] = {
+    "dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}, "fedprox": {"mu": 0.7}, "pfedme": {"inner": 2, "mixing": 0.8},
+}  # fmt: skip
+TRAINING = [name for name, plugin in METHODS.items() if plugin.trains]
+
+
+@pytest.fixture(autouse=True)
+def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def of(name: str, local: str, privacy: Privacy) -> PromptMethod:
+    return made(name, PARAMS.get(name, {}), privacy, SCHEDULE, LOCAL[local])
+
+
+def same(fast: Transcript, slow: list[Any]) -> None:
+    for r, (server, own, sent) in enumerate(slow):
+        assert fast.cohort(r) == sorted(sent)
+        assert fast.broadcast(r + 1).keys() == server.keys()
+        for name, expected in server.items():
+            close(fast.broadcast(r + 1)[name], expected, atol=5e-5)
+        for k, message in sent.items():
+            upload, private = fast.upload(r, k), fast.private(r, k)
+            assert upload.keys() == message.keys()
+            for name, expected in (message | own[k]).items():
+                close(private[name], expected, atol=5e-5)
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("local", LOCAL)
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_and_its_ledger_are_the_slow_oracles(tmp_path: Path, name: str, local: str, privacy: str) -> None:
+    """Clients of 10, 6 and 3 records in batches of 4: in epochs they take 4, 2 and 2 steps, and train in groups."""
+    method = of(name, local, PRIVACY[privacy])
+    fast = run(tmp_path, method, federation(), SCHEDULE)
+    oracle = prompt_oracle.ORACLES[name](federation(), method.params, LOCAL[local], PRIVACY[privacy], SCHEDULE)
+    same(fast, oracle.run())
+    noised = math.isfinite(PRIVACY[privacy].epsilon)
+    assert any("noise" in fast.round(r) for r in range(SCHEDULE.rounds)) == noised
+    if noised:
+        agrees(ledger_of(fast, method), oracle, PRIVACY[privacy], method)
+
+
+def agrees(ledger: Ledger, oracle: prompt_oracle.Slow, privacy: Privacy, method: PromptMethod) -> None:
+    """Per client every release that the oracle noised is a mechanism of as many steps, as large; the server noised nothing."""
+    assert all(m.party == "client" for step in ledger.steps for m in step)
+    assert all(who is not None for who, *_ in oracle.drawn)
+    (step,) = ledger.steps
+    far = 2 * oracle.settings.batch if privacy.clip == "batch" else 1  # what a record moves, in units of C / |B|
+    listed = Counter((who, name, round(shift * far, 9)) for who, name, shift in oracle.drawn)
+    ran = Counter()
+    for exposure in ledger.exposures:
+        for m in step:
+            ran[exposure.client, m.release, round(m.sensitivity / m.std, 9)] += exposure.steps[0]
+    if privacy.clip == "record":
+        assert ran == listed
+    else:
+        assert Counter({key[:2]: n for key, n in ran.items()}) == Counter({key[:2]: n for key, n in listed.items()})
+    # a second accountant: Gaussian differential privacy of the listed shifts, in 60 digits
+    for every_step in (True, False):
+        if privacy.sampler == "poisson" and not every_step:
+            continue
+        found = provable(ledger, threat_model="released-model", delta=1e-5, every_step=every_step)
+        if not method.shared:
+            assert found.epsilon == 0
+            continue
+        mu = max(math.sqrt(times(exposure, every_step) * sum((m.sensitivity / m.std) ** 2 for m in step))
+                 for exposure in ledger.exposures)  # fmt: skip
+        assert found.epsilon == pytest.approx(gaussian_epsilon(mu), rel=0.01)
+
+
+def times(exposure: Any, every_step: bool) -> int:
+    return sum(exposure.steps) if every_step else exposure.times
+
+
+def gaussian_epsilon(mu: float) -> float:
+    def over(epsilon: float) -> float:
+        with mpmath.workdps(60):
+            delta = mpmath.ncdf(-epsilon / mu + mu / 2) - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
+            return float(mpmath.log(delta) - mpmath.log(1e-5))
+
+    return float(brentq(over, 1e-6, 1e5))
+
+
+@pytest.mark.parametrize("local", LOCAL)
+def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: Path, local: str) -> None:
+    method, world = of("promptfl", local, PRIVACY["record"]), federation()
+    fast = run(tmp_path, method, world, SCHEDULE)
+    learner = world.learner(method.settings)
+    for exposure in ledger_of(fast, method).exposures:
+        k = exposure.client
+        used: Counter[str] = Counter()
+        for r in range(SCHEDULE.rounds):
+            client = world.clients(learner, seed=SCHEDULE.seed, r=r, earlier=range(r))[k]
+            for s in range(method.steps(len(world.training[k]))):
+                used.update(method.minibatch(client, s))
+        assert max(used.values()) <= exposure.times
+        assert sum(exposure.steps) == SCHEDULE.rounds * method.steps(len(world.training[k]))
+        if local == "2 epochs":
+            assert exposure.times == 2 * SCHEDULE.rounds
+        rounds = range(SCHEDULE.rounds)
+        assert method.used(world.training[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_one_step_in_a_round_is_the_same_however_it_is_said(tmp_path: Path, name: str) -> None:
+    """Clients whose records are one batch take one step in an epoch; the server then still noises nothing."""
+    method = made(name, PARAMS.get(name, {}), NONE, SCHEDULE, dataclasses.replace(SETTINGS, local_epochs=1, batch=10))
+    plain = made(name, PARAMS.get(name, {}), NONE, SCHEDULE, dataclasses.replace(SETTINGS, batch=10))
+    if name == "pfedme":
+        pytest.skip("its inner steps are several")
+    equal = federation((10, 10, 10))
+    one, other = (run(tmp_path / str(i), m, equal, SCHEDULE) for i, m in enumerate((method, plain)))
+    for k in range(3):
+        for tensor, expected in other.private(1, k).items():
+            if tensor != "gradient":
+                close(one.private(1, k)[tensor], expected)
+    for tensor, expected in other.broadcast(2).items():
+        close(one.broadcast(2)[tensor], expected)
+
+
+def test_fedprox_without_its_term_is_promptfl_to_the_last_digit(tmp_path: Path) -> None:
+    for privacy in ("none", "record"):
+        prox = made("fedprox", {"mu": 0.0}, PRIVACY[privacy], SCHEDULE, LOCAL["5 steps"])
+        one = run(tmp_path / f"prox {privacy}", prox, federation(), SCHEDULE)
+        two = run(tmp_path / f"plain {privacy}", of("promptfl", "5 steps", PRIVACY[privacy]), federation(), SCHEDULE)
+        assert torch.equal(one.broadcast(2)["p_G"], two.broadcast(2)["p_G"])
+        far = made("fedprox", {"mu": 5.0}, PRIVACY[privacy], SCHEDULE, LOCAL["5 steps"])
+        held = run(tmp_path / f"far {privacy}", far, federation(), SCHEDULE)
+        start = one.broadcast(0)["p_G"]
+        moved = [(t.upload(0, 0)["p_G"] - start).norm() for t in (held, one)]
+        assert moved[0] < 0.9 * moved[1]  # held near the global prompt
+
+
+def test_the_gradient_of_the_proximal_term_by_hand() -> None:
+    """A record x = 0 has no gradient: from p = 3 away from p_G = 1, a step of rate 0.1 with mu 0.5 goes 0.1 * 0.5 * 2 back."""
+    world = on_a_line([[(0.0, 0)]])
+    settings = Settings(prompt_length=1, batch=1, global_rate=0.1, local_rate=0.1, local_steps=2)
+    method = METHODS["fedprox"].make(METHODS["fedprox"].params(mu=0.5), settings=settings)
+    learner = world.learner(settings)
+
+    cohort = Cohort(learner, world.clients(learner), method)
+    first = next(iter(cohort.steps(1)))
+    assert first.gradient(torch.ones(1, 1, 1)).abs().max() == 0
+    p, p_G = torch.full((1, 1, 1), 3.0), torch.full((1, 1, 1), 1.0)
+    assert first.descend(p, 0.5 * (p - p_G), "p_G").item() == pytest.approx(3 - 0.1 * 0.5 * 2)
+
+
+def quadratic(inner: int, *, envelope: float, rates: tuple[float, float]) -> tuple[float, float]:
+    """theta and w after one local step of pFedMe on f(theta) = theta^2 / 2 from w = 1, by hand."""
+    theta = w = 1.0
+    for _ in range(inner):
+        theta -= rates[0] * (theta + envelope * (theta - w))
+    return theta, w - rates[1] * envelope * (w - theta)
+
+
+def test_pfedmes_fixed_points_on_a_quadratic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """argmin theta^2 / 2 + lambda / 2 (theta - w)^2 is lambda w / (1 + lambda), and w moves by eta times the envelope's gradient there."""
+    monkeypatch.setattr("trainers.prompts.Step.gradient", lambda step, prompt: prompt[None])
+    world = on_a_line([[(0.0, 0)] * 4])
+    for inner, envelope in ((1, 3.0), (4, 3.0), (80, 3.0), (80, 1.0)):
+        settings = Settings(prompt_length=1, batch=4, global_rate=0.05, local_rate=0.1)
+        method = METHODS["pfedme"].make(METHODS["pfedme"].params(inner=inner, envelope=envelope), settings=settings)
+        learner = world.learner(settings)
+        start = {"p_G": torch.ones(1, 1)}
+        (update,) = learner.work(method, [start], [start], world.clients(learner))
+        theta, w = quadratic(inner, envelope=envelope, rates=(0.1, 0.05))
+        assert update.private["theta"].item() == pytest.approx(theta, rel=1e-5)
+        assert update.upload["p_G"].item() == pytest.approx(w, rel=1e-5)
+        if inner == 80:
+            assert theta == pytest.approx(envelope / (1 + envelope), rel=1e-5)
+            assert w == pytest.approx(1 - 0.05 * envelope / (1 + envelope), rel=1e-5)
+        back = method.replay(start, start, update.upload, learner, generator(0, "replay"))
+        assert back["theta"].item() == pytest.approx(theta, rel=1e-4)
+        assert method.prompt(start) is start["p_G"]  # who never took part has no prompt of its own
+
+
+def test_momentum_by_hand() -> None:
+    settings = dataclasses.replace(SETTINGS, local_steps=3, momentum=0.9)
+    world = federation()
+    learner = world.learner(settings)
+    method = made("promptfl", {}, NONE, SCHEDULE, settings)
+    cohort, p = Cohort(learner, world.clients(learner), method), torch.zeros(3, 4, 16)
+    velocity = torch.zeros_like(p)
+    expected = p
+    for i, step in enumerate(cohort.steps()):
+        g = torch.full_like(p, float(i + 1))
+        velocity = 0.9 * velocity + g
+        expected = expected - settings.global_rate * velocity
+        p = step.descend(p, g, "p_G")
+        assert torch.equal(p, expected)
+    again = Cohort(learner, world.clients(learner), method)
+    assert torch.equal(next(again.steps()).descend(p, p, "p_G"), p - settings.global_rate * p)  # each round begins anew
+
+
+def test_momentum_changes_training(tmp_path: Path) -> None:
+    for name in TRAINING:
+        plain = of(name, "2 steps", NONE)
+        heavy = made(name, PARAMS.get(name, {}), NONE, SCHEDULE, dataclasses.replace(LOCAL["2 steps"], momentum=0.9))
+        one, two = (run(tmp_path / f"{name} {i}", m, federation(), SCHEDULE) for i, m in enumerate((plain, heavy)))
+        for tensor, t in one.private(0, 0).items():
+            assert not torch.equal(t, two.private(0, 0)[tensor])
+
+
+# --- what the ledger refuses ----------------------------------------------------------------------------------------
+
+
+def private_cohort(steps: int = 2) -> Cohort:
+    settings = dataclasses.replace(SETTINGS, local_steps=steps)
+    learner = federation().learner(settings)
+    method = made("promptfl", {}, PRIVACY["record"], SCHEDULE, settings)
+    return Cohort(learner, federation().clients(learner), method)
+
+
+def noised(step: Any, release: str = "p_G") -> Tensor:
+    found: Tensor = step.noise(step.clip(step.gradient(torch.zeros(3, 4, 16)), release), release)
+    return found
+
+
+def test_a_second_noise_on_one_release_in_a_step_is_refused() -> None:
+    cohort = private_cohort()
+    step = next(cohort.steps())
+    noised(step)
+    with pytest.raises(ValueError, match=r"p_G is noised twice in one step; take another step \(client.steps\)"):
+        noised(step)
+
+
+def test_steps_that_are_left_out_or_too_many_are_refused() -> None:
+    cohort = private_cohort()
+    noised(next(cohort.steps(1)))
+    with pytest.raises(ValueError, match="1 of the 2 steps of a round were taken"):
+        _ = cohort.noised
+    noised(next(cohort.steps(1)))
+    assert [turn.steps for turn in cohort.noised.turns] == [2, 2, 2]
+    with pytest.raises(ValueError, match=r"has 2 steps .*, and no more"):
+        next(cohort.steps(1))
+
+
+def test_every_step_noises_the_same_releases() -> None:
+    cohort = private_cohort()
+    first, second = cohort.steps()
+    noised(first)
+    second.clip(second.gradient(torch.zeros(3, 4, 16)), "p_G")
+    with pytest.raises(ValueError, match="every step must noise the same releases"):
+        _ = cohort.noised
+
+
+def test_steps_have_minibatches_and_noise_of_their_own() -> None:
+    cohort = private_cohort(3)
+    steps = list(cohort.steps())
+    chosen = [tuple(s.batch.labels[:, 0].tolist()) + tuple(s.batch.images[:, 0].flatten().tolist()) for s in steps]
+    assert len(set(chosen)) == 3
+    draws = [s._protection.noise(torch.zeros(3, 4, 16), "p_G", s) for s in steps]
+    assert len({tuple(d.flatten().tolist()) for d in draws}) == 3
+
+
+def test_noise_is_that_of_the_client_with_the_most_to_hide() -> None:
+    """Poisson: by whoever is sampled oftener or steps more; epochs: by who is in more of them. Nominal: the largest T."""
+    far, sizes = {"p_G": 1.0}, [40, 10, 20]
+    calibrated = Privacy(epsilon=2, sigma="calibrated", sampler="poisson")
+    steps = [30, 10, 10]
+    alone = [
+        noise_stds(calibrated, far, steps=[t], batch=4, records=[n])["p_G"] for t, n in zip(steps, sizes, strict=True)
+    ]
+    assert noise_stds(calibrated, far, steps=steps, batch=4, records=sizes)["p_G"] == max(alone)
+    epochs = dataclasses.replace(calibrated, sampler="epochs")
+    alone = [noise_stds(epochs, far, steps=[t], batch=4, records=[n])["p_G"] for t, n in zip(steps, sizes, strict=True)]
+    assert noise_stds(epochs, far, steps=steps, batch=4, records=sizes)["p_G"] == max(alone)
+    nominal = Privacy(epsilon=2)
+    assert noise_stds(nominal, far, steps=steps, batch=4, records=sizes) == noise_stds(
+        nominal, far, steps=[30], batch=4, records=[40]
+    )
+
+
+@pytest.mark.parametrize("name", ["fedotp", "fedpgp", "dpfpl"])
+def test_with_several_steps_the_server_sees_no_clear_gradient(tmp_path: Path, name: str) -> None:
+    """One step: the gradient without noise, nothing is proven against the server. Several: every view counts all releases jointly."""
+    several = of(name, "2 steps", PRIVACY["record"])
+    table = privacy_table(
+        ledger_of(run(tmp_path / "2", several, federation(), SCHEDULE), several), several, PRIVACY["record"]
+    )
+    own = table[table.whose == "own"].set_index("threat_model")
+    assert math.isfinite(own.every_step["server"])
+    assert own.every_step.nunique() == 1
+    assert own.claimed["server"] == PRIVACY["record"].epsilon
+    one = made(name, PARAMS.get(name, {}), PRIVACY["record"], SCHEDULE)
+    table = privacy_table(ledger_of(run(tmp_path / "1", one, federation(), SCHEDULE), one), one, PRIVACY["record"])
+    assert math.isinf(table[table.whose == "own"].set_index("threat_model").provable["server"])

@@ -1,0 +1,49 @@
+"""FedProx: PromptFL whose clients are held near the global prompt (Li et al. 2020, eq. 2, on prompts).
+
+A client descends f_k(p) + mu / 2 |p - p_G|^2. The term sees no record: its gradient mu (p - p_G) is added after
+clipping and noise, and costs no privacy. It is zero at the first local step, so that with one step a round, and with
+mu 0, this is PromptFL.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from trainers.base import Site, State, Update, Upload
+from trainers.prompts import Cohort, PromptMethod
+
+LEARNER = "prompts"
+TITLE = "FedProx"
+
+
+@dataclass(frozen=True)
+class Params:
+    mu: float = field(
+        default=0.1, metadata={"help": "weight of the proximal term, which acts from a round's second local step on"}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu <= 10**6:
+            raise ValueError(f"mu must not be negative, and at most 1000000, not {self.mu}")
+
+
+@dataclass(frozen=True)
+class FedProx(PromptMethod):
+    shared = ("p_G",)
+
+    def start(self, initial: State) -> State:
+        return {"p_G": initial["p_G"]}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        p = p_G = server["p_G"]
+        for step in client.steps():
+            gradient = step.noise(step.clip(step.gradient(p), "p_G"), "p_G")
+            p = step.descend(p, gradient + self.params.mu * (p - p_G), "p_G")
+        return Update(upload={"p_G": p}, private={})
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
+
+    def prompt(self, state: State) -> Tensor:
+        return state["p_G"]

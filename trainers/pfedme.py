@@ -1,0 +1,70 @@
+"""pFedMe: personal prompts by Moreau envelopes (T. Dinh et al. 2020, Algorithm 1, on prompts).
+
+In each local step a client solves theta ~ argmin f_k(theta) + lambda / 2 |theta - w|^2 by K steps of SGD and moves its
+copy of the global prompt toward it, w - eta lambda (w - theta). It sends w and keeps theta, which is the prompt that it
+releases. The server mixes: (1 - beta) p_G + beta times the mean of the w.
+
+Where the paper solves on one minibatch K times, every inner step has a minibatch and a noise of its own here: a record
+is then in no more steps than the ledger counts. With privacy the client noises each inner gradient (LDP); theta and w
+follow from these alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from trainers.base import Site, State, Update, Upload
+from trainers.prompts import Cohort, PromptMethod
+
+LEARNER = "prompts"
+TITLE = "pFedMe"
+
+
+@dataclass(frozen=True)
+class Params:
+    envelope: float = field(default=15.0, metadata={"help": "lambda of the Moreau envelope (the paper: 15)"})
+    inner: int = field(default=5, metadata={"help": "steps K toward the personal prompt in each local step"})
+    mixing: float = field(default=1.0, metadata={"help": "beta: the new mean's share of the global prompt"})
+
+    def __post_init__(self) -> None:
+        if not 0 < self.envelope <= 10**6:
+            raise ValueError(f"envelope must be positive and at most 1000000, not {self.envelope}")
+        if not 1 <= self.inner <= 10**6:
+            raise ValueError(f"inner must be at least 1 and at most 1000000, not {self.inner}")
+        if not 0 < self.mixing <= 2:
+            raise ValueError(f"mixing must be positive and at most 2, not {self.mixing}")
+
+
+@dataclass(frozen=True)
+class PFedMe(PromptMethod):
+    shared = ("p_G",)  # the gradient in theta, which all that is sent and kept follows from
+
+    def steps(self, records: int) -> int:
+        return super().steps(records) * self.params.inner
+
+    def start(self, initial: State) -> State:
+        return {"p_G": initial["p_G"]}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        w = theta = server["p_G"]
+        for _ in range(client.due // self.params.inner):
+            for step in client.steps(self.params.inner):
+                gradient = step.noise(step.clip(step.gradient(theta), "p_G"), "p_G")
+                theta = step.descend(theta, gradient + self.params.envelope * (theta - w), "theta")
+            w = w - self.settings.global_rate * self.params.envelope * (w - theta)
+        return Update(upload={"p_G": w}, private={"theta": theta})
+
+    def replay(self, server: State, own: State, upload: State, learner: object, generator: object) -> State:
+        """Exact after one local step; after R of them their mean theta, as if w had stood still."""
+        steps = self.settings.local_steps  # of epochs the server does not know how many
+        share = self.settings.global_rate * self.params.envelope * steps
+        return {"theta": server["p_G"] - (server["p_G"] - upload["p_G"]) / share}
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        mean, beta = self.global_prompt(server["p_G"], uploads, site), self.params.mixing
+        return {"p_G": (1 - beta) * server["p_G"] + beta * mean}
+
+    def prompt(self, state: State) -> Tensor:
+        """theta, or of who holds none the global prompt."""
+        return state.get("theta", state["p_G"])
