@@ -62,14 +62,14 @@ def record_lengths(plan: Plan) -> NDArray[np.float64]:
     reference = [[record.id for record in client.reference] for client in federation.clients]
     learner = make_bench(plan, federation).learner
     method = method_of(plan.cells[0])
-    whole = Protection(
-        Privacy(epsilon=1), batch=max(map(len, reference))
-    )  # every record alone, all of them in one batch
-    method = dataclasses.replace(method, protection=whole)
+    size = max(map(len, reference))  # every record alone, all of them in one batch
+    settings, protection = dataclasses.replace(method.settings, batch=size), Protection(Privacy(epsilon=1), batch=size)
+    method = dataclasses.replace(method, settings=settings, protection=protection)
     cohort = Cohort(learner, [Participation(k, 0, 0, ids, learner) for k, ids in enumerate(reference)], method)
+    (step,) = cohort.steps()
     start = method.prompt(method.start(learner.initial(generator(plan.seed, "initial"))))
-    gradients = cohort.gradient(start.expand(len(reference), *start.shape))
-    norms = torch.linalg.vector_norm(gradients.flatten(2), dim=2)[cohort.batch.weights > 0]
+    gradients = step.gradient(start.expand(len(reference), *start.shape))
+    norms = torch.linalg.vector_norm(gradients.flatten(2), dim=2)[step.batch.weights > 0]
     return norms.double().numpy()
 
 

@@ -252,10 +252,11 @@ def batched(name: str, w: World, prompt: Tensor, clients: Sequence[Participation
     """The project's own code, for some clients together."""
     prompts = prompt.expand(len(clients), *prompt.shape)
     method = w.method(PRIVACY["step"])
-    back = [epoch_batch(clients[0], BATCH).index(i) for i in range(BATCH)]  # a batch has an order of its own
+    back = [epoch_batch(clients[0], BATCH, 0).index(i) for i in range(BATCH)]  # a batch has an order of its own
 
     def gradients(kind: str) -> Tensor:
-        return Cohort(w.learner, clients, w.method(PRIVACY[kind])).gradient(prompts)[:, 0]
+        (step,) = Cohort(w.learner, clients, w.method(PRIVACY[kind])).steps()
+        return step.gradient(prompts)[:, 0]
 
     def recognised() -> Tensor:
         return torch.from_numpy(w.learner.recognised([{"prompt": p} for p in prompts], w.test, method)[0])

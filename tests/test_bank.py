@@ -146,6 +146,12 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", schedule.rounds)
     assert trained(tmp_path / "parts", BLOCK, schedule.rounds) == whole
     assert len(whole) == 1  # earlier files make room
+    trained(tmp_path / "killed", BLOCK)
+    killed = claim(tmp_path / "killed")
+    for name, data in whole.items():  # killed when the last was written, and the one before not yet removed
+        killed.write(name, data)
+    assert len(killed.names()) == 2
+    assert trained(tmp_path / "killed", schedule.rounds) == whole
 
 
 def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:

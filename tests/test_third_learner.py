@@ -49,7 +49,7 @@ ORDER = 50
 
 
 def section(page: Page) -> Section:
-    return Section([("hello", "Greeting")], {"greeting": page.first[0].method})
+    return Section([("hello", "Greeting")], {"greeting": page.evidence[0].method})
 '''
 
 

@@ -29,6 +29,8 @@ from fedaudit.privacy.ledger import Ledger
 from reports.report import Evidence, flattened
 
 NOBODY = -1  # the client of what is no single client's
+SHOWN = "shown-"  # what the names of tables begin with that are shown as they are
+JUDGED = ("accuracy", "noise", "privacy")  # those that are made anew
 BLIND = "blind/"  # what the columns of the blind classifier's scores begin with
 
 
@@ -37,12 +39,13 @@ def keep(plan: Plan, folder: Folder, progress: Progress) -> None:
     with Workshop(plan, progress) as workshop:
         for i, cell in enumerate(plan.cells):
             about, tables = _scored(cell, workshop, progress) if plan.attacks else _measured(cell)
+            whole = read_evidence(cell)
             shared = {
-                "setting": read_evidence(cell).setting,
+                "setting": whole.setting,
                 "first_round": transcript_of(cell).round(0)["utility"],
             }
             folder.write_json(f"{i}.json", shared | about)
-            tables["cost"] = claim(cell.analysis_folder).read_table("cost.parquet")
+            tables |= {SHOWN + name: table for name, table in whole.tables.items() if name not in JUDGED}
             for name, table in tables.items():
                 folder.write_table(f"{i}-{name}.parquet", table)
 
@@ -71,7 +74,8 @@ def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
             ),
             *epsilon.findings(tables["privacy"], names=cell.names),
         ]
-    tables["cost"] = folder.read_table(f"{name}-cost.parquet")
+    shown = [kept for kept in folder.names() if kept.startswith(f"{name}-{SHOWN}")]
+    tables |= {kept.removeprefix(f"{name}-{SHOWN}").removesuffix(".parquet"): folder.read_table(kept) for kept in shown}
     plan = cell.plan
     return Evidence(
         cell.method, cell.seed, plan.attack, plan.task, [asdict(f) for f in found], tables, about["setting"], notes=[]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import pandas as pd
@@ -49,7 +49,8 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
         return found
     confidence = cell.plan.audits["membership"].confidence
     found |= evidence(run, workshop.federation.records, confidence=confidence)
-    found["trajectories"] = _trajectories(cell, run, found["exposed"], workshop.federation, workshop.attackers)
+    shown = set(found["exposed"].record) if "exposed" in found else set()
+    found["trajectories"] = _trajectories(cell, run, shown, workshop.federation, workshop.attackers)
     if len(owners := _attribution(run, cell.plan.clients, confidence)):
         found["attribution"] = owners
     if any(model.threat_model == "server" for model in run.models):
@@ -155,7 +156,7 @@ def _refused(cell: Cell) -> pd.DataFrame:
 
 
 def _trajectories(
-    cell: Cell, run: Attacked, exposed: pd.DataFrame, federation: Federation, attackers: Attackers
+    cell: Cell, run: Attacked, exposed: Set[str], federation: Federation, attackers: Attackers
 ) -> pd.DataFrame:
     """Loss by round: the mean of each kind of a target's records, and of every exposed record itself."""
     sizes = [len(client.training_records) for client in federation.clients]
@@ -168,7 +169,7 @@ def _trajectories(
     found["kind"] = [kinds[k][r] for k, r in zip(found.client, found.record, strict=True)]
     found["client"] = found.client.map(client_name)
     mean = found.groupby(["client", "kind", "round"], as_index=False).loss.mean().assign(record="mean")
-    own = found[found.record.isin(exposed.record)]
+    own = found[found.record.isin(exposed)]
     return pd.concat([mean, own], ignore_index=True)[["record", "client", "kind", "round", "loss"]]
 
 

@@ -124,6 +124,8 @@ def train_shadows(
     names = {r: _file(r) for r in blocks(others.schedule.rounds)}  # a kill loses what came since the last
     done = [r for r, name in names.items() if folder.usable(name, say)]
     if done and done[-1] >= until:
+        for r in done[:-1]:  # a kill before it was removed
+            folder.remove(names[r])
         return
     public = others.broadcast(0)
     if done:
