@@ -21,6 +21,8 @@ from fedaudit.tasks.base import client_name
 COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
 THREAT_MODELS = ("prompt-user", "released-model", "server", "owner")
 WAYS = ("final", "prompt", "exact", "literal", "newest", "server-fill", "rebuilt", "true state")  # of one client
+# of several that an adversary holds, the first that reaches half of the clients stands for it
+FRESHEST = ("prompt", "final", "rebuilt", "exact", "newest", "server-fill", "literal", "true state")
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,6 @@ TABLES = {
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
 SPLITS = ("local", "neighbour", "overall", "own_test")
 THREATS = ("prompt-user", "released-model", "server", "owner")
-WAYS = ("final", "exact", "newest", "server-fill", "true state", "literal")  # of several, a figure shows the first
 
 
 @dataclass(frozen=True)

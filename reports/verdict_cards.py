@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from audits.comparisons import FRESHEST
 from fedaudit.machinery.score_names import signal_name
-from reports.inputs import WAYS, Finding, ordered
+from reports.inputs import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
 GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
@@ -41,7 +42,7 @@ def freshest(findings: Sequence[Finding]) -> Finding | None:
     least half of the clients."""
     rows = [f for f in findings if f["population"] != "last-round members"]
     wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
-    order = ordered((f["way"] for f in wide), WAYS)
+    order = ordered((f["way"] for f in wide), FRESHEST)
     return min(wide, key=lambda f: order.index(f["way"]), default=None)
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from audits.comparisons import WAYS, Attacked, ScoredModel, comparisons
+from audits.comparisons import FRESHEST, WAYS, Attacked, ScoredModel, comparisons
 from audits.membership import cells
 from audits.statistics.stratified import accuracy_at
 from audits.tables.curves import clients_table, curve, rounds_table
@@ -28,7 +28,6 @@ COIN_FLIPPED = ("member", "held-out", "canary", "left-out canary")  # what a ran
 TOP = 10  # one in so many records is in an attack's top
 EXPOSED = 8  # records shown as pictures
 PIXELS = 256  # a side of a picture, at most
-WAYS_BY_AGE = ("rebuilt", "exact", "newest", "server-fill", "literal", "prompt", "final", "true state")
 STRONGEST = ("server", "prompt-user", "released-model", "owner")  # of the adversaries the first one's records are shown
 CLASSES = "threat_model way client label signal success low high members nonmembers".split()
 AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
@@ -198,7 +197,7 @@ def _strongest(table: pd.DataFrame) -> pd.DataFrame:
     mine = table[table.threat_model == next(name for name in STRONGEST if (table.threat_model == name).any())]
     reached = mine.groupby("way", sort=False).client.nunique()
     wide = [way for way in reached.index if 2 * reached[way] >= reached.max()]
-    return mine[mine.way == min(wide, key=WAYS_BY_AGE.index)]
+    return mine[mine.way == min(wide, key=FRESHEST.index)]
 
 
 def _facts(run: Attacked, row: pd.Series) -> dict[str, float]:

@@ -137,7 +137,7 @@ def _trial(
     plan = cell.plan
     jobs = math.ceil(plan.per_round / crowd)
     waves = jobs if plan.trained.together else math.ceil(jobs / plan.workers)
-    method = method_of(cell, [len(client.training_records) for client in federation.clients])
+    method = method_of(cell, federation.sizes)
     # of no rounds: none is the last, which is judged at length
     schedule = dataclasses.replace(schedule_of(cell), rounds=0, per_round=min(plan.per_round, crowd))
     with tempfile.TemporaryDirectory() as folder:

@@ -75,10 +75,9 @@ def attacks_on(cell: Cell) -> str:
 def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
     """A training as audits are given it, before any of them."""
     plan, clients = cell.plan, workshop.federation.clients
-    sizes = [len(client.training_records) for client in clients]
     return Subject(
         transcript=transcript_of(cell),
-        method=method_of(cell, sizes) if cell.variant else None,
+        method=method_of(cell, workshop.federation.sizes) if cell.variant else None,
         privacy=cell.variant.privacy if cell.variant else None,
         names=cell.names,
         attacked=run,

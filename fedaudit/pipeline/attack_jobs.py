@@ -86,7 +86,7 @@ def candidates_of(client: Any) -> list[str]:
 def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
     """The records that a client really took a step on: those are its members."""
     training = federation.clients[client].training_records
-    method = method_of(cell, [len(one.training_records) for one in federation.clients])
+    method = method_of(cell, federation.sizes)
     rounds = transcript_of(cell).participations(client)
     return method.used([r.id for r in training], client=client, seed=cell.seed, rounds=rounds)
 
@@ -94,13 +94,12 @@ def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
 def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
     """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share
     what is read once."""
-    sizes = [len(client.training_records) for client in federation.clients]
     params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
     able = {
         view: [n for n, why in allowed(cell, view).items() if why is None] for view in cell.plan.trained.threat_models
     }
     views = {view: {name: params[name] for name in names} for view, names in able.items() if names}
-    method, recipe = method_of(cell, sizes), recipe_of(cell, federation)
+    method, recipe = method_of(cell, federation.sizes), recipe_of(cell, federation)
     asked = [question for question in questions(cell, federation) if question.client in targets]
     parts = [asked[i :: cell.plan.threads] for i in range(min(cell.plan.threads, len(asked)))]
     return [

@@ -60,8 +60,7 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
 
 def _coverage(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     """What the server can rebuild of every client, not only of the targets."""
-    sizes = [len(client.training_records) for client in workshop.federation.clients]
-    job = method_of(cell, sizes), transcript_of(cell)
+    job = method_of(cell, workshop.federation.sizes), transcript_of(cell)
     (found,) = workshop.attackers.map(attack_jobs.rebuilt, [job])
     clients = [dataclasses.replace(one, state=unpack(state) if state else None) for one, state in found]
     return coverage_table(clients, transcript_of(cell))
@@ -159,12 +158,11 @@ def _trajectories(
     cell: Cell, run: Attacked, exposed: Set[str], federation: Federation, attackers: Attackers
 ) -> pd.DataFrame:
     """Loss by round: the mean of each kind of a target's records, and of every exposed record itself."""
-    sizes = [len(client.training_records) for client in federation.clients]
     kinds = {
         k: {r: kind for r, kind in run.kinds(k).items() if kind not in ("reference", "other client")}
         for k in run.records
     }
-    jobs = [(method_of(cell, sizes), transcript_of(cell), k, list(kinds[k])) for k in kinds]
+    jobs = [(method_of(cell, federation.sizes), transcript_of(cell), k, list(kinds[k])) for k in kinds]
     found = pd.concat(list(attackers.map(attack_jobs.trajectory, jobs)), ignore_index=True)
     found["kind"] = [kinds[k][r] for k, r in zip(found.client, found.record, strict=True)]
     found["client"] = found.client.map(client_name)

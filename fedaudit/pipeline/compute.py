@@ -35,12 +35,11 @@ def check(plan: Plan, federation: Federation) -> None:
     """InputError for what is wrong with data, methods, somebody's own run or the place of the results, before anything
     is written."""
     refuse_files(plan.report_folder)
-    sizes = [len(client.training_records) for client in federation.clients]
     if plan.own is not None:
         check_values(plan.own)
     else:
         for cell in plan.cells:
-            method_of(cell, sizes)
+            method_of(cell, federation.sizes)
     from_files = plan.own is not None or plan.data.digest is not None
     if from_files and isinstance(plan.backbone, Path) and not plan.backbone_code:
         check_texts(plan.backbone, federation.records.values())

@@ -65,8 +65,7 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
     members anew."""
     if not cell.needs_shadows:
         return None
-    plan, sizes = cell.plan, [len(client.training_records) for client in federation.clients]
-    method = method_of(cell, sizes)
+    plan, method = cell.plan, method_of(cell, federation.sizes)
     assert isinstance(method, PromptMethod)
     return ShadowRecipe(
         method,

@@ -59,10 +59,9 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
 
 def training_of(cell: Cell, workshop: Workshop) -> Training:
     """What there is to train, or to read. InputError: the method does not fit the clients."""
-    sizes = [len(client.training_records) for client in workshop.federation.clients]
     return Training(
         cell.method,
-        cell.plan.own or method_of(cell, sizes),
+        cell.plan.own or method_of(cell, workshop.federation.sizes),
         schedule_of(cell),
         workshop.exam,
         cell.training_folder,

@@ -147,6 +147,11 @@ class Federation:
         return {record.id: record for record in everything}
 
     @property
+    def sizes(self) -> list[int]:
+        """How many records each client trains on."""
+        return [len(client.training_records) for client in self.clients]
+
+    @property
     def truth(self) -> dict[str, bool]:
         """Record id to membership, for every candidate and canary of every client. Reaches audits, never attacks."""
         return {record.id: used for client in self.clients for record, used in client.drawn}

@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
+from audits.comparisons import FRESHEST
 from fedaudit.machinery.score_names import signal_name
 from reports.figures.drawing import (
     GREY,
@@ -30,7 +31,7 @@ from reports.figures.drawing import (
     name_rows,
     panels,
 )
-from reports.inputs import THREATS, WAYS, ordered
+from reports.inputs import THREATS, ordered
 
 INSIDE = 4  # so many lines can be named inside a panel without hiding them
 CLASSES = 40  # rows of the figure by class
@@ -94,7 +95,7 @@ def primary(table: Table) -> Table:
     """The rows of the way that figures show: of those that reach at least half of the clients, the freshest model."""
     place = [table.method, table.threat_model]
     reached = table.groupby([*place, table.way]).client.transform("nunique")
-    rank = table.way.map({way: i for i, way in enumerate(WAYS)}).fillna(len(WAYS))
+    rank = table.way.map({way: i for i, way in enumerate(FRESHEST)}).fillna(len(FRESHEST))
     rank = rank.where(2 * reached >= reached.groupby(place).transform("max"), np.inf)
     return table[rank == rank.groupby(place).transform("min")]
 
