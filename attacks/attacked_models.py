@@ -1,18 +1,27 @@
-"""The models that an adversary can put together from its view, and the records that it asks each of them about."""
+"""The models that an adversary can put together from its view, and the records that it asks each of them about: what
+an attack may cost is decided here."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from attacks.base import View
-from attacks.rebuild import rebuild, rebuild_all
-from trainers.base import State
+from attacks.rebuild import WAYS, rebuild, rebuild_all
+from attacks.replay import Messages
+from attacks.settings import NovelRows, RebuiltWays
+from trainers.base import Method, State
 
+OTHERS = 150  # records of other clients that a target's model is asked about
+SHADOWS_ASKED = 4  # shadow models that stand in for the attacked one: thresholds are taken from them
+CURVE = 11  # rounds of a loss trajectory
 NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
 PER_ROUND = 8  # candidates per client that every earlier round's model is asked about
+# what an adversary of one target attacks
+HELD = {"prompt-user": "prompt", "released-model": "final", "server": "rebuilt", "owner": "true state"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +50,19 @@ class Model:
         return digest.hexdigest()[:16]
 
 
-def models(view: View, *, novel_of_clients: bool) -> list[Model]:
+def models(view: View, attacks: Collection[object] = ()) -> list[Model]:
     """Everything that the adversary can attack with a model attack; the public base comes first in every view.
 
-    `novel_of_clients`: clients' models are asked about records of another distribution too, as the released model
-    always is.
+    `attacks` are their parameters: whether clients' models are asked about records of another distribution too
+    (`NovelRows`), as the released model always is, and which ways of rebuilding are looked at (`RebuiltWays`).
     """
+    ways = {own.ways for own in attacks if isinstance(own, RebuiltWays)} - {"all"}
+    left_out = {"round", *WAYS} - ways if ways else set()
+    everywhere = any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in attacks)
+    return [model for model in _models(view, novel_of_clients=everywhere) if model.way not in left_out]
+
+
+def _models(view: View, *, novel_of_clients: bool) -> list[Model]:
     asked = view.candidates
     pool = [r for k in view.clients for r in asked.clients[k]]
     reference = [r for k in view.clients for r in asked.reference[k]]
@@ -88,3 +104,27 @@ def _rebuilt(view: View, client: int, way: str) -> State:
 def _known(state: State | None) -> State:
     assert state is not None
     return state
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom an adversary attacks, and the records that it asks about."""
+
+    client: int
+    candidates: Sequence[str]  # its members and held-out records, canaries at the end; unlabelled
+    reference: Sequence[str]  # known non-members of the same distribution
+    others: Sequence[str]  # records of other clients
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        return (*self.candidates, *self.reference, *self.others)
+
+
+def attacked_model(view: View, method: Method[Any], client: int, messages: Messages | None) -> State | None:
+    """The model that the adversary attacks: what it holds of the client (rebuilt from `messages` by the server), or the
+    global one; None if there is none."""
+    if view.threat_model == "prompt-user":
+        return view.personal(client)
+    if view.threat_model == "released-model":
+        return method.model(view.public | view.broadcast(view.rounds))
+    return messages.rebuilt(client).state if messages else view.private(client)

@@ -6,17 +6,15 @@ entropy/modified      (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c): the neg
                       2021), eq. 8, which is 0 for a record that is surely right and infinite for one that is surely
                       wrong.
 
-Needs the attacked model only. A probability of 0 or 1 counts as its limit, 0 log 0 = 0; nothing is clamped, and 1 - p
-is not formed by subtraction.
+Needs the attacked model only. A text has the means over its tokens. A probability of 0 or 1 counts as its limit, 0 log
+0 = 0; nothing is clamped, and 1 - p is not formed by subtraction.
 """
 
 from dataclasses import dataclass
 
 from attacks.knowledge import Floats, Knowledge
-from attacks.tokens.signals import row_signals
 
 RECORDS = ("texts", "classes")
-TOKENS = ("renyi/1/100/caption", "renyi/inf/100/caption", "modrenyi/1/caption")
 SIGNALS = {
     "entropy": ("entropy", "the entropy of the prediction"),
     "entropy/confidence": ("entropy, confidence", "the confidence of the prediction"),
@@ -36,9 +34,9 @@ class Entropy:
         self.params = params
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
-        found = row_signals(seen.log_probs, seen.labels)
+        answers, signals = seen.answers, seen.answers.signals()
         return {
-            "entropy": found.mean_log_prob,
-            "entropy/confidence": -found.renyi[float("inf")],
-            "entropy/modified": -found.modified[1],
+            "entropy": answers.mean(signals.mean_log_prob),
+            "entropy/confidence": -answers.mean(signals.renyi[float("inf")]),
+            "entropy/modified": -answers.mean(signals.modified[1]),
         }

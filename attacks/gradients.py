@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.prompts import ROWS, Learner, PromptMethod
+from trainers.prompts import Learner, PromptMethod, taken_back
 
 Text = Callable[[Tensor], Tensor]  # a prompt [.., b, d] to class features [.., C, E]
 
@@ -21,7 +21,9 @@ def record_gradients(method: PromptMethod, learner: Learner, text: Text, at: Ten
 
     The text encoder runs forward once; only each record's gradient in the features is taken back through it.
     """
-    features, pull = torch.func.vjp(text, at)  # type: ignore[misc]  # [.., C, E]
+    with torch.enable_grad():
+        at = at.detach().requires_grad_()
+        features = text(at)  # [.., C, E]
     images, labels = learner.images(records, patches=method.patches), learner.labels(records)
 
     def loss(copies: Tensor) -> Tensor:
@@ -29,8 +31,8 @@ def record_gradients(method: PromptMethod, learner: Learner, text: Text, at: Ten
         logits = learner.scale * method.scores(copies, images[:, None])[:, 0]
         return F.cross_entropy(logits, labels, reduction="sum")
 
-    above = torch.func.grad(loss)(features.expand(len(records), *features.shape))
-    return torch.func.vmap(pull, chunk_size=ROWS)(above)[0]
+    above = torch.func.grad(loss)(features.detach().expand(len(records), *features.shape))
+    return taken_back(features, at, above)
 
 
 def gradient_norms(

@@ -1,20 +1,23 @@
-"""What an adversary has computed about the records that it asks about, before any attack: attacks on prompts are
-functions of this.
+"""What an adversary has computed about the records that it asks about, before any attack: attacks are functions of
+it.
 
-All log-probabilities are natural logarithms in float64, over the C classes of the task. n records; S shadow models; T
-rounds; K clients. Nothing here says who was a member of what the adversary attacks: only of the shadows, which it
-trained itself.
+All log-probabilities are natural logarithms in float64. n records; C classes, where records are classifications; S
+shadow models; T rounds; K clients. Nothing here says who was a member of what the adversary attacks: only of the
+shadows, which it trained itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from attacks.answers import ClassAnswers, Floats, ModelAnswers, own_class
+
+__all__ = ["Floats", "Knowledge", "Rounds", "Shadows", "log_odds", "own_class"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,27 +51,51 @@ class Knowledge:
     """One model under attack, and everything that its attacker knows of the records."""
 
     records: tuple[str, ...]
-    labels: NDArray[np.int64]  # [n], places among the classes
     known: NDArray[np.bool_]  # [n], non-members by construction (reference records of the same distribution)
-    log_probs: Floats  # [n, C], of the attacked model
-    base: Floats  # [n, C], of the public start of training
-    hard: Floats  # [n, C], of what everybody can use without training: of prompts the public hard one
+    answers: ModelAnswers  # of the attacked model
+    base: ModelAnswers  # of the public start of training
+    hard: Floats | None = None  # [n, C], log p of what everybody can use without training: of prompts the hard one
     gradient_norms: Floats | None = None  # [n], L2 norm of the loss's gradient in the attacked prompt
     base_gradient_norms: Floats | None = None
     shadows: Shadows | None = None
     history: Floats | None = None  # [T, n], loss under the broadcasts of some rounds, evenly spaced, in order
     rounds: Rounds | None = None
 
+    @staticmethod
+    def of_classes(
+        records: tuple[str, ...], labels: NDArray[np.int64], known: NDArray[np.bool_], log_probs: Floats,
+        base: Floats, hard: Floats, **more: Any,
+    ) -> Knowledge:  # fmt: skip
+        """About classifications: log-probabilities [n, C] of the attacked model, the public start and the hard prompt;
+        `more` are the other fields."""
+        attacked, start = (ClassAnswers(found, labels) for found in (log_probs, base))
+        return Knowledge(records, known, attacked, start, hard, **more)
+
     @property
     def loss(self) -> Floats:
-        """Cross-entropy [n] of the records under the attacked model, in nats."""
-        return -own_class(self.log_probs, self.labels)
+        """Cross-entropy [n] of the records under the attacked model, in nats (per token)."""
+        return self.answers.loss
+
+    @property
+    def log_probs(self) -> Floats:
+        """Of all classes under the attacked model, [n, C]."""
+        return self._classes.log_probs
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The records' places [n] among the classes."""
+        return self._classes.labels
+
+    @property
+    def _classes(self) -> ClassAnswers:
+        assert isinstance(self.answers, ClassAnswers)
+        return self.answers
 
     def before_training(self) -> Knowledge:
         """The same attack on the public start: a control, membership cannot be in it. What is seen of rounds has no
         such control."""
         return dataclasses.replace(
-            self, log_probs=self.base, gradient_norms=self.base_gradient_norms, history=None, rounds=None
+            self, answers=self.base, gradient_norms=self.base_gradient_norms, history=None, rounds=None
         )
 
     def leave_out(self, s: int) -> Knowledge:
@@ -76,15 +103,9 @@ class Knowledge:
         assert self.shadows is not None
         norms = None if self.shadows.gradient_norms is None else self.shadows.gradient_norms[s]
         return dataclasses.replace(
-            self, log_probs=self.shadows.log_probs[s], gradient_norms=norms, shadows=self.shadows.without(s),
-            history=None, rounds=None,
+            self, answers=ClassAnswers(self.shadows.log_probs[s], self.labels), gradient_norms=norms,
+            shadows=self.shadows.without(s), history=None, rounds=None,
         )  # fmt: skip
-
-
-def own_class(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
-    """log p of each record's own class: [.., n, C] and [n] to [.., n]."""
-    found: Floats = np.take_along_axis(log_probs, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -1)[..., 0]
-    return found
 
 
 def log_odds(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:

@@ -1,7 +1,7 @@
 """Loss: members have a lower loss than other records, and training has lowered theirs the most (Yeom et al. 2018).
 
-loss         -loss = log p_y: Yeom et al., Privacy Risk in Machine Learning, CSF 2018, Adversary 1, as a score instead
-             of a threshold.
+loss         -loss = log p_y, of a text the mean over its tokens: Yeom et al., Privacy Risk in Machine Learning, CSF
+             2018, Adversary 1, as a score instead of a threshold.
 loss/base    loss before training - loss: how far training from the public start lowered it, so that an easy record does
              not look like a member.
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.knowledge import Floats, Knowledge, own_class
+from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("texts", "classes")
-TOKENS = ("loss-base/caption", "loss/caption")
+ON_TEXTS = ("loss/base",)
 SIGNALS = {
     "loss": ("loss", "the loss"),
-    "loss/base": ("loss, base", "the loss calibrated by the untrained prompt"),
+    "loss/base": ("calibrated loss", "the loss calibrated by the untrained model"),
 }
 
 
@@ -35,6 +35,10 @@ class Loss:
         self.params = params
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
-        with np.errstate(invalid="ignore"):  # inf - inf
-            gain = -seen.loss - own_class(seen.base, seen.labels)
-        return {"loss": -seen.loss, "loss/base": gain}
+        return losses(seen)
+
+
+def losses(seen: Knowledge) -> dict[str, Floats]:
+    """The scores of the attack by name."""
+    with np.errstate(invalid="ignore"):  # inf - inf
+        return {"loss": -seen.loss, "loss/base": seen.base.loss - seen.loss}

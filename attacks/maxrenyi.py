@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attacks.answers import TextAnswers
 from attacks.knowledge import Floats, Knowledge
+from attacks.loss import losses
 from attacks.settings import NovelRows
-from attacks.tokens.attack import TokenAttack
-from attacks.tokens.scores import count
-from attacks.tokens.signals import row_signals
+from attacks.tokens.scores import all_scores, count
 
 RECORDS = ("texts", "classes")
+ON_TEXTS = ("renyi/{order:g}/{k}/{slice}", "loss/base")
 SIGNALS = {"maxrenyi": ("MaxRényi", "the Rényi entropy of the prediction")}
 
 
@@ -51,16 +52,16 @@ class Params(NovelRows):
             )
 
 
-class MaxRenyi(TokenAttack):
+class MaxRenyi:
     signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
-        self.params = params
-        self.compat, self.novel_rows = params.compat, params.novel_rows
-        self.signal = f"renyi/{params.order:g}/{params.k}/{params.slice}"
+        self.params, self.compat = params, params.compat
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
-        return {"maxrenyi": -row_signals(seen.log_probs, seen.labels).renyi[self.params.order]}
+        if isinstance(seen.answers, TextAnswers):
+            return all_scores(seen.answers, compat=self.compat) | losses(seen)
+        return {"maxrenyi": -seen.answers.signals(self.compat).renyi[self.params.order]}
 
 
 def max_renyi(entropies: ArrayLike, k_percent: float, *, compat: str = "exact") -> float:

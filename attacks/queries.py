@@ -1,44 +1,43 @@
-"""From a view to `Knowledge`: the adversary asks its model, and its shadows, about the records."""
+"""From a view to `Knowledge`: the adversary asks its models, and its shadows, about the records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from attacks.answers import TextAnswers
+from attacks.attacked_models import Target, attacked_model
 from attacks.base import View
 from attacks.knowledge import Floats, Knowledge, Shadows
 from attacks.replay import Messages, history_of
-from trainers.base import Classifier, Method, State
+from attacks.tokens.signals import TokenSignals, joined, row_signals
+from trainers.base import Classifier, LanguageModel, Method, State
 
 Norms = Callable[[State], Floats]  # of each record's gradient in a model, [n]
 
 
-@dataclass(frozen=True)
-class Target:
-    """Whom an adversary attacks, and the records that it asks about."""
-
-    client: int
-    candidates: Sequence[str]  # its members and held-out records, canaries at the end; unlabelled
-    reference: Sequence[str]  # known non-members of the same distribution
-    others: Sequence[str]  # records of other clients
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        return (*self.candidates, *self.reference, *self.others)
-
-
-def attacked_model(view: View, method: Method[Any], client: int, messages: Messages | None) -> State | None:
-    """The model that the adversary attacks: what it holds of the client (rebuilt from `messages` by the server), or the
-    global one; None if there is none."""
-    if view.threat_model == "prompt-user":
-        return view.personal(client)
-    if view.threat_model == "released-model":
-        return method.model(view.public | view.broadcast(view.rounds))
-    return messages.rebuilt(client).state if messages else view.private(client)
+def ask_texts(learner: LanguageModel, state: State, records: Sequence[str], *, compats: Collection[str]) -> TextAnswers:
+    """What a language model answers about texts, in the arithmetic of `compats` ("exact", "vlmia")."""
+    by_record: dict[int, dict[str, TokenSignals]] = {}
+    for part in learner.chunks(state, records):
+        targets = torch.cat([learner.data[records[i]].ids[1:] for i, _ in part])
+        logits = torch.cat([rows[:-1] for _, rows in part])
+        ends = np.cumsum([len(rows) - 1 for _, rows in part])
+        of_part = {compat: row_signals(logits, targets, compat=compat) for compat in compats}
+        for (i, rows), end in zip(part, ends, strict=True):
+            own = slice(end - len(rows) + 1, end)
+            by_record[i] = {compat: signals[own] for compat, signals in of_part.items()}
+    in_order = [by_record[i] for i in range(len(records))]
+    return TextAnswers(
+        {compat: joined([one[compat] for one in in_order]) for compat in compats},
+        np.array([len(one["exact"]) for one in in_order]),
+        [learner.data[record].spans for record in records],
+        [learner.words(record) for record in records],
+    )
 
 
 def see(
@@ -58,7 +57,7 @@ def see(
     lengths = [norms(m) if norms else None for m in (model, public)]
     chosen = np.unique(np.linspace(0, view.rounds - 1, min(rounds, view.rounds)).round().astype(int)).tolist()
     history = rounds > 0 and view.gives("broadcasts")
-    return Knowledge(
+    return Knowledge.of_classes(
         ids,
         learner.labels(ids).numpy(),
         np.isin(ids, asked.reference),

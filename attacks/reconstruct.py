@@ -6,44 +6,26 @@ rebuilt gets no number. `attacks.rebuild` says what each way takes for the parts
 `attacks.replay` how parts that are never sent follow from the gradients that are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-
-from attacks.attacked_models import Model
-from attacks.base import View
-from attacks.knowledge import Floats, Knowledge, own_class
-from attacks.settings import NovelRows
-from attacks.tokens.attack import TokenAttack
+from attacks.knowledge import Floats, Knowledge
+from attacks.loss import losses
+from attacks.settings import RebuiltWays
 
 RECORDS = ("texts", "classes")
 SIGNALS = {"reconstruct": ("reconstruction", "the loss of rebuilt clients calibrated by the untrained model")}
 
 
 @dataclass(frozen=True)
-class Params(NovelRows):
-    ways: str = field(
-        default="all", metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)"}
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ways not in ("all", "literal", "newest", "server-fill"):
-            raise ValueError(f"ways must be all, literal, newest or server-fill, not {self.ways!r}")
+class Params(RebuiltWays):
+    """`ways` and `novel_rows` say which models are asked."""
 
 
-class Reconstruct(TokenAttack):
-    signal = "loss-base/caption"
+class Reconstruct:
     signals = tuple(SIGNALS)
 
     def __init__(self, params: Params) -> None:
-        self.params, self.novel_rows = params, params.novel_rows
-
-    def models(self, view: View) -> list[Model]:
-        found = super().models(view)
-        wanted = {"base", "exact", "final", "best utility", "true state", self.params.ways}
-        return found if self.params.ways == "all" else [model for model in found if model.way in wanted]
+        self.params = params
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
-        with np.errstate(invalid="ignore"):  # inf - inf
-            return {"reconstruct": -seen.loss - own_class(seen.base, seen.labels)}
+        return {"reconstruct": losses(seen)["loss/base"]}

@@ -48,3 +48,15 @@ class NovelRows:
     def __post_init__(self) -> None:
         if self.novel_rows not in ("released", "all"):
             raise ValueError(f"novel_rows must be released or all, not {self.novel_rows!r}")
+
+
+@dataclass(frozen=True)
+class RebuiltWays(NovelRows):
+    ways: str = field(
+        default="all", metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ways not in ("all", "literal", "newest", "server-fill"):
+            raise ValueError(f"ways must be all, literal, newest or server-fill, not {self.ways!r}")

@@ -19,6 +19,8 @@ from audits.statistics.stratified import comparable
 from fedaudit.tasks.base import client_name
 
 COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
+FEW = 3  # clients at most over which there is no interval: records are its units
+TRAINED = "members that trained"  # those of a client's members that were in a batch
 THREAT_MODELS = ("prompt-user", "released-model", "server", "owner")
 WAYS = ("final", "prompt", "exact", "literal", "newest", "server-fill", "rebuilt", "true state")  # of one client
 # of several that an adversary holds, the first that reaches half of the clients stands for it
@@ -34,7 +36,8 @@ class ScoredModel:
     federation that drew its members anew; it may hold further records. `pseudo` are scores of models that the adversary
     trained itself: a row per model and record (index), whether it was trained on it ("member"). `facts` are numbers for
     readers: loss, base_loss, loss_in and loss_out (means over shadows trained with the record and without it),
-    hard_right (whether the hard prompt is right).
+    hard_right (whether the hard prompt is right); of texts per token token_slice, token_log_prob, token_entropy,
+    base_token_entropy (nats).
     """
 
     threat_model: str
@@ -65,7 +68,11 @@ class Attacked:
     group: Mapping[str, str] = field(default_factory=dict)  # record to class name
     cohorts: Sequence[Sequence[int]] = ()  # of each round, where a model of the whole federation is attacked
     guesses: Sequence[str] = ()  # of the scores, those whose sign says member or not
-    few: bool = False  # too few clients for intervals over them: records are the units
+    few: bool = False  # clients were chosen to be attacked, however many: records are the units of intervals
+    # of every candidate and canary (`Federation.coins`); none where no coin of ours decided who is a member
+    coins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unused: Mapping[int, Sequence[str]] = field(default_factory=dict)  # members that were in no batch
+    seed: int = 0  # of the training: exchanges of coins are drawn from it
 
     @property
     def headline(self) -> list[str]:
@@ -91,6 +98,11 @@ class Attacked:
             | dict.fromkeys(self.reference[client], "reference")
             | dict.fromkeys(self.others.get(client, ()), "other client")
         )
+
+    def trained(self, client: int) -> dict[str, bool]:
+        """A client's candidates without members that were in no batch, and which of them are members."""
+        unused = set(self.unused.get(client, ()))
+        return {r: member for r, member in self.row(client, "held-out").items() if r not in unused}
 
     def row(self, client: int, nonmembers: str) -> dict[str, bool]:
         """The records of a client's part in a comparison, and which of them are members."""
@@ -140,7 +152,8 @@ class Comparison:
     base: pd.DataFrame
     blind: NDArray[np.float64]
     reference: Mapping[str, pd.DataFrame]  # cluster to scores of further held-out records; "" is everybody's
-    unit: str = "clients"  # of the intervals; "records" where a few clients are attacked, through a model each
+    unit: str = "clients"  # of the intervals; "records" where few clients are attacked
+    coin: bool = False  # a coin of ours alone decided who is a member: its verdict is that of the permutation test
     within: NDArray[np.str_] | None = None  # label of each entry, where only equal ones are compared
     pseudo: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by client, see `ScoredModel`
 
@@ -149,6 +162,11 @@ class Comparison:
         """Whether members and non-members differ in nothing but membership, by design or because their label is all
         that tells them apart."""
         return self.nonmembers in COIN or self.within is not None
+
+    @property
+    def descriptive(self) -> bool:
+        """Whether there is no verdict about it: who was in a batch depends on the coins."""
+        return self.population == TRAINED
 
     @property
     def measurable(self) -> bool:
@@ -188,6 +206,8 @@ def comparisons(run: Attacked) -> tuple[Comparison, ...]:
         asked = models[0].scores.index
         kinds = [k for k in run.against if k != "novel objects" or any(r in asked for r in run.novel)]
         found += [_per_client(run, models, nonmembers) for nonmembers in kinds]
+        if any(run.unused.get(client_of(m)) for m in models):
+            found.append(_per_client(run, models, "held-out", TRAINED))
     return tuple(found)
 
 
@@ -236,14 +256,20 @@ def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], populatio
         member=np.array([asked[pair] for pair in pairs], dtype=bool),
         scores=model.scores.loc[records].reset_index(drop=True),
         base=_base(model, records),
+        coin=bool(run.coins) and nonmembers in COIN,
         blind=np.array([blind[r] for r in records], dtype=float),
         reference={"": model.scores.loc[reference]} if reference else {},
+        unit="records" if len(clients) <= FEW else "clients",
     )
 
 
-def _per_client(run: Attacked, models: Sequence[ScoredModel], nonmembers: str) -> Comparison:
+def _per_client(
+    run: Attacked, models: Sequence[ScoredModel], nonmembers: str, population: str = "own members"
+) -> Comparison:
     """One model per client, each asked about its own records."""
-    parts = [(m, {r: u for r, u in run.row(client_of(m), nonmembers).items() if r in m.scores.index}) for m in models]
+    trained = population == TRAINED
+    rows = [run.trained(client_of(m)) if trained else run.row(client_of(m), nonmembers) for m in models]
+    parts = [(m, {r: u for r, u in row.items() if r in m.scores.index}) for m, row in zip(models, rows, strict=True)]
     client = np.array([client_name(client_of(m)) for m, own in parts for _ in own], dtype=str)
     record = np.array([r for _, own in parts for r in own], dtype=str)
     member = np.array([used for _, own in parts for used in own.values()], dtype=bool)
@@ -254,7 +280,7 @@ def _per_client(run: Attacked, models: Sequence[ScoredModel], nonmembers: str) -
         threat_model=models[0].threat_model,
         way=models[0].way,
         round=max(m.round for m in models),
-        population=_population("own members", nonmembers),
+        population=_population(population, nonmembers),
         nonmembers=nonmembers,
         per_client=True,
         client=client,
@@ -264,7 +290,8 @@ def _per_client(run: Attacked, models: Sequence[ScoredModel], nonmembers: str) -
         base=pd.concat([_base(m, list(own)) for m, own in parts], ignore_index=True),
         blind=np.array(blind, dtype=float),
         reference=known if nonmembers in ("held-out", "novel objects") else {},
-        unit="records" if run.few else "clients",
+        coin=bool(run.coins) and nonmembers in COIN and not trained,
+        unit="records" if run.few or len(parts) <= FEW else "clients",
         within=_classes(run, client, record, member) if nonmembers == "other clients" else None,
         pseudo=pseudo if nonmembers in COIN else {},
     )

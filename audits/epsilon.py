@@ -1,29 +1,31 @@
-"""Epsilon audit: what a method claims beside what an accountant proves from the ledger of the noise that really ran.
+"""Epsilon audit: what a method claims, what an accountant proves from the ledger, and what canaries show.
 
 One row per adversary and whose record: of the client whose prompt is looked at, or of another one. Proven are four
 readings: as it ran (a record is in at most so many of the steps), as the papers compose (in every step), under
 replacement of a record, and infinity where something leaves without noise. The mechanisms themselves and the noise over
-the signal that it covers stand beside it.
+the signal that it covers stand beside it. Measured are lower bounds from guesses about canaries (`audits.measured`),
+with or without noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from audits.findings import Epsilon
+from audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon
+from audits.measured import Hypothesis, bounds, words
 from audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
+from fedaudit.privacy.settings import Privacy
 from trainers.base import Transcript
 
-NEEDS = ("noise",)
-VIEWS = ("prompt-user", "released-model", "server", "owner")
+NEEDS = ("ledger",)
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
 NOISE = "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped".split()
 
@@ -34,15 +36,50 @@ class Params:
 
 
 def epsilon(subject: Subject, params: Params) -> Result:
-    """What is claimed and proven about a training, and the ledger that says so."""
+    """What is claimed and proven about a training, the ledger that says so, and what canaries show."""
     ledger = ledger_of(subject.transcript, subject.method)
-    table = privacy_table(ledger, subject.method, subject.privacy)
+    table = privacy_table(ledger, subject.method, subject.privacy or Privacy(epsilon=math.inf), subject.threat_models)
     tables = {"privacy": table, "noise": noise_table(ledger, subject.transcript)}
-    return Result(findings(table, names=subject.names), tables, {"ledger": ledger.to_json()})
+    shown = measured(subject, hypotheses(table, ledger))
+    found = findings(table, names=subject.names, said=lambda view, whose: _measured_words(subject, shown, view, whose))
+    return Result([*found, *shown], tables, {"ledger": ledger.to_json()})
 
 
-def findings(table: pd.DataFrame, *, names: Mapping[str, Any]) -> list[Epsilon]:
-    """A finding per row of `privacy_table`; `names` holds run, method, task and seed."""
+def measured(subject: Subject, said: Mapping[str, Hypothesis]) -> list[MeasuredEpsilon]:
+    """The lower bounds from the canaries of a run under attack."""
+    if subject.attacked is None:
+        return []
+    return bounds(subject.attacked, subject.canaries, names=subject.names, delta=subject.delta, said=said)
+
+
+def hypotheses(table: pd.DataFrame, ledger: Ledger) -> dict[str, Hypothesis]:
+    """What `privacy_table` says of a client's own record, by adversary.
+
+    With Poisson sampling what is proven is not the epsilon of a Gaussian mechanism.
+    """
+    own = table[table.whose == "own"]
+    return {
+        view: Hypothesis(claimed, proven, gaussian=ledger.sampler == "epochs" and 0 < proven < math.inf)
+        for view, claimed, proven in zip(own.threat_model, own.claimed, own.provable, strict=True)
+    }
+
+
+def _measured_words(subject: Subject, shown: Sequence[MeasuredEpsilon], view: str, whose: str) -> str:
+    """What canaries show against an adversary; the released model is the same for a record of any client."""
+    if not subject.canaries:
+        return NO_CANARIES
+    if subject.attacked is None:
+        return "not measured: nothing was attacked"
+    if whose == "other" and view != "released-model":
+        return "not measured: a canary is guessed from its own client's model"
+    return words(shown, view)
+
+
+def findings(
+    table: pd.DataFrame, *, names: Mapping[str, Any], said: Callable[[str, str], str] = lambda *_: NO_CANARIES
+) -> list[Epsilon]:
+    """A finding per row of `privacy_table`; `names` holds run, method, task and seed, `said` by adversary and whose
+    record is what was measured, in words."""
     found = []
     for row in table.to_dict("records"):
         claimed, proven = row["claimed"], row["provable"]
@@ -59,6 +96,7 @@ def findings(table: pd.DataFrame, *, names: Mapping[str, Any]) -> list[Epsilon]:
                 delta=row["delta"],
                 why=row["why"],
                 sentence=_sentence(row),
+                measured=said(row["threat_model"], row["whose"]),
             )
         )
     return found
@@ -92,10 +130,10 @@ def ledger_of(transcript: Transcript, method: Any) -> Ledger:
     )
 
 
-def privacy_table(ledger: Ledger, method: Any, privacy: Any) -> pd.DataFrame:
+def privacy_table(ledger: Ledger, method: Any, privacy: Privacy, threat_models: Sequence[str]) -> pd.DataFrame:
     """Claimed and provable epsilon by adversary and whose record; infinities as such."""
     rows = []
-    for view in VIEWS:
+    for view in threat_models:
         for whose in ("own", "other"):
             if not (method.local or method.shared):  # it looks at no record
                 rows.append((view, whose, 0.0, 0.0, 0.0, 0.0, privacy.delta, "nothing is trained"))

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 # raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
-SCHEMA = 1
+SCHEMA = 2
+MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
+MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian
+NO_CANARIES = "not measured: needs canaries"
+THESE = "these clients"  # what an interval is about whose units are records, as `interval` says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,7 @@ class Finding(OfRun):
     attack: str
     threat_model: str
     way: str  # which model the adversary holds: prompt, final, rebuilt, exact, literal, newest, server-fill, true state
-    population: str  # whose records count as members
+    population: str  # whose records count as members; "members that trained" are those of them in a batch
     # "held-out" (same distribution), "novel objects" (the papers' own split), "other clients", "left-out canaries"
     nonmembers: str
     signal: str
@@ -56,12 +60,21 @@ class Finding(OfRun):
     realised_fpr: float | None = None
     realised_low: float | None = None
     realised_high: float | None = None
-    verdict: str | None = None  # "leak", "no leak found" or "confounded"
+    # "leak", "leak, score reversed", "no leak found", "confounded" or "inconclusive"; where coins decided, the report's
+    verdict: str | None = None
     sentence: str | None = None
     claimed: str | None = None
     provable: str | None = None
     measured: str | None = None
     best_of: int | None = None  # the best of so many attacks: its interval and verdict are corrected for picking it
+    # where a coin of ours alone decided who is a member (`audits.by_coin`):
+    z: float | None = None  # the AUROC within clients, in standard deviations of its permutations from their mean
+    p: float | None = None  # its raw two-sided p-value
+    family: str | None = None  # "headline" or "others": the rows that a report corrects it for
+    p_adjusted: float | None = None  # corrected, the report's
+    base_z: float | None = None  # z of the same score on the public base model
+    blind_p: float | None = None  # raw p-value of the blind classifier, by its interval
+    alarm: str | None = None  # that a control is off, the report's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +98,31 @@ class Accuracy(OfRun):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredEpsilon(OfRun):
+    """A lower bound on epsilon for a client's own record, from how many canaries one adversary guessed right."""
+
+    metric: str  # MEASURED or MEASURED_GAUSSIAN
+    threat_model: str
+    way: str  # which model the adversary guessed from, as in `Finding`
+    attack: str
+    signal: str  # the score that stands for the adversary, fixed before looking
+    value: float  # epsilon is at least that
+    confidence: float
+    ceiling: float  # what the guesses would show if all were right
+    delta: float
+    clients: int  # whose canaries were guessed about
+    canaries: int  # of these clients, all
+    inserted: int
+    guesses: int
+    correct: int
+    claimed: float | str
+    provable: float | str
+    p_claimed: float | None  # largest probability of so many right guesses if epsilon is what is claimed
+    p_provable: float | None  # and if it is what is proven; None where that is infinite
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Epsilon(OfRun):
     """What is claimed and what is proven about one record against one adversary; infinities are the string "inf"."""
 
@@ -98,4 +136,4 @@ class Epsilon(OfRun):
     delta: float
     why: str
     sentence: str
-    measured: str = "not measured: needs canaries"
+    measured: str = NO_CANARIES  # the bounds of `MeasuredEpsilon` in words

@@ -1,12 +1,15 @@
-"""Membership audit: AUROC with an interval that respects clients, three controls, and a verdict in plain language.
+"""Membership audit: AUROC with an interval that respects clients, the coins' p-value, controls, verdict in plain words.
 
-Every number about an attack stands beside the same number of the public base model and of a blind classifier. Verdicts:
-*leak* (the interval is clear of 0.5, and the attack beats both controls on the same records), *no leak found* (the
-interval covers 0.5), *confounded* (a control itself is off 0.5, or the attack cannot be told from a control).
+Every number about an attack stands beside the same number of the public base model and of a blind classifier. Where a
+coin of ours decided who is a member, a finding has the raw p-value of the permutation test; its verdict belongs to the
+report, which corrects it for all rows of its family. Where none did, verdicts come from the controls. Both rules are in
+`audits.verdicts`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,26 +18,25 @@ import numpy as np
 import pandas as pd
 
 from audits.blind import FOLDS
+from audits.by_coin import by_coin, row_of
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
-from audits.findings import Finding
+from audits.findings import NO_CANARIES, THESE, Finding
 from audits.statistics import ranking, stratified
 from audits.statistics.one_run import canary_table
 from audits.statistics.ranking import Interval
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
-from audits.verdicts import off_half, sentence, verdict_of
+from audits.verdicts import by_controls, control_p_value, corrected, sentence, together
 
 NEEDS = ("attacks",)
 AFTER = ("utility", "epsilon")
 
-CONTROL_CONFIDENCE = 0.99  # a control is called off 0.5 at this level: two controls stand beside every row
-LOSS = "loss/caption"
-STRONGEST = "loss-base/caption"
-BESIDE = (LOSS,)  # scores that stand beside an attack's headline ones
-UNMEASURED = "not measured: needs canaries"
+CONTROL_LEVEL = 0.01  # at which a control confounds a row that no coin decided: two stand beside every row
+BESIDE = ("loss",)  # scores that stand beside an attack's headline ones
 
 CELLS = (
-    "threat_model way population nonmembers signal auroc low high p p_adjusted simultaneous_low simultaneous_high"
+    "threat_model way population nonmembers signal auroc low high z p p_adjusted family "
+    "simultaneous_low simultaneous_high"
 ).split()
 
 Words = Callable[[str], Mapping[str, str]]  # threat model to what is claimed and provable (and measured)
@@ -54,8 +56,10 @@ def membership(subject: Subject, params: Params) -> Result:
     run, tables = subject.attacked, {}
     if subject.coins:
         tables["canaries"] = canary_table(subject.canary_kind, subject.coins, delta=subject.delta)
-    found = findings(run, params, names=subject.names, epsilon=subject.claims) if run else []
-    return Result(found, tables)
+    if run is None:
+        return Result((), tables)
+    tables["permutations"] = by_coin(run).largest
+    return Result(findings(run, params, names=subject.names, epsilon=subject.claims), tables)
 
 
 def findings(run: Attacked, params: Params, *, names: Mapping[str, Any], epsilon: Words) -> list[Finding]:
@@ -70,19 +74,34 @@ def findings(run: Attacked, params: Params, *, names: Mapping[str, Any], epsilon
         for attack, signals in run.headlines.items():
             beside = [s for s, of in run.signals.items() if of == attack and s in BESIDE and s not in signals]
             for signal in (s for s in (*signals, *beside) if s in comparison.scores):
-                shared = {**names, "attack": attack, "headline": signal in signals}
-                rows += _rows(comparison, signal, shared, params.confidence, epsilon)
+                named = signal in signals and not comparison.descriptive
+                shared = {**names, "attack": attack, "headline": named}
+                rows += _rows(run, comparison, signal, shared, params.confidence, epsilon)
         found += rows
         if len(run.headlines) > 1:
-            found += _best(comparison, rows, names, params.confidence, epsilon)
+            found += _best(run, comparison, rows, names, params.confidence, epsilon)
     return found
+
+
+def _coin(run: Attacked, c: Comparison, signal: str) -> dict[str, Any]:
+    """What the permutation test says of a score and of its control; nothing where no coin of ours decided."""
+    tests, row = by_coin(run), row_of(c, signal)
+    if row not in tests.scores:
+        return {}
+    own, base = tests.scores[row], tests.base.get(row)
+    return {"z": own.z, "p": own.p, "family": own.family, "base_z": base.z if base else None}
 
 
 def measure(comparison: Comparison, values: Any, confidence: float) -> Interval:
     """AUROC of `values` on a comparison's records: pooled for one model, the mean over clients for one model each."""
     c = comparison
+    if c.unit == "records" and c.per_client:
+        found = stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
+        return dataclasses.replace(found, how=f"{found.how}, {THESE}")
     if c.unit == "records":
-        return stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
+        found = ranking.auroc(values, c.member, np.zeros(len(c.member)), confidence=confidence)
+        clients = len(np.unique(c.client))
+        return dataclasses.replace(found, clients=clients, how=f"{found.how}, {THESE}")
     if c.per_client:
         return ranking.client_auroc(values, c.member, c.client, confidence=confidence)[0]
     return ranking.auroc(values, c.member, c.client, confidence=confidence)
@@ -90,10 +109,12 @@ def measure(comparison: Comparison, values: Any, confidence: float) -> Interval:
 
 def _beats(comparison: Comparison, values: Any, control: Any, confidence: float) -> Interval:
     c = comparison
-    if c.unit == "records":
+    if c.unit == "records" and c.per_client:
         return stratified.stratified_auroc_difference(
             values, control, c.member, c.client, within=c.within, confidence=confidence
         )
+    if c.unit == "records":
+        return ranking.auroc_difference(values, control, c.member, np.zeros(len(c.member)), confidence=confidence)
     compare = ranking.client_auroc_difference if c.per_client else ranking.auroc_difference
     return compare(values, control, c.member, c.client, confidence=confidence)
 
@@ -117,7 +138,7 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 
 
 def _rows(
-    comparison: Comparison, signal: str, shared: dict[str, Any], confidence: float, epsilon: Words
+    run: Attacked, comparison: Comparison, signal: str, shared: dict[str, Any], confidence: float, epsilon: Words
 ) -> list[Finding]:
     """The AUROC, and where a coin made the non-members what thresholds give, of the records that have a score."""
     c = comparison.having(comparison.scores[signal])
@@ -125,27 +146,35 @@ def _rows(
         return [_not_measurable(c, shared | {"signal": signal, "confidence": confidence}, epsilon)]
     auroc = measure(c, c.scores[signal], confidence)
     about = _about(c, signal, shared, auroc, confidence)
-    rows = [_auroc(c, about, auroc, epsilon)]
+    rows = [_auroc(run, c, about, auroc, epsilon)]
     return rows + thresholded(c, about) if c.nonmembers in COIN else rows
 
 
 def _best(
-    comparison: Comparison, rows: Sequence[Finding], names: Mapping[str, Any], confidence: float, epsilon: Words
+    run: Attacked,
+    comparison: Comparison,
+    rows: Sequence[Finding],
+    names: Mapping[str, Any],
+    confidence: float,
+    epsilon: Words,
 ) -> list[Finding]:
     """Of several attacks on a comparison the one with the highest AUROC, by an interval that holds for all of them at
-    once."""
-    rows = [f for f in rows if f.headline and f.metric == "auroc"]
-    values = [-1.0 if f.value is None else f.value for f in rows]
-    if not rows:
+    once; where coins decided the one with the smallest corrected p-value, which allows for picking it."""
+    rows = [f for f in rows if f.headline and f.metric == "auroc" and f.value is not None]
+    if len(rows) < 2:
         return []
-    top, of = rows[int(np.argmax(values))], sum(value >= 0 for value in values)
-    if of < 2:
-        return []
+    top, of = max(rows, key=functools.partial(_strength, together([by_coin(run).largest]))), len(rows)
     c = comparison.having(comparison.scores[top.signal])
     auroc = measure(c, c.scores[top.signal], simultaneous(confidence, of))
     shared = {**names, "attack": top.attack, "headline": False}
     about = _about(c, top.signal, shared, auroc, confidence)
-    return [_auroc(c, about, auroc, epsilon, best_of=of)]
+    return [_auroc(run, c, about, auroc, epsilon, best_of=of)]
+
+
+def _strength(largest: Mapping[str, Any], f: Finding) -> tuple[float, ...]:
+    if f.z is None or f.family is None:
+        return (f.value or 0.0,)
+    return -float(corrected(f.z, f.family, largest)), abs(f.z)
 
 
 def _about(c: Comparison, signal: str, shared: dict[str, Any], auroc: Interval, confidence: float) -> dict[str, Any]:
@@ -175,17 +204,15 @@ def _not_measurable(c: Comparison, shared: dict[str, Any], epsilon: Words) -> Fi
 
 
 def _auroc(
-    c: Comparison, about: dict[str, Any], auroc: Interval, epsilon: Words, best_of: int | None = None
+    run: Attacked, c: Comparison, about: dict[str, Any], auroc: Interval, epsilon: Words, best_of: int | None = None
 ) -> Finding:
-    """An AUROC with its controls and verdict."""
+    """An AUROC with its controls; with its verdict where no coin of ours decided."""
     signal, confidence, clients = about["signal"], about["confidence"], about["clients"]
     controls = _controls(c, signal)
     shown = {name: _control(name, *control, confidence) for name, control in controls.items()}
-    off = [name for name, control in controls.items() if off_half(_control(name, *control, CONTROL_CONFIDENCE))]
-    differences = [_beyond(name, signal, *control, auroc.confidence) for name, control in controls.items()]
-    verdict = verdict_of(auroc, off, differences, exchangeable=c.exchangeable)
     strata = 1 if c.unit == "records" else clients
-    return Finding(
+    p = {name: control_p_value(i) for name, i in shown.items()}
+    found = Finding(
         **about,
         **numbers(auroc),
         **_claims(epsilon, c.threat_model),
@@ -193,11 +220,19 @@ def _auroc(
         interval=auroc.how + (f", simultaneous over {best_of} attacks (Bonferroni)" if best_of else ""),
         **{f"{name}_{end}": getattr(i, end) for name, i in shown.items() for end in ("value", "low", "high")},
         base_note=None if "base" in controls else _why_no_base(c.base[signal]),
+        blind_p=p.get("blind"),
+        **_coin(run, c, signal),
         detectable=ranking.detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
-        verdict=verdict,
-        sentence=sentence(c, signal, auroc, verdict, off, best_of),
         best_of=best_of,
     )
+    if c.coin or c.descriptive:
+        return found
+    off = [name for name, value in p.items() if value < CONTROL_LEVEL]
+    apart = {name: _beyond(name, signal, *control, auroc.confidence) for name, control in controls.items()}
+    verdict = by_controls(auroc, off, [*apart.values()], exchangeable=c.exchangeable)
+    nearest = min(apart.items(), key=lambda one: abs(one[1].value), default=None)
+    said = sentence(vars(found), verdict, within=c.within is not None, off=off, unclear=nearest)
+    return dataclasses.replace(found, verdict=verdict, sentence=said)
 
 
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, Any]]:
@@ -215,16 +250,20 @@ def _why_no_base(base: pd.Series) -> str:
 
 
 def _claims(epsilon: Words, threat_model: str) -> dict[str, Any]:
-    return {"measured": UNMEASURED, **epsilon(threat_model)}
+    return {"measured": NO_CANARIES, **epsilon(threat_model)}
 
 
 def cells(run: Attacked, confidence: float) -> pd.DataFrame:
-    """AUROC of every score in every row, with intervals that hold for all of a row at once, and p-values corrected for
-    their number (Holm); NaN: not measurable."""
+    """AUROC of every score in every row that has verdicts, with intervals that hold for all of a row at once; NaN: not
+    measurable.
+
+    Where coins decided p is that of the permutation test, and p_adjusted the report's; elsewhere that of the interval,
+    corrected for the scores of its row (Holm).
+    """
     found = []
-    for c in comparisons(run):
+    for c in (c for c in comparisons(run) if not c.descriptive):
         signals = [s for s in c.scores if pd.api.types.is_numeric_dtype(c.scores[s])]
-        row = _cells(c, signals, confidence)
+        row = _cells(run, c, signals, confidence)
         level = simultaneous(confidence, max(1, len(row)))
         for cell in row:
             scored = c.having(c.scores[cell["signal"]])
@@ -234,13 +273,18 @@ def cells(run: Attacked, confidence: float) -> pd.DataFrame:
     return pd.DataFrame(found, columns=CELLS)
 
 
-def _cells(c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
+def _cells(run: Attacked, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
     scored = {signal: c.having(c.scores[signal]) for signal in signals}
     found = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
+    coins = by_coin(run).scores
     p = [ranking.auroc_p_value(interval) for interval in found.values()]
+    tests = [
+        dataclasses.asdict(coins[row_of(c, signal)]) if c.coin else {"p": raw, "p_adjusted": holm}
+        for signal, raw, holm in zip(found, p, ranking.holm(p), strict=True)
+    ]
     return [
-        _place(c) | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high, "p": raw, "p_adjusted": adjusted}
-        for (signal, i), raw, adjusted in zip(found.items(), p, ranking.holm(p), strict=True)
+        _place(c) | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high} | test
+        for (signal, i), test in zip(found.items(), tests, strict=True)
     ]
 
 

@@ -10,10 +10,9 @@ import pandas as pd
 
 from audits.comparisons import Attacked
 from audits.findings import OfRun
+from audits.measured import words
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Method, Transcript
-
-NOISE_FREE = {"claimed": "none", "provable": "infinity: nothing is noised"}
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,19 @@ class Subject:
     transcript: Transcript
     method: Method[Any] | None  # None: it was trained elsewhere
     privacy: Privacy | None  # None: its method has no noise to ask for
+    threat_models: Sequence[str]  # the adversaries that there are
     names: Mapping[str, Any]  # run, method, task and seed, which every finding repeats
     attacked: Attacked | None  # None: nothing was, or no attack could run
-    coins: Sequence[bool] = ()  # of the canaries of the clients under attack: whether each was inserted
+    # the canaries of each client under attack, and whether each was inserted
+    canaries: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     canary_kind: str = ""
     said: Mapping[str, str] | None = None  # claimed and provable of a training done elsewhere, in words
     before: Mapping[str, Result] = field(default_factory=dict)  # by audit
+
+    @property
+    def coins(self) -> list[bool]:
+        """Of the canaries of the clients under attack: whether each was inserted."""
+        return [used for own in self.canaries.values() for used in own.values()]
 
     @property
     def delta(self) -> float:
@@ -46,11 +52,17 @@ class Subject:
         return self.privacy.delta if self.privacy else 0.0
 
     def claims(self, threat_model: str) -> dict[str, str]:
-        """What is claimed and proven about a client's own record, in words."""
-        if "epsilon" not in self.before:
-            return dict(self.said or NOISE_FREE)
-        table = self.before["epsilon"].tables["privacy"]
-        row = table[table.whose == "own"].set_index("threat_model").loc[threat_model]
-        proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"
-        measured = {"measured": "not measured: no bound is computed from the canaries yet"} if self.coins else {}
-        return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven, **measured}
+        """What is claimed, proven and measured about a client's own record, in words; of a training done elsewhere what
+        its folder says."""
+        if self.said is not None:
+            return dict(self.said)
+        done = self.before["epsilon"]
+        measured = {"measured": words(done.findings, threat_model)} if self.canaries else {}
+        return in_words(done.tables["privacy"], threat_model) | measured
+
+
+def in_words(privacy: pd.DataFrame, threat_model: str) -> dict[str, str]:
+    """What the table of the epsilon audit says of a client's own record."""
+    row = privacy[privacy.whose == "own"].set_index("threat_model").loc[threat_model]
+    proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"
+    return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven}

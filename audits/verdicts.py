@@ -1,18 +1,41 @@
-"""What a comparison comes to: one of three verdicts, and the sentence that says it to readers.
+"""What a row comes to: one of four words, the sentence that says it to readers, and the alarm of a control that is off.
 
-*leak*: the interval is clear of 0.5, and the attack beats every control on the same records. *no leak found*: the
-interval covers 0.5. *confounded*: a control itself is off 0.5, or the attack cannot be told from a control, or the
-non-members are of another distribution.
+Where a coin of ours decided who is a member (`Comparison.coin`) the permutation test says it all: *leak* where the
+p-value, corrected for all rows of its family in a report, is at most 1 - confidence (*leak, score reversed* below the
+centre), else *no leak found*. A control that is off there is luck or a fault, and gives a sentence beside the verdict.
+
+Where none did (another distribution, a training done elsewhere), a row is compared with its controls: *confounded* if a
+control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than its
+members; *leak* if its interval is clear of 0.5 and it beats every control on the same records; *inconclusive* if it is
+clear of 0.5 and so many records cannot tell it from a control; *no leak found* if the interval covers 0.5.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from audits.comparisons import Comparison
-from audits.statistics.ranking import Interval
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from audits.findings import THESE
+from audits.statistics.permutation import p_value
+from audits.statistics.ranking import Interval, auroc_p_value
 from fedaudit.machinery.score_names import name_of
+
+LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
+    "leak",
+    "leak, score reversed",
+    "no leak found",
+    "confounded",
+    "inconclusive",
+)
+# Of the chance that any row which leaks nothing is called a leak. The two families have other rows, and 5 % each would
+# be up to 10 % for a page.
+SHARES = {"headline": 0.8, "others": 0.2}
+CONTROL_LEVEL = 0.01  # of all controls of a report, half for the base models and half for the blind classifiers
 
 WHO = {
     ("prompt-user", "prompt"): "whoever uses a client's released prompt",
@@ -26,10 +49,7 @@ WHO = {
     ("owner", "true state"): "the owner of a client's true model (the upper bound)",
 }
 BLIND = "a classifier that never sees a model"
-CONTROL = {  # by unit of the comparison
-    "clients": {"base": "the untrained base model", "blind": BLIND},
-    "records": {"base": "the same attack on a model that learnt none of them", "blind": BLIND},
-}
+CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
 AGAINST = {
     "held-out": "held-out records of the same clients",
     "novel objects": "records with novel objects",
@@ -38,44 +58,131 @@ AGAINST = {
 }
 
 
-def verdict_of(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> str:
-    """One of the three verdicts; where members and non-members are of two distributions, nothing can show a leak."""
+def by_the_coin(z: float, p_adjusted: float, *, level: float) -> str:
+    """The verdict where our coins decided: of a statistic z and its p-value, corrected for its family."""
+    if p_adjusted > level:
+        return NONE
+    return LEAK if z > 0 else REVERSED
+
+
+def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> str:
+    """The verdict where no coin of ours decided: of an AUROC, the controls that are off 0.5, and the differences to all
+    controls that there are; `exchangeable` if members and non-members are not of two distributions."""
     if off:
-        return "confounded"
+        return CONFOUNDED
     if covers_half(auroc):
-        return "no leak found"
+        return NONE
+    if not exchangeable:
+        return CONFOUNDED
     above = auroc.low > 0.5
-    clear = all(d.low > 0 if above else d.high < 0 for d in differences)
-    return "leak" if clear and exchangeable else "confounded"
+    if not differences or not all(d.low > 0 if above else d.high < 0 for d in differences):
+        return INCONCLUSIVE
+    return LEAK if above else REVERSED
 
 
-def off_half(control: Interval) -> bool:
-    """A control's interval excludes 0.5, or it separates perfectly (with few clients the exact bound is wide) what
-    chance hardly would."""
-    orders = math.comb(control.members + control.nonmembers, control.members)
-    perfect = control.value in (0.0, 1.0) and 2 / orders < 1 - control.confidence
-    return not covers_half(control) or perfect
+def control_p_value(control: Interval) -> float:
+    """Two-sided p-value of a control's AUROC being 0.5. One that separates perfectly has that of its order among all
+    orders of the records, since with few clients the exact bound is wide."""
+    p = auroc_p_value(control)
+    if control.value in (0.0, 1.0):
+        return min(p, 2 / math.comb(control.members + control.nonmembers, control.members))
+    return p
 
 
 def covers_half(interval: Interval) -> bool:
     return interval.low <= 0.5 <= interval.high
 
 
+def judged(findings: Sequence[Mapping[str, Any]], largest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The findings of all runs of a report with the words that are the report's: corrected p-values, verdicts and
+    sentences of rows that coins decided, and alarms of their controls. Others are returned as they are."""
+    coins = [f for f in findings if f.get("z") is not None]
+    blind = len({_blind(f) for f in coins if f["blind_p"] is not None})
+    found = []
+    for f in findings:
+        if f.get("z") is None:
+            found.append(dict(f))
+            continue
+        p = float(corrected(f["z"], f["family"], largest))
+        verdict = by_the_coin(f["z"], p, level=1 - f["confidence"])
+        alarm = _alarm(f, off_by_the_coin(f, largest, blind))
+        row = {**f, "p_adjusted": p, "verdict": verdict, "alarm": alarm}
+        found.append(row | {"sentence": sentence(row, verdict)})
+    return found
+
+
+def together(largest: Sequence[pd.DataFrame]) -> dict[str, Any]:
+    """By family the largest statistics of all runs of a report under every exchange of coins [1 + exchanges], from
+    those of each (`audits.by_coin`). Each run exchanged its own coins; runs of one seed have the same."""
+    tables = [table for table in largest if len(table)]
+    return {name: np.max([table[name] for table in tables], axis=0) for name in (tables[0] if tables else ())}
+
+
+def corrected(z: npt.ArrayLike, family: str, largest: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+    """P-values of statistics z (of any shape), corrected for all rows of their family (Westfall and Young 1993, single
+    step) and for there being two families: of pages on which some rows leak nothing, at most 5 % call any of these a
+    leak."""
+    return np.minimum(1.0, p_value(z, largest[family]) / SHARES[family])
+
+
+def off_by_the_coin(f: Mapping[str, Any], largest: Mapping[str, Any], blind: int) -> dict[str, float]:
+    """The controls of a row that are off, with their p-values, corrected for all controls of a report: the base models
+    by their largest statistic, `blind` measurements of blind classifiers by their number, each kind for the other."""
+    p = {}
+    if f["base_z"] is not None:
+        p["base"] = 2 * float(p_value(f["base_z"], largest["controls"]))
+    if f["blind_p"] is not None:
+        p["blind"] = 2 * blind * f["blind_p"]
+    return {name: value for name, value in p.items() if value <= CONTROL_LEVEL}
+
+
+def _blind(f: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A measurement of the blind classifier, which the rows of a comparison share, and the methods of a seed."""
+    return f["seed"], f["nonmembers"], f["blind_value"], f["blind_p"]
+
+
+def _alarm(f: Mapping[str, Any], off: Mapping[str, float]) -> str | None:
+    if not off:
+        return None
+    found = [f"{CONTROL[name]} has AUROC {f[f'{name}_value']:.3f} (corrected p {p:.2g})" for name, p in off.items()]
+    pair = f"on {f['population']} and {AGAINST[f['nonmembers']]}"
+    return f"Control off: check the pipeline; {' and '.join(found)} {pair}. Coins made them alike: luck or a fault."
+
+
 def sentence(
-    comparison: Comparison, signal: str, auroc: Interval, verdict: str, off: Sequence[str], best_of: int | None = None
+    f: Mapping[str, Any],
+    verdict: str,
+    *,
+    within: bool = False,
+    off: Sequence[str] = (),
+    unclear: tuple[str, Interval] | None = None,
 ) -> str:
-    """The verdict in plain language, with its number."""
-    who = WHO[comparison.threat_model, comparison.way]
-    best = f", the best of {best_of} attacks (interval corrected for picking it)" if best_of else ""
-    number = f"AUROC {auroc.value:.3f} [{auroc.low:.3f}, {auroc.high:.3f}] by {name_of(signal).in_sentences}{best}"
-    classes = " within the same classes" if comparison.within is not None else ""
-    pair = f"{comparison.population} from {AGAINST[comparison.nonmembers]}{classes}"
-    if verdict == "leak":
-        reverse = "" if auroc.value > 0.5 else ", in the reverse direction"
-        return f"Leak: {who} can tell {pair}{reverse}: {number}."
-    if verdict == "no leak found":
-        return f"No leak found: {who} could not be shown to tell {pair}: {number}, which covers 0.5."
+    """The verdict in plain language, with its numbers: of a finding's fields, whether only equal classes were compared,
+    the controls that are off, and the difference to one that the attack cannot be told from."""
+    who = WHO[f["threat_model"], f["way"]]
+    these = " for these clients" if THESE in f["interval"] else ""
+    number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"
+    if f["best_of"]:
+        number += f", the best of {f['best_of']} attacks (interval corrected for picking it)"
+    if f["p_adjusted"] is not None:
+        number += f", corrected p {f['p_adjusted']:.2g}"
+    pair = f"{f['population']} from {AGAINST[f['nonmembers']]}{' within the same classes' if within else ''}"
+    if verdict in (LEAK, REVERSED):
+        return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."
+    if verdict == NONE:
+        half = "" if f["p_adjusted"] is not None else ", which covers 0.5"
+        return f"No leak found: {who} could not be shown to tell {pair}: {number}{half}."
     if off:
-        controls = " and ".join(CONTROL[comparison.unit][name] for name in off)
+        controls = " and ".join(CONTROL[name] for name in off)
         return f"Confounded: {controls} already tells {pair} apart; {number} is no evidence of a leak."
-    return f"Confounded: {who} scores {number} on {pair}, which cannot be told from a control on the same records."
+    if verdict == CONFOUNDED:
+        return f"Confounded: {number} on {pair}; these differ in more than membership, so it is no evidence of a leak."
+    clear = f"Inconclusive: {who} scores {number} on {pair}, clear of 0.5, but "
+    if unclear is None:
+        return f"{clear}there is no control to compare it with."
+    name, d = unclear
+    records = f["members"] + f["nonmembers_n"]
+    return (
+        f"{clear}{records} records cannot tell it from {CONTROL[name]}: difference {d.value:.3f} "
+        f"[{d.low:.3f}, {d.high:.3f}]."
+    )

@@ -22,7 +22,7 @@ from fedaudit.machinery.store import claim
 from trainers.base import generator
 from trainers.lora import Learner, Settings
 
-SIGNALS = ("loss/caption", "renyi/2/10/caption")
+SIGNALS = ("loss", "renyi/2/10/caption")
 
 
 def main() -> None:

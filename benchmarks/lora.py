@@ -2,6 +2,7 @@
 
     python -m benchmarks.lora choose [any option of audit.py]   held-out loss by round for several numbers of steps and rates, and what then leaks
     python -m benchmarks.lora step                              a step with the update inside the weight, and as peft computes it
+    python -m benchmarks.lora each                              gradients of single records: one pass, and a loop over them
 
 `choose` sees reference records only: nobody trains on them, and no report is about them. Minutes for each of the settings.
 """
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 from fedaudit.command import cli
 from fedaudit.machinery.executor import Executor, one_thread
@@ -36,6 +39,7 @@ EVERY, OF_CLIENTS = (
     3,
 )  # of the reference records every sixth is asked of the global model, of those every third of the clients'
 TRIALS = 15
+RECORDS = (8, 32)  # of a batch whose gradients are taken one by one
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -139,7 +143,54 @@ def step(more: Sequence[str]) -> None:
         print(f"{name:<16}{1000 * statistics.median(times):>10.0f}{ratio:>8.2f}")
 
 
-PARTS = {"choose": choose, "step": step}
+def each(more: Sequence[str]) -> None:
+    one_thread()
+    with tempfile.TemporaryDirectory() as folder:
+        plan = cli.read_command([*more, f"--out={folder}"]).plan
+        bench = make_bench(plan, federation_of(plan))
+    learner, g = bench.learner, generator(0, "benchmark")
+    start = {n: t + 0.02 * torch.randn(t.shape, generator=g) for n, t in learner.initial(g).items()}
+    layers = [layer for layer, _ in learner._folded.values()]
+    fused, plainly = [layer.forward for layer in layers], [type(layer).forward.__get__(layer) for layer in layers]
+    ways = {
+        "a loop, as peft": (plainly, _looped),
+        "a loop, in the weight": (fused, _looped),
+        "one pass": (fused, _at_once),
+    }
+    print(f"{'records':>8}  {'gradients of each':<24}{'ms':>8}{'ratio':>8}{'off by':>10}")
+    for n in RECORDS:
+        batch, spent, found = list(bench.training[0])[:n], dict[str, list[float]](), dict[str, Tensor]()
+        for _ in range(TRIALS):
+            for name, (forwards, way) in ways.items():
+                for layer, forward in zip(layers, forwards, strict=True):
+                    layer.forward = forward
+                began = time.perf_counter()
+                found[name] = way(learner, start, batch)
+                spent.setdefault(name, []).append(time.perf_counter() - began)
+        for name, times in spent.items():
+            ratio = statistics.median(a / b for a, b in zip(times, spent["one pass"], strict=True))
+            off = float((found[name] - found["one pass"]).norm() / found["one pass"].norm())
+            print(
+                f"{len(batch):>8}  {name:<24}{1000 * statistics.median(times):>8.0f}{ratio:>8.2f}{off:>10.1e}",
+                flush=True,
+            )
+    print(f"load {os.getloadavg()[0]:.1f}, {torch.get_num_threads()} thread")
+
+
+def _looped(learner: Any, state: State, records: Sequence[str]) -> Tensor:
+    rows = []
+    for record in records:
+        leaves = {name: t.clone().requires_grad_() for name, t in state.items()}
+        found = torch.autograd.grad(learner.loss(plain(leaves), [record]), list(leaves.values()))
+        rows.append(torch.cat([g.flatten() for g in found]))
+    return torch.stack(rows)
+
+
+def _at_once(learner: Any, state: State, records: Sequence[str]) -> Tensor:
+    return torch.cat(list(learner.gradients(state, records, each=True)))
+
+
+PARTS = {"choose": choose, "step": step, "each": each}
 
 if __name__ == "__main__":
     main()

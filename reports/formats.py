@@ -26,6 +26,16 @@ def percent(value: float | None) -> str:
     return number(None if value is None else 100 * value, 1)
 
 
+def p_value(value: float | None) -> str:
+    """A p-value with two digits."""
+    return "n/a" if value is None or math.isnan(value) else f"{value:.2g}"
+
+
+def kind(verdict: str | None) -> str:
+    """The class of a verdict in the page's style: a leak is one in either direction."""
+    return (verdict or "").partition(",")[0].replace(" ", "-")
+
+
 def epsilon(value: float | str | None) -> str:
     """An epsilon with three digits; the infinite one, also as the string "inf", is the sign."""
     if value is None:

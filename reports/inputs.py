@@ -21,6 +21,7 @@ TABLES = {
     "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
     "coverage": "way client reconstructable why stale_rounds stale_participations distance",
     "cells": "threat_model way population nonmembers signal auroc low high p p_adjusted",
+    "permutations": "headline others controls",  # largest statistics under every exchange of the coins
     "accuracy": "round client split accuracy",
     "privacy": "threat_model whose claimed provable every_step replace_one delta why",
     "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped",
@@ -31,7 +32,7 @@ TABLES = {
     "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
     "attribution": "client kind accuracy low high n chance",
     "refused": "attack threat_model why",
-    "canaries": "kind inserted left_out number ceiling delta needed",
+    "canaries": "kind inserted left_out number guesses ceiling gaussian_ceiling delta needed",
 }
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
 SPLITS = ("local", "neighbour", "overall", "own_test")

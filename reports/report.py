@@ -1,8 +1,9 @@
 """One self-contained page per audit, with its findings, figures and data as files beside it.
 
 The same evidence gives the same bytes: no times, no paths, no random identifiers. Numbers are shown as they come;
-nothing is computed here but means over seeds, differences and the choice of the rows that a card quotes. The page is a
-list of sections (`reports.section`), each there when the evidence has findings or tables for it.
+nothing is computed here but corrected p-values and the verdicts that follow from them, means over seeds, differences
+and the choice of the rows that a card quotes. The page is a list of sections (`reports.section`), each there when the
+evidence has findings or tables for it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pandas as pd
 from reports.figures.drawing import Each
 from reports.formats import listed, plain
 from reports.inputs import METRICS, TABLES, Evidence, Finding, check
+from reports.judged import with_verdicts
 from reports.runs import entries, runs
 from reports.section import Page, Section, places, sections
 from reports.templates import Write, csv, render, write_drawings
@@ -34,6 +36,7 @@ def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> No
     written.
     """
     check(evidence)
+    evidence = with_verdicts(evidence)
     findings = [finding for e in evidence for finding in e.findings]
     records = {"findings": findings, "runs": runs(evidence)}
     for name, rows in records.items():

@@ -13,7 +13,7 @@ from pandas.api.types import is_numeric_dtype
 
 from fedaudit.machinery.score_names import signal_name
 from reports.figures.drawing import PrintedFigure
-from reports.formats import epsilon, number, percent, short, signed, tau
+from reports.formats import epsilon, kind, number, p_value, percent, short, signed, tau
 
 Write = Callable[[str, bytes], None]  # name, content
 
@@ -33,6 +33,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"num": number, "signal": signal_name, "percent": percent}
+    environment.filters |= {"kind": kind, "p": p_value}
     environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau}
     return environment
 
@@ -60,5 +61,5 @@ def _harmless(cell: Any) -> Any:
 def write_drawings(drawings: Iterable[PrintedFigure], write: Write) -> None:
     """Every figure as SVG and PDF, with its rows."""
     for drawing in drawings:
-        for kind, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(drawing.data))):
-            write(f"figures/{drawing.name}.{kind}", data)
+        for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(drawing.data))):
+            write(f"figures/{drawing.name}.{end}", data)

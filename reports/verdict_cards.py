@@ -8,12 +8,13 @@ from statistics import mean, stdev
 from typing import Any
 
 from audits.comparisons import FRESHEST
+from audits.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NONE, REVERSED
 from fedaudit.machinery.score_names import signal_name
 from reports.inputs import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
-GRAVITY = ("leak", "confounded", "no leak found")  # of several headline rows a card quotes the gravest
-SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
+GRAVITY = (LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NONE)  # of several headline rows a card quotes the gravest
+SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NONE: "○"}
 AGAINST = {  # non-members: how they are called, and what a reader must know where they are not held-out records
     "held-out": ("held-out records", None),
     "novel objects": ("novel objects", "the papers' own split: another distribution, read its controls"),
@@ -32,9 +33,15 @@ SEES = {
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:
-    """Of the findings with a verdict the gravest; of equals, the one furthest from 0.5."""
+    """Of the findings with a verdict the gravest; of equals, the one with the smallest corrected p-value, then the one
+    furthest from 0.5."""
     judged = [f for f in findings if f["verdict"] in GRAVITY]
-    return min(judged, key=lambda f: (GRAVITY.index(f["verdict"]), -abs((f["value"] or 0.5) - 0.5)), default=None)
+    return min(judged, key=_gravity, default=None)
+
+
+def _gravity(f: Finding) -> tuple[float, ...]:
+    p = f.get("p_adjusted")
+    return GRAVITY.index(f["verdict"]), 1.0 if p is None else p, -abs((f["value"] or 0.5) - 0.5)
 
 
 def freshest(findings: Sequence[Finding]) -> Finding | None:

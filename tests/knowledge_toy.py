@@ -53,7 +53,7 @@ def toy_seen(
     log_probs, base, shadow_probs = train(member, leak), train(member, 0.0, 0.0), train(in_shadow, leak)
     progress = np.arange(1, rounds + 1) / rounds
     history = np.stack([-own_class(train(member, leak * part, LEARNT * part), labels) for part in progress])
-    seen = Knowledge(
+    seen = Knowledge.of_classes(
         tuple(f"r{i}" for i in range(records)), labels, is_known, log_probs, base,
         hard=train(member, 0.0, 0.5), gradient_norms=norms(log_probs), base_gradient_norms=norms(base),
         shadows=Shadows(in_shadow, shadow_probs, norms(shadow_probs)), history=history,

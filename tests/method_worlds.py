@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from fedaudit.tasks.captions import captions
 from tests import prompt_toy
 from trainers import lora, prompts
 from trainers.base import Bench, Method, Participation, Schedule, State, Transcript, train
+from trainers.steps import PrivateMethod
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients
@@ -46,6 +47,7 @@ class World(ABC):
 
     learner: Any
     training: tuple[tuple[str, ...], ...]
+    left_out: frozenset[str] = frozenset()  # of these the records that weigh 0
 
     @abstractmethod
     def make(self, plugin: Plugin) -> Method[Any]:
@@ -63,6 +65,10 @@ class World(ABC):
     def loss(self, method: Method[Any], model: State, client: int) -> float:
         """Mean loss of a client's training records under a model."""
 
+    @abstractmethod
+    def disguised(self, records: Set[str]) -> World:
+        """The same where these records hold something else, as long as it was."""
+
     def still(self) -> World:
         """The same with learning rates of 0, which no settings can ask for."""
         learner = copy.copy(self.learner)
@@ -71,12 +77,15 @@ class World(ABC):
 
     def clients(self, r: int, earlier: Sequence[int]) -> list[Participation]:
         """All clients in a round."""
-        return [Participation(k, r, 0, ids, self.learner, tuple(earlier)) for k, ids in enumerate(self.training)]
+        return [
+            Participation(k, r, 0, ids, self.learner, tuple(earlier), self.left_out)
+            for k, ids in enumerate(self.training)
+        ]
 
     def run(self, method: Method[Any], path: Path, *, seed: int = 0, turned: bool = False) -> Transcript:
         """The rounds of the loop. `turned`: candidates, test and novel records are listed in the opposite order."""
         listed = tuple(record for own in self.training for record in own)[:: -1 if turned else 1]
-        bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS)
+        bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS, left_out=self.left_out)
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
         with Executor(lambda: bench) as executor:
             return train(
@@ -90,10 +99,22 @@ class LoRA(World):
 
     def make(self, plugin: Plugin) -> Method[Any]:
         made: Method[Any] = plugin.make(plugin.params())
+        if isinstance(made, PrivateMethod):
+            return dataclasses.replace(made, settings=self.learner.settings)
         return made
 
     def equal(self) -> World:
         return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
+
+    def disguised(self, records: Set[str]) -> World:
+        """Other images, and texts read backwards."""
+        learner = copy.copy(self.learner)
+        learner.data = dict(learner.data)
+        for record in records:
+            own, other = learner.data[record], next(e for name, e in learner.data.items() if name not in records)
+            ids = torch.cat([own.ids[: own.prompt], own.ids[own.prompt :].flip(0)])
+            learner.data[record] = dataclasses.replace(own, ids=ids, source=other.source)
+        return dataclasses.replace(self, learner=learner)
 
     def meaning(self, model: State) -> State:
         return {name[:-2]: model[f"{name[:-2]}.B"] @ tensor for name, tensor in model.items() if name.endswith(".A")}
@@ -112,6 +133,19 @@ class Prompts(World):
 
     def equal(self) -> World:
         return _prompts(EQUAL)
+
+    def disguised(self, records: Set[str]) -> World:
+        """Pictures turned inside out, and the next class."""
+        learner, features = copy.copy(self.learner), self.learner.features
+        rows = [features._row[record] for record in records]
+        whole, patches = features._features.clone(), list(features._patches)
+        whole[rows] *= -1
+        for row in rows:
+            patches[row] = -patches[row]
+        learner.features = dataclasses.replace(features, _features=whole, _patches=patches)
+        changed = {record: (learner._labels[record] + 1) % len(learner.classes) for record in records}
+        learner._labels = learner._labels | changed
+        return dataclasses.replace(self, learner=learner)
 
     def meaning(self, model: State) -> State:
         return model

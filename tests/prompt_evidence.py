@@ -185,7 +185,7 @@ THREAT_GAIN = {"prompt-user": 0.10, "released-model": 0.02, "server": 0.14, "own
 TARGETS = CLIENTS[:2]
 LABELS = {client: [f"glyph {10 * k + i}" for i in range(4)] for k, client in enumerate(TARGETS)}
 KINDS = ("member", "held-out", "canary", "left-out canary")
-REASONS = ("In the top tenth of 3 of 7 attacks; loss 0.31.", "By its score.")
+REASONS = ("In the top tenth by 3 of 7 scores; loss 0.31.", "By its score.")
 WIDTH = 0.055  # half the interval of an AUROC
 COUNT = {"members": 142, "nonmembers_n": 146, "clients": 2}
 
@@ -322,7 +322,7 @@ def attack_tables(
             for attack in attacks
             if t != "server" and attack in NEEDS_UPLOADS
         ],
-        "canaries": [(kind, 17, 16, 100, 3.49, 1e-5, 0.7) for kind in ("mislabelled", "out of distribution", "natural")],
+        "canaries": [(kind, 17, 16, 100, 20, 3.49, 8.22, 1e-5, 0.7) for kind in ("mislabelled", "out of distribution", "natural")],
         "exposed": [
             ("server", "rebuilt", i + 1, r["record"], r["client"], r["exposure"], r["percentile"], "", r["label"], REASONS[i % 2], png(i))
             for i, r in enumerate(top_members(records).to_dict("records"))

@@ -223,12 +223,13 @@ class Slow(ABC):
         return [records[self._waiting[k].pop(0)] for _ in range(size)]
 
     def gradients(self, leaves: State, server: State, own: State, record: str) -> State:
-        """Of one record's cross-entropy in every leaf."""
+        """Of one record's cross-entropy, times its weight, in every leaf."""
         live = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         loss = cross_entropy(
             self.similarities(self.prompt(live, server, own), record), self.world.labels[record], self.world.clip.scale
         )
-        return dict(zip(live, torch.autograd.grad(loss, list(live.values())), strict=True))
+        weight = 0.0 if record in self.world.left_out else 1.0
+        return dict(zip(live, torch.autograd.grad(weight * loss, list(live.values())), strict=True))
 
     def similarities(self, prompt: Tensor, record: str) -> Tensor:
         row = self.world.ids.index(record)

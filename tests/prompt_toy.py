@@ -47,6 +47,7 @@ class Federation:
     training: tuple[tuple[str, ...], ...]
     test: tuple[str, ...]
     classes: tuple[str, ...] = NAMES
+    left_out: frozenset[str] = frozenset()  # of the training records those that weigh 0
 
     def learner(self, settings: Settings = SETTINGS) -> Learner:
         row = {record: i for i, record in enumerate(self.ids)}
@@ -57,7 +58,7 @@ class Federation:
         self, learner: Learner, *, seed: int = 0, r: int = 0, earlier: Sequence[int] = ()
     ) -> list[Participation]:
         """All clients in one round."""
-        return [Participation(k, r, seed, ids, learner, earlier) for k, ids in enumerate(self.training)]
+        return [Participation(k, r, seed, ids, learner, earlier, self.left_out) for k, ids in enumerate(self.training)]
 
 
 @functools.cache
@@ -125,7 +126,8 @@ def run(
     advance: Callable[[], None] = lambda: None,
 ) -> Transcript:
     """Train `method` by the real loop; a client owns the classes of its number and the next one."""
-    bench = Bench(world.learner(replace(method.settings, crowd=crowd)), world.training, world.test)
+    learner = world.learner(replace(method.settings, crowd=crowd))
+    bench = Bench(learner, world.training, world.test, left_out=world.left_out)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
     with Executor(lambda: bench) as executor:
         return train(

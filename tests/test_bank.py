@@ -23,10 +23,13 @@ PRIVATE = Privacy(epsilon=50.0)
 TRAINED = sorted(set(prompt_toy.METHODS) - {"zeroshot"})
 RANK = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}  # prompts here have four vectors
 PARTIAL = Schedule(rounds=6, clients=3, per_round=2, seed=1)
+CANARIES = frozenset({"0-6", "0-7", "0-8", "0-9", "1-4", "1-5", "2-2"})
 
 
-def bench_of(world: prompt_toy.Federation, method: Any) -> Bench:
-    return Bench(world.learner(method.settings), world.training, world.test, candidates=world.training)
+def bench_of(world: prompt_toy.Federation, method: Any, canaries: frozenset[str] = CANARIES) -> Bench:
+    return Bench(
+        world.learner(method.settings), world.training, world.test, candidates=world.training, canaries=canaries
+    )
 
 
 def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
@@ -51,11 +54,14 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
     others = simulated(tmp_path, method, schedule, bench)
     own, client = others.schedule.seed, 0
     asked = bench.candidates[client]
-    members = [r for r, kept in zip(asked, bank.coins(SEED, bank.SIMULATED, client, len(asked)), strict=True) if kept]
+    drawn = bank.coins(SEED, bank.SIMULATED, client, len(asked))
+    members = [r for r, kept in zip(asked, drawn, strict=True) if kept or r in CANARIES]
+    left_out = frozenset(r for r, kept in zip(asked, drawn, strict=True) if not kept and r in CANARIES)
+    assert left_out
     servers: list[Any] = [others.broadcast(0)]
     owns: list[Any] = [{}]
     for r in range(schedule.rounds):
-        servers, owns = bank._round(bench, method, others, client, r, servers, owns, [members], [own])
+        servers, owns = bank._round(bench, method, others, client, r, servers, owns, [(members, left_out)], [own])
         for key, tensor in others.broadcast(r + 1).items():
             torch.testing.assert_close(servers[0][key], tensor, atol=2e-5, rtol=2e-5)
     last = others.participations(client)
@@ -73,7 +79,7 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
     shift = torch.full_like(others.broadcast(0)["p_G"], 0.25)
     server = {"p_G": others.broadcast(0)["p_G"] + shift}
     asked = list(bench.candidates[0])
-    moved, _ = bank._round(bench, method, others, 0, 0, [server], [{}], [asked], [3])
+    moved, _ = bank._round(bench, method, others, 0, 0, [server], [{}], [(asked, frozenset())], [3])
     working = prompt_toy.Participation(0, 0, 3, asked, bench.learner, [])
     (own,) = bench.learner.work(method, [server], [server], [working])
     recorded = others.uploads(0)
@@ -129,6 +135,20 @@ def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatc
     found = bank.shadows_of(bench, method, others, 0, folder, seed=SEED, shadows=6)
     for s, row in enumerate(found.member):
         assert {r for r, kept in zip(bench.candidates[0], row, strict=True) if kept} == entered[s]
+
+
+def test_a_shadows_list_is_as_long_however_the_coins_of_its_canaries_fall() -> None:
+    """As the target's: members as drawn, then every canary; those that were not drawn weigh 0."""
+    bench = bench_of(prompt_toy.federation(), prompt_toy.made("fedotp", {})).of_attackers
+    seen: set[str] = set()
+    for s in range(20):
+        for k, asked in enumerate(bench.candidates):
+            drawn = {r for r, kept in zip(asked, bank.coins(SEED, s, k, len(asked)), strict=True) if kept}
+            listed, left_out = bank._list(bench, k, SEED, s)
+            assert listed == [r for r in asked if r in drawn | CANARIES]
+            assert left_out == (CANARIES & set(asked)) - drawn
+            seen |= left_out
+    assert seen == CANARIES
 
 
 def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:

@@ -66,10 +66,13 @@ def test_the_tables_are_printed(world: World, capsys: pytest.CaptureFixture[str]
     rows = [line.split() for line in printed if line.startswith(("straightforward loop", "+"))]
     assert len(rows) == 7
     assert rows[0][-8:] == ["1.0", "1.0", rows[0][-6], "1.0", "1.0", rows[0][-3], "1.0", "1.0"]
-    assert [line.split()[0] for line in printed if line.startswith(("without privacy", "private"))] == [
-        "without",
-        "private",
-    ]
+    rounds = [line for line in printed if line.startswith(tuple(name for *_, name in prompts.ROUND_ROWS))]
+    assert len(rounds) == 3
+    clipped, mean = (
+        line.removeprefix(name).split() for line, (*_, name) in zip(rounds[1:], prompts.ROUND_ROWS[1:], strict=True)
+    )
+    assert clipped[1] == mean[1]  # the project's private round, beside two loops
+    assert rounds[0].split()[2] == mean[0]  # the loop of the first row
 
 
 def test_the_transport_row_would_notice_another_plan(

@@ -120,23 +120,36 @@ def test_canaries_leave_the_candidates(federation, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_included_canaries_are_trained_on(federation, kind):
+def test_every_canary_is_in_the_list_and_the_left_out_ones_weigh_nothing(federation, kind):
     found = insert(federation, Canaries(canaries=N, canary_kind=kind), 0)
     truth, records = found.truth, found.records
     assert len(records) == len(federation.records)
     for client in found.clients:
         training = [r.id for r in client.training_records]
-        assert len(training) == len(set(training)) == client.member.sum() + client.canary_included.sum()
+        assert len(training) == len(set(training)) == client.member.sum() + len(client.canaries)
+        assert client.left_out < {r.id for r in client.canaries}
         for record, used in [
             *zip(client.canaries, client.canary_included, strict=True),
             *zip(client.records, client.member, strict=True),
         ]:
             assert records[record.id] is record
-            assert (record.id in training) == used == truth[record.id]
+            assert (record.id in training and record.id not in client.left_out) == used == truth[record.id]
             assert isinstance(truth[record.id], bool)
     included = [used for client in found.clients for used in client.canary_included]
     assert 0 < sum(included) < N
     assert set(truth) == {r.id for c in found.clients for r in (*c.records, *c.canaries)}
+
+
+def test_the_list_does_not_depend_on_canaries_coins(federation):
+    """So that n_k, batches, sampling rates, epochs and the mean over clients do not either."""
+    found = insert(federation, Canaries(canaries=N), 0)
+    flipped = [dataclasses.replace(c, canary_included=~c.canary_included) for c in found.clients]
+    other = dataclasses.replace(found, clients=tuple(flipped))
+    assert found.sizes == other.sizes
+    for one, two in zip(found.clients, other.clients, strict=True):
+        assert one.training_records == two.training_records
+        assert one.left_out | two.left_out == {r.id for r in one.canaries}
+        assert not one.left_out & two.left_out
 
 
 def _left(before, after):

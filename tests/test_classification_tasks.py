@@ -141,6 +141,24 @@ def test_a_clients_own_test_set_has_its_class_proportions(kind, holdout):
         assert sum(chances) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("domains", [1, 2])
+def test_a_picture_has_one_coin_whoever_holds_it(kind, domains):
+    """Every picture is another one: clients that show the same pixels share its coin, and its stratum names them all."""
+    names = ["toy", "other"][:domains]
+    federation = _federate(*(_labelled(name=n, first=1000 * i) for i, n in enumerate(names)), clients=4, **KINDS[kind])
+    holders, coins = {}, federation.coins
+    for client in federation.clients:
+        for record in client.records:
+            holders.setdefault(record.digest, []).append((client.name, record.id))
+    several = [found for found in holders.values() if len(found) > 1]
+    assert bool(several) == (kind == "dominant")
+    for found in holders.values():
+        assert {coins[record] for _, record in found} == {(found[0][1], ", ".join(name for name, _ in found))}
+        assert len({federation.truth[record] for _, record in found}) == 1
+    assert len({coin for coin, _ in coins.values()}) == len(holders)
+
+
 @pytest.mark.parametrize("kind", ["pathological", "few-shot"])
 def test_where_no_class_is_shared_the_local_classes_are_the_own_test_set(kind):
     assert own_tests(_federate(_labelled(), _labelled(name="other"), clients=6, **KINDS[kind])) == []

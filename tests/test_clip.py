@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedaudit.backbones import clip_images, clip_source
+from fedaudit.backbones import clip_images, clip_source, clip_text
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource, resolve_clip
 from fedaudit.machinery.errors import InputError
@@ -117,7 +118,9 @@ def test_soft_prompts_equal_the_whole_pass_prompt_by_prompt(clip: FrozenCLIP, b:
             torch.testing.assert_close(found[i, j], oracle(clip, context[i, j], NAMES), atol=1e-5, rtol=0)
 
 
-def test_gradients_equal_those_of_the_whole_pass(clip: FrozenCLIP) -> None:
+@pytest.mark.parametrize("small", [0, clip_text.SMALL, 10**9])
+def test_gradients_equal_those_of_the_whole_pass(clip: FrozenCLIP, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clip_text, "SMALL", small)  # which matrix products are written out
     weight = contexts(2, len(NAMES), clip.embed, seed=1)
     fast, slow = (contexts(2, 4, clip.width).requires_grad_() for _ in range(2))
     (clip.text(fast, clip.classes(NAMES, 4)) * weight).sum().backward()
@@ -136,6 +139,31 @@ def test_one_forward_pass_gives_the_gradient_of_every_record(clip: FrozenCLIP) -
         leaf = context.clone().requires_grad_()
         (expected,) = torch.autograd.grad(clip.text(leaf, texts), leaf, cotangent)
         torch.testing.assert_close(found[record], expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-4)
+
+
+def test_small_products_entry_by_entry_equal_the_batched_ones() -> None:
+    for n, m, k in ((3, 32, 3), (3, 3, 32), (32, 3, 3), (1, 5, 5)):
+        assert n * m * k < clip_text.SMALL
+        a, b = contexts(2, 5, n, m), contexts(2, 5, m, k, seed=1)
+        torch.testing.assert_close(clip_text._product(a, b), a @ b, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [torch.nn.GELU(), torch.nn.functional.silu])
+def test_an_activation_and_its_slope(function: Callable[[Tensor], Tensor]) -> None:
+    fast, slow = (contexts(4, 6).requires_grad_() for _ in range(2))
+    found, expected = clip_text._activated(function, fast), function(slow)
+    assert torch.equal(found, expected)
+    cotangent = contexts(4, 6, seed=1)
+    grads = (torch.autograd.grad(y, x, cotangent)[0] for y, x in ((found, fast), (expected, slow)))
+    torch.testing.assert_close(*grads, atol=1e-6, rtol=1e-6)
+
+
+def test_a_second_derivative_in_the_prompt_is_refused(vit: FrozenCLIP) -> None:
+    context = contexts(4, vit.width).requires_grad_()
+    features = vit.text(context, vit.classes(NAMES, 4))
+    (first,) = torch.autograd.grad(features.sum(), context, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative in the prompt"):
+        torch.autograd.grad(first.sum(), context)
 
 
 def test_a_class_does_not_depend_on_the_others_nor_on_their_order(vit: FrozenCLIP) -> None:

@@ -8,6 +8,7 @@ import sys
 import pandas as pd
 import pytest
 
+from audits.verdicts import VERDICTS
 from tests.whole_runs import Job, contents, report
 
 JOB = Job(
@@ -35,7 +36,7 @@ def test_leaves_a_report_and_findings(whole):
     assert len(findings) == len(listed)
     assert set(findings.method) == {"fedrand"}
     assert {"released-model", "server", "owner"} == set(findings.threat_model)
-    assert set(findings.verdict.dropna()) <= {"leak", "no leak found", "confounded"}
+    assert set(findings.verdict.dropna()) <= set(VERDICTS)
     assert {p.suffix for p in (folder / "figures").iterdir()} == {".svg", ".pdf", ".csv"}
     assert "AUROC" in done.stdout
     assert "/" not in re.sub(r"renyi/\S+|loss\S+/caption", "", json.dumps(listed[0]["interval"]))
@@ -51,7 +52,7 @@ def test_a_new_attack_retrains_nothing(whole):
     out, _, _folder = whole
     other = JOB.audit(out, "--attack", "reconstruct", "--ways", "server-fill")
     assert "reused: training of fedrand, seed 0" in other.stderr
-    ways = {f["way"] for f in json.loads((report(other) / "findings.json").read_text())}
+    ways = {f["way"] for f in json.loads((report(other) / "findings.json").read_text()) if f["metric"] == "auroc"}
     assert ways == {"final", "server-fill", "true state"}
 
 
@@ -65,7 +66,7 @@ def test_several_attacks_are_views_of_one_pass(whole):
             (f["threat_model"], f["way"], f["population"], f["nonmembers"], f["signal"]): (
                 f["attack"],
                 f["value"],
-                f["verdict"],
+                f["p"],  # the verdict depends on what else is on a page
             )
             for f in json.loads((place / "findings.json").read_text())
             if f["metric"] == "auroc" and f["best_of"] is None
@@ -77,11 +78,17 @@ def test_several_attacks_are_views_of_one_pass(whole):
         place: found[1:] for place, found in alone.items()
     }
     assert {(place[-1], found[0]) for place, found in several.items()} == {
-        ("loss-base/caption", "loss"),
-        ("loss/caption", "loss"),
-        ("renyi/1/100/caption", "entropy"),
+        ("loss/base", "loss"),
+        ("loss", "loss"),
+        ("entropy", "entropy"),
         ("renyi/2/10/caption", "maxrenyi"),
     }
+
+
+def own(findings):
+    """Findings without what depends on the other runs of a report."""
+    of_report = {"p_adjusted", "verdict", "sentence", "alarm"}
+    return [{name: value for name, value in f.items() if name not in of_report} for f in findings]
 
 
 def test_two_methods_are_compared_and_what_is_on_disk_is_reused(whole, tmp_path):
@@ -91,8 +98,11 @@ def test_two_methods_are_compared_and_what_is_on_disk_is_reused(whole, tmp_path)
     assert "reused: analysis of fedrand, seed 0" in both.stderr
     listed = json.loads((report(both) / "findings.json").read_text())
     assert {f["method"] for f in listed} == {"fedavg", "fedrand"}
-    assert [f for f in listed if f["method"] == "fedrand"] == json.loads((folder / "findings.json").read_text())
-    assert {f["way"] for f in listed if f["method"] == "fedavg"} == {"final", "exact", "true state"}
+    assert own([f for f in listed if f["method"] == "fedrand"]) == own(
+        json.loads((folder / "findings.json").read_text())
+    )
+    aurocs = [f for f in listed if f["metric"] == "auroc"]
+    assert {f["way"] for f in aurocs if f["method"] == "fedavg"} == {"final", "exact", "true state"}
 
 
 def test_findings_do_not_depend_on_workers_or_place(whole, tmp_path):
@@ -107,7 +117,7 @@ def test_another_seed_gives_other_findings_on_the_same_records(whole, tmp_path):
     done = JOB.audit(tmp_path, "--seeds", "2")
     listed = [f for f in json.loads((report(done) / "findings.json").read_text()) if f["metric"] == "auroc"]
     whole_run = [f for f in json.loads((folder / "findings.json").read_text()) if f["metric"] == "auroc"]
-    assert [f for f in listed if f["seed"] == 0] == whole_run
+    assert own([f for f in listed if f["seed"] == 0]) == own(whole_run)
     assert [f["value"] for f in listed if f["seed"] == 1] != [f["value"] for f in whole_run]
     assert "over 2 seeds" in done.stdout
 

@@ -166,25 +166,25 @@ def test_exposed_members_and_the_reason():
     assert found.score.tolist() == pytest.approx([(6 / 6 + 4 / 5) / 2, (3 / 6 + 3 / 5) / 2])
     assert found.percentile.tolist() == [100, 100]
     assert found.reason.tolist() == [
-        "In the top tenth of 1 of 2 attacks; loss 0.10, where models trained with it have 0.15 and models trained without it 1.30; "
+        "In the top tenth by 1 of 2 scores; loss 0.10, where models trained with it have 0.15 and models trained without it 1.30; "
         "the hard prompt gets it wrong.",
-        "In the top tenth of 0 of 2 attacks; loss 0.50, where models trained with it have 0.60 and models trained without it 0.90.",
+        "In the top tenth by 0 of 2 scores; loss 0.50, where models trained with it have 0.60 and models trained without it 0.90.",
     ]
     assert Image.open(io.BytesIO(found.png[0])).size == (256, 192)
 
 
 def test_a_constant_score_has_no_top():
     found = tables(by_hand(SHADOW, [1] * 8))["exposed"]
-    assert found.reason.str.split(" attacks").str[0].tolist() == [
-        "In the top tenth of 1 of 2",
-        "In the top tenth of 0 of 2",
+    assert found.reason.str.split(" scores").str[0].tolist() == [
+        "In the top tenth by 1 of 2",
+        "In the top tenth by 0 of 2",
     ]
 
 
 def test_reasons_without_shadows_or_facts():
     bare = {name: FACTS[name] for name in ("loss", "base_loss")}
     assert tables(by_hand(SHADOW, LOSS, bare))["exposed"].reason[0].endswith("loss 0.10, 3.00 before training.")
-    assert tables(by_hand(SHADOW, LOSS))["exposed"].reason[0] == "In the top tenth of 1 of 2 attacks."
+    assert tables(by_hand(SHADOW, LOSS))["exposed"].reason[0] == "In the top tenth by 1 of 2 scores."
 
 
 def test_the_strongest_adversary_is_fixed_beforehand():

@@ -26,10 +26,11 @@ from reports.runs import entries, runs
 from tests.prompt_evidence import prompt_evidence
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
-FIELDS = {  # of schema 1: who takes one away or renames it raises SCHEMA, and lists what is left
+FIELDS = {  # of schema 2: who takes one away or renames it raises SCHEMA, and lists what is left
     Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members "
     "nonmembers_n clients interval status base_value base_low base_high base_note blind_value blind_low blind_high "
-    "detectable realised_fpr realised_low realised_high verdict sentence claimed provable measured best_of",
+    "detectable realised_fpr realised_low realised_high verdict sentence claimed provable measured best_of "
+    "z p family p_adjusted base_z blind_p alarm",
     Accuracy: "metric value low high confidence before clients rounds epsilon noise_ratio clipped interval",
     Epsilon: "metric threat_model whose claimed provable every_step replace_one delta why sentence measured",
 }
@@ -86,7 +87,7 @@ class TestEveryFinding:
 
     @pytest.mark.parametrize("kind", FIELDS)
     def test_keeps_its_fields_within_a_schema(self, kind: type) -> None:
-        assert SCHEMA == 1
+        assert SCHEMA == 2
         assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= {f.name for f in fields(kind)}
 
 
@@ -131,12 +132,13 @@ class TestRuns:
 
 class TestAllFindings:
     def test_are_those_of_every_report_once(self, audited: Any) -> None:
-        """Read file by file; what is the same row of the same run is one."""
+        """Read file by file; what is the same row of the same run is one, but for the words of the report."""
         out, _ = audited
-        rows = [row for path in out.glob("reports/*/findings.json") for row in json.loads(path.read_text())]
+        said = dict.fromkeys(("p_adjusted", "verdict", "sentence", "alarm"))
+        rows = [row | said for path in out.glob("reports/*/findings.json") for row in json.loads(path.read_text())]
         once = {json.dumps(row, sort_keys=True): row for row in rows}
         assert len(once) < len(rows)
-        assert lines(fedaudit.findings(out)) == lines(pd.DataFrame(list(once.values())))
+        assert lines(fedaudit.findings(out).assign(**said)) == lines(pd.DataFrame(list(once.values())))
         assert lines(fedaudit.findings(str(out))) == lines(fedaudit.findings(out))
 
     def test_of_runs_under_each_other_are_told_apart(self, audited: Any) -> None:

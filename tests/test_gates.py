@@ -18,7 +18,7 @@ COMMON = {
     "seed": 0,
     "way": "final",
     "population": "all members",
-    "signal": "loss/caption",
+    "signal": "loss",
     "status": "ok",
 }
 
@@ -64,7 +64,7 @@ def test_counts_headline_rows_against_held_out_records(gate, crossed):
 
 def test_the_reason_names_gate_row_and_numbers():
     (reason,) = parse("auroc.low > 0.6").crossed(FINDINGS)
-    wanted = ("auroc.low > 0.6", "fedavg", "server", "loss/caption", "0.900 [0.850, 0.950]", "leak")
+    wanted = ("auroc.low > 0.6", "fedavg", "server", "loss", "0.900 [0.850, 0.950]", "leak")
     assert all(word in reason for word in wanted)
 
 
@@ -102,6 +102,29 @@ def test_an_accuracy_that_is_not_there_is_an_error_and_no_pass(gate):
         parse(gate).crossed(ACCURACIES)
 
 
+@pytest.mark.parametrize(
+    ("gate", "verdicts", "crossed"),
+    [
+        ("leak", ("leak", "no leak found"), 1),
+        ("leak", ("leak, score reversed", "leak"), 2),
+        ("server leak", ("leak", "no leak found"), 0),
+        ("server leak", ("no leak found", "leak"), 1),
+        (" released-model  leak ", ("leak", "leak"), 1),
+        ("leak", ("inconclusive", "confounded"), 0),
+        ("leak", (None, "no leak found"), 0),
+    ],
+)
+def test_leak_goes_by_the_verdicts_of_headline_rows(gate, verdicts, crossed):
+    found = [{**f, "verdict": word} for f, word in zip(FINDINGS[:2], verdicts, strict=True)]
+    rest = [finding("server", "auroc", 0.9, 0.8, 1.0, headline=False), FINDINGS[2] | {"verdict": "leak"}, FINDINGS[4]]
+    assert len(parse(gate).crossed([*found, *rest])) == crossed
+
+
+def test_no_verdict_at_all_is_an_error_and_no_pass():
+    with pytest.raises(InputError, match=r"nothing in this run can answer it .not measurable .9"):
+        parse("leak").crossed([finding("server", "auroc", None, None, None, verdict=None, status="not measurable (9)")])
+
+
 @pytest.mark.parametrize("gate", ["tpr@0.1% > 0", "owner auroc > 0.5", "balanced_accuracy > 0.5"])
 def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
     with pytest.raises(InputError, match="nothing in this run can answer it"):
@@ -125,6 +148,8 @@ def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
         ("accuracy/local > 101", "between 0 and 100"),
         ("server accuracy/local > 50", "accuracy/local is of no threat model"),
         ("sever auroc > 0.6", "no threat model sever.*'server'"),
+        ("sever leak", "no threat model sever.*'server'"),
+        ("server x leak", "not understood"),
     ],
 )
 def test_what_is_no_gate(gate, words):

@@ -177,7 +177,7 @@ class TestOnce:
     def test_equal_models_are_attacked_once(self, watched: Watched) -> None:
         """A target's prompt as its user and its owner have it, as the server rebuilds it, and the released one; with the shadows of
         either kind also the start of training and four shadows."""
-        assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + attack_jobs.PSEUDO))
+        assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + attack_jobs.SHADOWS_ASKED))
         assert set(watched.lira.values()) == {1}
         for tables in watched.found.values():
             pd.testing.assert_frame_equal(tables["prompt-user"]["scores"], tables["owner"]["scores"])
@@ -217,7 +217,7 @@ class TestTables:
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
                 pseudo = tables["pseudo"]
-                expected = np.concatenate([shadows[: attack_jobs.PSEUDO], *[simulated] * (view == "server")])
+                expected = np.concatenate([shadows[: attack_jobs.SHADOWS_ASKED], *[simulated] * (view == "server")])
                 expected = np.pad(expected, ((0, 0), (0, len(asked.reference))))
                 assert list(pseudo.record) == own * len(expected)
                 assert (pseudo.member.to_numpy().reshape(expected.shape) == expected).all()
@@ -364,38 +364,43 @@ class TestOneRound:
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
         return cell, list(subject.before["membership"].findings), attacks_on_classes.tables(cell, run, lab.workshop)
 
-    def test_unused_training_records_are_in_no_comparison(self, lab: Lab, tmp_path: Path) -> None:
+    def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab, tmp_path: Path) -> None:
         cell, findings, tables = self.audited(lab, 8, tmp_path)
         client = lab.federation.clients[0]
         seen = attack_jobs.trained_on(cell, lab.federation, 0)
-        unused = {r.id for r in client.training_records} - seen
-        assert len(seen) == 8
-        assert unused
+        members = {r.id for r, inside in client.drawn if inside}
+        assert seen < members
         table = tables["records"][tables["records"].threat_model == "owner"]
         kinds = {kind: set(of_kind.record) for kind, of_kind in table.groupby("kind")}
         candidates, canaries = ({r.id for r in records} for records in (client.records, client.canaries))
         out = {r.id for r, inside in client.drawn if not inside}
-        assert kinds["member"] == seen & candidates
+        assert kinds["member"] == members & candidates
         assert kinds["held-out"] == out & candidates
-        assert kinds.get("canary", set()) == seen & canaries
+        assert kinds.get("canary", set()) == members & canaries
         assert kinds.get("left-out canary", set()) == out & canaries
-        assert not unused & set(table.record)
-        own = [f for f in findings if f.metric == "auroc" and f.population == "own members"]
-        assert {f.members for f in own} == {len(seen & candidates)}
-        assert {f.nonmembers_n for f in own if f.nonmembers == "held-out"} == {len(out & candidates)}
+        held_out = [f for f in findings if f.metric == "auroc" and f.nonmembers == "held-out"]
+        assert {f.population: f.members for f in held_out} == {
+            "own members": len(members & candidates),
+            "members that trained": len(seen & candidates),
+        }
+        assert {f.nonmembers_n for f in held_out} == {len(out & candidates)}
+        for f in held_out:
+            assert (f.z is None) == (f.population == "members that trained")
+            assert f.verdict is None  # the report's, and of what depends on the coins none
+            assert not (f.headline and f.z is None)
 
-    def test_a_client_whose_candidates_were_in_no_batch_is_not_measurable(self, lab: Lab, tmp_path: Path) -> None:
+    def test_members_that_trained_are_not_measurable_where_no_batch_held_any(self, lab: Lab, tmp_path: Path) -> None:
         """Its batch is a single record, a canary."""
         client, method = lab.federation.clients[0], batches_of(lab, 1)
         records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
         seed = next(s for s in range(99) if method.used(records, client=0, seed=s, rounds=[0]) <= {*canaries})
         _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
         table = tables["records"]
-        assert set(table.kind) == {"held-out", "canary", "left-out canary", "reference", "other client"}
-        own = [f for f in findings if f.metric == "auroc" and f.population == "own members"]
+        assert set(table.kind) == {"member", "held-out", "canary", "left-out canary", "reference", "other client"}
+        own = [f for f in findings if f.metric == "auroc" and f.population == "members that trained"]
         assert own
         assert all(f.status.startswith("not measurable") and f.value is None and f.verdict is None for f in own)
-        assert list(tables["attribution"].kind) == ["held-out"]
+        assert list(tables["attribution"].kind) == ["member", "held-out"]
 
 
 def batches_of(lab: Lab, size: int) -> Any:

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
 from attacks import entropy, gradnorm, lira, loss, maxrenyi, quantile, rmia, shadow
+from attacks.answers import ClassAnswers
 from attacks.knowledge import Knowledge, Shadows, own_class
 from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
@@ -39,7 +40,7 @@ def some_seen(target, shadows, member, labels, known=None):
         target, shadows = np.log(target), np.log(shadows)
     n, C = target.shape
     uniform = np.full((n, C), -math.log(C))
-    return Knowledge(
+    return Knowledge.of_classes(
         tuple(map(str, range(n))), np.array(labels), np.zeros(n, bool) if known is None else np.array(known), target,
         uniform, uniform, shadows=Shadows(np.array(member, bool), shadows),
     )  # fmt: skip
@@ -103,8 +104,9 @@ def test_the_order_of_the_records_does_not_matter(plugin):
     order = np.random.default_rng(1).permutation(len(seen.records))
     shuffled = dataclasses.replace(
         seen,
-        records=tuple(seen.records[i] for i in order), labels=seen.labels[order], known=seen.known[order],
-        log_probs=seen.log_probs[order], base=seen.base[order], hard=seen.hard[order],
+        records=tuple(seen.records[i] for i in order), known=seen.known[order], hard=seen.hard[order],
+        answers=ClassAnswers(seen.log_probs[order], seen.labels[order]),
+        base=ClassAnswers(seen.base.log_probs[order], seen.labels[order]),
         gradient_norms=seen.gradient_norms[order], base_gradient_norms=seen.base_gradient_norms[order],
         shadows=Shadows(seen.shadows.member[:, order], seen.shadows.log_probs[:, order], seen.shadows.gradient_norms[:, order]),
         history=None, rounds=None,

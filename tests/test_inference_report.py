@@ -285,16 +285,18 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
     assert agreement[1:4] == ["0.80 55.0 %", "·", "0.80 55.0 %"]
     assert "prompt-user, prompt; by chance the lists share 10.0 %" in reader.text
     assert ["client-00", "held-out", "30.0 % [30.0, 52.0]", "71", "25.0 %"] in rows
-    assert ["mislabelled", "17", "16", "100", "3.49", "1e-05", "70.0 %"] in rows
+    assert ["mislabelled", "17", "16", "100", "20", "3.49", "8.22", "1e-05", "70.0 %"] in rows
     refused = ["fedmia", "owner", "the threat model owner does not see uploads (these do: server)"]
     assert rows.count(refused) == 1  # both runs say the same
 
 
 def test_canaries_too_few_to_show_anything() -> None:
     e = bare(PAIR[0], "canaries")
-    e.tables["canaries"] = e.tables["canaries"].head(1).assign(number=2, ceiling=0.0, needed=math.inf)
+    e.tables["canaries"] = (
+        e.tables["canaries"].head(1).assign(number=2, guesses=1, ceiling=0.0, gaussian_ceiling=0.0, needed=math.inf)
+    )
     row = next(row for row in Reader(built([e])["index.html"]).rows if row[:1] == ["mislabelled"])
-    assert row[3:] == ["2", "0.00", "1e-05", "out of reach"]
+    assert row[3:] == ["2", "1", "0.00", "0.00", "1e-05", "out of reach"]
 
 
 def test_runs_that_differ_are_named() -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from attacks.threats import THREAT_MODELS
+from audits.verdicts import VERDICTS
 from tests.whole_runs import Job, contents, report
 
 PROMPTS = (
@@ -48,7 +49,7 @@ def test_leaves_a_report_on_every_adversary(whole):
     assert set(aurocs.attack) == {"shadow", "cosine"}
     assert set(aurocs[aurocs.attack == "cosine"].threat_model) == {"server"}
     assert set(aurocs.nonmembers) >= {"held-out", "left-out canaries"}
-    assert set(aurocs.verdict.dropna()) <= {"leak", "no leak found", "confounded"}
+    assert set(aurocs.verdict.dropna()) <= set(VERDICTS)
     refused = pd.read_csv(folder / "refused.csv")
     assert set(refused.threat_model) == set(THREAT_MODELS) - {"server"}
     assert all("does not see uploads" in why for why in refused.why)
@@ -57,8 +58,8 @@ def test_leaves_a_report_on_every_adversary(whole):
     assert "None" not in page
     assert str(out) not in page + (folder / "findings.json").read_text()
     assert "AUROC" in done.stdout
-    # 8 canaries of two clients: all right with probability at most 0.05 if epsilon is at most log(q / (1 - q)), q = 0.05 ** (1 / 8)
-    assert "at most 0.79" in done.stdout
+    # 12 canaries, all of the two targets': all right with probability at most 0.05 if epsilon is at most log(q / (1 - q)), q = 0.05 ** (1 / 12)
+    assert "at most 1.26" in done.stdout
 
 
 def test_the_same_command_again_reuses_everything(whole):
@@ -114,11 +115,14 @@ def test_only_the_server_observes_the_others_messages(whole, tmp_path):
     out, _, _ = whole
     for part in ("cache", "runs"):
         shutil.copytree(out / part, tmp_path / part)
-    words = [*PROMPTS.split(), "--attack", "lira", "--trajectory", "observed", "--targets", "1"]
+    words = [*PROMPTS.split(), "--attack", "lira", "--trajectory", "observed", "--targets", "2"]
     done = Job(words).audit(tmp_path)
     assert "reused: training of dpfpl, seed 0" in done.stderr
-    assert "4 shadow models: done" in done.stderr
-    assert {path.name for path in next((tmp_path / "shadows").iterdir()).iterdir()} == {"client-000"}
+    assert "8 shadow models: done" in done.stderr
+    assert {path.name for path in next((tmp_path / "shadows").iterdir()).iterdir()} == {
+        "client-000",
+        "client-001",
+    }
     assert {f["threat_model"] for f in findings(report(done)) if f["metric"] == "auroc"} == {"server"}
     refused = pd.read_csv(report(done) / "refused.csv")
     assert set(refused.threat_model) == set(THREAT_MODELS) - {"server"}
@@ -128,9 +132,13 @@ def test_only_the_server_observes_the_others_messages(whole, tmp_path):
 def test_canaries_of_lora_end_to_end(tmp_path):
     done = LORA.audit(tmp_path)
     folder = report(done)
-    rows = [f for f in findings(folder) if f["nonmembers"] == "left-out canaries" and f["metric"] == "auroc"]
+    rows = [f for f in findings(folder) if f["metric"] == "auroc" and f["nonmembers"] == "left-out canaries"]
     assert {f["threat_model"] for f in rows} == {"released-model", "server", "owner"}
     assert all(f["population"] == "canaries" for f in rows)
+    bounds = [f for f in findings(folder) if f["metric"] == "measured"]
+    assert {f["threat_model"] for f in bounds} == {"released-model", "server", "owner"}
+    assert {(f["canaries"], f["guesses"], f["provable"]) for f in bounds} == {(12, 3, "inf")}
+    assert all(f["measured"].startswith("at least 0: of at most 0 with 12 canaries") for f in rows)
     (analysis,) = (tmp_path / "analyses").iterdir()
     (table,) = pd.read_parquet(analysis / "canaries.parquet").to_dict("records")
     assert table["inserted"] + table["left_out"] == table["number"] == 12

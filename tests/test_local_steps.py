@@ -9,10 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import mpmath
 import pytest
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from attacks.base import Candidates, View
@@ -23,9 +21,10 @@ from fedaudit.privacy.accountant import noise_stds, provable
 from fedaudit.privacy.ledger import Ledger
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
+from tests.gaussian import gaussian_epsilon
 from tests.prompt_toy import METHODS, NONE, SETTINGS, close, federation, made, on_a_line, run
 from trainers.base import Schedule, Transcript, generator
-from trainers.prompts import Cohort, PromptMethod, Settings
+from trainers.prompts import Cohort, Facts, PromptMethod, Settings
 
 SCHEDULE = Schedule(rounds=2, clients=3, per_round=3, seed=1)
 LOCAL = {
@@ -46,11 +45,7 @@ PARAMS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TRAINING = [name for name, plugin in METHODS.items() if plugin.trains]
 
-
-@pytest.fixture(autouse=True)
-def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 def of(name: str, local: str, privacy: Privacy) -> PromptMethod:
@@ -112,15 +107,6 @@ def agrees(ledger: Ledger, oracle: prompt_oracle.Slow, privacy: Privacy, method:
 
 def times(exposure: Any, every_step: bool) -> int:
     return sum(exposure.steps) if every_step else exposure.times
-
-
-def gaussian_epsilon(mu: float) -> float:
-    def over(epsilon: float) -> float:
-        with mpmath.workdps(60):
-            delta = mpmath.ncdf(-epsilon / mu + mu / 2) - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
-            return float(mpmath.log(delta) - mpmath.log(1e-5))
-
-    return float(brentq(over, 1e-6, 1e5))
 
 
 @pytest.mark.parametrize("local", LOCAL)
@@ -298,7 +284,7 @@ def test_steps_have_minibatches_and_noise_of_their_own() -> None:
     steps = list(cohort.steps())
     chosen = [tuple(s.batch.labels[:, 0].tolist()) + tuple(s.batch.images[:, 0].flatten().tolist()) for s in steps]
     assert len(set(chosen)) == 3
-    draws = [s._protection.noise(torch.zeros(3, 4, 16), "p_G", s) for s in steps]
+    draws = [s.noise(torch.zeros(3, 4, 16), "p_G") for s in steps]
     assert len({tuple(d.flatten().tolist()) for d in draws}) == 3
 
 
@@ -325,12 +311,14 @@ def test_with_several_steps_the_server_sees_no_clear_gradient(tmp_path: Path, na
     """One step: the gradient without noise, nothing is proven against the server. Several: every view counts all releases jointly."""
     several = of(name, "2 steps", PRIVACY["record"])
     table = privacy_table(
-        ledger_of(run(tmp_path / "2", several, federation(), SCHEDULE), several), several, PRIVACY["record"]
-    )
+        ledger_of(run(tmp_path / "2", several, federation(), SCHEDULE), several), several, PRIVACY["record"],
+        Facts().threat_models,
+    )  # fmt: skip
     own = table[table.whose == "own"].set_index("threat_model")
     assert math.isfinite(own.every_step["server"])
     assert own.every_step.nunique() == 1
     assert own.claimed["server"] == PRIVACY["record"].epsilon
     one = made(name, PARAMS.get(name, {}), PRIVACY["record"], SCHEDULE)
-    table = privacy_table(ledger_of(run(tmp_path / "1", one, federation(), SCHEDULE), one), one, PRIVACY["record"])
+    ledger = ledger_of(run(tmp_path / "1", one, federation(), SCHEDULE), one)
+    table = privacy_table(ledger, one, PRIVACY["record"], Facts().threat_models)
     assert math.isinf(table[table.whose == "own"].set_index("threat_model").provable["server"])

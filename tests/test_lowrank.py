@@ -4,7 +4,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from trainers.lowrank import train_as_one
+from trainers.lowrank import train_as_one, train_beside
 
 
 def adapted(*, bias: bool):
@@ -49,3 +49,21 @@ def test_factors_that_are_put_in_from_outside_get_the_gradient():
     torch.func.functional_call(layer, names, torch.randn(4, 5).double()).sum().backward()
     assert leaf.grad is not None
     assert leaf.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("train", [train_as_one, train_beside])
+def test_copies_of_the_factors_get_the_gradients_of_single_records(train):
+    """Of x [R, T, in] with A [R, r, in] and B [R, out, r]; one record with factors [r, in] and [out, r] at a time."""
+    _, layer = adapted(bias=True)
+    train(layer)
+    x, factors = torch.randn(3, 4, 5).double(), (torch.randn(3, 5).double(), torch.randn(7, 3).double())
+    copies = [factor.expand(3, *factor.shape).detach().requires_grad_() for factor in factors]
+    names = ("lora_A.default.weight", "lora_B.default.weight")
+    out = torch.func.functional_call(layer, dict(zip(names, copies, strict=True)), x)
+    gradients = torch.autograd.grad((out**2).sum(), copies)
+    for i in range(3):
+        own = [factor.clone().requires_grad_() for factor in factors]
+        alone = torch.func.functional_call(layer, dict(zip(names, own, strict=True)), x[i : i + 1])
+        assert torch.allclose(out[i : i + 1], alone, rtol=1e-10)
+        for several, one in zip(gradients, torch.autograd.grad((alone**2).sum(), own), strict=True):
+            assert torch.allclose(several[i], one, rtol=1e-10)

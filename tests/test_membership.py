@@ -8,13 +8,16 @@ import pandas as pd
 import pytest
 
 from audits.blind import blind_scores
+from audits.by_coin import by_coin
 from audits.comparisons import Attacked, ScoredModel, by_round, comparisons
+from audits.findings import Finding
 from audits.membership import Params, cells, findings
 from audits.statistics import ranking
+from audits.verdicts import judged, together
 from fedaudit.tasks.base import Record
 
 SIGNAL = "renyi/2/10/caption"
-SIGNALS = (SIGNAL, "loss-base/caption", "loss/caption")
+SIGNALS = (SIGNAL, "loss/base", "loss")
 
 
 def claims(_):
@@ -55,18 +58,35 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
         for k in range(CLIENTS):
             own = [*records[k], *reference[k], *novel]
             models.append((threat, way, k, 2, frame(own, rng, shift)))
-    base = frame(everything, rng, base_shift).assign(**{"loss-base/caption": 0.0})
+    base = frame(everything, rng, base_shift).assign(**{"loss/base": 0.0})
     cohorts = [list(range(0, CLIENTS, 2)), list(range(1, CLIENTS, 2))]
     return Attacked(
         models=[ScoredModel(*model, base) for model in models], headlines={"a": SIGNALS[:2]}, signals=dict.fromkeys(SIGNALS, "a"),
         blind={(None, "held-out"): blind, (None, "novel objects"): blind}, records=records, reference=reference, novel=novel,
-        truth=truth, cohorts=cohorts,
+        truth=truth, cohorts=cohorts, coins=coins_of(records), seed=seed,
     )  # fmt: skip
 
 
-def aurocs(run, **where):
+def coins_of(records, kind=""):
+    """Every record of clients has a coin of its own, exchanged within the client."""
+    return {r: (r, f"c{k}{kind}") for k in records for r in records[k]}
+
+
+def elsewhere(run):
+    """The same run, trained by somebody else: no coin of ours decided."""
+    return dataclasses.replace(run, coins={})
+
+
+def judged_of(run, **where):
+    """All findings as the report of this one run says them."""
     found = findings(run, Params(), names=NAMES, epsilon=claims)
-    return [f for f in found if f.metric == "auroc" and all(getattr(f, k) == v for k, v in where.items())]
+    said = judged([dataclasses.asdict(f) for f in found], together([by_coin(run).largest]))
+    rows = [Finding(**{k: v for k, v in f.items() if k != "schema"}) for f in said]
+    return [f for f in rows if all(getattr(f, k) == v for k, v in where.items())]
+
+
+def aurocs(run, **where):
+    return judged_of(run, metric="auroc", **where)
 
 
 def test_a_planted_leak_is_found_everywhere():
@@ -113,10 +133,23 @@ def test_members_and_nonmembers_swapped_gives_one_minus_auroc():
 
 
 def test_a_control_off_one_half_is_confounded_whatever_the_attack_says():
-    assert all(f.verdict == "confounded" for f in aurocs(made_up(3, leak=2.0, blind_leak=2.0), nonmembers="held-out"))
-    rows = aurocs(made_up(4, leak=2.0, base_leak=2.0), nonmembers="held-out", signal=SIGNAL)
+    rows = aurocs(elsewhere(made_up(3, leak=2.0, blind_leak=2.0)), nonmembers="held-out")
+    assert all(f.verdict == "confounded" for f in rows)
+    rows = aurocs(elsewhere(made_up(4, leak=2.0, base_leak=2.0)), nonmembers="held-out", signal=SIGNAL)
     assert rows
-    assert all(f.verdict == "confounded" and "untrained base model" in f.sentence for f in rows)
+    assert all(f.verdict == "confounded" and "a model that learnt none of them" in f.sentence for f in rows)
+
+
+@pytest.mark.parametrize("planted", [{"blind_leak": 2.0}, {"base_leak": 2.0}])
+@pytest.mark.parametrize("leak", [0.0, 2.0])
+def test_where_coins_decided_a_control_off_one_half_is_an_alarm_and_no_verdict(planted, leak):
+    run = made_up(4, leak=leak, **planted)
+    rows, calm = (aurocs(one, nonmembers="held-out", signal=SIGNAL) for one in (run, made_up(4, leak=leak)))
+    assert {f.verdict for f in rows} == {f.verdict for f in calm} == {"leak" if leak else "no leak found"}
+    assert all(f.alarm.startswith("Control off: check the pipeline") for f in rows)
+    assert all(f.alarm is None for f in calm)
+    word = "never sees a model" if "blind_leak" in planted else "learnt none of them"
+    assert all(word in f.alarm for f in rows)
 
 
 def test_distribution_shift_is_shown_as_such():
@@ -138,13 +171,15 @@ def test_novel_objects_never_count_as_a_leak():
 def test_a_control_that_separates_perfectly_is_off_even_with_few_clients():
     few = made_up(11, blind_leak=1000.0)
     some = [m for m in few.models if m.client is None or m.client < 2]
-    rows = aurocs(dataclasses.replace(few, models=some), threat_model="server", nonmembers="held-out")
+    few = dataclasses.replace(few, models=some)
+    rows = aurocs(elsewhere(few), threat_model="server", nonmembers="held-out")
     assert rows
     assert all(f.blind_value == 1.0 and f.verdict == "confounded" for f in rows)
+    assert all(f.alarm for f in aurocs(few, threat_model="server", nonmembers="held-out"))
 
 
 def test_a_score_that_is_constant_on_the_base_says_so():
-    for f in aurocs(made_up(6), signal="loss-base/caption"):
+    for f in aurocs(made_up(6), signal="loss/base"):
         assert f.base_value is None
         assert f.base_note == "n/a: constant on the base"
 
@@ -181,9 +216,10 @@ def with_canaries(run, rng, leak):
     scores = [m.scores if m.way == "round" else more(m.scores, leak, every if m.client is None else canaries[m.client])
               for m in run.models]  # fmt: skip
     blind = run.blind | {(None, "left-out canaries"): {r: float(rng.normal()) for r in every}}
-    base = more(run.models[0].base, 0.0).assign(**{"loss-base/caption": 0.0})
+    base = more(run.models[0].base, 0.0).assign(**{"loss/base": 0.0})
     models = [dataclasses.replace(m, scores=s, base=base) for m, s in zip(run.models, scores, strict=True)]
-    return dataclasses.replace(run, models=models, truth=truth, blind=blind, canaries=canaries)
+    coins = run.coins | coins_of(canaries, " canaries")
+    return dataclasses.replace(run, models=models, truth=truth, blind=blind, canaries=canaries, coins=coins)
 
 
 def test_canaries_have_rows_of_their_own_and_change_no_other():
@@ -197,7 +233,8 @@ def test_canaries_have_rows_of_their_own_and_change_no_other():
     found = findings(run, Params(), names=NAMES, epsilon=claims)
     ours = [f for f in found if f.nonmembers == "left-out canaries"]
     assert {f.metric for f in ours} == {"auroc", "balanced_accuracy"}  # reference records are of another distribution
-    assert all(f.verdict == "leak" and f.population == "canaries" for f in ours if f.metric == "auroc")
+    judged = aurocs(run, nonmembers="left-out canaries")
+    assert all(f.verdict == "leak" and f.population == "canaries" and f.family == "others" for f in judged)
     before = findings(plain, Params(), names=NAMES, epsilon=claims)
     assert [f for f in found if f.nonmembers != "left-out canaries"] == before
     kept = cells(run, 0.95)
@@ -223,14 +260,14 @@ def test_a_row_with_one_member_is_not_measurable():
 
 
 def test_cells_are_corrected_for_their_number():
-    table = cells(made_up(9), 0.95)
+    table = cells(elsewhere(made_up(9)), 0.95)
     assert (table.p_adjusted >= table.p).all()
     assert (table.groupby(["threat_model", "way", "population", "nonmembers"]).size() == len(SIGNALS)).all()
     assert table.auroc.between(0, 1).all()
 
 
 def test_headline_is_fixed_beforehand():
-    assert all(f.headline == (f.signal != "loss/caption") for f in aurocs(made_up(0)))
+    assert all(f.headline == (f.signal != "loss") for f in aurocs(made_up(0)))
 
 
 def records(n, rng, word):

@@ -36,11 +36,7 @@ EXACT: list[tuple[str, dict[str, Any]]] = [
 ]
 Trained = Callable[..., tuple[PromptMethod, Transcript]]
 
-
-@pytest.fixture(autouse=True)
-def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 @pytest.fixture(scope="module")

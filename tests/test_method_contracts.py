@@ -25,15 +25,12 @@ from tests.whole_runs import contents
 from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
 from trainers.prompts import PromptMethod
 from trainers.protection import Protection
+from trainers.steps import PrivateMethod
 
 METHODS = plugins.plugins("method")
 TURNED = (1, 2, 0)  # another order of the clients that is not its own mirror image
 
-
-@pytest.fixture(autouse=True)
-def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about a power cut, and waiting for the disk takes long."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +84,7 @@ Contract = Callable[[Subject], None]
 def signatures(subject: Subject) -> None:
     """Every function that the base classes call has their parameters."""
     method = type(subject.method)
-    for base in (one for one in method.__mro__ if one in (Method, PromptMethod)):
+    for base in (one for one in method.__mro__ if one in (Method, PrivateMethod, PromptMethod)):
         for name, function in vars(base).items():
             if inspect.isfunction(function) and inspect.isfunction(own := getattr(method, name)):
                 assert list(inspect.signature(own).parameters) == list(inspect.signature(function).parameters), name
@@ -132,7 +129,7 @@ def rests(subject: Subject) -> None:
     """
     method, world = subject.method, subject.world.still()
     method = dataclasses.replace(method, params=without_rates(method.params))  # type: ignore[type-var]
-    if isinstance(method, PromptMethod):
+    if isinstance(method, PrivateMethod):
         method = dataclasses.replace(method, settings=world.learner.settings)
     run, start = world.run(method, subject.path / "rests"), subject.start
     public = world.meaning(method.model(start))
@@ -153,7 +150,7 @@ def equals_the_plain_run(subject: Subject) -> None:
     uploads = subject.uploads(1)
     few, many = ([dataclasses.replace(upload, records=n) for upload in uploads] for n in (1, 7))
     assert close(subject.aggregate(1, few), subject.aggregate(1, many))
-    if isinstance(method := subject.method, PromptMethod):
+    if isinstance(method := subject.method, PrivateMethod):
         world, silence = subject.world.equal(), dict.fromkeys((*method.local, *method.shared), 0.0)
         protection = Protection(Privacy(epsilon=1, clip_norm=10**6), silence, method.settings.batch)
         private = world.run(dataclasses.replace(method, protection=protection), subject.path / "private")
@@ -192,6 +189,20 @@ def listens(subject: Subject) -> None:
             assert close(moved, subject.run.broadcast(r + 1)) == (not upload.state)
 
 
+def weighs_nothing(subject: Subject) -> None:
+    """A record of weight 0 counts as the others do, in n_k and in batches, and nobody sees what it holds."""
+    left_out = frozenset(record for own in subject.world.training for record in own[::2])
+    world = dataclasses.replace(subject.world, left_out=left_out)
+    run = world.run(subject.method, subject.path / "without")
+    disguised = world.disguised(left_out).run(subject.method, subject.path / "disguised")
+    assert contents(run.folder.path) == contents(disguised.folder.path)
+    for r in range(ROUNDS):
+        counted, about = (one.round(r)["uploads"] for one in (subject.run, run))
+        assert [about[k]["records"] for k in about] == [counted[k]["records"] for k in counted]
+    moved = [not same(run.private(ROUNDS - 1, k), subject.run.private(ROUNDS - 1, k)) for k in range(CLIENTS)]
+    assert any(moved) == subject.trains  # it was in a batch
+
+
 def model_of(run: Transcript, r: int, client: int) -> State:
     model = run.own_model(r, client)
     assert model is not None
@@ -217,7 +228,7 @@ def close_where_both(one: State, other: State) -> bool:
 
 
 CONTRACTS: tuple[Contract, ...] = (
-    signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens,
+    signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens, weighs_nothing,
 )  # fmt: skip
 
 
@@ -337,6 +348,16 @@ def counting(original: Any, self: Any, server: State, uploads: Sequence[Upload],
     return {name: tensor * (1 + 0.01 * uploads[0].records) for name, tensor in found.items()}
 
 
+def blind_to_weights(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+    """Takes every record of the list for a member."""
+    if isinstance(self, PromptMethod):
+        client.clients = [dataclasses.replace(one, left_out=frozenset()) for one in client.clients]
+    else:
+        client = dataclasses.replace(client, left_out=frozenset())
+    found: Update = original(self, server, own, client)
+    return found
+
+
 def renamed(cls: type) -> type:
     def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) -> State:
         return server
@@ -352,7 +373,7 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (changes_nothing_given, "messages overwritten", received(overwritten), ("fedavg", "promptfl", "dpfpl")),
     (rests, "clients move by themselves", updated(pushed), ("fedavg", "promptfl", "local", "dpfpl")),
     (rests, "the server moves by itself", aggregated(pushed), ("fedrand", "fedpgp")),
-    (equals_the_plain_run, "noise without a noise", altered(update=noisy), ("promptfl", "dpfpl")),
+    (equals_the_plain_run, "noise without a noise", altered(update=noisy), ("promptfl", "dpfpl", "dpfedavg")),
     (equals_the_plain_run, "steps by records", altered(aggregate=counting), ("fedavg", "fedotp")),
     (learns, "zeros from clients", updated(zeros), ("fedavg", "fedrand", "promptfl", "local", "dpfpl")),
     (learns, "zeros from the server", aggregated(zeros), ("fedavg", "promptfl", "dpfpl")),
@@ -360,6 +381,7 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (learns, "trained although it says that it does not", aggregated(pushed), ("zeroshot",)),
     (listens, "clients that ignore the server", altered(update=deaf), ("fedavg", "promptfl", "dpfpl")),
     (listens, "a server that hears one client", received(lambda uploads: uploads[:1]), ("fedavg", "promptfl", "dpfpl")),
+    (weighs_nothing, "records of weight 0 trained on", altered(update=blind_to_weights), ("fedavg", "local", "dpfpl")),
 )  # fmt: skip
 
 

@@ -33,6 +33,23 @@ def test_the_p_value_is_the_formula(guesses, canaries, epsilon, delta):
         assert found == pytest.approx(slow_p_value(correct, guesses, canaries, epsilon, delta), rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("canaries", "guesses", "correct", "epsilon", "delta", "expected"),
+    [
+        (1000, 200, 150, 0.5, 1e-5, 0.0006212078358387147),
+        (1000, 200, 170, 1.0, 1e-5, 0.0006178602714948735),
+        (1000, 1000, 600, 0.1, 1e-5, 0.00019130982309872288),
+        (100, 20, 18, 0.5, 1e-5, 0.006562062043571669),
+        (500, 100, 80, 1.0, 1e-3, 0.14419970402188775),
+        (50, 50, 40, 0.7, 0.0, 0.029907657766142983),
+    ],
+)
+def test_p_values_of_a_public_implementation(canaries, guesses, correct, epsilon, delta, expected):
+    """`_one_run_p_value` of google-deepmind/jax_privacy, commit 8967688."""
+    found = p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("canaries", [5, 10, 100, 1000, 10_000])
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
 def test_a_perfect_attack_by_hand(canaries, confidence):

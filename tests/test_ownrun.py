@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from attacks.attacked_models import models
 from attacks.base import Candidates, View
+from attacks.settings import NovelRows
 from fedaudit.command import cli
 from fedaudit.command.words import words_of
 from fedaudit.external.adapters import canonical
@@ -536,9 +537,7 @@ class TestRoundTrip:
                 [r.id for r in data.novel],
             )
             held = [
-                m
-                for name in facts("lora").threat_models
-                for m in models(View(found, name, asked), novel_of_clients=True)
+                m for name in facts("lora").threat_models for m in models(View(found, name, asked), [NovelRows("all")])
             ]
             both.append([(m.threat_model, m.way, m.client, m.round, m.digest) for m in held])
         assert both[0] == both[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from audits import membership
+from audits import verdicts
 from docs.pictures import __main__ as command
 from docs.pictures import evidence
 from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
@@ -23,6 +23,7 @@ from fedaudit.machinery.store import Damaged
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
+from reports.judged import with_verdicts
 
 ROOT = HERE.parent.parent
 NAMES = [picture.name for picture in PICTURES]
@@ -79,15 +80,15 @@ def test_another_word_than_the_page_says_is_found(copy: Picture) -> None:
 @pytest.mark.parametrize("picture", PICTURES[:1], ids=NAMES[:1], indirect=True)
 def test_another_verdict_rule_is_found(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is scores: the rule of today judges them."""
-    verdict_of, other = membership.verdict_of, {"leak": "confounded", "confounded": "leak"}
+    rule, other = verdicts.by_the_coin, {"leak": "no leak found", "no leak found": "leak"}
 
     def turned(*args: object, **more: object) -> str:
-        verdict = verdict_of(*args, **more)
+        verdict = rule(*args, **more)
         return other.get(verdict, verdict)
 
-    monkeypatch.setattr(membership, "verdict_of", turned)
+    monkeypatch.setattr(verdicts, "by_the_coin", turned)
     (found,) = picture.stale()
-    assert "+confounded" in found or "+leak" in found
+    assert "+no leak found" in found or "+leak" in found
 
 
 @pytest.mark.parametrize("picture", PICTURES[1:], ids=NAMES[1:], indirect=True)
@@ -101,9 +102,7 @@ def test_another_accountant_is_found(picture: Picture, monkeypatch: pytest.Monke
 
 def test_other_evidence_is_found(copy: Picture) -> None:
     name, column = (
-        ("0-scores.parquet", "loss-base/caption")
-        if "0-scores.parquet" in copy.kept
-        else ("0-accuracy.parquet", "accuracy")
+        ("0-scores.parquet", "loss/base") if "0-scores.parquet" in copy.kept else ("0-accuracy.parquet", "accuracy")
     )
     table = copy.kept.read_table(name)
     copy.kept.write_table(name, table.assign(**{column: table[column].to_numpy()[::-1]}))
@@ -179,7 +178,7 @@ def test_what_is_kept_is_judged_as_the_run_was(picture: Picture, tmp_path: Path)
     )
     small.record(tmp_path / "runs", QUIET)
     report = small.plan("--out", str(tmp_path / "runs")).report_folder
-    found = [f for e in evidence.evidence(small.plan(), small.kept) for f in e.findings]
+    found = [f for e in with_verdicts(evidence.evidence(small.plan(), small.kept)) for f in e.findings]
     assert json.loads(json.dumps(found)) == json.loads((report / "findings.json").read_bytes())
     first = lines((report / "index.html").read_bytes())
     assert (words := lines(small.page()))[:100] == first[:100]

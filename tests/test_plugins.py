@@ -76,23 +76,16 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert {*plugin.after} <= plugins.plugins("audit").keys()
     if plugin.kind == "attack":
         assert {*plugin.records} <= {facts(learner).records for learner in every_learner()}
-    if plugin.kind == "attack" and "classes" in plugin.records:
         made = plugin.make(plugin.params())
         assert made.signals
         assert made.signals == plugin.signals
         assert all(signal.partition("/")[0] == plugin.name for signal in made.signals)
         assert list(inspect.signature(made.score).parameters) == ["seen"]
         assert {*plugin.needs} <= set.union(*map(set, THREAT_MODELS.values()))
-    if plugin.kind == "attack" and plugin.tokens:
-        assert "texts" in plugin.records
-        assert {*plugin.tokens} <= {*cell_names(["caption"]), "loss-base/caption"}
-    elif plugin.kind == "attack" and "texts" in plugin.records:
-        made = plugin.make(plugin.params())
-        assert isinstance(made.signal, str)
-        assert list(inspect.signature(made.models).parameters) == ["view"]
-        assert list(inspect.signature(made.ask).parameters) == ["learner", "state", "records"]
-        assert list(inspect.signature(made.calibrate).parameters) == ["scores", "base"]
-    elif plugin.kind == "task":
+        declared = {s for p in EVERY if p.kind == "attack" for s in p.signals}
+        filled = [signal.format(**vars(plugin.params())) for signal in plugin.on_texts]
+        assert {*filled} <= {*cell_names(["caption"]), *declared}
+    if plugin.kind == "task":
         assert list(inspect.signature(thing).parameters) == ["params", "clients", "seed"]
 
 
@@ -159,7 +152,8 @@ def test_a_misspelt_declaration_is_refused(tmp_path, kind, name):
 
 def test_a_declaration_of_another_kind_is_refused(tmp_path):
     with pytest.raises(
-        InputError, match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS, TITLE$"
+        InputError,
+        match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS, TITLE, PRIVATE$",
     ):
         plugins.check_declarations(plugin_of(tmp_path, "SHADOWS = True", "method"))
 
@@ -188,7 +182,7 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
     said = capsys.readouterr()
     assert said.err.strip() == (
         f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
-        "there are RECORDS, TOKENS, NEEDS, SHADOWS, GRADIENTS, GUESSES, SIGNALS"
+        "there are RECORDS, ON_TEXTS, NEEDS, SHADOWS, GRADIENTS, GUESSES, SIGNALS"
     )
     assert said.out == ""
     assert not out.exists()
@@ -200,8 +194,8 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize("attack", [p for p in EVERY if p.kind == "attack"], ids=lambda p: p.name)
 def test_an_attacks_words_for_readers_stand_in_its_file(attack):
     """Or, of scores of tokens, which several attacks share, in the file that makes these."""
-    made = attack.make(attack.params())
-    for signal in attack.signals or (made.signal,):
+    assert attack.signals
+    for signal in attack.signals:
         name = score_names.name_of(signal)
         assert name.in_tables.strip()
         assert name.in_sentences.strip()
@@ -213,14 +207,14 @@ def test_no_score_is_named_twice():
     """And an attack's words are of its own scores: what they say depends on no other attack's file."""
     signals = [s for p in EVERY if p.kind == "attack" for s in p.signals]
     assert len(signals) == len(set(signals))
-    for signal in [*signals, *cell_names(("image", "instruction", "caption")), "loss-base/caption"]:
+    for signal in [*signals, *cell_names(("image", "instruction", "caption"))]:
         assert sum(bool(pattern.fullmatch(signal)) for pattern, _ in score_names._declared()) == 1, signal
 
 
 def test_a_methods_name_for_readers_stands_in_its_file():
     """By default it is the key, as of a training done elsewhere."""
     known = plugins.plugins("method")
-    assert (known["dpfpl"].title, known["local"].title, known["fedavg"].title) == ("DP-FPL", "Local prompts", "fedavg")
+    assert (known["dpfpl"].title, known["local"].title, known["fedavg"].title) == ("DP-FPL", "Local prompts", "FedAvg")
     assert [method_name(name) for name in known] == [plugin.title for plugin in known.values()]
     assert method_name("of a folder") == "of a folder"
 
@@ -232,9 +226,9 @@ def test_a_methods_name_for_readers_stands_in_its_file():
         ("renyi/inf/0/image", ("MaxRényi, order inf", 0, "image"), "MaxRényi-0% of order inf on the image"),
         ("mink/20/caption", ("Min-K", 20, "caption"), "mink/20/caption"),
         ("modrenyi/2/caption", ("modified Rényi, order 2", None, "caption"), "modrenyi/2/caption"),
-        ("loss/caption", ("loss", None, "caption"), "caption loss"),
-        ("loss-base/caption", ("base-calibrated loss", None, "caption"), "caption loss calibrated by the base model"),
+        ("gap/caption", ("probability gap", None, "caption"), "gap/caption"),
         ("loss", ("loss", None, ""), "the loss"),
+        ("loss/base", ("calibrated loss", None, ""), "the loss calibrated by the untrained model"),
         ("lira/online", ("LiRA", None, "online"), "LiRA (online)"),
         ("fedmia/2", ("FedMIA-II", None, ""), "FedMIA-II"),
         ("custom", ("custom", None, ""), "custom"),

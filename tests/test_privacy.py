@@ -435,7 +435,7 @@ def test_one_poisson_step_against_its_closed_form(mu, rate):
         below = mpmath.ncdf(y) - mpmath.exp(eps) * ((1 - rate) * mpmath.ncdf(y) + rate * mpmath.ncdf(y - mu))
         return max(upper, below)
 
-    got = accountant._sampled_epsilon([(mu, 1)], rate, DELTA)
+    got = accountant._sampled_epsilon(((mu, 1),), rate, DELTA)
     assert delta_at(got) <= DELTA
     assert delta_at(got - 5e-3) > DELTA
 
@@ -443,7 +443,7 @@ def test_one_poisson_step_against_its_closed_form(mu, rate):
 def test_many_poisson_steps_against_simulation():
     """delta(eps) = E[(1 - exp(eps - L))+] over the privacy loss L of 20 steps, from 400,000 draws."""
     mu, rate, steps, delta = 0.8, 0.2, 20, 0.02
-    got = accountant._sampled_epsilon([(mu, steps)], rate, delta)
+    got = accountant._sampled_epsilon(((mu, steps),), rate, delta)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400_000, steps)) + mu * (rng.random((400_000, steps)) < rate)
     loss = np.log1p(rate * np.expm1(mu * x - mu**2 / 2)).sum(1)

@@ -60,10 +60,7 @@ def named(case: Any) -> str:
     return ":".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else str(case)
 
 
-@pytest.fixture(autouse=True)
-def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 @pytest.fixture(scope="module")

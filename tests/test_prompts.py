@@ -35,16 +35,13 @@ from tests.prompt_toy import (
 )
 from trainers.base import Bench, Participation, Schedule, Site, Upload, generator
 from trainers.exams import Recognition
-from trainers.prompts import Cohort, PromptMethod, Settings, Step, epoch_batch, poisson_batch, stacked
+from trainers.prompts import Cohort, PromptMethod, Settings, Step, stacked
+from trainers.steps import epoch_batch, poisson_batch
 
 RECORD = Privacy(epsilon=10, clip_norm=2)
 BATCH = Privacy(epsilon=10, clip_norm=2, clip="batch")
 
-
-@pytest.fixture(autouse=True)
-def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 def cohort(method: PromptMethod, world: Federation, *, r: int = 0, only: slice = slice(None)) -> Step:

@@ -63,7 +63,7 @@ def test_noise_is_finite_in_the_corners(epsilon: float, delta: float, rate: floa
 def test_what_noise_proves_is_a_number_in_the_corners(mu: float) -> None:
     """A record that is sampled once in 50 times, in two steps: never more than without sampling, and nothing where delta allows for all of it."""
     for delta in (1e-100, 1e-5, 0.5):
-        found = _sampled_epsilon([(mu, 2)], 0.02, delta)
+        found = _sampled_epsilon(((mu, 2),), 0.02, delta)
         assert 0 <= found <= (1 + 1e-6) * _gaussian_epsilon(math.sqrt(2) * mu, delta) < math.inf
     assert found == 0 or mu > 1e3
 

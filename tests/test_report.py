@@ -30,7 +30,7 @@ from reports.figures import tokens as heatmap
 from reports.formats import number, plain
 from reports.report import TABLES, Evidence, build
 
-ATTACK, SIBLING, LOSS = "renyi/2/10/caption", "loss-base/caption", "loss/caption"
+ATTACK, SIBLING, LOSS = "renyi/2/10/caption", "loss/base", "loss"
 CLIENTS = [f"client-{k:02d}" for k in range(6)]
 WAYS = {"fedavg": {"server": ["exact"]}, "fedrand": {"server": ["literal", "newest", "server-fill"]}}
 THRESHOLDS = ["balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%"]
@@ -279,7 +279,7 @@ def test_files_and_their_order(two: dict[str, bytes]) -> None:
     drawn = {
         "roc",
         "scores-renyi-2-10-caption",
-        "scores-loss-base-caption",
+        "scores-loss-base",
         "tokens",
         "rounds",
         "tradeoff",
@@ -538,7 +538,7 @@ def test_tokens_stand_with_their_entropies(one: dict[str, bytes]) -> None:
 
 
 def test_histogram_counts_what_is_shown(two: dict[str, bytes]) -> None:
-    data = pd.read_csv(io.BytesIO(two["figures/scores-loss-base-caption.csv"]))
+    data = pd.read_csv(io.BytesIO(two["figures/scores-loss-base.csv"]))
     scores = ONE.tables["scores"]
     for (threat, kind), part in data[data.method == "fedrand"].groupby(["threat_model", "kind"]):
         way = {"released-model": "final", "server": "newest", "owner": "true state"}[threat]
@@ -562,7 +562,7 @@ def test_figures_take_degenerate_tables() -> None:
     odd = {"scores": constant, "rounds": single, "curves": flat, "tokens": unknown, "cost": free}
     files = built(replace(given, tables=odd))
     assert "figures/scores-renyi-2-10-caption.svg" in files
-    assert "figures/scores-loss-base-caption.svg" not in files  # no finite score
+    assert "figures/scores-loss-base.svg" not in files  # no finite score
     for name in (n for n in files if n.endswith(".svg")):
         assert b"nan" not in files[name].lower()
         ElementTree.fromstring(files[name])

@@ -56,7 +56,7 @@ def test_communication_is_of_every_method_that_sent_anything():
          "messages": [2, 1], "complete": [0, 0]}
     )  # fmt: skip
     (row,) = section(Page([_with(rounds)], map)).context["communication"]
-    assert row == {"name": "fedrand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000}
+    assert row == {"name": "FedRand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000}
     assert section(Page([_with(rounds[:0])], map)) is None
 
 
@@ -108,4 +108,4 @@ def test_pages_of_both_kinds_under_the_same_attacks_have_the_same_sections(tmp_p
         )
         page = Reader(result.report.read_bytes())
         found[kind] = {a["id"] for tag, a in page.elements if tag in ("section", "h2", "h3") and "id" in a}
-    assert found["texts"] - {"tokens"} == found["classes"] - {"accuracy", "privacy", "noise", "against"}
+    assert found["texts"] - {"tokens"} == found["classes"] - {"accuracy", "noise", "against"}

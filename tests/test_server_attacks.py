@@ -31,7 +31,9 @@ def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Knowledge
     n = rounds.loss.shape[-1] if rounds is not None else 3 if history is None else history.shape[-1]
     labels, uniform = np.zeros(n, np.int64), np.full((n, 2), -math.log(2))
     ids = tuple(map(str, range(n)))
-    return Knowledge(ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history)
+    return Knowledge.of_classes(
+        ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history
+    )
 
 
 def of(loss: Any, cosine: Any = None, client: int = 0) -> Rounds:

@@ -12,16 +12,18 @@ from fedaudit.pipeline.run import run
 from trainers.base import AttackBench
 
 LORA = (
-    "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2"
+    "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 "
+    "--canaries 4"
 )
 PROMPTS = (
-    "--method fedotp --rounds 3 --clients 4 --train 12 --test 2 --attack shadow,loss,cosine --shadows 4 --targets 1"
+    "--method fedotp --rounds 3 --clients 4 --train 12 --test 2 --attack shadow,loss,cosine --shadows 4 --targets 1 "
+    "--canaries 8"
 )
 QUIET = Progress(quiet=True)
 
 
 class Gone:
-    """The lists of training records when nothing may be trained any more."""
+    """The lists of training records, and what weighs 0 in them, when nothing may be trained any more."""
 
     def look(self, *_):
         raise AssertionError("something looked at who trains on what")
@@ -30,7 +32,7 @@ class Gone:
 
 
 def test_what_attacks_are_handed_has_no_place_for_it():
-    assert {field.name for field in dataclasses.fields(AttackBench)} == {"learner", "candidates"}
+    assert {field.name for field in dataclasses.fields(AttackBench)} == {"learner", "candidates", "canaries"}
 
 
 @pytest.mark.parametrize("words", [LORA, PROMPTS], ids=["adapters", "prompts"])
@@ -43,7 +45,7 @@ def test_a_whole_audit_with_it_gone(words, tmp_path, monkeypatch):
     benches = []
 
     def make_bench(*args, **more):
-        benches.append(dataclasses.replace(whole(*args, **more), training=Gone()))
+        benches.append(dataclasses.replace(whole(*args, **more), training=Gone(), left_out=Gone()))
         return benches[-1]
 
     whole = workers.make_bench

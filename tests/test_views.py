@@ -9,6 +9,7 @@ import torch
 from attacks.attacked_models import models
 from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
 from attacks.rebuild import rebuild, rebuild_all
+from attacks.settings import NovelRows
 from audits.tables.coverage import distance_of
 from tests.toy import A, B, state, toy_run
 from trainers.base import Schedule
@@ -154,13 +155,13 @@ def test_distance_by_hand():
 
 
 def test_models_of_each_threat_model(fedrand, fedavg):
-    released = models(View(fedrand, "released-model", CANDIDATES), novel_of_clients=True)
+    released = models(View(fedrand, "released-model", CANDIDATES), [NovelRows("all")])
     assert [m.way for m in released[:13]] == ["base"] + ["round"] * 11 + ["final"]
     assert released[12].records[:4] == ["0-0", "0-1", "0-2", "0-3"]
-    server = models(View(fedavg, "server", CANDIDATES), novel_of_clients=True)
-    owner = models(View(fedavg, "owner", CANDIDATES), novel_of_clients=True)
+    server = models(View(fedavg, "server", CANDIDATES), [NovelRows("all")])
+    owner = models(View(fedavg, "owner", CANDIDATES), [NovelRows("all")])
     assert {m.digest for m in server} == {m.digest for m in owner}  # equal weights are scored once
-    assert {m.way for m in models(View(fedrand, "server", CANDIDATES), novel_of_clients=True)} <= {
+    assert {m.way for m in models(View(fedrand, "server", CANDIDATES), [NovelRows("all")])} <= {
         "base",
         "literal",
         "newest",
@@ -176,9 +177,9 @@ def test_models_of_each_threat_model(fedrand, fedavg):
 
 def test_clients_models_are_asked_about_novel_records_where_that_is_wanted(fedavg):
     for view in (View(fedavg, name, CANDIDATES) for name in ("server", "owner")):
-        without, wanted = (models(view, novel_of_clients=novel)[1:] for novel in (False, True))
+        without, wanted = (models(view, [NovelRows(rows)])[1:] for rows in ("released", "all"))
         assert [[*m.records, "n-0", "n-1"] for m in without] == [list(m.records) for m in wanted]
-    released = models(View(fedavg, "released-model", CANDIDATES), novel_of_clients=False)
+    released = models(View(fedavg, "released-model", CANDIDATES))
     (final,) = (m for m in released if m.way == "final")
     assert set(CANDIDATES.novel) < set(final.records)
 
@@ -194,7 +195,7 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
     monkeypatch.setattr(type(fedavg), "round", lambda self, r: read(self, r) | {"utility": utility[r]})
     view = View(short, "released-model", CANDIDATES)
     assert view.served_best == (best or 3)
-    found = [m for m in models(view, novel_of_clients=False) if m.way == "best utility"]
+    found = [m for m in models(view) if m.way == "best utility"]
     assert [m.round for m in found] == ([] if best in (None, 3) else [best])
     for model in found:
         assert all(torch.equal(t, view.broadcast(best)[name]) for name, t in model.state.items())

@@ -44,10 +44,14 @@ class Learner(OneByOne):
     def initial(self, generator: torch.Generator) -> dict[str, torch.Tensor]:
         return {"head": torch.zeros(self.classes, self.rows(list(self.of)[:1]).shape[1])}
 
-    def train(self, state: Any, records: Any, generator: Any, model: Any) -> dict[str, torch.Tensor]:
+    def train(
+        self, state: Any, records: Any, generator: Any, model: Any, left_out: Any = ()
+    ) -> dict[str, torch.Tensor]:
         head = state["head"].clone().requires_grad_()
+        weights = torch.tensor([float(record not in left_out) for record in records])
         for _ in range(self.settings.steps):
-            loss = torch.nn.functional.cross_entropy(10 * self.rows(records) @ head.T, self.labels(records))
+            logits = 10 * self.rows(records) @ head.T
+            loss = (weights * torch.nn.functional.cross_entropy(logits, self.labels(records), reduction="none")).mean()
             (gradient,) = torch.autograd.grad(loss, head)
             head = (head - self.settings.rate * gradient).detach().requires_grad_()
         return {"head": head.detach()}

@@ -35,7 +35,7 @@ class ToyLearner(OneByOne):
         layers = [state(start, 0.0) for _ in range(self.layers)]
         return {name.replace("0", str(i)): t for i, layer in enumerate(layers) for name, t in layer.items()}
 
-    def train(self, start, records, generator, model):
+    def train(self, start, records, generator, model, left_out=()):
         model(start)  # whatever is trained must make an adapter
         self.trained.append((start, tuple(records)))
         jitter = self.noise * torch.rand((), generator=generator)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import safetensors.torch
@@ -24,6 +24,9 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.tasks.base import client_name
+
+if TYPE_CHECKING:
+    from fedaudit.backbones.vlm import Encoded
 
 State = dict[str, Tensor]
 
@@ -85,14 +88,15 @@ class Participation:
     client: int
     round: int
     seed: int
-    records: Sequence[str]
+    records: Sequence[str]  # its list, n_k
     learner: Any
     earlier: Sequence[int] = ()  # the rounds in which it took part before
+    left_out: frozenset[str] = frozenset()  # of the list those that weigh 0: they count, and move nothing
 
     def train(self, state: State, model: Model = plain) -> State:
         """Local training of every tensor of `state` on the client's own records; `model` is the method's own, if it has
         one."""
-        return self.learner.train(state, self.records, self.generator("batches"), model)
+        return self.learner.train(state, self.records, self.generator("batches"), model, self.left_out)
 
     def generator(self, purpose: str, step: int = 0) -> torch.Generator:
         """Randomness of this client in this round; another purpose or step gives an independent stream."""
@@ -122,6 +126,10 @@ class Method(ABC, Generic[Client]):
     `Client` is what its clients work with: a `Participation`, or for prompts a whole cohort as one batched problem.
     """
 
+    # what its clients' records reach, as the ledger's readers call it; what no noise is added to is unbounded
+    local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of the model that it holds in the end
+    shared: ClassVar[tuple[str, ...]] = ("what clients train",)  # uploaded and broadcast
+
     @abstractmethod
     def update(self, server: State, own: State, client: Client) -> Update:
         """What a client does with what it receives, `server`.
@@ -142,12 +150,17 @@ class Method(ABC, Generic[Client]):
         return server
 
     @property
+    def central(self) -> tuple[str, ...]:
+        """What the server noises, on the average of the clients' gradients: these carry no noise."""
+        return ()
+
+    @property
     def sends(self) -> bool:
         """Whether clients send anything of their own."""
         return True
 
     def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Those of its training records on which a client that took part in `rounds` took a step: its members."""
+        """Those of a client's list that were in a batch of its if it took part in `rounds`, whatever their weight."""
         return set(records) if rounds else set()
 
     def replay(self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator) -> State:
@@ -202,6 +215,14 @@ class OneByOne:
 class LanguageModel(Protocol):
     """What is asked of a learner whose records are texts."""
 
+    data: Mapping[str, Encoded]  # of each record
+
+    def chunks(self, state: State, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
+        """(place in `records`, logits [T, V]) of some records at a time."""
+
+    def words(self, record: str) -> str:
+        """The part of a record that is learnt, as text."""
+
     def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
         """Of each record, in nats per token."""
 
@@ -246,11 +267,12 @@ class AttackBench:
 
     learner: Any
     candidates: Sequence[Sequence[str]]
+    canaries: frozenset[str] = frozenset()  # candidates that stay in a client's list however their coin falls
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What every worker of a training holds: a learner with its data, and who trains on which records (ids).
+    """What every worker of a training holds: a learner with its data, and which records (ids) each client's list holds.
 
     Its learner is a `Learner`, and a `LanguageModel` or a `Classifier`.
     """
@@ -260,11 +282,13 @@ class Bench:
     test: Sequence[str]
     novel_test: Sequence[str] = ()
     candidates: Sequence[Sequence[str]] = ()  # of each client, members or not
+    canaries: frozenset[str] = frozenset()  # those of the candidates that are in the lists whatever their coin said
+    left_out: frozenset[str] = frozenset()  # those of the lists that weigh 0
 
     @property
     def of_attackers(self) -> AttackBench:
         """The part of it that does not know who trains on what."""
-        return AttackBench(self.learner, self.candidates)
+        return AttackBench(self.learner, self.candidates, self.canaries)
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
@@ -539,7 +563,8 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
     method, sent, jobs = part
     server = unpack(sent)
     clients = [
-        Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier) for j in jobs
+        Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier, bench.left_out)
+        for j in jobs
     ]
     received = [method.download(server, client) for client in clients]
     learner: Learner = bench.learner

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
+TITLE = "FedAvg"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from torch import Tensor
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
+TITLE = "FedPara"
 OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
 
 

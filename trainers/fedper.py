@@ -12,6 +12,7 @@ from fedaudit.machinery.errors import InputError
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
+TITLE = "FedPer"
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,19 @@ class FedPer(Method[Participation]):
     params: Params
 
     def download(self, server: State, client: Participation) -> State:
-        return self.shared(server) if personal(client) else server
+        return self.top(server) if personal(client) else server
 
     def update(self, server: State, own: State, client: Participation) -> Update:
         trained = client.train(own | server if personal(client) else server)
         everything = client.round == 0
-        sent = trained if everything else self.shared(trained)
+        sent = trained if everything else self.top(trained)
         return Update(upload=sent, private=trained, facts={"layers": "all" if everything else "shared"})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         m = sum(upload.records for upload in uploads)
         return server | weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
 
-    def shared(self, state: State) -> State:
+    def top(self, state: State) -> State:
         """The adapters of the top layers of a whole model."""
         depth = 1 + max(layer(name) for name in state)
         if self.params.shared_layers > depth:

@@ -13,6 +13,7 @@ import torch
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
 
 LEARNER = "lora"
+TITLE = "FedRand"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
+from fedaudit.privacy import settings
 
 USUAL = "lora"  # where a command names neither a method nor a task
 
@@ -30,7 +31,8 @@ class LearnerFacts:
     records: str  # what its records are: "texts", several tokens each, or "classes", one token each
     unattacked: bool = False  # can be audited without an attack
     alone: tuple[str, ...] = ()  # attacks of which a run takes one: the first does all that the others do
-    private: bool = False  # its methods can be noised
+    private: bool = False  # all of its methods can be noised, not only those whose files say PRIVATE
+    privacy: str = "Privacy"  # how: the class of `fedaudit.privacy.settings` whose defaults are usual for it
     shadows: bool = False  # shadow models can be trained
     gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do
     together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
@@ -44,6 +46,16 @@ class LearnerFacts:
 def every_learner() -> list[str]:
     """The learners that methods train."""
     return sorted({plugin.learner for plugin in plugins.plugins("method").values()})
+
+
+def private(method: Plugin) -> bool:
+    """Whether a method can be noised."""
+    return method.trains and (method.private or facts(method.learner).private)
+
+
+def privacy_of(learner: str) -> type[settings.Privacy]:
+    """How a learner's methods are noised, with its usual values as defaults."""
+    return typing.cast(type[settings.Privacy], getattr(settings, facts(learner).privacy))
 
 
 def facts(learner: str) -> LearnerFacts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
 from trainers.exams import Answers
 from trainers.learners import LearnerFacts
-from trainers.lowrank import train_as_one
+from trainers.lowrank import train_as_one, train_beside
 
 if TYPE_CHECKING:
     from fedaudit.machinery.progress import Progress
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 FOLD_BELOW = 50_000_000  # adapted weights
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, about
 KEPT = 5  # numbers that a pass keeps per token and output feature of the linear layers, measured on Llama
+COPIES = 2  # of its gradient that a record needs, where it is taken and laid end to end
 PASS = 8  # records of a pass on a processor: their activations stay in its cache (64 take a tenth longer)
 SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
 
@@ -57,6 +58,7 @@ class Facts(LearnerFacts):
     threat_models: tuple[str, ...] = ("released-model", "server", "owner")
     backbone: str = "vlm"
     alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
+    privacy: str = "AdapterPrivacy"
     records: str = "texts"
 
 
@@ -121,8 +123,8 @@ class Learner(OneByOne):
         # sum
         small = sum(w.numel() for w in weights) < FOLD_BELOW and all(w.dtype == torch.float32 for w in weights)
         self._folded = {n: (m, m.base_layer.weight.clone()) for n, m in layers.items()} if small else {}
-        for layer, _ in self._folded.values():
-            train_as_one(layer)
+        for layer in layers.values():
+            (train_as_one if small else train_beside)(layer)
         self._shared = (
             self._usable_prefix() if small else 0
         )  # beside a large model's image tokens the words are nothing
@@ -159,9 +161,20 @@ class Learner(OneByOne):
                 )
             place.data = tensor.detach().to(place.device, torch.float32)
 
-    def train(self, state: State, records: Sequence[str], generator: torch.Generator, model: Model) -> State:
+    def train(
+        self,
+        state: State,
+        records: Sequence[str],
+        generator: torch.Generator,
+        model: Model,
+        left_out: Collection[str] = (),
+    ) -> State:
         """AdamW steps on the records' texts from `state`: a fresh optimizer, shuffled epochs. `model` makes the adapter
-        of a state."""
+        of a state.
+
+        Those `left_out` weigh 0: they are in batches, and their tokens in what the mean divides by. A batch of nothing
+        else is a step with a gradient of 0, in which weight decay and moments still move.
+        """
         leaves = {n: t.to(self.vlm.device, copy=True).requires_grad_() for n, t in state.items()}
         optimizer = torch.optim.AdamW(
             leaves.values(),
@@ -173,19 +186,39 @@ class Learner(OneByOne):
         for _ in range(self.steps(len(records))):
             if not queue:
                 queue = list(torch.randperm(len(records), generator=generator).split(self.settings.batch))
-            optimizer.zero_grad()
+            for leaf in leaves.values():  # not None, or AdamW would skip a batch in which nothing weighs
+                leaf.grad = torch.zeros_like(leaf)
             batch = [records[i] for i in queue.pop(0).tolist()]
-            for part in self._parts(batch):
+            weighing = [record for record in batch if record not in left_out]
+            for part in self._parts(weighing) if weighing else []:
                 share = self._tokens(part) / self._tokens(batch)
                 (share * self.loss(model(leaves), part)).backward()
             optimizer.step()
         return {name: leaf.detach().cpu() for name, leaf in leaves.items()}
 
-    def _parts(self, batch: Sequence[str]) -> list[Sequence[str]]:
-        """A batch in parts whose activations fit into memory; the gradients of the parts add up to the batch's. Small
-        models: one part."""
-        longest = max(len(self.data[record].ids) for record in batch)
-        size = max(1, ACTIVATIONS // (self._bytes_per_token * longest))
+    def gradients(self, state: State, records: Sequence[str], *, each: bool) -> Iterator[Tensor]:
+        """Gradients in all tensors of an adapter, laid end to end, of records' losses, each the mean over its own
+        tokens.
+
+        `each`: of every record, [R, P], in parts of the records that fit into memory, each by one pass; else their
+        sum, [1, P], over each part. So no record's gradient depends on who else is in its batch.
+        """
+        for part in self._parts(records, copies=COPIES if each else 0):
+            leaves = {}
+            for name, tensor in state.items():
+                own = tensor.to(self.vlm.device)
+                leaves[name] = (own.expand(len(part), *own.shape) if each else own).detach().requires_grad_()
+            logits, labels = self._predicted(leaves, part)
+            losses = F.cross_entropy(logits.mT, labels, ignore_index=IGNORE, reduction="none").sum(1)
+            found = torch.autograd.grad((losses / (labels != IGNORE).sum(1)).sum(), list(leaves.values()))
+            yield torch.cat([g.reshape(len(part) if each else 1, -1) for g in found], dim=1)
+
+    def _parts(self, batch: Sequence[str], *, copies: int = 0) -> list[Sequence[str]]:
+        """A batch in parts whose activations, and for each record so many copies of all adapted tensors, fit into
+        memory; the gradients of the parts add up to the batch's. Small models: one part."""
+        longest = max((len(self.data[record].ids) for record in batch), default=0)
+        adapted = sum(4 * tensor.numel() for tensor in self.parameters.values())  # bytes
+        size = max(1, ACTIVATIONS // max(1, self._bytes_per_token * longest + copies * adapted))
         return [batch[i : i + size] for i in range(0, len(batch), size)]
 
     def _tokens(self, records: Sequence[str]) -> int:
@@ -199,6 +232,11 @@ class Learner(OneByOne):
     def loss(self, adapter: State, records: Sequence[str]) -> Tensor:
         """FedRand eq. 1 per token, as usual for language models: the mean over all text tokens of a batch;
         differentiable."""
+        logits, labels = self._predicted(adapter, records)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
+
+    def _predicted(self, adapter: State, records: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Logits [R, T, V] of the next token, and which it is, [R, T]; IGNORE outside of the texts."""
         batch = self.vlm.batch([self.data[record] for record in records])
         labels, more = batch.labels[:, 1:], {}
         if self.vlm.keeps_logits:  # a vocabulary wide row for every image token would be most of the memory
@@ -207,7 +245,7 @@ class Learner(OneByOne):
         weights = {self._names[name]: tensor for name, tensor in adapter.items()}
         given = batch.inputs | more | {"use_cache": False}
         logits = torch.func.functional_call(self.model, weights, kwargs=given).logits
-        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
+        return logits[:, :-1].float(), labels
 
     @contextmanager
     def _at(self, adapter: State) -> Iterator[None]:
@@ -245,6 +283,11 @@ class Learner(OneByOne):
         tensors = {self._names[name].replace(".default", ""): t.contiguous() for name, t in adapter.items()}
         write_atomic(folder / "adapter_model.safetensors", safetensors.torch.save(tensors, metadata={"format": "pt"}))
         config.save_pretrained(str(folder))
+
+    def words(self, record: str) -> str:
+        """The part of a record that is learnt, as text."""
+        encoded = self.data[record]
+        return self.vlm.tokenizer.decode(encoded.ids[encoded.prompt : -1])
 
     def logits(self, state: State, records: Sequence[str]) -> list[Tensor]:
         """Logits [T, V] of each record under `state`."""

@@ -13,14 +13,13 @@ Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al. 2022)
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -31,13 +30,10 @@ from torch import Tensor
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.store import claim
-from fedaudit.privacy.accountant import noise_stds
-from fedaudit.privacy.ledger import Turn, epoch_length, sensitivity
-from fedaudit.privacy.settings import Privacy
-from trainers.base import Method, Noised, Participation, Schedule, Site, State, Update, Upload, generator, weighted_mean
+from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
-from trainers.protection import Protection
+from trainers.steps import LocalStep, PrivateMethod, Work
 
 if TYPE_CHECKING:
     from fedaudit.machinery.progress import Progress
@@ -46,7 +42,7 @@ if TYPE_CHECKING:
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
 INITIAL_STD = 0.02  # of the random start, per coordinate (CoOp)
-ROWS = 8  # clients times records of one backward pass are at least so many; measured on two kinds of text encoder
+ROWS = 8  # prompts times records of one backward pass are at least so many; measured on two kinds of text encoder
 EVALUATED = 256  # test images at once
 
 # text features [N, .., C, E] and images [N or 1, B, ..] to similarities [N, B, C]
@@ -111,76 +107,48 @@ class Minibatch:
 
     images: Tensor  # features [R, N, E], or of patches [R, N, M, E]
     labels: Tensor  # [R, N]
-    weights: Tensor  # [R, N], 1 for a record and 0 for padding
+    weights: Tensor  # [R, N], 1 for a record, 0 for one that a coin left out and for padding
+    sizes: Tensor  # [N], records of each batch, whatever they weigh: what a mean divides by; padding does not count
 
 
-class Cohort:
+class Cohort(Work["Step"]):
     """The clients of a round at work as one batched problem: what a prompt method sees in place of a client.
 
     All of them have the same number of steps to take; `steps` deals them out.
     """
 
+    method: PromptMethod
+
     def __init__(self, learner: Learner, clients: Sequence[Participation], method: PromptMethod) -> None:
-        self.learner, self.clients, self.method = learner, clients, method
-        self.due = method.steps(len(clients[0].records))
+        super().__init__(clients, method)
+        self.learner = learner
         self.velocity: dict[str, Tensor] = {}  # by tensor, of SGD with momentum
-        self._taken: list[Step] = []
 
-    def steps(self, n: int | None = None) -> Iterator[Step]:
-        """The clients' next `n` steps of this round, by default all. ValueError: more than the method says."""
-        for _ in range(self.due if n is None else n):
-            if len(self._taken) == self.due:
-                raise ValueError(f"a round of this method has {self.due} steps (PromptMethod.steps), and no more")
-            self._taken.append(Step(self, len(self._taken)))
-            yield self._taken[-1]
-
-    @property
-    def noised(self) -> Noised:
-        """What ran in every step of this round. ValueError: steps were left out, or noised different releases."""
-        if not self.method.local and not self.method.shared:
-            return Noised()  # it looks at no record
-        if len(self._taken) != self.due:
-            raise ValueError(f"{len(self._taken)} of the {self.due} steps of a round were taken (PromptMethod.steps)")
-        each = [step.noised for step in self._taken]
-        first = each[0]
-        if any(set(one.mechanisms) != set(first.mechanisms) for one in each):
-            raise ValueError("every step must noise the same releases in the same way")
-        return Noised(
-            first.mechanisms,
-            {name: float(np.mean([one.signals[name] for one in each])) for name in first.signals},
-            {name: _added(one.clipped[name] for one in each) for name in first.clipped},
-            [_turn(client, self.due, self.method) for client in self.clients],
-        )
+    def step(self, index: int) -> Step:
+        return Step(self, index)
 
 
-class Step:
-    """One step of every client of a cohort: it owns a minibatch, a noise stream, and an entry in the ledger."""
-
-    party = "client"
+class Step(LocalStep):
+    """One step of every client of a cohort."""
 
     def __init__(self, cohort: Cohort, index: int) -> None:
-        self.learner, self.clients, self.noised = cohort.learner, cohort.clients, Noised()
-        self._cohort, self._index = cohort, index
-        method = cohort.method
-        self._method, self._protection = method, method.protection
-        self._scores, self._patches = method.scores, method.patches
-
-    def generators(self, purpose: str) -> list[torch.Generator]:
-        """Each client's own randomness in this step."""
-        return [client.generator(purpose, self._index) for client in self.clients]
+        super().__init__(cohort, index)
+        self.learner, self._cohort = cohort.learner, cohort
+        self._scores, self._patches = cohort.method.scores, cohort.method.patches
 
     @functools.cached_property
     def batch(self) -> Minibatch:
-        chosen = [self._method.minibatch(client, self._index) for client in self.clients]
-        longest = max(1, *map(len, chosen))
-        padding = [[c.records[0]] * (longest - len(records)) for records, c in zip(chosen, self.clients, strict=True)]
-        ids = [r for records, more in zip(chosen, padding, strict=True) for r in (*records, *more)]
+        longest = max(1, *map(len, self.records))
+        pairs = list(zip(self.records, self.clients, strict=True))
+        ids = [r for records, c in pairs for r in (*records, *[c.records[0]] * (longest - len(records)))]
         images = self.learner.images(ids, patches=self._patches)
         shape = len(self.clients), longest
+        weights = [[i < len(records) and records[i] not in c.left_out for i in range(longest)] for records, c in pairs]
         return Minibatch(
             images.reshape(*shape, *images.shape[1:]).transpose(0, 1),
             self.learner.labels(ids).reshape(shape).T,
-            torch.tensor([[i < len(records) for i in range(longest)] for records in chosen]).T.float(),
+            torch.tensor(weights).T.float(),
+            torch.tensor([len(records) for records in self.records]).float(),
         )
 
     def gradient(self, prompt: Tensor) -> Tensor:
@@ -190,19 +158,19 @@ class Step:
         Single records are needed only where each is clipped. The text encoder runs forward once; its features are the
         same for all records.
         """
-        text, pull = torch.func.vjp(self.learner.text, prompt)  # type: ignore[misc]  # [N, .., C, E]
+        with torch.enable_grad():
+            at = prompt.detach().requires_grad_()
+            text = self.learner.text(at)  # [N, .., C, E]
         records, clients = self.batch.labels.shape
-        copies = text.expand(records, *text.shape).flatten(0, 1)
+        copies = text.detach().expand(records, *text.shape).flatten(0, 1)
         above = torch.func.grad(self._loss)(copies, self.batch.images.flatten(0, 1), self.batch.labels.flatten())
         above = above.unflatten(0, (records, clients))  # [R, N, .., C, E]
         weights = self.batch.weights
-        if not self._protection.per_record:
-            share = weights / weights.sum(0).clamp(min=1)
+        if not self.method.protection.per_record:
+            share = weights / self.batch.sizes.clamp(min=1)
             mean = torch.einsum("rn...,rn->n...", above, share)
-            return pull(mean)[0][None]
-        if clients >= ROWS:  # several records at once would only spill the cache
-            return torch.stack([pull(one)[0] for one in above])
-        return torch.func.vmap(pull, chunk_size=ROWS // clients)(above)[0]
+            return taken_back(text, at, mean[None])
+        return taken_back(text, at, above)
 
     def _loss(self, text: Tensor, images: Tensor, labels: Tensor) -> Tensor:
         """Summed over n records, each with its own copy of its client's text features [n, .., C, E]: no record moves
@@ -212,69 +180,36 @@ class Step:
 
     def clip(self, gradients: Tensor, release: str) -> Tensor:
         """The mean [N, ...] of clipped gradients [R, N, ...] of what is released."""
-        return self._protection.clip(gradients, self.batch.weights, release, self)
-
-    def noise(self, mean: Tensor, release: str) -> Tensor:
-        """`mean` with each client's own noise (LDP); as it is where the server noises the clients' average (GDP)."""
-        return mean if release in self._method.central else self._protection.noise(mean, release, self)
+        return self.method.protection.clip(gradients, self.batch.weights, release, self)
 
     def descend(self, tensor: Tensor, gradient: Tensor, name: str) -> Tensor:
         """`tensor` after a step of SGD, with the momentum of the round's earlier steps on it."""
-        velocity, momentum = self._cohort.velocity, self._method.settings.momentum
+        velocity, momentum = self._cohort.velocity, self.method.settings.momentum
         if momentum:
             velocity[name] = momentum * velocity[name] + gradient if name in velocity else gradient
             gradient = velocity[name]
-        settings = self._method.settings
+        settings = self.method.settings
         return tensor - (settings.global_rate if name == "p_G" else settings.local_rate) * gradient
 
 
-def _added(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    some, all_of_them = map(sum, zip(*counts, strict=True))
-    return some, all_of_them
+def taken_back(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
+    """Gradients [n, ..] in `at` [..], which is a leaf, from n gradients [n, ..] in the text features made of it.
 
-
-def _turn(client: Participation, steps: int, method: PromptMethod) -> Turn:
-    """The steps of a round; a new shuffle where an epoch begins."""
-    n, before = len(client.records), len(client.earlier) * steps
-    length = epoch_length(records=n, batch=method.settings.batch)
-    begun = sum(t % length == 0 for t in range(before, before + steps))
-    return Turn(
-        client=client.client,
-        records=n,
-        steps=steps,
-        shuffles=begun if method.protection.privacy.sampler == "epochs" else 0,
-    )
-
-
-def epoch_batch(client: Participation, size: int, step: int) -> list[int]:
-    """Fixed-size batches without replacement within an epoch; what does not fill a batch waits for the next shuffle.
-
-    `step` counts from the client's first one of the run.
+    A pass back through the text encoder takes several of them where `at` holds few prompts, and one where it holds
+    ROWS or more: several would only spill the cache.
     """
-    size = min(size, len(client.records))
-    epoch, place = divmod(step, epoch_length(records=len(client.records), batch=size))
-    order = torch.randperm(
-        len(client.records), generator=generator(client.seed, "client", client.client, "epoch", epoch)
-    )
-    chosen: list[int] = order[place * size : (place + 1) * size].tolist()
-    return chosen
-
-
-def poisson_batch(client: Participation, size: int, step: int) -> list[int]:
-    """Every record with probability |B| / n_i, by a coin of its own; `step` counts within the round."""
-    n = len(client.records)
-    coins = torch.rand(n, generator=client.generator("batch", step))
-    chosen: list[int] = (coins < size / n).nonzero()[:, 0].tolist()
-    return chosen
+    back = functools.partial(torch.autograd.grad, text, at, retain_graph=True)
+    together = ROWS // math.prod(at.shape[:-2])
+    if together < 2 or len(above) < 2:
+        return torch.stack([back(one)[0] for one in above])
+    return torch.cat([back(some, is_grads_batched=True)[0] for some in above.split(together)])
 
 
 @dataclass(frozen=True)
-class PromptMethod(Method[Cohort]):
+class PromptMethod(PrivateMethod[Cohort]):
     """A method that trains soft prompts. Its states hold what its `prompt` makes a personalised prompt of."""
 
-    params: Any
     settings: Settings = field(default_factory=Settings)
-    protection: Protection = field(default_factory=Protection)
 
     # what its clients' records reach: each of these tensors is noised where a method is private
     local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of its released prompt
@@ -282,22 +217,6 @@ class PromptMethod(Method[Cohort]):
     # whether clients that take one step a round send their gradient, which the server averages, noises and descends
     by_gradient: ClassVar[bool] = False
     patches: ClassVar[bool] = False  # whether it looks at features of patches rather than of whole images
-
-    def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> PromptMethod:
-        """The same method with the noise that `privacy` asks for in a run; `sizes` are the clients' numbers of
-        records."""
-        # the paper's noise takes S = C / |B| however the gradients are clipped; calibrated noise takes what holds
-        how = "record" if privacy.sigma == "nominal" else privacy.clip
-        far = {
-            name: sensitivity(clip=how, norm=privacy.clip_norm, batch=self.settings.batch,
-                              clients=schedule.per_round if name in self.central else 1)
-            for name in (*self.local, *self.shared)
-        }  # fmt: skip
-        stds = {}
-        if math.isfinite(privacy.epsilon) and far:
-            steps = [schedule.rounds * self.steps(n) for n in sizes]
-            stds = noise_stds(privacy, far, steps=steps, batch=self.settings.batch, records=sizes)
-        return dataclasses.replace(self, protection=Protection(privacy, stds, self.settings.batch))
 
     @property
     def central(self) -> tuple[str, ...]:
@@ -309,28 +228,9 @@ class PromptMethod(Method[Cohort]):
         """
         return self.shared if self.by_gradient and not self.settings.several else ()
 
-    def steps(self, records: int) -> int:
-        """How many a client with so many records takes in a round."""
-        epoch = epoch_length(records=records, batch=self.settings.batch)
-        return self.settings.local_epochs * epoch or self.settings.local_steps
-
-    def minibatch(self, client: Participation, step: int) -> list[str]:
-        """The records of a client's step in a round."""
-        size = self.settings.batch
-        if self.protection.privacy.sampler == "poisson":
-            return [client.records[i] for i in poisson_batch(client, size, step)]
-        before = len(client.earlier) * self.steps(len(client.records))
-        return [client.records[i] for i in epoch_batch(client, size, before + step)]
-
     @property
     def sends(self) -> bool:
         return bool(self.shared)
-
-    def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Few rounds leave some of a client's training records out of every batch."""
-        working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
-        steps = range(self.steps(len(records)))
-        return {record for one in working for step in steps for record in self.minibatch(one, step)}
 
     @abstractmethod
     def prompt(self, state: State) -> Tensor:

@@ -1,4 +1,4 @@
-"""Clipping and noise as the prompt methods call them: two verbs, and a record of every mechanism that ran.
+"""Clipping and noise as methods call them: two verbs, and a record of every mechanism that ran.
 
 Local or central privacy is only where `noise` is called: on what a client computed in a step, or on what the server
 averaged. Epsilon is computed elsewhere, from the record (`fedaudit.privacy.accountant`).
@@ -21,7 +21,7 @@ from trainers.base import Noised
 
 
 class Party(Protocol):
-    """Who adds noise: a cohort in one step, each client for itself, or the server in one round."""
+    """Who adds noise: clients in one step, each for itself, or the server in one round."""
 
     @property
     def party(self) -> str: ...  # "client" or "server"
@@ -52,13 +52,15 @@ class Protection:
         """The mean [N, ...] of clipped gradients [R, N, ...]; without privacy, and where the mean is clipped, R = 1 is
         the batch's mean.
 
-        The party's record says how many of them were longer than C.
+        The party's record counts how many of them were longer than C, over all calls for this release.
         """
         if not self.private:
             return gradients[0]
         how, norm = self.privacy.clip, self.privacy.clip_norm
         counted = weights if self.per_record else weights.amax(0, keepdim=True)  # an empty batch has no mean
-        party.noised.clipped[release] = longer(gradients, counted, norm=norm)
+        cut, asked = longer(gradients, counted, norm=norm)
+        before = party.noised.clipped.get(release, (0, 0))
+        party.noised.clipped[release] = before[0] + cut, before[1] + asked
         return clipped_mean(gradients, weights if self.per_record else None, how=how, norm=norm, batch=self.batch)
 
     def noise(self, mean: Tensor, release: str, party: Party, *, averaged: int = 1) -> Tensor:

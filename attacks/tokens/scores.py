@@ -9,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.answers import TextAnswers
 from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
 
-# what readers call a score in tables and in sentences; "loss-base" is calibrated in `attacks.tokens.attack`
+# what readers call a score in tables and in sentences
 SIGNALS = {
     "renyi/{order}/{k}/{slice}": (
         "MaxRényi, order {order}, K {k} %, {slice}", "MaxRényi-{k}% of order {order} on the {slice}",
@@ -21,8 +22,6 @@ SIGNALS = {
     "modrenyi/{order}/{slice}": ("modified Rényi, order {order}, {slice}", "modrenyi/{order}/{slice}"),
     "gap/caption": ("probability gap, caption", "gap/caption"),
     "zlib/caption": ("zlib ratio, caption", "zlib/caption"),
-    "loss/caption": ("loss, caption", "caption loss"),
-    "loss-base/caption": ("base-calibrated loss, caption", "caption loss calibrated by the base model"),
 }  # fmt: skip
 PERCENTS = {"exact": tuple(range(0, 101, 10)), "vlmia": (0, 5, *range(10, 101, 10))}
 
@@ -55,6 +54,15 @@ def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, 
     first, end = spans["caption"].start + 1, spans["caption"].stop - 1
     own = slice(first, end) if first < end else slice(first - 1, end)
     return {**spans, "desp": own, "inst_desp": slice(spans["instruction"].start, own.stop)}
+
+
+def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDArray[np.float64]]:
+    """`record_scores` of n texts, each name with its values [n]."""
+    rows = [
+        record_scores(answers[i][compat], spans_of(spans, compat), words, compat=compat)
+        for i, (spans, words) in enumerate(zip(answers.spans, answers.words, strict=True))
+    ]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def record_scores(
@@ -96,7 +104,7 @@ def _siblings(caption: TokenSignals, text: str, compat: str) -> dict[str, float]
     spread = np.sqrt(caption.var_log_prob)
     # Without spread every possible word is exactly as likely as expected: z is 0, or -inf for an impossible word.
     z = (caption.log_prob - caption.mean_log_prob) / np.where(spread > 0, spread, 1.0)
-    scores = {"loss": float(caption.log_prob.mean())}
+    scores: dict[str, float] = {}
     means = _extreme_means(np.stack([caption.log_prob, z]), compat)[:, 1:]
     names = (f"{name}/{k}" for name in ("mink", "minkpp") for k in PERCENTS[compat][1:])
     scores |= dict(zip(names, means.ravel().tolist(), strict=True))

@@ -8,7 +8,7 @@ The exact mode measures every word from the *second* most likely one and leaves 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class TokenSignals:
     def __len__(self) -> int:
         return len(self.log_prob)
 
-    def __getitem__(self, rows: slice) -> "TokenSignals":
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> "TokenSignals":
         return TokenSignals(
             log_prob=self.log_prob[rows],
             renyi={order: values[rows] for order, values in self.renyi.items()},
@@ -65,6 +65,18 @@ class TokenSignals:
             gap=self.gap[rows],
             modified={order: values[rows] for order, values in self.modified.items()},
         )
+
+
+def joined(parts: Sequence[TokenSignals]) -> TokenSignals:
+    """Signals of several ranges of tokens, one behind the other."""
+    return TokenSignals(
+        log_prob=np.concatenate([part.log_prob for part in parts]),
+        renyi={order: np.concatenate([part.renyi[order] for part in parts]) for order in ORDERS},
+        mean_log_prob=np.concatenate([part.mean_log_prob for part in parts]),
+        var_log_prob=np.concatenate([part.var_log_prob for part in parts]),
+        gap=np.concatenate([part.gap for part in parts]),
+        modified={order: np.concatenate([part.modified[order] for part in parts]) for order in MODIFIED_ORDERS},
+    )
 
 
 def token_signals(

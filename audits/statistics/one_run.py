@@ -19,27 +19,29 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit
-from scipy.stats import binom
+from scipy.special import bdtr, expit
+
+from audits.statistics import trade_off
+from audits.statistics.guesses import CONFIDENCE, check, largest_refuted, number_of_guesses
 
 SHOWN = 0.5  # an epsilon that canaries should be able to show
-HALVINGS = 60  # of the interval that holds the bound
 
 
 def p_value(*, correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
     """Largest probability that `correct` or more of `guesses` are right if the training is (epsilon, delta)-DP."""
-    if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(f"correct <= guesses <= canaries must hold from 0 on, not {correct}, {guesses}, {canaries}")
+    check(correct, guesses, canaries)
     if not (epsilon >= 0 and 0 <= delta <= 1):
         raise ValueError(f"epsilon must be at least 0 and delta lie between 0 and 1, not {epsilon} and {delta}")
     wrong, mistake = guesses - correct, expit(-epsilon)  # counted in mistakes, whose probability keeps its digits
-    beta = binom.cdf(wrong, guesses, mistake)  # f(v)
-    more = np.cumsum(binom.pmf(np.arange(wrong + 1, guesses + 1), guesses, mistake))  # f(v - i) - f(v), i = 1 .. v
-    alpha = np.max(more / np.arange(1, correct + 1), initial=0.0)
+    at_most = bdtr(np.arange(wrong, guesses + 1), guesses, mistake)  # f(v - i), i = 0 .. v
+    beta = at_most[0]
+    alpha = np.max((at_most[1:] - beta) / np.arange(1, correct + 1), initial=0.0)
     return min(1.0, float(beta + 2 * canaries * delta * alpha))
 
 
-def epsilon_lower_bound(*, correct: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95) -> float:
+def epsilon_lower_bound(
+    *, correct: int, guesses: int, canaries: int, delta: float, confidence: float = CONFIDENCE
+) -> float:
     """Lower bound on epsilon at `delta`, which exceeds the truth with probability 1 - confidence at most; 0 if nothing
     can be shown."""
     if not 0 < confidence < 1:
@@ -49,25 +51,16 @@ def epsilon_lower_bound(*, correct: int, guesses: int, canaries: int, delta: flo
         p = p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta)
         return p <= 1 - confidence
 
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high):
-        low, high = high, 2 * high
-    for _ in range(HALVINGS):  # `low` is refuted all along: the side on which rounding is safe
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
+    return largest_refuted(refuted)
 
 
-def ceiling(canaries: int, *, delta: float, confidence: float = 0.95) -> float:
-    """What an attack that is right about every canary would show."""
-    return epsilon_lower_bound(
-        correct=canaries, guesses=canaries, canaries=canaries, delta=delta, confidence=confidence
-    )
+def ceiling(guesses: int, *, canaries: int | None = None, delta: float, confidence: float = CONFIDENCE) -> float:
+    """What guesses that are all right would show; they are about all canaries, unless there are more of these."""
+    about = guesses if canaries is None else canaries
+    return epsilon_lower_bound(correct=guesses, guesses=guesses, canaries=about, delta=delta, confidence=confidence)
 
 
-def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: float = 0.95) -> float:
+def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: float = CONFIDENCE) -> float:
     """Smallest share of right guesses about all canaries that shows `epsilon`; inf if not even a perfect attack
     does."""
 
@@ -81,8 +74,15 @@ def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: 
 
 def canary_table(kind: str, coins: Sequence[bool], *, delta: float) -> pd.DataFrame:
     """How many canaries were inserted (`coins`: which), the largest epsilon that a perfect attack on them all could
-    show, and the share of right guesses that epsilon `SHOWN` needs."""
+    show, of any mechanism and of a Gaussian one (NaN without a delta), how many are guessed about, and the share of
+    right guesses about all that epsilon `SHOWN` needs."""
     n, inserted = len(coins), int(sum(coins))
     row = {"kind": kind, "inserted": inserted, "left_out": n - inserted, "number": n, "delta": delta}
-    about = {"ceiling": ceiling(n, delta=delta), "needed": needed_accuracy(n, epsilon=SHOWN, delta=delta)}
+    gaussian = trade_off.ceiling(n, canaries=n, delta=delta) if delta else math.nan
+    about = {
+        "ceiling": ceiling(n, delta=delta),
+        "gaussian_ceiling": gaussian,
+        "guesses": number_of_guesses(n),
+        "needed": needed_accuracy(n, epsilon=SHOWN, delta=delta),
+    }
     return pd.DataFrame([row | about])

@@ -439,10 +439,11 @@ def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = N
     if interval.se == 0.0:
         return interval
     more = folds / (folds - 1) * (interval if control is None else control).se ** 2
-    reach = _quantile(interval.dof, interval.confidence) * math.sqrt(interval.se**2 + more)
+    se = math.sqrt(interval.se**2 + more)
+    reach = _quantile(interval.dof, interval.confidence) * se
     lowest = 0.0 if control is None else -1.0
     low, high = max(lowest, interval.value - reach), min(1.0, interval.value + reach)
-    return replace(interval, low=low, high=high, how=f"{interval.how}, cross-fitted")
+    return replace(interval, low=low, high=high, se=se, how=f"{interval.how}, cross-fitted")
 
 
 def _clopper_pearson(k: float, n: float, confidence: float) -> tuple[float, float]:

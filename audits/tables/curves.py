@@ -61,10 +61,11 @@ def _band(
 ) -> tuple[NDArray[np.float64], ...]:
     """Of one model a bootstrap over clients and records; of one per client the mean of the clients' curves, by t or, of
     few, by their records."""
-    if c.unit == "records":
+    if c.unit == "records" and c.per_client:
         return client_roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
     if not c.per_client:
-        return ranking.roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
+        clients = np.zeros(len(c.member)) if c.unit == "records" else c.client
+        return ranking.roc_band(values, c.member, clients, fpr_grid=grid, confidence=confidence)
     single = [ranking.roc_band(values[own], c.member[own], c.client[own], fpr_grid=grid, resamples=2)[0]
               for name in np.unique(c.client) for own in [c.client == name]]  # fmt: skip
     from scipy.stats import t

@@ -37,7 +37,7 @@ SHOWN = "threat_model way rank record client score percentile asked label reason
 def evidence(run: Attacked, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
     """All tables about a run by name, without those that have no row; `records` have the pictures."""
     table = records_table(run)
-    held_out = [c for c in comparisons(run) if c.nonmembers == "held-out"]
+    held_out = [c for c in comparisons(run) if c.nonmembers == "held-out" and not c.descriptive]
     measured = [(c, s) for c in held_out for s in run.headline if s in c.scores and c.having(c.scores[s]).measurable]
     found = {
         "records": table.drop(columns="exposure"),
@@ -214,10 +214,10 @@ def _is_top(scores: pd.Series) -> pd.Series:
     return scores.rank(ascending=False, method="max") <= tenth(int(scores.notna().sum()))
 
 
-def _reason(tops: int, attacks: int, facts: Mapping[str, float]) -> str:
-    """Why a record is exposed, from numbers: by how many attacks, its loss beside the loss of shadow models, and what
+def _reason(tops: int, scores: int, facts: Mapping[str, float]) -> str:
+    """Why a record is exposed, from numbers: by how many scores, its loss beside the loss of shadow models, and what
     the hard prompt says."""
-    said = [f"in the top tenth of {tops} of {attacks} attacks" if attacks > 1 else "by its score"]
+    said = [f"in the top tenth by {tops} of {scores} scores" if scores > 1 else "by its score"]
     if facts:
         said.append(_losses(facts))
         if not facts.get("hard_right", True):

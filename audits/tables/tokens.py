@@ -29,13 +29,13 @@ def tokens_table(run: Attacked, tables: Mapping[str, pd.DataFrame], words: Mappi
     frames = []
     for panel, record in panels(tables).items():
         model = _model(run, tables["exposed"].iloc[0])
-        assert model.base is not None
-        now, before = model.scores.loc[record], model.base.loc[record]
-        parts = np.array(now.token_slice)
+        assert model.facts is not None
+        tokens = model.facts.loc[record]
+        parts = np.array(tokens.token_slice)
         columns = {
             "panel": panel, "record": record, "position": range(len(parts)), "token": words[record][1:], "slice": parts,
-            "entropy": now.token_entropy, "base_entropy": before.token_entropy,
-            "log_prob": np.where(parts == "image", np.nan, now.token_log_prob),
+            "entropy": tokens.token_entropy, "base_entropy": tokens.base_token_entropy,
+            "log_prob": np.where(parts == "image", np.nan, tokens.token_log_prob),
         }  # fmt: skip
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

@@ -1,11 +1,13 @@
 """What a picture's page is made of, kept in the repository: what a training and its attack left before anything was judged.
 
-Of LoRA these are scores, who was a member and the controls' scores, of prompts accuracies and the ledger of the noise. Whenever a page is built the
+Of LoRA these are scores, who was a member and the controls' scores, of prompts accuracies, of both the ledger of the noise. Whenever a page is built the
 audits, their verdicts and the page itself are made again, by the code as it is now.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,9 +16,8 @@ import pandas as pd
 
 from audits import epsilon, membership, utility
 from audits.comparisons import Attacked, ScoredModel
-from audits.epsilon import privacy_table
-from audits.membership import LOSS
-from audits.subject import NOISE_FREE
+from audits.epsilon import ledger_of, privacy_table
+from audits.subject import in_words
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
@@ -26,11 +27,13 @@ from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.privacy.ledger import Ledger
+from fedaudit.privacy.settings import Privacy
 from reports.report import Evidence, flattened
 
+PLACES = ["threat_model", "way", "client", "round"]  # of a model
 NOBODY = -1  # the client of what is no single client's
 SHOWN = "shown-"  # what the names of tables begin with that are shown as they are
-JUDGED = ("accuracy", "noise", "privacy")  # those that are made anew
+JUDGED = ("accuracy", "noise", "privacy")  # those that are made anew; permutations need every score of a run
 BLIND = "blind/"  # what the columns of the blind classifier's scores begin with
 
 
@@ -58,22 +61,21 @@ def evidence(plan: Plan, folder: Folder) -> list[Evidence]:
 def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
     about, tables = folder.read_json(f"{name}.json"), dict[str, pd.DataFrame]()
     params = {audit: plugins.plugins("audit")[audit].own(given) for audit, given in cell.plan.audits.items()}
+    assert cell.variant is not None
+    privacy, threats = cell.variant.privacy or Privacy(epsilon=math.inf), cell.plan.trained.threat_models
+    tables["privacy"] = privacy_table(Ledger.from_json(about["ledger"]), method_of(cell), privacy, threats)
     found: Sequence[Any]
     if cell.plan.attacks:
         scores, records = (folder.read_table(f"{name}-{kind}.parquet") for kind in ("scores", "records"))
         run = _attacked(cell, scores, records, about["cohorts"])
-        found = membership.findings(run, params["membership"], names=cell.names, epsilon=lambda _: NOISE_FREE)
+        words = functools.partial(in_words, tables["privacy"])
+        found = membership.findings(run, params["membership"], names=cell.names, epsilon=words)
     else:
-        tables = {kind: folder.read_table(f"{name}-{kind}.parquet") for kind in ("accuracy", "noise")}
-        privacy = cell.variant.privacy if cell.variant else None
-        assert privacy is not None
-        tables["privacy"] = privacy_table(Ledger.from_json(about["ledger"]), method_of(cell), privacy)
-        found = [
-            *utility.findings(
-                tables["accuracy"], tables["noise"], params["utility"], epsilon=privacy.epsilon, names=cell.names
-            ),
-            *epsilon.findings(tables["privacy"], names=cell.names),
-        ]
+        tables |= {kind: folder.read_table(f"{name}-{kind}.parquet") for kind in ("accuracy", "noise")}
+        found = utility.findings(
+            tables["accuracy"], tables["noise"], params["utility"], epsilon=privacy.epsilon, names=cell.names
+        )
+    found = [*found, *epsilon.findings(tables["privacy"], names=cell.names)]
     shown = [kept for kept in folder.names() if kept.startswith(f"{name}-{SHOWN}")]
     tables |= {kept.removeprefix(f"{name}-{SHOWN}").removesuffix(".parquet"): folder.read_table(kept) for kept in shown}
     plan = cell.plan
@@ -107,8 +109,9 @@ def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[st
     transcript = transcript_of(cell)
     run = attacks_on_texts.attacked(cell, claim(cell.analysis_folder), workshop, progress)
     cohorts = [transcript.cohort(r) for r in range(cell.plan.rounds)]
-    signals = list(dict.fromkeys((*run.headline, LOSS)))
-    return {"cohorts": cohorts}, {"scores": _scores(run, signals), "records": _records(run)}
+    signals = list(run.signals)
+    ledger = ledger_of(transcript, method_of(cell)).to_json()
+    return {"cohorts": cohorts, "ledger": ledger}, {"scores": _scores(run, signals), "records": _records(run)}
 
 
 def _scores(run: Attacked, signals: Sequence[str]) -> pd.DataFrame:
@@ -137,10 +140,9 @@ def _records(run: Attacked) -> pd.DataFrame:
 
 def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: Sequence[Sequence[int]]) -> Attacked:
     """What `_scores` and `_records` were made of."""
-    signals = [name for name in scores if "/" in name]
+    signals = [name for name in scores if name not in ("record", *PLACES)]
     tables = {
-        place: part.set_index("record", drop=False)[signals]
-        for place, part in scores.groupby(["threat_model", "way", "client", "round"], sort=False)
+        place: part.set_index("record", drop=False)[signals] for place, part in scores.groupby(PLACES, sort=False)
     }
     base = next(table for (_, way, *_), table in tables.items() if way == "base")
     candidates = records[records.kind == "candidate"]
@@ -151,13 +153,15 @@ def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: 
             for (threat_model, way, client, r), table in tables.items()
             if way != "base"
         ],
-        **attacks_on_texts.named(cell),
+        **attacks_on_texts.named(cell, signals),
         blind={(None, n.removeprefix(BLIND)): own[n].dropna().to_dict() for n in records if n.startswith(BLIND)},
         records=_of_clients(candidates),
         reference=_of_clients(records[records.kind == "reference"]),
         truth=dict(zip(candidates.record, candidates.member, strict=True)),
         novel=records.record[records.kind == "novel"].tolist(),
         cohorts=cohorts,
+        coins={r: (r, str(k)) for r, k in zip(candidates.record, candidates.client, strict=True)},
+        seed=cell.seed,
     )
 
 

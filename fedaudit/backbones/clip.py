@@ -87,10 +87,11 @@ class FrozenCLIP:
         return self._tower.classes(names, context)
 
     def text(self, context: Tensor, texts: ClassTexts) -> Tensor:
-        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in the context.
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in the context,
+        once.
 
-        `torch.func.vmap` over the function that `torch.func.vjp` gives has per-record gradients without another forward
-        pass.
+        Per-record gradients need no other forward pass (`trainers.prompts.taken_back`). NotImplementedError: a second
+        derivative.
         """
         return self._tower(context, texts)
 

@@ -4,6 +4,9 @@ The prompt of class c is [SOS][b context vectors][tokens of its name]["."][EOS];
 et al. 2022). Three facts make the pass cheap, and none of them changes a number: the encoder is causal, so that nothing
 behind EOS matters; what it makes of [SOS][context] is the same for every class, so that this prefix is encoded once per
 client and the tokens of a class attend to it; in the last layer only EOS asks.
+
+One pass forward is followed by many back, one for each record: what these would all compute anew, the slopes of the
+activations, is computed once, in the pass forward.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
+
+SMALL = 400  # multiplications of one matrix product; below that torch's batched product is a plain loop without vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,51 +141,89 @@ def _attend(
     """What suffix tokens [1 or L, heads, rows, e] see of the prefix [L, heads, P, e] and of their own class: [L, heads,
     rows, e].
 
-    groups: (classes, queries per class, keys per class); the queries are the last tokens of a class. The softmax over
-    both kinds of keys is written out, because the two parts have no common shape.
+    groups: (classes, queries per class, keys per class); the queries are the last tokens of a class.
     """
-    shared = q @ prefix_k.mT  # [L, heads, rows, P]
     by_query = [classes * queries for classes, queries, _ in groups]
     by_key = [classes * keys for classes, _, keys in groups]
-    parts = zip(groups, q.split(by_query, 2), k.split(by_key, 2), strict=True)
-    own = [_own_scores(queries, keys, *groups_of) for groups_of, queries, keys in parts]
-    top = torch.cat([scores.amax(-1).flatten(2) for scores in own], dim=2)
-    top = torch.maximum(shared.amax(-1), top).detach()[..., None]  # [L, heads, rows, 1]
-    weights = (shared - top).exp()
-    seen, total = weights @ prefix_v, weights.sum(-1, keepdim=True)
-    own_seen, own_total = [], []
-    for (classes, _, _), scores, most, values in zip(
-        groups, own, top.split(by_query, 2), v.split(by_key, 2), strict=True
-    ):
-        weights = (scores - most.unflatten(2, (classes, -1))).exp()  # [L, heads, classes, queries, keys]
-        own_seen.append((weights @ values.unflatten(2, (classes, -1))).flatten(2, 3))
-        own_total.append(weights.sum(-1, keepdim=True).flatten(2, 3))
-    return (seen + torch.cat(own_seen, 2)) / (total + torch.cat(own_total, 2))
+    shared = (q @ prefix_k.mT).split(by_query, 2)  # [L, heads, rows, P]
+    parts = zip(groups, shared, q.split(by_query, 2), k.split(by_key, 2), v.split(by_key, 2), strict=True)
+    found = []
+    for (classes, queries_each, keys_each), before, queries, keys, values in parts:
+        own = _own_scores(queries, keys, classes, queries_each, keys_each).flatten(2, 3)
+        scores = torch.cat([before, own.expand(len(before), -1, -1, -1)], dim=-1)
+        weights, own = scores.softmax(-1).split([before.shape[-1], keys_each], dim=-1)
+        seen = _product(own.unflatten(2, (classes, queries_each)), values.unflatten(2, (classes, keys_each)))
+        found.append(weights @ prefix_v + seen.flatten(2, 3))
+    return torch.cat(found, dim=2)
 
 
 def _own_scores(q: Tensor, k: Tensor, classes: int, queries: int, keys: int) -> Tensor:
     """[1 or L, heads, classes, queries, keys] of the tokens of each class, minus infinity for later ones."""
-    scores = q.unflatten(2, (classes, queries)) @ k.unflatten(2, (classes, keys)).mT
+    scores = _product(q.unflatten(2, (classes, queries)), k.unflatten(2, (classes, keys)).mT)
     return scores + _causal(keys, q)[-queries:]
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of many matrices [.., n, m] and [.., m, k]; of small ones entry by entry, the longer of m and k in rows."""
+    (n, m), k = a.shape[-2:], b.shape[-1]
+    if n * m * k >= SMALL:
+        return a @ b
+    if m > k:
+        return (a[..., :, None, :] * b.mT[..., None, :, :]).sum(-1)
+    return (a[..., None] * b[..., None, :, :]).sum(-2)
 
 
 def _heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
     """Queries (0), keys (1) and values (2) from `first` to `last` of x [L, n, d]: each [L, heads, n, e]; queries come
     scaled."""
-    attention, d = block.attn, x.shape[-1]
-    rows = slice(first * d, last * d)
-    parts = F.linear(x, attention.in_proj_weight[rows], attention.in_proj_bias[rows]).unflatten(
-        -1, (last - first, attention.num_heads, -1)
-    )
-    found = parts.permute(2, 0, 3, 1, 4).unbind(0)
-    return found if first else (found[0] / math.sqrt(attention.head_dim), *found[1:])
+    attention = block.attn
+    maps = [*zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)][first:last]
+    found = [
+        F.linear(x, weight, bias).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for weight, bias in maps
+    ]
+    return tuple(found) if first else (found[0] / math.sqrt(attention.head_dim), *found[1:])
 
 
 def _after(block: Any, x: Tensor, seen: Tensor) -> Tensor:
     """The rest of a residual block: x [1 or L, n, d] with what attention saw [L, heads, n, e]."""
     x = x + block.ls_1(block.attn.out_proj(seen.transpose(1, 2).flatten(2)))
-    found: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    inner = block.ln_2(x)
+    for part in block.mlp:
+        inner = _activated(part, inner) if part is block.mlp.gelu else part(inner)
+    found: Tensor = x + block.ls_2(inner)
     return found
+
+
+def _activated(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x), entry by entry, with its slope computed at once where there will be a pass back."""
+    if not torch.is_grad_enabled():
+        return function(x)
+    found: Tensor = _Activation.apply(x, function)[0]
+    return found
+
+
+class _Activation(torch.autograd.Function):
+    """An activation and its slope, by which every pass back only multiplies. It can be differentiated once."""
+
+    @staticmethod
+    def forward(x: Tensor, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            y = function(at)
+        (slope,) = torch.autograd.grad(y, at, torch.ones_like(y))
+        return y.detach(), slope
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor, above_slope: Tensor | None) -> tuple[Tensor, None]:
+        if above_slope is not None:
+            raise NotImplementedError("the text encoder has no second derivative in the prompt")
+        (slope,) = ctx.saved_tensors
+        return above * slope, None
 
 
 def _ends(x: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:

@@ -43,7 +43,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import USUAL, LearnerFacts, facts
+from trainers.learners import USUAL, LearnerFacts, facts, privacy_of, private
 
 EXAMPLES = """\
 examples:
@@ -51,6 +51,7 @@ examples:
   audit.py --method fedavg,fedper,fedpara,fedrand    four methods, compared in one report
   audit.py --method fedper,fedper:shared_layers=4    variants of a method in one report
   audit.py --method fedrand --no-past --rho 0.3      an ablation of FedRand's Table 3
+  audit.py --method fedavg,dpfedavg --epsilon 10,1   DP-SGD on adapters, beside the same without noise
   audit.py --method dpfpl --epsilon 0.1              private prompts on a frozen CLIP: utility, what noise proves
   audit.py --method dpfpl --attack shadow            50 shadow models per target client, with and without noise
   audit.py --method fedotp --attack all --targets 4  every attack on prompts, under every threat model
@@ -155,7 +156,7 @@ def read_command(words: Sequence[str]) -> Command:
     _check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
     for gate in limits:
-        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks])
+        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks], plan.canaries.canaries)
     return Command(
         plan, options.dry_run, options.quiet, limits,
         _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
@@ -187,7 +188,7 @@ def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Nam
     add_linked_files(parser)
     add_backbone(parser, learner)
     add_general_options(parser)
-    options, made = _parse(parser, _attack_groups(attacks) | _audits(attacks, learner), sources)
+    options, made = _parse(parser, _attack_groups(attacks) | _audits(attacks, learner, ours=False), sources)
     return options, _own_plan(options, made)
 
 
@@ -258,10 +259,10 @@ def _canaries() -> type[Any]:
     return plugins.dataclass_of(plugins.package_folder("fedaudit.tasks") / "canaries.py", "Canaries")
 
 
-def _audits(attacks: Sequence[Plugin], learner: str) -> dict[str, type[Any]]:
-    """The parameters of the audits whose needs a run has."""
+def _audits(attacks: Sequence[Plugin], learner: str, *, ours: bool) -> dict[str, type[Any]]:
+    """The parameters of the audits whose needs a run has; `ours`: we train it, and so it has a ledger."""
     trained = facts(learner)
-    there = {trained.records, *(["attacks"] if attacks else []), *(["noise"] if trained.private else [])}
+    there = {trained.records, *(["attacks"] if attacks else []), *(["ledger"] if ours else [])}
     known = plugins.plugins("audit").items()
     return {f"audit {name}": plugin.params for name, plugin in known if there.issuperset(plugin.needs)}
 
@@ -272,19 +273,34 @@ def _trained(
     """The options of a training and what comes after it, and the Params object of every group."""
     trained = facts(learner)
     swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
-    if trained.private:
-        swept["privacy"] = Privacy
+    if noised := trained.private or any(private(plugin) for plugin, _ in methods.values()):
+        swept["privacy"] = privacy_of(learner)
+    else:
+        _check_noise(methods, learner, sources)
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
     groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
     groups |= {"the adversary": Adversary} if attacks and trained.shadows else {}
-    groups |= _attack_groups(attacks) | _audits(attacks, learner)
+    groups |= _attack_groups(attacks) | _audits(attacks, learner, ours=True)
     parser = _parser()
     add_schedule(parser, learner)
     add_backbone(parser, learner)
     add_general_options(parser)
-    if trained.private:
+    if noised:
         parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
     return _parse(parser, groups, sources, swept=swept)
+
+
+def _check_noise(methods: sweeps.Named, learner: str, sources: Sources) -> None:
+    """InputError: noise is asked for, none of the methods adds any, and another one of their learner could."""
+    known = {"twin", *(field.name for field in dataclasses.fields(Privacy))}
+    able = [p.name for p in plugins.plugins("method").values() if p.learner == learner and private(p)]
+    for source, words in sources.items():
+        for name in sorted(fields(words) & known if able else ()):
+            where, flag = f"{source}: " if source else "", f"--{'no-' * (name == 'twin')}{name.replace('_', '-')}"
+            raise InputError(
+                f"{where}{flag}: {', '.join(methods)} adds no noise; of the {facts(learner).title} methods "
+                f"{', '.join(able)} can"
+            )
 
 
 def _parse(
@@ -328,7 +344,7 @@ def _plan(
 ) -> Plan:
     clients = _within(options, "clients", 1, 10_000)
     plan = Plan(
-        methods=sweeps.variants(methods, options, twins=trained.private and not options.no_twin),
+        methods=sweeps.variants(methods, options, twins=not getattr(options, "no_twin", True)),
         settings=made["local training"],
         task=task.name,
         task_params=made[f"task {task.name}"],

@@ -1,10 +1,12 @@
 """Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports
 nothing heavy.
 
-A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER. It looks at the headline rows against held-out records
-of the same clients, or at accuracies (percent, `accuracy/local.low < 50`), and at one number of each: the value, or the
-bound of its interval that is named. Of what leaks, `.low` fails only on what is shown, `.high` also on what cannot be
-ruled out.
+A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak. It looks at the headline rows
+against held-out records of the same clients, at accuracies (percent, `accuracy/local.low < 50`) or at measured epsilons
+(`measured > 1`, `measured/gaussian > 1`), and at one number of each: the value, or the bound of its interval that is
+named. Of what leaks, `.low` fails only on what is shown, `.high` also on what cannot be ruled out. Intervals are not
+corrected for the number of rows; `leak` goes by the rows' verdicts, which are. A measured epsilon is a lower bound by
+itself, at 95 %.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attacks.threats import THREAT_MODELS, refusal
+from audits.findings import MEASURED, MEASURED_GAUSSIAN
 from fedaudit.command.words import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
@@ -24,7 +27,10 @@ from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall", "accuracy/own_test")
-METRICS = MEMBERSHIP + ACCURACY
+BOUNDS = (MEASURED, MEASURED_GAUSSIAN)
+METRICS = MEMBERSHIP + ACCURACY + BOUNDS
+LARGEST = 1e6  # of epsilons
+LEAK = "leak"  # the gate that goes by verdicts
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -48,12 +54,14 @@ class Gate:
     operator: str
     limit: float
 
-    def check(self, learner: str, attacks: Sequence[Plugin]) -> None:
-        """InputError if no run of these attacks, on what is trained, can answer the gate."""
+    def check(self, learner: str, attacks: Sequence[Plugin], canaries: int) -> None:
+        """InputError if no run of these attacks, on what is trained with so many canaries, can answer the gate."""
         why = None
-        if self.metric in ACCURACY and facts(learner).records != "classes":
+        if self.metric in BOUNDS and not canaries:
+            why = "there are no canaries; add --canaries"
+        elif self.metric in ACCURACY and facts(learner).records != "classes":
             why = f"{facts(learner).noun} have no accuracy here"
-        elif self.metric in MEMBERSHIP and not attacks:
+        elif self.metric not in ACCURACY and not attacks:
             why = "nothing is attacked; add --attack"
         elif self.threat_model and self.threat_model not in (there := facts(learner).threat_models):
             why = f"{self.threat_model} sees nothing here; there are {', '.join(there)}"
@@ -66,6 +74,8 @@ class Gate:
 
     def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
         """A sentence for each finding that crosses the limit. InputError: no finding can answer the gate."""
+        if self.metric == LEAK:
+            return self._leaks(findings)
         rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
         answers = [f for f in rows if f[self.end] is not None]
         if not answers:
@@ -74,15 +84,28 @@ class Gate:
         compare = OPERATORS[self.operator]
         return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
 
+    def _leaks(self, findings: Sequence[dict[str, Any]]) -> list[str]:
+        """A sentence for each row that is called a leak, in either direction."""
+        rows = [f for f in findings if f["metric"] == "auroc" and self._looks_at(f)]
+        judged = [f for f in rows if f["verdict"] is not None]
+        if not judged:
+            why = rows[0]["status"] if rows else "there is no such row"
+            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+        return [self._sentence(f) for f in judged if f["verdict"].startswith(LEAK)]
+
     def _looks_at(self, f: dict[str, Any]) -> bool:
         if self.metric in ACCURACY:
             return True
+        if self.metric in BOUNDS:
+            return self.threat_model in (None, f["threat_model"])
         return f["headline"] and f["nonmembers"] == "held-out" and self.threat_model in (None, f["threat_model"])
 
     def _sentence(self, f: dict[str, Any]) -> str:
         digits = 1 if self.metric in ACCURACY else 3
         where = f"{f['method']} (seed {f['seed']})"
-        if self.metric in MEMBERSHIP:
+        if self.metric in BOUNDS:
+            return f"{self.text}: {where}: {f['sentence']}"
+        if self.metric not in ACCURACY:
             where += f", {f['threat_model']}, {f['way']}, {f['population']}, {f['signal']}"
         verdict = f", {f['verdict']}" if f.get("verdict") else ""
         bounds = "" if f["low"] is None else f" [{f['low']:.{digits}f}, {f['high']:.{digits}f}]"
@@ -91,8 +114,14 @@ class Gate:
 
 def parse(text: str) -> Gate:
     """The gate that `text` states. InputError says what is wrong with it."""
+    *before, last = text.split() or [""]
+    if last == LEAK and len(before) < 2:
+        return Gate(text.strip(), _threat(text, before[0] if before else None), LEAK, "value", "", 0.0)
     found = _GATE.fullmatch(text.strip())
-    form = "it reads [THREAT-MODEL] METRIC[.low|.high] > NUMBER, as in 'auroc.low > 0.6' or 'server auroc > 0.7'"
+    form = (
+        "it reads [THREAT-MODEL] METRIC[.low|.high] > NUMBER, as in 'auroc.low > 0.6' or 'server auroc > 0.7', or "
+        "[THREAT-MODEL] leak"
+    )
     if found is None:
         raise InputError(f"--fail-if {text!r}: not understood; {form}")
     metric, threat = found["metric"], found["threat"]
@@ -100,18 +129,26 @@ def parse(text: str) -> Gate:
         raise InputError(
             f"--fail-if {text!r}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}"
         )
-    threats = tuple(THREAT_MODELS)
-    if threat and threat not in threats:
-        raise InputError(
-            f"--fail-if {text!r}: no threat model {threat}{nearest(threat, threats)}; there are {', '.join(threats)}"
-        )
+    _threat(text, threat)
     if threat and metric in ACCURACY:
         raise InputError(f"--fail-if {text!r}: {metric} is of no threat model; leave out {threat}")
+    if metric in BOUNDS and found["end"]:
+        raise InputError(f"--fail-if {text!r}: {metric} is a lower bound by itself; leave out .{found['end']}")
     try:
         limit = number(found["limit"])
     except argparse.ArgumentTypeError:
         raise InputError(f"--fail-if {text!r}: {found['limit']} is no number; {form}") from None
-    top = 100 if metric in ACCURACY else 1  # accuracies are percent
+    top = 100 if metric in ACCURACY else LARGEST if metric in BOUNDS else 1  # accuracies are percent
     if not 0 <= limit <= top:
-        raise InputError(f"--fail-if {text!r}: the limit {found['limit']} must lie between 0 and {top}")
+        raise InputError(f"--fail-if {text!r}: the limit {found['limit']} must lie between 0 and {top:.0f}")
     return Gate(text.strip(), threat, metric, found["end"] or "value", found["op"], limit)
+
+
+def _threat(text: str, name: str | None) -> str | None:
+    """The name of a threat model, or none. InputError: there is no such one."""
+    threats = tuple(THREAT_MODELS)
+    if name and name not in threats:
+        raise InputError(
+            f"--fail-if {text!r}: no threat model {name}{nearest(name, threats)}; there are {', '.join(threats)}"
+        )
+    return name

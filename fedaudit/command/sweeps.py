@@ -17,7 +17,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import facts
+from trainers.learners import facts, privacy_of, private
 
 Named = dict[str, tuple[Plugin, dict[str, Any]]]
 LONGEST = 150  # letters of a label, which is part of folders' names
@@ -25,7 +25,7 @@ LONGEST = 150  # letters of a label, which is part of folders' names
 
 def classes(plugin: Plugin) -> list[type[Any]]:
     """The dataclasses that hold a method's parameters: its own, and how it is made private where it can be."""
-    return [plugin.params, *([Privacy] if facts(plugin.learner).private and plugin.trains else [])]
+    return [plugin.params, *([privacy_of(plugin.learner)] if private(plugin) else [])]
 
 
 def named(text: str) -> Named:
@@ -123,8 +123,9 @@ def _variant(plugin: Plugin, values: Mapping[str, Any]) -> Variant:
         for cls in classes(plugin)
     ]
     if len(parts) == 1:
-        private = Privacy(epsilon=math.inf) if facts(plugin.learner).private else None
-        return Variant(plugin.name, parts[0], private)
+        # what trains nothing stands beside what can be noised
+        silent = Privacy(epsilon=math.inf) if facts(plugin.learner).private else None
+        return Variant(plugin.name, parts[0], silent)
     params, privacy = parts
     if math.isinf(privacy.epsilon):
         # without noise nothing is clipped: one training, whatever the noisy ones beside it do

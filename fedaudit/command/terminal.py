@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from audits.findings import THESE
 from reports.formats import short
+from reports.measured import contradictions
+from reports.measured import rows as measured_rows
 
 Finding = dict[str, Any]
 FEW = 3  # attacks whose rows fit beside each other
@@ -15,17 +18,24 @@ SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 def show(findings: Sequence[Finding], attack: str | None) -> None:
-    """Print utility and privacy of prompts where there are any, and what was found about membership where something was
-    attacked."""
+    """Print utility and privacy of prompts where there are any, what was found about membership where something was
+    attacked, and what canaries show of epsilon where there are any."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:  # nobody can widen that window: never cut a number
         console = Console(width=200)
+    epsilons = [f for f in findings if f["metric"] == "epsilon"]
     if accuracies := [f for f in findings if f["metric"].startswith("accuracy/")]:
-        _show_prompts(console, accuracies, [f for f in findings if f["metric"] == "epsilon"])
+        _show_prompts(console, accuracies, epsilons)
+    else:
+        _show_epsilons(console, epsilons)
     if rows := [f for f in findings if f["metric"] == "auroc"]:
         _show_membership(console, rows, attack)
+    if bounds := measured_rows(findings):
+        _show_measured(console, bounds)
+        for sentence in contradictions(findings):
+            console.print(sentence, style="bold")
 
 
 def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
@@ -70,6 +80,20 @@ def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequenc
     )
 
 
+def _show_epsilons(console: Any, epsilons: Sequence[Finding]) -> None:
+    """A line per method: claimed and provable epsilon for a client's own record, by adversary, and what they rest on;
+    of several seeds the largest."""
+    for label in dict.fromkeys(f["method"] for f in epsilons):
+        own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
+        against: dict[tuple[str, str, str], list[str]] = {}
+        for threat in dict.fromkeys(f["threat_model"] for f in own):
+            mine = [f for f in own if f["threat_model"] == threat]
+            why = max(mine, key=lambda f: float(f["provable"]))["why"]
+            against.setdefault((*_numbers(mine), why), []).append(threat)
+        for (claimed, proven, why), threats in against.items():
+            console.print(f"{label}, {', '.join(threats)}: ε {claimed} claimed, {proven} proven ({why})")
+
+
 def _score(found: Sequence[Finding]) -> str:
     """Of one method and split, with the spread over seeds or the interval over clients."""
     if not found:
@@ -109,17 +133,59 @@ def _show_membership(console: Any, rows: Sequence[Finding], attack: str | None) 
     table = Table(box=box.SIMPLE_HEAD, title=title)
     for name in (["method"] if several else []) + ["adversary", "model", "members", "score"]:
         table.add_column(name)
-    for name in (f"AUROC [{100 * rows[0]['confidence']:g} %]", "base model", "blind", "verdict"):
+    for name in (f"AUROC [{100 * rows[0]['confidence']:g} %]", "base model", "blind", "p", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     for f in shown:
         cells = [f["method"]] if several else []
         cells += [f["threat_model"], f["way"], f["population"], f["signal"]]
-        cells += [f["status"] if f["value"] is None else _interval(f["value"], f["low"], f["high"])]
-        cells += [_number(f["base_value"]), _number(f["blind_value"]), f["verdict"] or "n/a"]
+        star = " *" if THESE in f["interval"] else ""
+        cells += [f["status"] if f["value"] is None else _interval(f["value"], f["low"], f["high"]) + star]
+        p = "n/a" if f["p_adjusted"] is None else f"{f['p_adjusted']:.2g}"
+        cells += [_number(f["base_value"]), _number(f["blind_value"]), p, f["verdict"] or "n/a"]
         table.add_row(*cells)
     console.print(table)
+    for line in _remarks(shown):
+        console.print(line)
     if len(seeds) > 1:
         _spread(console, rows, shown)
+
+
+def _show_measured(console: Any, bounds: Sequence[dict[str, Any]]) -> None:
+    """The lower bounds on epsilon from canaries, beside what is proven and claimed, for every run and adversary."""
+    from rich import box
+    from rich.table import Table
+
+    first = bounds[0]["any"]
+    several = len({row["any"]["method"] for row in bounds}) > 1
+    seeds = len({row["any"]["seed"] for row in bounds}) > 1
+    rests = f"{100 * first['confidence']:g} % each, delta {first['delta']:g}"
+    table = Table(box=box.SIMPLE_HEAD, title=f"measured epsilon, at least (of at most): {rests}")
+    for name in (["method"] if several else []) + (["seed"] if seeds else []) + ["adversary", "score"]:
+        table.add_column(name)
+    for name in ("canaries", "guesses right", "any mechanism", "if Gaussian", "proven", "claimed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in bounds:
+        m = row["any"]
+        cells = ([m["method"]] if several else []) + ([str(m["seed"])] if seeds else [])
+        cells += [m["threat_model"], m["signal"], str(m["canaries"]), f"{m['correct']} of {m['guesses']}"]
+        cells += [_at_least(m), _at_least(row["gaussian"])]
+        cells += ["∞" if math.isinf(float(m["provable"])) else _epsilon(m["provable"]), _epsilon(m["claimed"])]
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _at_least(bound: Finding | None) -> str:
+    return "n/a" if bound is None else f"{bound['value']:.3g} ({bound['ceiling']:.3g})"
+
+
+def _remarks(shown: Sequence[Finding]) -> list[str]:
+    """What must be known of the rows: what p is corrected for, what intervals are about, and controls that are off."""
+    found = []
+    if any(f["p_adjusted"] is not None for f in shown):
+        found.append("p: exact, by the coins, and corrected for all rows of its family in this report")
+    if any(THESE in f["interval"] for f in shown):
+        found.append(f"* for {THESE}, of which there are too few to speak of others")
+    return found + list(dict.fromkeys(f["alarm"] for f in shown if f["alarm"]))
 
 
 def _shown(rows: Sequence[Finding]) -> list[Finding]:

@@ -25,10 +25,10 @@ from fedaudit.machinery.errors import InputError, nearest
 PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task": "fedaudit.tasks"}
 # what a file may declare at module level, each a literal, with what holds where it does not
 DECLARATIONS: dict[str, dict[str, Any]] = {
-    "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": ""},
+    "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": "", "PRIVATE": False},
     "attack": {
         "RECORDS": ("texts",),
-        "TOKENS": (),
+        "ON_TEXTS": (),
         "NEEDS": (),
         "SHADOWS": False,
         "GRADIENTS": False,
@@ -75,15 +75,20 @@ class Plugin:
         return tuple(self._declared("RECORDS"))
 
     @property
-    def tokens(self) -> tuple[str, ...]:
-        """For an attack, which scores of tokens stand for it where records are texts, the headline first (the literal
-        `TOKENS`)."""
-        return tuple(self._declared("TOKENS"))
+    def on_texts(self) -> tuple[str, ...]:
+        """For an attack, the scores that stand for it where records are texts, parameters in braces (the literal
+        `ON_TEXTS`); by default its first."""
+        return tuple(self._declared("ON_TEXTS")) or self.signals[:1]
 
     @property
     def trains(self) -> bool:
         """For a method, whether it trains anything at all (the literal `TRAINS`)."""
         return bool(self._declared("TRAINS"))
+
+    @property
+    def private(self) -> bool:
+        """For a method, whether it can be noised where its learner's others cannot (the literal `PRIVATE`)."""
+        return bool(self._declared("PRIVATE"))
 
     @property
     def title(self) -> str:

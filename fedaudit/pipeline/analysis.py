@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from audits.comparisons import Attacked
+    from fedaudit.tasks.base import Client
 
 
 class Attacks(Protocol):
@@ -79,12 +80,18 @@ def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
         transcript=transcript_of(cell),
         method=method_of(cell, workshop.federation.sizes) if cell.variant else None,
         privacy=cell.variant.privacy if cell.variant else None,
+        threat_models=plan.trained.threat_models,
         names=cell.names,
         attacked=run,
-        coins=[used for k in cell.targets for used in clients[k].canary_included],
+        canaries={k: _coins(clients[k]) for k in cell.targets if clients[k].canaries},
         canary_kind=plan.canaries.canary_kind,
         said={"claimed": plan.own.claimed, "provable": plan.own.provable} if plan.own else None,
     )
+
+
+def _coins(client: Client) -> dict[str, bool]:
+    """A client's canaries, and whether each was inserted."""
+    return {r.id: bool(used) for r, used in zip(client.canaries, client.canary_included, strict=True)}
 
 
 def in_order(cell: Cell) -> list[str]:

@@ -12,6 +12,7 @@ import pandas as pd
 from torch import Tensor
 
 from attacks import queries
+from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
 from attacks.knowledge import Knowledge, Shadows, own_class
@@ -27,10 +28,6 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_
 from fedaudit.tasks.base import Federation
 from trainers.base import AttackBench, Method, State, Transcript, pack
 
-PSEUDO = 4  # shadows that stand in for the attacked model: thresholds are taken from them
-OTHERS = 150  # records of other clients that a target's model is asked about
-CURVE = 11  # rounds of a loss trajectory
-
 
 @dataclass(frozen=True)
 class Job:
@@ -40,7 +37,7 @@ class Job:
     transcript: Transcript
     recipe: ShadowRecipe | None  # of its shadow models
     views: Mapping[str, Mapping[str, Any]]  # threat model to its attacks with their parameters
-    asked: Sequence[queries.Target]
+    asked: Sequence[Target]
     rounds: int  # whose messages are attacked
 
 
@@ -63,7 +60,7 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
     return reasons
 
 
-def questions(cell: Cell, federation: Federation) -> list[queries.Target]:
+def questions(cell: Cell, federation: Federation) -> list[Target]:
     """What the adversaries ask about each target. The sample of other clients' records is drawn at random."""
     found = []
     for k in cell.targets:
@@ -72,23 +69,17 @@ def questions(cell: Cell, federation: Federation) -> list[queries.Target]:
             r.id for j, other in enumerate(federation.clients) if j != k for r in (*other.records, *other.reference)
         ]
         drawn = np.random.default_rng((cell.plan.seed, 13, k)).permutation(len(rest))[:OTHERS]
-        found.append(
-            queries.Target(k, candidates_of(client), [r.id for r in client.reference], [rest[i] for i in sorted(drawn)])
-        )
+        found.append(Target(k, client.candidates, [r.id for r in client.reference], [rest[i] for i in sorted(drawn)]))
     return found
 
 
-def candidates_of(client: Any) -> list[str]:
-    """Ids of the records that a coin decided about, canaries at the end."""
-    return [record.id for record in (*client.records, *client.canaries)]
-
-
 def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
-    """The records that a client really took a step on: those are its members."""
-    training = federation.clients[client].training_records
+    """The records that a client really took a step on: those that were in a batch with weight."""
+    holder = federation.clients[client]
     method = method_of(cell, federation.sizes)
     rounds = transcript_of(cell).participations(client)
-    return method.used([r.id for r in training], client=client, seed=cell.seed, rounds=rounds)
+    listed = [r.id for r in holder.training_records]
+    return method.used(listed, client=client, seed=cell.seed, rounds=rounds) - holder.left_out
 
 
 def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
@@ -127,7 +118,7 @@ class _Attacker:
     """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked
     once."""
 
-    def __init__(self, bench: AttackBench, job: Job, asked: queries.Target, messages: dict[Any, Any]) -> None:
+    def __init__(self, bench: AttackBench, job: Job, asked: Target, messages: dict[Any, Any]) -> None:
         self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
         self._once: dict[Any, Any] = {}
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
@@ -195,13 +186,13 @@ class _Attacker:
     def _asked(self, prompts: Tensor, member: Any) -> Shadows:
         models = [{"prompt": prompt} for prompt in prompts]
         learner = self.bench.learner
-        return queries.ask(self.job.method, learner, self.asked, models, member, norms=self.norms, normed=PSEUDO)
+        return queries.ask(self.job.method, learner, self.asked, models, member, norms=self.norms, normed=SHADOWS_ASKED)
 
     def _pseudo(self, made: Any, seen: Knowledge) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""
         if seen.shadows is None:
             return []
-        some = range(min(PSEUDO, len(seen.shadows.member)))
+        some = range(min(SHADOWS_ASKED, len(seen.shadows.member)))
         return [self._known(made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
 
     def _twin(self, threat_model: str) -> tuple[Knowledge, Any] | None:
@@ -227,8 +218,9 @@ class _Attacker:
 
 def _facts(seen: Knowledge) -> dict[str, Any]:
     """Losses with and without the record, for readers."""
-    base = -own_class(seen.base, seen.labels)
-    facts: dict[str, Any] = {"loss": seen.loss, "base_loss": base, "hard_right": seen.hard.argmax(1) == seen.labels}
+    facts: dict[str, Any] = {"loss": seen.loss, "base_loss": seen.base.loss}
+    if seen.hard is not None:
+        facts["hard_right"] = seen.hard.argmax(1) == seen.labels
     if seen.shadows is not None:
         loss = -own_class(seen.shadows.log_probs, seen.labels)
         for name, part in (("loss_in", seen.shadows.member), ("loss_out", ~seen.shadows.member)):

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
+from attacks.attacked_models import HELD
 from audits.blind import blind_controls
 from audits.comparisons import Attacked, ScoredModel, first_scores
 from audits.tables.coverage import coverage_table
@@ -24,13 +25,6 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, client_name
 from trainers.base import unpack
-
-HELD = {
-    "prompt-user": "prompt",
-    "released-model": "final",
-    "server": "rebuilt",
-    "owner": "true state",
-}  # what each attacks
 
 
 def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked | None:
@@ -116,17 +110,23 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
     }
     clients = {k: federation.clients[k] for k in asked}
     trained = {k: attack_jobs.trained_on(cell, federation, k) for k in clients}
-    # few rounds leave training records out of every batch: they are neither members nor held out
-    unused = {r.id for k, client in clients.items() for r in client.training_records if r.id not in trained[k]}
     there = {s: a for s, a in signals.items() if any(s in m.scores for m in models)}
+    # few rounds leave members out of every batch; they stay members, as canaries do: what is guessed is the coin
+    unused = {
+        k: [r.id for r, used in zip(client.records, client.member, strict=True) if used and r.id not in trained[k]]
+        for k, client in clients.items()
+    }
     parts: dict[str, Any] = {
         "models": models,
         "headlines": first_scores(there),
         "signals": there,
-        "records": {k: [r.id for r in client.records if r.id not in unused] for k, client in clients.items()},
+        "records": {k: [r.id for r in client.records] for k, client in clients.items()},
         "reference": {k: [r.id for r in client.reference] for k, client in clients.items()},
         "others": {k: list(question.others) for k, question in asked.items()},
-        "canaries": {k: [r.id for r in client.canaries if r.id not in unused] for k, client in clients.items()},
+        "canaries": {k: [r.id for r in client.canaries] for k, client in clients.items()},
+        "unused": unused,
+        "coins": federation.coins,
+        "seed": cell.seed,
         "truth": federation.truth,
         "group": {name: record.group for name, record in federation.records.items()},
         "guesses": [s for name in cell.plan.attacks for s in plugins.plugins("attack")[name].guesses],

@@ -1,20 +1,23 @@
-"""Attacks on trainings whose records are texts: every model that an adversary holds is scored once, then compared with
-the truth."""
+"""Attacks on trainings whose records are texts: every model that an adversary holds is asked and attacked once, then
+compared with the truth."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from attacks.attacked_models import Model
+from attacks import queries
+from attacks.answers import TextAnswers
+from attacks.attacked_models import Model, models
 from attacks.base import Candidates, View
+from attacks.knowledge import Knowledge
 from attacks.rebuild import rebuild_all
-from attacks.tokens.attack import TokenAttack
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
-from audits.membership import LOSS, STRONGEST
 from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
@@ -25,17 +28,32 @@ from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, Record
-from trainers.base import AttackBench, Bench, Transcript, pack, unpack
+from trainers.base import AttackBench, Bench, LanguageModel, Transcript, pack, unpack
 
-Scored = list[tuple[Model, pd.DataFrame]]
+PART = 200  # records of the public base that a worker is asked about at once
+
+
+@dataclass(frozen=True)
+class ModelJob:
+    """One model in an adversary's hands: what a worker needs to attack it."""
+
+    attacks: Mapping[str, Any]  # name to parameters
+    records: Sequence[str]
+    known: Sequence[bool]  # of the records, which are non-members by construction
+    state: bytes | None  # None: the public base, which was asked before
+    base: TextAnswers  # about the same records
+
+
+Tables = dict[str, pd.DataFrame]  # "scores" and "facts": a row per record (index)
+Scored = list[tuple[Model, Tables]]
 
 
 def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
     """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and
     controls."""
-    attack, transcript = attack_of(cell), transcript_of(cell)
+    transcript = transcript_of(cell)
     views = _views(cell, transcript, workshop.federation)
-    scores = _score_models(attack, views, folder, workshop.attackers, progress)
+    scores = _attack(cell, views, folder, workshop.attackers, progress)
     return _attacked(cell, scores, views, transcript, workshop.federation)
 
 
@@ -69,61 +87,109 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
 def _views(cell: Cell, transcript: Transcript, federation: Federation) -> dict[str, View]:
     """What each adversary holds, by threat model."""
     candidates = Candidates(
-        {k: [r.id for r in (*client.records, *client.canaries)] for k, client in enumerate(federation.clients)},
+        {k: client.candidates for k, client in enumerate(federation.clients)},
         {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
         [r.id for r in federation.novel],
     )
     return {name: View(transcript, name, candidates) for name in cell.plan.trained.threat_models}
 
 
-def attack_of(cell: Cell) -> TokenAttack:
-    """The pass over tokens that scores for all attacks of a cell: that of the one which has its own, or the plain
-    one."""
-    attacks = plugins.plugins("attack")
-    own = [attacks[name].make(params) for name, params in cell.plan.attacks.items() if not attacks[name].tokens]
-    return next(iter(own), TokenAttack())
-
-
-def _score_models(
-    attack: TokenAttack, views: Mapping[str, View], folder: Folder, attackers: Attackers, progress: Progress
-) -> Scored:
-    """Every model that any adversary holds with its table of scores; equal models are scored once."""
-    held = [model for view in views.values() for model in attack.models(view)]
+def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, attackers: Attackers, progress: Progress) -> Scored:
+    """Every model that any adversary holds with what the attacks say of it; equal models are attacked once."""
+    params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
+    held = [model for view in views.values() for model in models(view, params.values())]
     distinct = {model.digest: model for model in held}
-    todo = {d: m for d, m in distinct.items() if not folder.usable(f"scores-{d}.parquet", progress.say)}
+    names = {d: {"scores": f"scores-{d}.parquet", "facts": f"scores-{d}-facts.parquet"} for d in distinct}
+    todo = [d for d, files in names.items() if not all(folder.usable(file, progress.say) for file in files.values())]
     if todo:
-        jobs = ((attack, pack(model.state), list(model.records)) for model in todo.values())
         with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(todo)) as advance:
-            for digest, table in zip(todo, attackers.map(_score, jobs), strict=True):
-                folder.write_table(f"scores-{digest}.parquet", table)
+            public = next(model for model in held if model.way == "base")
+            base = _ask_base(params, public, attackers)
+            known = {r for view in views.values() for own in view.candidates.reference.values() for r in own}
+            jobs = (_job(distinct[digest], params, public, base, known) for digest in todo)
+            for digest, found in zip(todo, attackers.map(attack, jobs), strict=True):
+                for table, file in names[digest].items():
+                    folder.write_table(file, found[table].reset_index())
                 advance()
-    tables = {d: folder.read_table(f"scores-{d}.parquet").set_index("record", drop=False) for d in distinct}
+    tables = {
+        digest: {table: folder.read_table(file).set_index("record") for table, file in files.items()}
+        for digest, files in names.items()
+    }
     return [(model, tables[model.digest]) for model in held]
+
+
+def _ask_base(params: Mapping[str, Any], public: Model, attackers: Attackers) -> TextAnswers:
+    """What the public base answers, which every attack compares with: asked by all workers at once."""
+    parts = [public.records[i : i + PART] for i in range(0, len(public.records), PART)]
+    state = pack(public.state)
+    return TextAnswers.joined(list(attackers.map(_ask, ((compats(params), state, part) for part in parts))))
+
+
+def _job(model: Model, params: Mapping[str, Any], public: Model, base: TextAnswers, known: set[str]) -> ModelJob:
+    place = {record: i for i, record in enumerate(public.records)}
+    of_records = base.of([place[record] for record in model.records])
+    state = None if model.way == "base" else pack(model.state)
+    return ModelJob(params, model.records, [r in known for r in model.records], state, of_records)
+
+
+def compats(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The arithmetic that attacks ask for: exact, and that of public code where a parameter `compat` names it."""
+    return tuple(dict.fromkeys(["exact", *(getattr(own, "compat", "exact") for own in params.values())]))
+
+
+def _ask(bench: AttackBench, job: tuple[tuple[str, ...], bytes, Sequence[str]]) -> TextAnswers:
+    wanted, state, records = job
+    learner: LanguageModel = bench.learner
+    return queries.ask_texts(learner, unpack(state), records, compats=wanted)
+
+
+def attack(bench: AttackBench, job: ModelJob) -> Tables:
+    """What every attack says of a model ("scores"), and what it answers, for readers ("facts")."""
+    answers = job.base if job.state is None else _ask(bench, (compats(job.attacks), job.state, job.records))
+    seen = Knowledge(tuple(job.records), np.array(job.known), answers, job.base)
+    scores: dict[str, Any] = {}
+    for name, params in job.attacks.items():
+        scores |= plugins.plugins("attack")[name].make(params).score(seen)
+    facts = {"loss": seen.loss, "base_loss": seen.base.loss} | _tokens(answers, job.base)
+    index = pd.Index(seen.records, name="record")
+    return {"scores": pd.DataFrame(scores, index), "facts": pd.DataFrame(facts, index)}
+
+
+def _tokens(answers: TextAnswers, base: TextAnswers) -> dict[str, list[Any]]:
+    """Per record, the part that each of its tokens belongs to, log p, and the Rényi-2 entropy now and before training
+    (nats)."""
+    found: dict[str, list[Any]] = {
+        "token_slice": [], "token_log_prob": [], "token_entropy": [], "base_token_entropy": [],
+    }  # fmt: skip
+    for i, spans in enumerate(answers.spans):
+        own, before = answers[i]["exact"], base[i]["exact"]
+        part = np.full(len(own), "instruction", dtype=object)
+        for name, span in spans.items():
+            part[span] = name
+        found["token_slice"].append(part.tolist())
+        for name, values in (
+            ("token_log_prob", own.log_prob),
+            ("token_entropy", own.renyi[2]),
+            ("base_token_entropy", before.renyi[2]),
+        ):
+            found[name].append(values.astype(np.float32))
+    return found
 
 
 def _attacked(
     cell: Cell, scores: Scored, views: Mapping[str, View], transcript: Transcript, federation: Federation
 ) -> Attacked:
     """The scores with the truth and the controls beside them."""
-    attack = attack_of(cell)
-    public = next(table for model, table in scores if model.way == "base")
-    base = attack.calibrate(public, public)
+    base = next(tables for model, tables in scores if model.way == "base")
     clients = dict(enumerate(federation.clients))
+    attacked_models = [
+        ScoredModel(m.threat_model, m.way, m.client, m.round, tables["scores"], base["scores"], facts=tables["facts"])
+        for m, tables in scores
+        if m.way != "base"
+    ]
     return Attacked(
-        models=[
-            ScoredModel(
-                m.threat_model,
-                m.way,
-                m.client,
-                m.round,
-                attack.calibrate(table, public),
-                base,
-                facts=pd.DataFrame({"loss": -table[LOSS], "base_loss": -base[LOSS].reindex(table.index)}),
-            )
-            for m, table in scores
-            if m.way != "base"
-        ],
-        **named(cell),
+        models=attacked_models,
+        **named(cell, base["scores"].columns),
         blind=_controls(federation),
         records={k: [r.id for r in client.records] for k, client in clients.items()},
         reference=views["released-model"].candidates.reference,
@@ -132,22 +198,28 @@ def _attacked(
         canaries={k: [r.id for r in client.canaries] for k, client in clients.items() if client.canaries},
         novel=views["released-model"].candidates.novel,
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
+        coins={} if cell.plan.own else federation.coins,
+        seed=cell.seed,
     )
 
 
-def named(cell: Cell) -> dict[str, Any]:
-    """The scores that were fixed before looking, each attack's own, and those beside them: fields of `Attacked`.
+def named(cell: Cell, there: Iterable[str]) -> dict[str, Any]:
+    """Of the scores that are there, those that were fixed before looking, each attack's own, and those beside them:
+    fields of `Attacked`.
 
-    The strongest sibling stands for the attack that has a pass of its own, unless another attack stands for it.
+    A score that several attacks compute belongs to the one whose file declares it, if that runs.
     """
-    attacks = plugins.plugins("attack")
-    headlines = {name: attacks[name].tokens[:1] or (attack_of(cell).signal,) for name in cell.plan.attacks}
-    signals = {signal: name for name in headlines for signal in (*headlines[name], *attacks[name].tokens)}
-    first = next((name for name in headlines if not attacks[name].tokens), next(iter(headlines)))
-    if STRONGEST not in signals:
-        headlines[first] = (*headlines[first], STRONGEST)
-        signals[STRONGEST] = first
-    return {"headlines": headlines, "signals": signals | ({} if LOSS in signals else {LOSS: first})}
+    known, there = plugins.plugins("attack"), set(there)
+    own = {signal: name for name in cell.plan.attacks for signal in known[name].signals if signal in there}
+    shared = [s for plugin in known.values() for s in plugin.signals if s in there and s not in own]
+    headlines: dict[str, tuple[str, ...]] = {}
+    signals: dict[str, str] = {}
+    for name, params in cell.plan.attacks.items():
+        filled = [signal.format(**vars(params)) for signal in known[name].on_texts]
+        headlines[name] = tuple(s for s in filled if own.get(s, name) == name and s not in signals)
+        signals |= dict.fromkeys(headlines[name], name) | {s: name for s, of in own.items() if of == name}
+    first = next(iter(headlines))
+    return {"headlines": headlines, "signals": signals | {s: first for s in shared if s not in signals}}
 
 
 def _controls(federation: Federation) -> dict[tuple[int | None, str], dict[str, float]]:
@@ -167,11 +239,6 @@ def _controls(federation: Federation) -> dict[tuple[int | None, str], dict[str, 
 
 def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, float]:
     return blind_scores([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
-
-
-def _score(bench: AttackBench, job: tuple[TokenAttack, bytes, list[str]]) -> pd.DataFrame:
-    attack, state, records = job
-    return attack.ask(bench.learner, unpack(state), records)
 
 
 def _words(bench: Bench, records: list[str]) -> list[list[str]]:

@@ -5,7 +5,8 @@ The adversary simulates one federation whose clients draw their members anew: th
 it S shadow clients play the target's role, each with a coin of its own for every candidate record, and each with its
 own copy of the server: in every round a shadow's message takes the target's place among the recorded ones, and the
 server aggregates. So a shadow differs from the others in the target's members only, in its personal prompt as in the
-global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et al. 2017).
+global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et al. 2017). Canaries that a
+shadow's coin leaves out stay in its list with weight 0, as in the target's.
 
 On request S whole federations are simulated instead, or the other clients' messages are those that the server has
 observed. All shadows of a target are one batched problem. The bank is keyed by the recipe: attacks, training seeds and
@@ -87,8 +88,15 @@ def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -
 
 def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
     """What a simulated federation trains on: members that the adversary drew."""
-    training = [_drawn(bench, k, seed, shadow) for k in range(len(bench.candidates))]
-    return Bench(bench.learner, training, test=(), candidates=bench.candidates)
+    lists = [_list(bench, k, seed, shadow) for k in range(len(bench.candidates))]
+    return Bench(
+        bench.learner,
+        training=[records for records, _ in lists],
+        test=(),
+        candidates=bench.candidates,
+        canaries=bench.canaries,
+        left_out=frozenset[str]().union(*(left_out for _, left_out in lists)),
+    )
 
 
 def members(
@@ -99,16 +107,18 @@ def members(
     asked, rounds = bench.candidates[client], others.participations(client)
     rows = []
     for s in shadows:
-        training = _drawn(bench, client, seed, s)
+        listed, left_out = _list(bench, client, seed, s)
         own = simulated_schedule(others.schedule, seed, s).seed
-        rows.append(np.isin(asked, list(method.used(training, client=client, seed=own, rounds=rounds))))
+        rows.append(np.isin(asked, list(method.used(listed, client=client, seed=own, rounds=rounds) - left_out)))
     return np.stack(rows)
 
 
-def _drawn(bench: AttackBench, client: int, seed: int, shadow: int) -> list[str]:
-    """The training records of a client in a shadow."""
+def _list(bench: AttackBench, client: int, seed: int, shadow: int) -> tuple[list[str], frozenset[str]]:
+    """A client's list in a shadow, and those of it that weigh 0: the canaries that were not drawn."""
     asked = bench.candidates[client]
-    return [r for r, kept in zip(asked, coins(seed, shadow, client, len(asked)), strict=True) if kept]
+    drawn = {r for r, kept in zip(asked, coins(seed, shadow, client, len(asked)), strict=True) if kept}
+    listed = [r for r in asked if r in drawn or r in bench.canaries]
+    return listed, frozenset(listed) - drawn
 
 
 def train_shadows(
@@ -132,7 +142,7 @@ def train_shadows(
         servers, owns = _unstacked(folder.read_tensors(names[done[-1]]))
     else:
         servers, owns = [public] * shadows, [{} for _ in range(shadows)]
-    crowd = [_drawn(bench, client, seed, s) for s in range(shadows)]
+    crowd = [_list(bench, client, seed, s) for s in range(shadows)]
     seeds = [simulated_schedule(others.schedule, seed, s).seed for s in range(shadows)]
     for r in range(done[-1] if done else 0, until):
         try:
@@ -152,7 +162,7 @@ def _file(r: int) -> str:
 def _round(
     bench: AttackBench, method: PromptMethod, others: Transcript, client: int, r: int,
     servers: Sequence[State], owns: Sequence[State],
-    records: Sequence[Sequence[str]], seeds: Sequence[int],
+    lists: Sequence[tuple[Sequence[str], frozenset[str]]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
     """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the
     recorded ones."""
@@ -162,7 +172,7 @@ def _round(
     if client in others.cohort(r):
         earlier = others.participations(client, r)
         for part in _split(range(len(servers)), method.settings.crowd):
-            working = [Participation(client, r, seeds[s], records[s], learner, earlier) for s in part]
+            working = [Participation(client, r, seeds[s], lists[s][0], learner, earlier, lists[s][1]) for s in part]
             received = [method.download(servers[s], one) for s, one in zip(part, working, strict=True)]
             found = learner.work(method, received, [owns[s] or public for s in part], working)
             for s, done in zip(part, found, strict=True):
@@ -171,7 +181,7 @@ def _round(
     moved, kept = [], []
     for s, (server, own, update) in enumerate(zip(servers, owns, mine, strict=True)):
         uploads = [
-            Upload(client, len(records[s]), update.upload, update.facts)
+            Upload(client, len(lists[s][0]), update.upload, update.facts)
             if update and u.client == client
             else dataclasses.replace(u, state=_beside(u.state, sent, server))
             for u in recorded

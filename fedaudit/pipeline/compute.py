@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from fedaudit.backbones import EMBEDDED
@@ -10,7 +11,7 @@ from fedaudit.external.run import check_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim, refuse_files
-from fedaudit.pipeline.analysis import analyse
+from fedaudit.pipeline.analysis import analyse, audit, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, write_page
@@ -112,15 +113,15 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
     (cell,) = plan.cells
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:
-        from audits.subject import NOISE_FREE
         from fedaudit.external.export import export_run
 
-        data = workshop.federation
+        data, subject = workshop.federation, subject_of(cell, None, workshop)
+        subject = dataclasses.replace(subject, before={"epsilon": audit(cell, "epsilon", subject)})
         assert isinstance(plan.backbone, Path)  # prompts are not exported
         export_run(
             transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
             backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
-            alpha=plan.settings.alpha, score=data.score.__name__, epsilon=NOISE_FREE,
+            alpha=plan.settings.alpha, score=data.score.__name__, epsilon=subject.claims("server"),
         )  # fmt: skip
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:

@@ -13,20 +13,23 @@ def canary_notes(plan: Plan) -> list[str]:
     without canaries."""
     if not (n := plan.canaries.canaries):
         return []
-    from audits.statistics.one_run import ceiling
+    from audits.statistics import one_run, trade_off
+    from audits.statistics.guesses import number_of_guesses
+    from fedaudit.tasks.canaries import shares
 
-    whose, delta = "all of them", 0.0
-    if plan.trained.private:
-        delta = max(v.privacy.delta for v in plan.methods.values() if v and v.privacy)
-        if plan.attacks:
-            attacked = len(plan.cells[0].targets)
-            share, more = divmod(n, plan.clients)
-            n = attacked * share + min(attacked, more)
-            whose = f"the {n} of the {attacked} clients that were attacked"
+    whose, delta = "all of them", max((v.privacy.delta for v in plan.methods.values() if v and v.privacy), default=0.0)
+    if plan.trained.shadows and plan.attacks:
+        attacked = len(plan.cells[0].targets)
+        n = sum(shares(n, plan.canary_holders)[:attacked])
+        whose = f"the {n} of the {attacked} clients that were attacked"
+    guesses = number_of_guesses(n)
+    most = [(one_run, "")] + [(trade_off, " if the mechanism is Gaussian")] * (delta > 0)
+    whole = ", ".join(f"{test.ceiling(n, canaries=n, delta=delta):.2f}{what}" for test, what in most)
+    fifth = ", ".join(f"{test.ceiling(guesses, canaries=n, delta=delta):.2f}{what}" for test, what in most)
     return [
         f"Canaries: {plan.canaries.canaries} ({plan.canaries.canary_kind}), each inserted by a fair coin. A perfect "
-        f"attack on {whose} could show an "
-        f"epsilon of at most {ceiling(n, delta=delta):.2f} (95 %, delta {delta:g})."
+        f"attack on {whose} could show an epsilon of at most {whole} (95 %, delta {delta:g}); the bounds here rest on "
+        f"{guesses} guesses and can show at most {fifth}."
     ]
 
 
@@ -64,11 +67,6 @@ def _limits(plan: Plan) -> list[str]:
         own if plan.own is not None else coin,
         *(warnings(plan.own) if plan.own is not None else []),
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
-        *(
-            []
-            if plan.own is not None
-            else ["Nothing is noised: no epsilon is claimed, and the provable epsilon of what is sent is infinity."]
-        ),
     ]
 
 

@@ -71,6 +71,11 @@ class Plan:
         return ",".join(self.attacks) or None
 
     @property
+    def canary_holders(self) -> int:
+        """The clients that hold canaries are the first ones: those that --targets asks for, or all."""
+        return min(self.adversary.targets or self.clients, self.clients)
+
+    @property
     def workers(self) -> int:
         """How many processes compute: several would only wait for one GPU."""
         return 1 if self.device == "cuda" else self.threads
@@ -144,8 +149,13 @@ class Cell:
             "data_seed": p.seed,
             "method": {"name": variant.method, **keys.fields(variant.params)},
             **({"privacy": keys.fields(variant.privacy)} if variant.privacy else {}),
-            **({"canaries": keys.fields(p.canaries)} if p.canaries.canaries else {}),
+            **({"canaries": keys.fields(p.canaries) | self._holders} if p.canaries.canaries else {}),
         } | shared
+
+    @property
+    def _holders(self) -> dict[str, Any]:
+        """Of the canaries of the targets: how many clients hold them."""
+        return {"holders": self.plan.canary_holders} if self.plan.adversary.targets else {}
 
     @property
     def _task_fields(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def federation_of(plan: Plan) -> Federation:
         return plan.own.federation
     from fedaudit.tasks.canaries import insert
 
-    return insert(plan.data.federation, plan.canaries, plan.seed)
+    return insert(plan.data.federation, plan.canaries, plan.seed, holders=plan.canary_holders)
 
 
 def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Bench:
@@ -44,7 +44,9 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
         training=[[record.id for record in client.training_records] for client in federation.clients],
         test=[record.id for record in federation.test],
         novel_test=[record.id for record in federation.novel_test],
-        candidates=[[record.id for record in (*c.records, *c.canaries)] for c in federation.clients],
+        candidates=[client.candidates for client in federation.clients],
+        canaries=frozenset(record.id for client in federation.clients for record in client.canaries),
+        left_out=frozenset[str]().union(*(client.left_out for client in federation.clients)),
     )
 
 

@@ -7,6 +7,7 @@ exact (Balle and Wang 2018). Poisson sampling goes through the library's privacy
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def _epsilon(
 ) -> float:
     if sampled:
         rate = sampling_rate(records=exposure.records, batch=ledger.batch)
-        return _sampled_epsilon(list(zip(shifts, exposure.steps, strict=True)), rate, delta)
+        return _sampled_epsilon(tuple(zip(shifts, exposure.steps, strict=True)), rate, delta)
     # which of the steps a record was in is not known: take those that move it most
     left = sum(exposure.steps) if every_step else exposure.times
     square = 0.0
@@ -150,7 +151,8 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
     return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
 
-def _sampled_epsilon(steps: Sequence[tuple[float, int]], rate: float, delta: float) -> float:
+@functools.cache  # every adversary's view of a run asks for the same clients
+def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: float) -> float:
     """Epsilon of Gaussian steps (mu, how often), each with a Poisson sample at `rate`.
 
     Never more than without sampling, since the divergence is jointly convex; where that alone is large, the grid is as
@@ -174,6 +176,7 @@ def _sampled_epsilon(steps: Sequence[tuple[float, int]], rate: float, delta: flo
     return min(always, float(accountant.get_epsilon(delta)))
 
 
+@functools.cache
 def _multiplier(releases: int, *, epsilon: float, delta: float, times: int, rate: float) -> float:
     """Noise over sensitivity, the same for each of the `releases` of a step."""
     from dp_accounting.gaussian_mechanism import get_sigma_gaussian
@@ -186,6 +189,6 @@ def _multiplier(releases: int, *, epsilon: float, delta: float, times: int, rate
     low = 0.0
     while high - low > TOLERANCE * high:  # high always proves epsilon, with the noise of no sampling to start from
         middle = (low + high) / 2
-        enough = _sampled_epsilon([(math.sqrt(releases) / middle, times)], rate, delta) <= epsilon
+        enough = _sampled_epsilon(((math.sqrt(releases) / middle, times),), rate, delta) <= epsilon
         low, high = (low, middle) if enough else (middle, high)
     return high

@@ -14,11 +14,12 @@ def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, 
     """Clipped mean gradient [N, ...] of N clients, out of gradients [R, N, ...].
 
     how "record": each record's gradient is scaled to an L2 norm of at most `norm`, multiplied by its weight of 0 or 1
-    in `weights` [R, N] (0 pads a short batch), summed, and divided by the fixed public `batch`. Only so is the
-    sensitivity norm / batch (DP-FPL, theorem 3.3).
+    in `weights` [R, N] (0: a record that a coin left out, or padding of a short batch), summed, and divided by the
+    fixed public `batch`, whatever the weights. Only so is the sensitivity norm / batch (DP-FPL, theorem 3.3), and a
+    weight that flips moves the mean by that record's clipped gradient over `batch`, nothing else.
 
-    how "batch": `gradients` is the batch mean already, R = 1; it is scaled as a whole (weight 0: a client with an empty
-    batch).
+    how "batch": `gradients` is the batch mean already, R = 1; it is scaled as a whole (weight 0: nothing weighs in that
+    client's batch).
 
     An infinite `norm` clips nothing. FloatingPointError names the clients whose gradients are not finite.
     """

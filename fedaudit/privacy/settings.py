@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,19 @@ class Privacy:
         ):
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} must be {' or '.join(words)}, not {getattr(self, name)}")
+
+
+def _usual(name: str, value: Any) -> Any:
+    """The field of `Privacy` with another default."""
+    return field(default=value, metadata=Privacy.__dataclass_fields__[name].metadata)
+
+
+@dataclass(frozen=True)
+class AdapterPrivacy(Privacy):
+    """The same with what is usual for adapters, whose noised gradients have a thousand times more entries than a
+    prompt's (docs/privacy.md has what these values rest on)."""
+
+    epsilon: float = _usual("epsilon", 10.0)
+    clip_norm: float = _usual("clip_norm", 0.05)
+    sigma: str = _usual("sigma", "calibrated")
+    sampler: str = _usual("sampler", "poisson")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,12 +112,26 @@ class Client:
     canary_included: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool), repr=False)  # [len(canaries)]
 
     @property
+    def candidates(self) -> list[str]:
+        """Ids of the records that a coin decided about, canaries at the end."""
+        return [record.id for record in (*self.records, *self.canaries)]
+
+    @property
     def training_records(self) -> tuple[Record, ...]:
-        return tuple(record for record, used in self.drawn if used) + self.background
+        """Its list: members, every canary, and background. What goes by the list (n_k, batches, sampling rates, epochs,
+        the mean over clients) does not depend on canaries' coins; those that a coin left out weigh 0."""
+        members = tuple(record for record, used in zip(self.records, self.member.tolist(), strict=True) if used)
+        return members + self.canaries + self.background
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Ids of the records of its list that weigh 0."""
+        coins = zip(self.canaries, self.canary_included.tolist(), strict=True)
+        return frozenset(record.id for record, used in coins if not used)
 
     @property
     def drawn(self) -> list[tuple[Record, bool]]:
-        """Candidates and canaries, each with whether it is trained on."""
+        """Candidates and canaries, each with whether it is trained on, with weight."""
         used = np.concatenate([self.member, self.canary_included]).tolist()
         return list(zip((*self.records, *self.canaries), used, strict=True))
 
@@ -137,6 +151,8 @@ class Federation:
     )
     novel_test: tuple[Record, ...] = ()  # for utility out of distribution
     classes: tuple[str, ...] = ()  # classification: all class names, in label order
+    # record to the first one that shows the same picture, where several clients hold it and one coin decided for all
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def records(self) -> dict[str, Record]:
@@ -148,13 +164,26 @@ class Federation:
 
     @property
     def sizes(self) -> list[int]:
-        """How many records each client trains on."""
+        """How many records each client's list holds, those of weight 0 included."""
         return [len(client.training_records) for client in self.clients]
 
     @property
     def truth(self) -> dict[str, bool]:
         """Record id to membership, for every candidate and canary of every client. Reaches audits, never attacks."""
         return {record.id: used for client in self.clients for record, used in client.drawn}
+
+    @property
+    def coins(self) -> dict[str, tuple[str, str]]:
+        """Candidate or canary to its coin, and to the stratum within which coins may be exchanged without changing how
+        many members any client has: whoever holds the picture, canaries apart."""
+        holders: dict[str, str] = {}
+        for client in self.clients:
+            for record in client.records:
+                coin = self.shared.get(record.id, record.id)
+                holders[coin] = f"{holders[coin]}, {client.name}" if coin in holders else client.name
+        coins = {r.id: self.shared.get(r.id, r.id) for client in self.clients for r in client.records}
+        canaries = {r.id: (r.id, f"{c.name}, canaries") for c in self.clients for r in c.canaries}
+        return {record: (coin, holders[coin]) for record, coin in coins.items()} | canaries
 
 
 def is_text(value: str) -> bool:

@@ -42,12 +42,12 @@ class Canaries:
             raise ValueError(f"canary_kind must be mislabelled, ood or natural, not {self.canary_kind!r}")
 
 
-def insert(federation: Federation, params: Any, seed: int) -> Federation:
-    """The federation with `params.canaries` canaries (fields of `Canaries`), spread evenly over clients; itself if none
-    are asked for."""
+def insert(federation: Federation, params: Any, seed: int, *, holders: int | None = None) -> Federation:
+    """The federation with `params.canaries` canaries (fields of `Canaries`), spread evenly over the first `holders`
+    clients, over all by default; itself if none are asked for."""
     if not params.canaries:
         return federation
-    chosen = _choose(federation, params.canaries, seed)
+    chosen = _choose(federation, params.canaries, seed, holders or len(federation.clients))
     texts = _Texts(
         federation, [c.records[i] for c, places in zip(federation.clients, chosen, strict=True) for i in places]
     )
@@ -59,16 +59,20 @@ def insert(federation: Federation, params: Any, seed: int) -> Federation:
     return dataclasses.replace(federation, clients=tuple(clients))
 
 
-def _choose(federation: Federation, n: int, seed: int) -> list[NDArray[np.int64]]:
+def shares(n: int, holders: int) -> list[int]:
+    """How many of n canaries each client that holds any gets: the first ones one more."""
+    return [n // holders + (k < n % holders) for k in range(holders)]
+
+
+def _choose(federation: Federation, n: int, seed: int, holders: int) -> list[NDArray[np.int64]]:
     """Which candidates of each client become canaries: places in its records, drawn at random. InputError: a client has
     too few."""
-    clients = federation.clients
-    shares = [n // len(clients) + (k < n % len(clients)) for k in range(len(clients))]
-    alone = _alone(federation)
+    clients = federation.clients[:holders]
+    alone = _alone(federation)[:holders]
     generators = [np.random.default_rng((seed, STREAM, k, 0)) for k in range(len(clients))]
     free = [_free(client, own, rng) for client, own, rng in zip(clients, alone, generators, strict=True)]
     room = [len(places) for places in free]
-    for client, own, share, most in zip(clients, alone, shares, room, strict=True):
+    for client, own, share, most in zip(clients, alone, shares(n, holders), room, strict=True):
         if share > most:
             valid = min(room) * len(clients) + room.index(min(room))  # the clients before that one give one more
             raise InputError(
@@ -77,9 +81,11 @@ def _choose(federation: Federation, n: int, seed: int) -> list[NDArray[np.int64]
                 f"held-out records stay, and {len(own)} show a picture that no other record shows; valid here are 0 to "
                 f"{valid}"
             )
-    return [
-        rng.choice(places, share, replace=False) for rng, places, share in zip(generators, free, shares, strict=True)
+    given = [
+        rng.choice(places, share, replace=False)
+        for rng, places, share in zip(generators, free, shares(n, holders), strict=True)
     ]
+    return given + [np.zeros(0, dtype=np.int64) for _ in federation.clients[holders:]]
 
 
 def _alone(federation: Federation) -> list[NDArray[np.int64]]:

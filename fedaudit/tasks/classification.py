@@ -75,7 +75,8 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
     classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
     if clients < len(domains):
         raise InputError(f"--clients {clients}: two domains need at least a client each")
-    everyone = []
+    everyone: list[Client] = []
+    shared: dict[str, str] = {}
     for d, (domain, numbers) in enumerate(zip(domains, np.array_split(np.arange(clients), len(domains)), strict=True)):
         try:
             shares = _partition(domain, params, len(numbers), np.random.default_rng((seed, 0, d)))
@@ -83,16 +84,20 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
             if len(domains) == 1:
                 raise
             raise InputError(f"{domain.name}, for {len(numbers)} of {clients} clients: {error}") from None
-        roles = np.full(len(domain.labels), UNDEALT)
+        roles, first = np.full(len(domain.labels), UNDEALT), dict[int, str]()
         for k, share in zip(numbers.tolist(), shares, strict=True):
             _deal(roles, share, k, params, seed)
-            everyone.append(_client(k, domain, share, roles, classes, seed))
+            client, names = _client(k, domain, share, roles, classes, seed)
+            everyone.append(client)
+            shared |= {name: first[n] for n, name in names.items() if n in first}
+            first = names | first
     return Federation(
         clients=tuple(everyone),
         novel=(),
         test=tuple(record for domain in domains for record in _test(domain, several=len(domains) > 1)),
         score=answer_scores,
         classes=classes,
+        shared=shared,
     )
 
 
@@ -136,18 +141,20 @@ def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int
 
 def _client(
     k: int, domain: Labelled, share: Share, roles: NDArray[np.int64], classes: tuple[str, ...], seed: int
-) -> Client:
-    """Client k, its records numbered and listed in an order of their own, which says nothing about their roles."""
+) -> tuple[Client, dict[int, str]]:
+    """Client k, its records numbered and listed in an order of their own, which says nothing about their roles; and the
+    record that shows each picture of its share."""
     name, order = client_name(k), np.random.default_rng((seed, 1, k, 3)).permutation(share)
     records = [_record(f"{name}-{i:04d}", domain, domain.pictures[n], domain.labels[n]) for i, n in enumerate(order)]
     dealt, own = roles[order], {record.group for record in records}
-    return Client(
+    client = Client(
         name,
         records=tuple(record for record, role in zip(records, dealt, strict=True) if role != REFERENCE),
         reference=tuple(record for record, role in zip(records, dealt, strict=True) if role == REFERENCE),
         member=dealt[dealt != REFERENCE] == MEMBER,
         classes=tuple(one for one in classes if one in own),
     )
+    return client, {int(n): record.id for n, record in zip(order, records, strict=True)}
 
 
 def _test(domain: Labelled, *, several: bool) -> list[Record]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from audits.verdicts import SHARES
+from fedaudit.machinery.score_names import signal_name
 from reports.attack_success import CANARIES, HELD_OUT, single
 from reports.inputs import THREATS, Finding, about_membership, ordered
 from reports.rows import MethodRow
@@ -25,12 +27,31 @@ def section(page: Page) -> Section | None:
         "runs": [look | _run(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
         "matrices": _matrices(page.runs, threats),
         "mixed": [threat for threat in threats if len({_model(f) for f in _quotable(findings, threat)}) > 1],
-        "corrected": max((f.get("best_of") or 0 for f in findings), default=0),
+        "corrected": max((f.get("best_of") or 0 for f in findings if f.get("z") is None), default=0),
+        "families": _families(page),
         "beside": _beside(page.runs),
         "sees": SEES,
         "few": FEW,
     }
     return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": found})
+
+
+def _families(page: Page) -> Row | None:
+    """What corrected p-values are corrected for: the headline rows by name, and how many rows there are of each family
+    in all runs; None where no coin decided."""
+    exchanges = [len(e.tables["permutations"]) - 1 for e in page.evidence if len(e.tables.get("permutations", ()))]
+    every = [e.tables["cells"] for e in page.evidence if "family" in e.tables.get("cells", ())]
+    if not exchanges or not every:
+        return None
+    named = [row for table in every for row in table[table.family == "headline"].to_dict("records")]
+    return {
+        "headline": list(dict.fromkeys(f"{r['threat_model']} {signal_name(r['signal'])}" for r in named)),
+        "n": {name: sum(int((table.family == name).sum()) for table in every) for name in SHARES},
+        "shares": SHARES,
+        "runs": len(every),
+        "exchanges": exchanges[0],
+        "error": f"{100 * (1 - about_membership(page.findings)[0]['confidence']):g}",
+    }
 
 
 def _model(f: Finding) -> tuple[str, str]:
@@ -58,9 +79,9 @@ def _run(v: MethodRow, threats: Sequence[str]) -> Row:
 
 
 def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> Row:
-    """A card quotes the best of the attacks, whose interval allows for picking it, where there is one; else the gravest
-    headline row."""
-    alone, best = [f for f in own if single(f)], [f for f in own if _picked(f)]
+    """A card quotes the gravest headline row. Where coins decided, its p-value allows for their number; elsewhere it
+    quotes the best of the attacks, whose interval allows for picking it, if there are several."""
+    alone, best = [f for f in own if single(f)], [f for f in own if _picked(f) and f.get("z") is None]
     quoted = best if gravest(best) else alone
     canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == CANARIES]
     headline = [f for f in own if f["headline"] or f.get("best_of")]
@@ -68,6 +89,8 @@ def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> R
         "threat": threat,
         "quoted": gravest(quoted),
         "picked": quoted is best,
+        "by_coin": any(f.get("z") is not None for f in quoted),
+        "alarms": list(dict.fromkeys(f["alarm"] for f in headline if f.get("alarm"))),
         "alone": counts(alone),
         "canaries": gravest([f for f in canaries if f.get("best_of")])
         or gravest([f for f in canaries if f["headline"]]),

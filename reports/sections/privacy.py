@@ -1,4 +1,4 @@
-"""Privacy: what is claimed beside what is provable, and the noise that ran."""
+"""Privacy: what is claimed beside what is provable and what canaries show, and the noise that ran."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.formats import listed
+from reports.measured import compared, contradictions, rows
 from reports.rows import MethodRow
 from reports.section import Page, Section
 
@@ -17,18 +18,22 @@ FEW = 12  # rows of noise that are shown unfolded
 
 
 def section(page: Page) -> Section | None:
-    """Where something is proven or was noised."""
-    claims, noise = _claims(page.runs), _noise(page.runs)
-    if not claims and not noise:
+    """Where something is proven, measured or was noised."""
+    claims, shown, noise = _claims(page.runs), _measured(page.runs), _noise(page.runs)
+    if not claims and not shown and not noise:
         return None
-    links = [("privacy", "Claimed and provable"), ("noise", "Noise")]
+    links = [("privacy", "Claimed and provable"), ("measured", "Measured"), ("noise", "Noise")]
     return Section(
-        links=[link for link, shown in zip(links, (claims, noise), strict=True) if shown],
+        links=[link for link, there in zip(links, (claims, shown, noise), strict=True) if there],
         context={
             "privacy": {
                 "claims": claims,
+                "measured": shown,
+                "contradictions": contradictions(page.findings),
+                "compared": compared(page.findings),
                 "noise": noise,
                 "noised": any(v.private for v in page.runs),
+                "users": any(c.threat_model == "prompt-user" for v in page.runs for c in v.claims),
                 "few": FEW,
             }
         },
@@ -47,6 +52,16 @@ def _claims(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
         blocks.setdefault(tuple((v.epsilon, v.claims) for v in family), []).append(family)
     total = Counter(method for method, _ in families)
     return [{"title": _who(alike, total), "rows": _adversaries(alike[0])} for alike in blocks.values()]
+
+
+def _measured(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
+    """The bounds of every run's first seed."""
+    return [
+        {"title": v.title, "first": i == 0, "span": len(own)} | row
+        for v in found
+        for own in [rows(v.evidence[0].findings)]
+        for i, row in enumerate(own)
+    ]
 
 
 def _who(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:

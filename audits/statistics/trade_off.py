@@ -1,0 +1,117 @@
+"""Test of a trade-off curve in one run: sharper than the one-run theorem where the mechanism is known.
+
+Each of m canaries was put into training by a fair coin of its own; of r of them somebody said "in" or "out", and was
+right about c. Let f be a trade-off curve (of two trainings that differ by one canary the least false negatives for each
+rate of false positives; Dong, Roth, Su 2022), and p_i the probability that exactly i guesses are right. If the training
+is f-DP with respect to every canary, then for all i
+
+    sum_{j >= i} (j / m) p_j  <=  1 - f( sum_{j >= i - 1} ((r - j) / m) p_j )
+
+so that P[at least c right] = error needs at least a certain probability of every smaller number, and all of these may
+not exceed 1. An error for which they do is refuted. r must be fixed before the coins are looked at; the guesses may
+depend on each other and on everything released. Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential
+Privacy in One Run" (ICML 2025, arXiv 2410.22235), two answers to guess from, with abstentions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+
+from audits.statistics.guesses import CONFIDENCE, check, largest_refuted
+
+# Of a curve f: the least false positives of whoever has a rate of true positives, that is the least x for which
+# 1 - f(x) is at least as large as that rate
+Inverse = Callable[[float], float]
+NORMAL = NormalDist()  # on single numbers ten times as fast as scipy's functions on arrays
+LEAST = 1e-300  # p-values below it are not told apart
+
+
+def gaussian(mu: float) -> Inverse:
+    """The curve of a Gaussian mechanism that a record moves by `mu` standard deviations: G_mu (Dong, Roth, Su 2022)."""
+
+    def false_positives(true_positives: float) -> float:
+        if true_positives >= 1:
+            return 1.0
+        return math.erfc((mu - NORMAL.inv_cdf(true_positives)) / math.sqrt(2)) / 2
+
+    return false_positives
+
+
+def refutes(curve: Inverse, *, correct: int, guesses: int, canaries: int, error: float) -> bool:
+    """Whether `correct` or more right guesses have a probability below `error` under every mechanism with that curve.
+
+    The recursion of the paper's numerical algorithm, both sums over all j from i on: `right` of (j / m) p_j, `wrong` of
+    ((r - j) / m) p_j.
+    """
+    check(correct, guesses, canaries)
+    whole = guesses / canaries  # right + wrong, had all numbers of right guesses been summed
+    right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
+    for i in range(correct - 1, -1, -1):
+        needed = curve(right)
+        if needed <= wrong:  # so it will be for every smaller i
+            return False
+        right += i / (guesses - i) * (needed - wrong)
+        wrong = needed
+        if right + wrong > whole:
+            return True
+    return False
+
+
+def p_value(curve: Inverse, *, correct: int, guesses: int, canaries: int) -> float:
+    """Largest probability that `correct` or more of `guesses` are right under a mechanism with that curve."""
+    low, high = math.log(LEAST), 0.0
+
+    def refuted(log_error: float) -> bool:
+        return refutes(curve, correct=correct, guesses=guesses, canaries=canaries, error=math.exp(log_error))
+
+    if not refuted(high):
+        return 1.0
+    if refuted(low):
+        return LEAST
+    while high - low > 1e-9:  # `high` is refuted all along: the side on which rounding is safe
+        middle = (low + high) / 2
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return math.exp(high)
+
+
+def mu_lower_bound(*, correct: int, guesses: int, canaries: int, confidence: float = CONFIDENCE) -> float:
+    """Lower bound on the mu of a Gaussian mechanism; it exceeds the truth with probability 1 - confidence at most."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, not {confidence}")
+
+    def refuted(mu: float) -> bool:
+        about = {"correct": correct, "guesses": guesses, "canaries": canaries}
+        return refutes(gaussian(mu), **about, error=1 - confidence)
+
+    return largest_refuted(refuted)
+
+
+def epsilon_lower_bound(
+    *, correct: int, guesses: int, canaries: int, delta: float, confidence: float = CONFIDENCE
+) -> float:
+    """Lower bound on epsilon at `delta` if the mechanism is Gaussian; 0 if nothing can be shown."""
+    mu = mu_lower_bound(correct=correct, guesses=guesses, canaries=canaries, confidence=confidence)
+    return gaussian_epsilon(mu, delta)
+
+
+def ceiling(guesses: int, *, canaries: int, delta: float, confidence: float = CONFIDENCE) -> float:
+    """What guesses that are all right would show of a Gaussian mechanism."""
+    return epsilon_lower_bound(correct=guesses, guesses=guesses, canaries=canaries, delta=delta, confidence=confidence)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon at `delta` of a Gaussian mechanism that a record moves by `mu` standard deviations (Balle, Wang 2018)."""
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie between 0 and 1, not {delta}: without it a Gaussian has no finite epsilon")
+    return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The mu of the Gaussian mechanism whose epsilon at `delta` that is: the inverse of `gaussian_epsilon`."""
+    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+
+    return 1 / float(get_sigma_gaussian(epsilon, delta))

@@ -1,0 +1,38 @@
+"""The words that belong to a report: what coins decided is corrected for all rows of its family in all its runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from audits.verdicts import corrected, judged, together
+from reports.inputs import Evidence
+
+FAMILIES = ("headline", "others")
+
+
+def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """The evidence of a report with corrected p-values, verdicts, sentences and alarms wherever coins decided."""
+    largest = together([e.tables["permutations"] for e in evidence if "permutations" in e.tables])
+    if not largest:
+        return list(evidence)
+    said = iter(judged([f for e in evidence for f in e.findings], largest))
+    return [
+        replace(e, findings=[*itertools.islice(said, len(e.findings))], tables=_corrected(e.tables, largest))
+        for e in evidence
+    ]
+
+
+def _corrected(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables, the cells with their corrected p-values."""
+    if "family" not in tables.get("cells", ()):
+        return dict(tables)
+    cells = tables["cells"].copy()
+    for family in FAMILIES:
+        own = cells.family == family
+        cells.loc[own, "p_adjusted"] = corrected(cells.z[own], family, largest)
+    return {**tables, "cells": cells}

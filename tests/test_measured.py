@@ -1,0 +1,313 @@
+"""Measured epsilon from scores to words: which score and model stand for an adversary, which canaries count, what is
+printed beside claimed and provable, and when a bound is said to contradict them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from audits.comparisons import Attacked, ScoredModel
+from audits.epsilon import measured
+from audits.findings import MeasuredEpsilon
+from audits.measured import NOT_GUESSED, Hypothesis, bounds, guess, words
+from audits.statistics import one_run, trade_off
+from audits.subject import Result, Subject
+from fedaudit.command.gates import parse
+from fedaudit.command.terminal import show
+from fedaudit.machinery.errors import InputError
+from fedaudit.tasks.canaries import Canaries, insert, shares
+from reports.measured import compared, contradictions
+from reports.report import build
+from tests.prompt_evidence import prompt_evidence
+from tests.test_canaries import _federation
+from tests.test_report import Reader
+
+NAMES = {"run": "r", "method": "promptfl", "task": "glyphs", "seed": 0}
+DELTA = 1e-5
+
+
+def names_of(k: int, n: int) -> list[str]:
+    return [f"client-{k:02d}-canary-{i:04d}" for i in range(n)]
+
+
+def coins_of(clients: int, n: int, seed: int = 0) -> dict[int, dict[str, bool]]:
+    rng = np.random.default_rng(seed)
+    return {k: dict(zip(names_of(k, n), (rng.random(n) < 0.5).tolist(), strict=True)) for k in range(clients)}
+
+
+def model(threat: str, way: str, client: int | None, scores: dict[str, dict[str, float]]) -> ScoredModel:
+    return ScoredModel(threat, way, client, 4, pd.DataFrame(scores))
+
+
+def run_of(models: list[ScoredModel], headlines: dict[str, tuple[str, ...]] | None = None) -> Attacked:
+    headlines = headlines or {"loss": ("loss",)}
+    return Attacked(
+        models=models,
+        headlines=headlines,
+        signals={s: attack for attack, some in headlines.items() for s in some},
+        blind={},
+        records={},
+        reference={},
+        truth={},
+    )
+
+
+def told(coins: dict[int, dict[str, bool]], k: int, *, right: bool = True) -> dict[str, float]:
+    """Scores that tell every coin of a client, or its contrary."""
+    return {name: float(used == right) for name, used in coins[k].items()}
+
+
+class TestWhoGuesses:
+    def test_a_client_is_guessed_from_its_own_model(self) -> None:
+        coins = coins_of(3, 20)
+        models = [model("prompt-user", "prompt", k, {"loss": told(coins, k)}) for k in coins]
+        found = guess(run_of(models), coins, "prompt-user")
+        assert found is not None
+        assert (found.canaries, found.clients, found.guesses, found.correct) == (60, 3, 12, 12)
+        assert found.inserted == sum(used for own in coins.values() for used in own.values())
+        assert guess(run_of(models), coins, "server") is None
+
+    def test_one_model_of_all_clients_serves_all(self) -> None:
+        coins = coins_of(2, 30)
+        everybody = {name: score for k in coins for name, score in told(coins, k).items()}
+        found = guess(run_of([model("released-model", "final", None, {"loss": everybody})]), coins, "released-model")
+        assert found is not None
+        assert (found.guesses, found.correct) == (12, 12)
+
+    def test_by_the_first_attack_that_sees_something_there(self) -> None:
+        """The second attack would be right about all; the first one asked for stands, and is wrong about all."""
+        coins = coins_of(1, 50)
+        scores = {"entropy": told(coins, 0, right=False), "loss": told(coins, 0)}
+        headlines = {"fedmia": ("fedmia/1",), "entropy": ("entropy",), "loss": ("loss",)}
+        found = guess(run_of([model("owner", "true state", 0, scores)], headlines), coins, "owner")
+        assert found is not None
+        assert (found.attack, found.signal, found.correct) == ("entropy", "entropy", 0)
+
+    def test_from_the_freshest_model_that_reaches_half_of_the_canaries(self) -> None:
+        coins = coins_of(3, 10)
+        exact = [model("server", "exact", 0, {"loss": told(coins, 0)})]
+        newest = [model("server", "newest", k, {"loss": told(coins, k, right=False)}) for k in coins]
+        few, most = guess(run_of(exact + newest), coins, "server"), guess(run_of(newest[1:] + exact), coins, "server")
+        assert few is not None
+        assert (few.way, few.correct) == ("newest", 0)
+        assert most is not None
+        assert most.way == "exact"
+
+    def test_no_canary_is_dropped(self) -> None:
+        """Of a client without a model nothing can be said; its canaries count all the same, and are guessed about last."""
+        coins = coins_of(4, 10)
+        found = guess(run_of([model("owner", "true state", 0, {"loss": told(coins, 0)})]), coins, "owner")
+        assert found is not None
+        assert (found.canaries, found.guesses, found.correct, found.clients) == (40, 8, 8, 4)
+
+    def test_two_different_models_are_never_compared_by_their_scale(self) -> None:
+        coins = coins_of(2, 50)
+        scaled = {name: 1000 + 100 * x for name, x in told(coins, 1).items()}
+        models = [
+            model("owner", "true state", 0, {"loss": told(coins, 0)}),
+            model("owner", "true state", 1, {"loss": scaled}),
+        ]
+        found = guess(run_of(models), coins, "owner")
+        assert found is not None
+        assert found.correct == found.guesses == 20
+
+
+def bounds_of(
+    said: dict[str, Hypothesis], *, right: bool = True, n: int = 100, delta: float = DELTA
+) -> list[MeasuredEpsilon]:
+    coins = coins_of(1, n)
+    models = [model("prompt-user", "prompt", 0, {"loss": told(coins, 0, right=right)})]
+    return bounds(run_of(models), coins, names=NAMES, delta=delta, said=said)
+
+
+class TestBounds:
+    def test_two_where_a_gaussian_is_proven(self) -> None:
+        any_, gaussian = bounds_of({"prompt-user": Hypothesis(1.0, 0.8, gaussian=True)})
+        right = {"correct": 20, "guesses": 20, "canaries": 100}
+        assert any_.value == any_.ceiling == one_run.epsilon_lower_bound(**right, delta=DELTA)
+        assert gaussian.value == gaussian.ceiling == trade_off.epsilon_lower_bound(**right, delta=DELTA)
+        assert any_.p_provable == one_run.p_value(**right, epsilon=0.8, delta=DELTA)
+        mu = trade_off.gaussian_mu(1.0, DELTA)
+        assert gaussian.p_claimed == trade_off.p_value(trade_off.gaussian(mu), **right)
+        assert "at least 1.82 (95 %" in any_.sentence
+        assert "20 of 20 guesses about 100 canaries" in any_.sentence
+        assert "at least 3.24 if the mechanism is Gaussian" in gaussian.sentence
+
+    def test_one_where_nothing_is_noised(self) -> None:
+        (only,) = bounds_of({}, delta=0.0)
+        assert (only.metric, only.claimed, only.provable, only.p_claimed, only.p_provable) == (
+            "measured",
+            "inf",
+            "inf",
+            None,
+            None,
+        )
+        assert "Gaussian" not in words([only], "prompt-user")
+
+    def test_p_values_and_bounds_agree(self) -> None:
+        """A bound lies above an epsilon where the p-value of that is at most 5 %, and nowhere else."""
+        for eps in (0.2, 1.0, 1.8, 1.83, 3.2, 3.3):
+            for found in bounds_of({"prompt-user": Hypothesis(eps, eps, gaussian=True)}):
+                assert found.p_claimed == found.p_provable is not None
+                assert (found.value >= eps) == (found.p_provable <= 0.05 + 1e-9), (eps, found.metric)
+
+    def test_in_words(self) -> None:
+        found = bounds_of({"prompt-user": Hypothesis(1.0, 0.8, gaussian=True)})
+        assert words(found, "prompt-user") == (
+            "at least 1.82: of at most 1.82 with 100 canaries, 20 guessed about; at least 3.24 (of at most 3.24) if the "
+            "mechanism is Gaussian"
+        )
+        assert words(found, "server") == NOT_GUESSED
+        wrong = bounds_of({}, right=False)
+        assert words(wrong, "prompt-user") == "at least 0: of at most 1.82 with 100 canaries, 20 guessed about"
+
+
+class TestAudit:
+    def test_without_noise_one_bound_stands_beside_what_is_proven(self) -> None:
+        coins = coins_of(1, 100)
+        models = [model("owner", "true state", 0, {"loss": told(coins, 0)})]
+        given = {
+            "transcript": None,
+            "method": None,
+            "privacy": None,
+            "names": NAMES,
+            "threat_models": ("owner", "server"),
+        }
+        subject = Subject(**given, attacked=run_of(models), canaries=coins)  # type: ignore[arg-type]
+        found = measured(subject, {})
+        assert [f.metric for f in found] == ["measured"]
+        rows = [("owner", "own", math.inf, math.inf, "no noise"), ("server", "own", math.inf, math.inf, "no noise")]
+        table = pd.DataFrame(rows, columns=["threat_model", "whose", "claimed", "provable", "why"])
+        done = {"epsilon": Result(found, {"privacy": table})}
+        said = replace(subject, before=done).claims("owner")
+        assert (said["claimed"], said["provable"]) == ("none", "infinity: no noise")
+        assert said["measured"].startswith("at least 1.82: ")
+        assert replace(subject, before=done).claims("server")["measured"] == NOT_GUESSED
+        assert measured(replace(subject, attacked=None), {}) == []
+        assert "measured" not in replace(subject, canaries={}, before=done).claims("owner")
+
+
+ONE = bounds_of({})[0]
+
+
+def found_of(
+    p: float | None, *, metric: str = "measured", method: str = "a", claimed: float | None = None
+) -> dict[str, object]:
+    values = {
+        "metric": metric,
+        "method": method,
+        "p_provable": p,
+        "p_claimed": claimed,
+        "provable": 0.8,
+        "claimed": 1.0,
+    }
+    return asdict(ONE) | values
+
+
+class TestContradictions:
+    def test_the_error_is_divided_among_all_that_could_be_said(self) -> None:
+        alone = [found_of(0.04)]
+        assert len(contradictions(alone)) == 1
+        two = [found_of(0.04), found_of(0.5, metric="measured/gaussian")]
+        assert contradictions(two) == []
+        assert compared(two) == 2
+        assert len(contradictions([found_of(0.024), two[1]])) == 1
+        assert len(contradictions([*alone, found_of(None, method="b"), found_of(None, method="c")])) == 1
+
+    def test_what_they_say(self) -> None:
+        (above,) = contradictions([found_of(0.001, claimed=0.002)])
+        assert "measured above provable: the code, the ledger or the proof is wrong" in above
+        assert "any mechanism with epsilon 0.8, as is proven, 20 of 20 right guesses" in above
+        (claim,) = contradictions([found_of(0.9, claimed=0.002, metric="measured/gaussian")])
+        assert (
+            "measured above claimed: the claim does not hold. Of a Gaussian mechanism with epsilon 1, as is claimed"
+            in claim
+        )
+
+    def test_a_report_of_sound_methods_rarely_says_anything(self) -> None:
+        """8 adversaries and tests with randomised response of just the epsilon that is proven: at most 41 of 500 reports."""
+        rng, m, r, said = np.random.default_rng(0), 1000, 200, 0
+        q = 1 / (1 + math.exp(-1.0))
+        p = [one_run.p_value(correct=c, guesses=r, canaries=m, epsilon=1.0, delta=0.0) for c in range(r + 1)]
+        for _ in range(500):
+            said += bool(contradictions([found_of(p[c]) for c in rng.binomial(r, q, 8)]))
+        assert said <= 41
+
+
+class TestWhereItIsShown:
+    @pytest.fixture
+    def evidence(self):
+        e = prompt_evidence("dpfpl", 0.4)
+        sound = bounds_of({"prompt-user": Hypothesis(9.0, 8.0, gaussian=True)})
+        names = {name: e.findings[0][name] for name in NAMES}
+        return replace(e, findings=[*e.findings, *(asdict(replace(m, **names)) for m in sound)])
+
+    def page(self, evidence) -> str:
+        files: dict[str, bytes] = {}
+        build([evidence], files.__setitem__)
+        return Reader(files["index.html"]).text
+
+    def test_on_the_page(self, evidence) -> None:
+        text = self.page(evidence)
+        assert "100 1 20 20 1.82 (1.82) 3.24 (3.24) 8 9" in text
+        assert "None of the 2 bounds that could contradict what is proven or claimed does" in text
+        worse = [f | {"p_provable": 1e-4} if f["metric"] == "measured" else f for f in evidence.findings]
+        assert "measured above provable: the code, the ledger or the proof is wrong" in self.page(
+            replace(evidence, findings=worse)
+        )
+
+    def test_nowhere_without_canaries(self) -> None:
+        assert "if Gaussian" not in self.page(prompt_evidence("dpfpl", 0.4))
+
+    def test_in_the_terminal(self, evidence, capsys) -> None:
+        worse = [f | {"p_provable": 1e-4} if f["metric"] == "measured" else f for f in evidence.findings]
+        show(worse, None)
+        said = " ".join(capsys.readouterr().out.split())
+        assert "prompt-user loss 100 20 of 20 1.82 (1.82) 3.24 (3.24) 8 9" in said
+        assert "measured above provable" in said
+
+    @pytest.mark.parametrize(
+        ("gate", "crossed"),
+        [("measured > 1.8", 1), ("measured > 1.9", 0), ("measured/gaussian >= 3", 1), ("prompt-user measured > 1", 1)],
+    )
+    def test_in_gates(self, gate, crossed, evidence) -> None:
+        found = parse(gate).crossed(evidence.findings)
+        assert len(found) == crossed
+        assert all("guesses about 100 canaries are right" in line for line in found)
+
+    def test_gates_that_cannot_be_answered(self, evidence) -> None:
+        with pytest.raises(InputError, match=r"lower bound by itself; leave out \.low"):
+            parse("measured.low > 1")
+        with pytest.raises(InputError, match="between 0 and 1000000"):
+            parse("measured > 1e7")
+        with pytest.raises(InputError, match="there are no canaries; add --canaries"):
+            parse("measured > 1").check("prompts", [], 0)
+        with pytest.raises(InputError, match="nothing is attacked; add --attack"):
+            parse("measured > 1").check("prompts", [], 10)
+        with pytest.raises(InputError, match="there is no such row"):
+            parse("server measured > 1").crossed(evidence.findings)
+
+    def test_findings_are_strict_json(self, evidence) -> None:
+        json.dumps(evidence.findings, allow_nan=False)
+
+
+class TestTargets:
+    def test_hold_all_canaries(self) -> None:
+        found = insert(_federation(clients=3), Canaries(canaries=10, canary_kind="natural"), 0, holders=2)
+        assert [len(c.canaries) for c in found.clients] == [5, 5, 0] == [*shares(10, 2), 0]
+        assert len(found.clients[2].records) == 12
+
+    def test_are_all_clients_by_default(self) -> None:
+        federation, three = _federation(clients=3), Canaries(canaries=7, canary_kind="natural")
+        one, other = insert(federation, three, 0), insert(federation, three, 0, holders=3)
+        assert [len(c.canaries) for c in one.clients] == [3, 2, 2] == shares(7, 3)
+        assert [c.records for c in one.clients] == [c.records for c in other.clients]
+
+    def test_too_many_are_refused(self) -> None:
+        with pytest.raises(InputError, match="valid here are 0 to 8"):
+            insert(_federation(clients=3), Canaries(canaries=9), 0, holders=1)

@@ -1,0 +1,123 @@
+"""Attacks on texts, as functions of what an adversary knows: against loops over tokens, with a planted leak and none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+from sklearn.metrics import roc_auc_score
+
+from attacks.answers import ClassAnswers, TextAnswers
+from attacks.knowledge import Knowledge
+from attacks.tokens.signals import joined, row_signals
+from fedaudit.machinery import plugins
+
+WORDS, HARD, NOISE = 12, 1.0, 0.4  # of the vocabulary; standard deviations of logits, among tokens and among models
+ON_TEXTS = [p for p in plugins.plugins("attack").values() if "texts" in p.records]
+each = pytest.mark.parametrize("plugin", ON_TEXTS, ids=lambda p: p.name)
+
+
+def texts(leak, n=60, seed=0):
+    """What a model and the public base know of n texts, and which of them the model was trained on: that adds `leak` to the logit of each word of
+    their captions. Texts have three to seven rows: one of the image, one of the instruction, the rest of the caption."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(3, 8, n)
+    member = rng.random(n) < 0.5
+    base, model = [], []
+    for size, mine in zip(sizes, member, strict=True):
+        common, words = HARD * rng.standard_normal((size, WORDS)), rng.integers(0, WORDS, size)
+        learnt = leak * mine * (np.arange(size) >= 2)[:, None] * np.eye(WORDS)[words]
+        for rows, more in ((base, 0.0), (model, learnt)):
+            rows.append((common + more + NOISE * rng.standard_normal((size, WORDS)), words))
+    spans = [{"image": slice(0, 1), "instruction": slice(1, 2), "caption": slice(2, int(size))} for size in sizes]
+    captions = [" ".join(map(str, range(size))) for size in sizes]
+
+    def answers(rows):
+        exact = joined([row_signals(logits, targets) for logits, targets in rows])
+        return TextAnswers({"exact": exact}, sizes, spans, captions)
+
+    names = tuple(f"r{i}" for i in range(n))
+    return Knowledge(names, np.zeros(n, bool), answers(model), answers(base)), member, model
+
+
+def scores_of(plugin, seen, **params):
+    return plugin.make(dataclasses.replace(plugin.params(), **params)).score(seen)
+
+
+@each
+def test_every_score_is_one_number_per_record_and_its_headlines_are_among_them(plugin):
+    seen, *_ = texts(1.0)
+    scores = scores_of(plugin, seen)
+    for score in scores.values():
+        assert (score.shape, score.dtype) == ((len(seen.records),), np.float64)
+    assert {signal.format(**vars(plugin.params())) for signal in plugin.on_texts} <= scores.keys()
+
+
+@each
+def test_a_planted_leak_is_found_and_without_one_nothing_is(plugin):
+    (seen, member, _), (null, nobody, _) = texts(2.5, 200), texts(0.0, 200)
+    bound = 4 * math.sqrt(201 / (12 * 95 * 95))  # standard deviations of the AUROC of about 100 + 100
+    for signal in (signal.format(**vars(plugin.params())) for signal in plugin.on_texts):
+        assert roc_auc_score(member, scores_of(plugin, seen)[signal]) > 0.7
+        assert abs(roc_auc_score(nobody, scores_of(plugin, null)[signal]) - 0.5) < bound
+        before = scores_of(plugin, seen.before_training())[signal]
+        assert abs(roc_auc_score(member, before) - 0.5) < bound
+
+
+@each
+def test_a_record_is_judged_alone(plugin):
+    seen, *_ = texts(1.0)
+    chosen = [7, 3, 41]
+    some = dataclasses.replace(
+        seen, records=tuple(seen.records[i] for i in chosen), known=seen.known[chosen],
+        answers=seen.answers.of(chosen), base=seen.base.of(chosen),
+    )  # fmt: skip
+    for name, score in scores_of(plugin, some).items():
+        np.testing.assert_array_equal(score, scores_of(plugin, seen)[name][chosen])
+
+
+def test_loss_and_entropy_are_means_over_the_caption():
+    seen, _, rows = texts(1.0, 20)
+    found = {k: v for name in ("loss", "entropy") for k, v in scores_of(plugins.plugins("attack")[name], seen).items()}
+    for i, (logits, words) in enumerate(rows):
+        log_p = log_softmax(logits[2:], axis=1)
+        p = np.exp(log_p)
+        own = log_p[np.arange(len(log_p)), words[2:]]
+        modified = [
+            -(1 - p[t, y]) * log_p[t, y] - sum(p[t, z] * math.log1p(-p[t, z]) for z in range(WORDS) if z != y)
+            for t, y in enumerate(words[2:])
+        ]
+        expected = {
+            "loss": own.mean(),
+            "loss/base": own.mean() + seen.base.loss[i],
+            "entropy": (p * log_p).sum(1).mean(),
+            "entropy/confidence": log_p.max(1).mean(),
+            "entropy/modified": -np.mean(modified),
+        }
+        assert {name: score[i] for name, score in found.items()} == pytest.approx(expected, abs=1e-12)
+
+
+@each
+def test_a_text_of_one_token_is_a_classification(plugin):
+    """All K and slices coincide: one score instead of many."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 30)
+    model, base = (log_softmax(rng.standard_normal((30, 5)), axis=1) for _ in range(2))
+
+    def as_texts(log_probs):
+        one = {"caption": slice(0, 1)}
+        return TextAnswers({"exact": row_signals(log_probs, labels)}, np.ones(30, int), [one] * 30, ["x"] * 30)
+
+    names, known = tuple(map(str, range(30))), np.zeros(30, bool)
+    of_classes = Knowledge(names, known, ClassAnswers(model, labels), ClassAnswers(base, labels))
+    of_texts = Knowledge(names, known, as_texts(model), as_texts(base))
+    alone, many = scores_of(plugin, of_classes), scores_of(plugin, of_texts)
+    if plugin.name == "maxrenyi":
+        for k in range(0, 101, 10):
+            np.testing.assert_allclose(many[f"renyi/2/{k}/caption"], alone["maxrenyi"], rtol=0, atol=1e-12)
+    else:
+        for name, score in alone.items():
+            np.testing.assert_allclose(many[name], score, rtol=0, atol=1e-12)

@@ -1,0 +1,270 @@
+"""The verdict rules as truth tables, the families' correction by hand, and the alarms of controls."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from audits.by_coin import by_coin, headline_rows
+from audits.comparisons import comparisons
+from audits.statistics.permutation import PERMUTATIONS
+from audits.statistics.ranking import auroc, cross_fitted
+from audits.verdicts import (
+    SHARES,
+    VERDICTS,
+    by_controls,
+    by_the_coin,
+    control_p_value,
+    corrected,
+    judged,
+    off_by_the_coin,
+    together,
+)
+from tests.test_membership import SIGNALS, coins_of, made_up, with_canaries
+
+
+def interval(low, high):
+    """Whatever has these ends."""
+    found = auroc([1.0, 2, 3, 4], [1, 0, 1, 0], [0] * 4)
+    return type(found)(**{**vars(found), "value": (low + high) / 2, "low": low, "high": high})
+
+
+ABOVE, BELOW, COVERS = interval(0.55, 0.7), interval(0.3, 0.45), interval(0.45, 0.6)
+MORE, LESS, SAME = interval(0.05, 0.2), interval(-0.2, -0.05), interval(-0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("z", "p", "word"),
+    [
+        (4.0, 0.001, "leak"),
+        (4.0, 0.05, "leak"),
+        (4.0, 0.0501, "no leak found"),
+        (-4.0, 0.001, "leak, score reversed"),
+        (-4.0, 0.0501, "no leak found"),
+        (0.0, 1.0, "no leak found"),
+    ],
+)
+def test_where_coins_decided(z, p, word):
+    assert by_the_coin(z, p, level=0.05) == word
+
+
+TABLE = {  # attack, differences to the controls that there are: verdict where no control is off
+    (ABOVE, (MORE, MORE)): "leak",
+    (ABOVE, (MORE,)): "leak",
+    (ABOVE, (MORE, SAME)): "inconclusive",
+    (ABOVE, (SAME, MORE)): "inconclusive",
+    (ABOVE, (MORE, LESS)): "inconclusive",
+    (ABOVE, (LESS, LESS)): "inconclusive",
+    (ABOVE, (SAME, SAME)): "inconclusive",
+    (ABOVE, ()): "inconclusive",
+    (BELOW, (LESS, LESS)): "leak, score reversed",
+    (BELOW, (LESS,)): "leak, score reversed",
+    (BELOW, (LESS, SAME)): "inconclusive",
+    (BELOW, (MORE, MORE)): "inconclusive",
+    (BELOW, ()): "inconclusive",
+    (COVERS, (MORE, MORE)): "no leak found",
+    (COVERS, (LESS, SAME)): "no leak found",
+    (COVERS, ()): "no leak found",
+}
+
+
+@pytest.mark.parametrize(("given", "word"), TABLE.items())
+def test_where_no_coin_of_ours_decided(given, word):
+    assert by_controls(*given[:1], [], given[1], exchangeable=True) == word
+    # of two distributions a model learns more than its members: there is never a leak
+    other = by_controls(*given[:1], [], given[1], exchangeable=False)
+    assert other == ("no leak found" if word == "no leak found" else "confounded")
+    for off, alike in itertools.product((["base"], ["blind"], ["base", "blind"]), (True, False)):
+        assert by_controls(*given[:1], off, given[1], exchangeable=alike) == "confounded"
+
+
+def test_every_word_comes_up():
+    assert {*TABLE.values(), "confounded"} == set(VERDICTS)
+
+
+def test_a_control_is_off_in_either_direction_and_at_one_percent():
+    """Its p-value is below 1 % exactly where its 99 % interval excludes 0.5, above as below; the 95 % one excludes it earlier."""
+    rng, seen = np.random.default_rng(0), set()
+    member, client = np.arange(120) % 2 == 0, np.arange(120) % 5
+    for shift in np.linspace(-1.2, 1.2, 41):
+        scores = rng.normal(size=120) + shift * member
+        wide, narrow = (auroc(scores, member, client, confidence=level) for level in (0.99, 0.95))
+        excludes = not wide.low <= 0.5 <= wide.high
+        assert (control_p_value(narrow) < 0.01) == (control_p_value(wide) < 0.01) == excludes
+        seen.add((excludes, wide.value > 0.5, narrow.low <= 0.5 <= narrow.high))
+    assert {(True, True, False), (True, False, False), (False, True, False), (False, False, False)} <= seen
+
+
+def test_a_control_that_separates_perfectly_is_off_where_chance_hardly_would():
+    few, more = (auroc(np.arange(n), np.arange(n) >= n // 2, np.arange(n) % 2) for n in (6, 14))
+    assert control_p_value(few) == pytest.approx(2 / 20)
+    assert control_p_value(more) == pytest.approx(2 / 3432)
+
+
+def test_the_blind_classifiers_p_value_is_that_of_its_widened_interval():
+    rng, member = np.random.default_rng(1), np.arange(300) % 2 == 0
+    plain = auroc(rng.normal(size=300) + 0.75 * member, member, np.arange(300) % 12)
+    wide = cross_fitted(plain, 5)
+    assert wide.se == pytest.approx(1.5 * plain.se)
+    assert control_p_value(plain) < 0.01 < control_p_value(wide)
+
+
+def finding(**fields):
+    row = {
+        "seed": 0, "metric": "auroc", "threat_model": "server", "way": "exact", "population": "own members",
+        "nonmembers": "held-out", "signal": "loss/caption", "value": 0.7, "low": 0.6, "high": 0.8, "confidence": 0.95,
+        "members": 9, "nonmembers_n": 9, "interval": "mean", "best_of": None, "z": 2.5, "p": 0.01, "family": "headline",
+        "base_z": None, "base_value": None, "blind_p": None, "blind_value": None, "verdict": None,
+    }  # fmt: skip
+    return row | fields
+
+
+def table(headline, others=(9.0,), controls=(9.0,)):
+    n = max(len(headline), len(others), len(controls))
+    return pd.DataFrame({"headline": [*headline], "others": [*others] * (n // len(others)), "controls": [*controls] * (n // len(controls))})  # fmt: skip
+
+
+def test_the_correction_by_hand():
+    """Of 3 exchanges one has a largest statistic of 2.5 or more: p = (1 + 1) / 4, over the family's share of the error."""
+    largest = together([table([9.0, 1.0, 2.6, 2.0])])
+    assert corrected(2.5, "headline", largest) == pytest.approx(0.5 / SHARES["headline"])
+    assert corrected(-9.5, "others", largest) == pytest.approx(1.0)
+    assert corrected([0.1, -2.0, 3.0], "headline", largest).tolist() == pytest.approx([1.0, 0.9375, 0.3125])
+    assert sum(SHARES.values()) == 1.0
+
+
+def test_several_runs_are_one_maximum():
+    """Each run exchanged its own coins: of every exchange the larger statistic counts."""
+    both = together([table([9.0, 1.0, 0.5]), table([0.0, 0.2, 0.7]), pd.DataFrame()])
+    assert both["headline"].tolist() == [9.0, 1.0, 0.7]
+    assert together([]) == {}
+
+
+def test_words_of_a_report():
+    calm = {
+        "headline": np.r_[9.0, np.ones(99)],
+        "others": np.r_[9.0, np.ones(999)],
+        "controls": np.r_[9.0, np.ones(999)],
+    }
+    rows = [
+        finding(),
+        finding(z=-2.5, value=0.3),
+        finding(z=0.5),
+        finding(family="others"),
+        finding(z=None, verdict="x"),
+    ]
+    said = judged(rows, calm)
+    assert [f["verdict"] for f in said] == ["leak", "leak, score reversed", "no leak found", "leak", "x"]
+    assert said[0]["p_adjusted"] == pytest.approx(0.01 / 0.8)
+    assert said[3]["p_adjusted"] == pytest.approx(0.001 / 0.2)
+    assert said[1]["sentence"].startswith(
+        "Leak, score reversed: the server, from messages that held a whole model, can tell"
+    )
+    assert "corrected p 0.012" in said[0]["sentence"]
+    assert said[2]["sentence"].startswith("No leak found: ")
+    assert "covers 0.5" not in said[2]["sentence"]
+    assert said[4] == rows[4]
+    (these,) = judged([finding(interval="DeLong, normal, these clients")], calm)
+    assert "[0.600, 0.800] for these clients" in these["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "blind", "off"),
+    [
+        ({"base_z": 1.5}, 1, {"base": 2 / 1000}),
+        ({"base_z": 0.5}, 1, {}),
+        ({"blind_p": 0.004}, 1, {"blind": 0.008}),
+        ({"blind_p": 0.006}, 1, {}),  # half of 1 % is the base models'
+        ({"blind_p": 0.004}, 2, {}),  # and two classifiers share theirs
+        ({"blind_p": 0.0001, "base_z": -1.5}, 1, {"base": 2 / 1000, "blind": 0.0002}),
+    ],
+)
+def test_controls_share_one_percent_of_a_report(fields, blind, off):
+    largest = {"controls": np.r_[9.0, np.ones(999)]}
+    assert off_by_the_coin(finding(**fields), largest, blind) == pytest.approx(off)
+
+
+def test_an_alarm_counts_the_distinct_blind_classifiers_of_a_report():
+    calm = dict.fromkeys(("headline", "others", "controls"), np.r_[9.0, np.ones(999)])
+    one = finding(blind_p=0.004, blind_value=0.8)
+    assert judged([one, one], calm)[0]["alarm"].startswith("Control off: check the pipeline")
+    assert judged([one, finding(blind_p=0.9, blind_value=0.5)], calm)[0]["alarm"] is None
+    assert judged([one, one | {"seed": 1}], calm)[0]["alarm"] is None
+
+
+# rows and families of a run
+
+
+def test_headline_rows_are_named_by_adversary_and_order():
+    run = made_up(0)
+    rows = [c for c in comparisons(run) if c.coin]
+    assert headline_rows(rows, run.headline) == {
+        (*place, "held-out", signal)
+        for place in (("released-model", "final", "all members"), ("server", "exact", "own members"), ("owner", "true state", "own members"))
+        for signal in SIGNALS[:2]
+    }  # fmt: skip
+    assert len(headline_rows(rows, SIGNALS)) <= 8
+    swapped = headline_rows(rows, SIGNALS[::-1])
+    assert {row[-1] for row in swapped} == set(SIGNALS[::-1][:2])
+
+
+def test_every_row_that_coins_decided_is_in_one_family():
+    run = with_canaries(made_up(1, leak=1.0), np.random.default_rng(0), 3.0)
+    found = by_coin(run)
+    places = {c.nonmembers for c in comparisons(run)}
+    assert "novel objects" in places
+    assert {row[3] for row in found.scores} == {"held-out", "left-out canaries"}
+    assert {t.family for t in found.scores.values()} == {"headline", "others"}
+    assert all(t.family == "others" for row, t in found.scores.items() if row[3] == "left-out canaries")
+    assert len(found.largest) == PERMUTATIONS + 1
+    for family, tests in (("headline", found.scores), ("others", found.scores), ("controls", found.base)):
+        as_fell = max(abs(t.z) for t in tests.values() if t.family == family)
+        assert found.largest[family][0] == pytest.approx(as_fell)
+    alone = by_coin(made_up(1, leak=1.0))
+    for row, test in alone.scores.items():  # canaries move no other row
+        assert (found.scores[row].p, found.scores[row].family) == (test.p, test.family)
+        assert found.scores[row].z == pytest.approx(test.z)
+
+
+def test_no_coin_no_test():
+    from dataclasses import replace
+
+    found = by_coin(replace(made_up(0), coins={}))
+    assert (len(found.scores), len(found.base), len(found.largest)) == (0, 0, 0)
+
+
+def test_a_record_without_a_score_is_left_out_and_its_coin_still_exchanged():
+    from dataclasses import replace
+
+    run = made_up(2, leak=1.0)
+    first = run.records[0][:10]
+    holed = [replace(m, scores=m.scores.assign(**{SIGNALS[0]: m.scores[SIGNALS[0]].mask(m.scores.index.isin(first))}))
+             for m in run.models]  # fmt: skip
+    before, after = by_coin(run).scores, by_coin(replace(run, models=holed)).scores
+    moved = {row[-1] for row in before if abs(before[row].z - after[row].z) > 1e-9}
+    assert moved == {SIGNALS[0]}
+
+
+def test_two_clients_that_hold_one_picture_share_its_coin():
+    """With all of a client's records held by another one too, there are half as many coins, and statistics are smaller."""
+    from dataclasses import replace
+
+    run = made_up(3, leak=1.0)
+    pairs = {r: run.records[k - 1][i] for k in (1, 3, 5, 7) for i, r in enumerate(run.records[k])}
+    truth = run.truth | {r: run.truth[first] for r, first in pairs.items()}
+    alike = [replace(m, scores=doubled(m.scores, pairs)) for m in run.models]
+    twice = replace(run, models=alike, truth=truth)
+    shared = coins_of({k: run.records[k] for k in (0, 2, 4, 6)})
+    once = replace(twice, coins=shared | {r: shared[first] for r, first in pairs.items()})
+    row = ("released-model", "final", "all members", "held-out", SIGNALS[0])
+    assert by_coin(twice).scores[row].z == pytest.approx(2**0.5 * by_coin(once).scores[row].z, rel=0.05)
+
+
+def doubled(scores, pairs):
+    """The scores, those of the second of each pair as the first's."""
+    found = scores.copy()
+    for record, first in pairs.items():
+        if record in found.index and first in found.index:
+            found.loc[record, list(SIGNALS)] = scores.loc[first, list(SIGNALS)]
+    return found
