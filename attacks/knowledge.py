@@ -9,15 +9,16 @@ shadows, which it trained itself.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attacks.answers import ClassAnswers, Floats, ModelAnswers, own_class
 
-__all__ = ["Floats", "Knowledge", "Rounds", "Shadows", "log_odds", "own_class"]
+__all__ = ["Attack", "Floats", "Knowledge", "Rounds", "Shadows", "log_odds", "own_class"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,18 @@ class Knowledge:
             self, answers=ClassAnswers(self.shadows.log_probs[s], self.labels), gradient_norms=norms,
             shadows=self.shadows.without(s), history=None, rounds=None,
         )  # fmt: skip
+
+
+class Attack(Protocol):
+    """A pure function of what its adversary has computed."""
+
+    @property
+    def signals(self) -> Sequence[str]:
+        """The names of its scores."""
+
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
+        """The values [n] of every score; higher = more likely a member, NaN = nothing can be said."""
+        ...
 
 
 def log_odds(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:

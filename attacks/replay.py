@@ -50,7 +50,7 @@ class Exchange:
 class Messages:
     """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
 
-    def __init__(self, view: View, method: Method[Any], learner: Learner) -> None:
+    def __init__(self, view: View, method: Method[Any], learner: Classifier) -> None:
         self.view, self.method, self.learner = view, method, learner
         self.exchanges = _exchanges(
             view, method, learner
@@ -94,21 +94,22 @@ class Messages:
     def _cosines(self, exchange: Exchange, i: int, records: Sequence[str]) -> Floats:
         """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest
         for the i-th."""
-        method = self.method
+        method, learner = self.method, self.learner
         assert isinstance(method, PromptMethod)
+        assert isinstance(learner, Learner)
         started = _of(exchange.own | exchange.server, i)
 
         def text(p_G: Tensor) -> Tensor:
-            return self.learner.text(method.prompt(started | {"p_G": p_G}))
+            return learner.text(method.prompt(started | {"p_G": p_G}))
 
-        ascent = record_gradients(method, self.learner, text, started["p_G"], records)
+        ascent = record_gradients(method, learner, text, started["p_G"], records)
         sent = exchange.upload
         update = -sent["gradient"] if "gradient" in sent else sent["p_G"] - exchange.server["p_G"]
         found: Floats = (_directions(update) @ _directions(-ascent).T).numpy()
         return found
 
 
-def _exchanges(view: View, method: Method[Any], learner: Learner) -> dict[int, Exchange]:
+def _exchanges(view: View, method: Method[Any], learner: Classifier) -> dict[int, Exchange]:
     own = dict.fromkeys(view.clients, view.public)
     chance = generator(0, "server", "replay")
     found = {}

@@ -55,14 +55,14 @@ def blind_scores(
 
 def blind_controls(
     records: Mapping[str, Record], rows: Mapping[tuple[int, str], Mapping[str, bool]], *, seed: int
-) -> dict[tuple[int, str], dict[str, float]]:
+) -> dict[tuple[int | None, str], dict[str, float]]:
     """The blind scores of each target client's comparisons (`audits.comparisons.Attacked.row`), by client and kind of
     non-members, by record.
 
     Where a coin made the non-members, one classifier learns from all clients; other clients' records differ from client
     to client, and so do the classifiers.
     """
-    found: dict[tuple[int, str], dict[str, float]] = {}
+    found: dict[tuple[int | None, str], dict[str, float]] = {}
     for nonmembers in dict.fromkeys(kind for _, kind in rows):
         same = {k: row for (k, kind), row in rows.items() if kind == nonmembers}
         groups = [list(same)] if nonmembers in COIN else [[k] for k in same]

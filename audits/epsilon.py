@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon
+from audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, Names
 from audits.measured import Hypothesis, bounds, words
 from audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
@@ -76,7 +76,7 @@ def _measured_words(subject: Subject, shown: Sequence[MeasuredEpsilon], view: st
 
 
 def findings(
-    table: pd.DataFrame, *, names: Mapping[str, Any], said: Callable[[str, str], str] = lambda *_: NO_CANARIES
+    table: pd.DataFrame, *, names: Names, said: Callable[[str, str], str] = lambda *_: NO_CANARIES
 ) -> list[Epsilon]:
     """A finding per row of `privacy_table`; `names` holds run, method, task and seed, `said` by adversary and whose
     record is what was measured, in words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 # raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
 SCHEMA = 2
@@ -10,6 +11,57 @@ MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechan
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian
 NO_CANARIES = "not measured: needs canaries"
 THESE = "these clients"  # what an interval is about whose units are records, as `interval` says
+
+
+class Names(TypedDict):
+    """What every finding about a cell repeats: see `OfRun`."""
+
+    run: str
+    method: str
+    task: str
+    seed: int
+
+
+class OfAttack(Names):
+    """What the findings about a headline score of an attack, or one beside it, repeat: see `Finding`."""
+
+    attack: str
+    headline: bool
+
+
+class Place(TypedDict):
+    """Whose models are attacked, and which records are compared."""
+
+    threat_model: str
+    way: str
+    population: str
+    nonmembers: str
+
+
+class OfScore(OfAttack, Place):
+    """What all findings about a score on a comparison have in common."""
+
+    signal: str
+    confidence: float
+    members: int
+    nonmembers_n: int
+    clients: int
+
+
+class Claims(TypedDict, total=False):
+    """What is claimed, provable and measured about a record, in words, as far as anything is."""
+
+    claimed: str
+    provable: str
+    measured: str
+
+
+class Ends(TypedDict):
+    """A number with its interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from audits.comparisons import FRESHEST, THREAT_MODELS, Attacked, ScoredModel
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, MeasuredEpsilon, OfRun
+from audits.findings import MEASURED, MEASURED_GAUSSIAN, MeasuredEpsilon, Names, OfRun
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
 from fedaudit.privacy.ledger import strict
@@ -54,7 +54,7 @@ class Guessed:
 
 
 def bounds(
-    run: Attacked, coins: Coins, *, names: Mapping[str, Any], delta: float, said: Mapping[str, Hypothesis]
+    run: Attacked, coins: Coins, *, names: Names, delta: float, said: Mapping[str, Hypothesis]
 ) -> list[MeasuredEpsilon]:
     """The lower bounds of every adversary that can guess; `said` by threat model is what is claimed and proven."""
     found = []
@@ -102,7 +102,7 @@ def _scores(models: Sequence[ScoredModel], canaries: Sequence[tuple[int, str]], 
     return pd.Series(values, dtype=float)
 
 
-def _bound(guessed: Guessed, metric: str, said: Hypothesis, names: Mapping[str, Any], delta: float) -> MeasuredEpsilon:
+def _bound(guessed: Guessed, metric: str, said: Hypothesis, names: Names, delta: float) -> MeasuredEpsilon:
     g = guessed
     test: Any = trade_off if metric == MEASURED_GAUSSIAN else one_run
     right = {"correct": g.correct, "guesses": g.guesses, "canaries": g.canaries}

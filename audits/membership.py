@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +20,13 @@ import pandas as pd
 from audits.blind import FOLDS
 from audits.by_coin import by_coin, row_of
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
-from audits.findings import NO_CANARIES, THESE, Finding
+from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
 from audits.statistics import ranking, stratified
 from audits.statistics.one_run import canary_table
 from audits.statistics.ranking import Interval
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
-from audits.verdicts import by_controls, control_p_value, corrected, sentence, together
+from audits.verdicts import Largest, by_controls, control_p_value, corrected, sentence, together
 
 NEEDS = ("attacks",)
 AFTER = ("utility", "epsilon")
@@ -39,7 +39,7 @@ CELLS = (
     "simultaneous_low simultaneous_high"
 ).split()
 
-Words = Callable[[str], Mapping[str, str]]  # threat model to what is claimed and provable (and measured)
+Words = Callable[[str], Claims]  # threat model to what is claimed and provable (and measured)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def membership(subject: Subject, params: Params) -> Result:
     return Result(findings(run, params, names=subject.names, epsilon=subject.claims), tables)
 
 
-def findings(run: Attacked, params: Params, *, names: Mapping[str, Any], epsilon: Words) -> list[Finding]:
+def findings(run: Attacked, params: Params, *, names: Names, epsilon: Words) -> list[Finding]:
     """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of
     several attacks.
 
@@ -75,7 +75,7 @@ def findings(run: Attacked, params: Params, *, names: Mapping[str, Any], epsilon
             beside = [s for s, of in run.signals.items() if of == attack and s in BESIDE and s not in signals]
             for signal in (s for s in (*signals, *beside) if s in comparison.scores):
                 named = signal in signals and not comparison.descriptive
-                shared = {**names, "attack": attack, "headline": named}
+                shared: OfAttack = {**names, "attack": attack, "headline": named}
                 rows += _rows(run, comparison, signal, shared, params.confidence, epsilon)
         found += rows
         if len(run.headlines) > 1:
@@ -92,7 +92,7 @@ def _coin(run: Attacked, c: Comparison, signal: str) -> dict[str, Any]:
     return {"z": own.z, "p": own.p, "family": own.family, "base_z": base.z if base else None}
 
 
-def measure(comparison: Comparison, values: Any, confidence: float) -> Interval:
+def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Interval:
     """AUROC of `values` on a comparison's records: pooled for one model, the mean over clients for one model each."""
     c = comparison
     if c.unit == "records" and c.per_client:
@@ -107,7 +107,7 @@ def measure(comparison: Comparison, values: Any, confidence: float) -> Interval:
     return ranking.auroc(values, c.member, c.client, confidence=confidence)
 
 
-def _beats(comparison: Comparison, values: Any, control: Any, confidence: float) -> Interval:
+def _beats(comparison: Comparison, values: pd.Series, control: pd.Series, confidence: float) -> Interval:
     c = comparison
     if c.unit == "records" and c.per_client:
         return stratified.stratified_auroc_difference(
@@ -119,13 +119,13 @@ def _beats(comparison: Comparison, values: Any, control: Any, confidence: float)
     return compare(values, control, c.member, c.client, confidence=confidence)
 
 
-def _control(name: str, c: Comparison, scores: Any, confidence: float) -> Interval:
+def _control(name: str, c: Comparison, scores: pd.Series, confidence: float) -> Interval:
     """A control's AUROC; the blind classifier was cross-fitted."""
     found = measure(c, scores, confidence)
     return ranking.cross_fitted(found, FOLDS) if name == "blind" else found
 
 
-def _beyond(name: str, signal: str, c: Comparison, scores: Any, confidence: float) -> Interval:
+def _beyond(name: str, signal: str, c: Comparison, scores: pd.Series, confidence: float) -> Interval:
     """By how much an attack beats a control on the same records."""
     found = _beats(c, c.scores[signal], scores, confidence)
     return ranking.cross_fitted(found, FOLDS, control=measure(c, scores, confidence)) if name == "blind" else found
@@ -138,12 +138,12 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 
 
 def _rows(
-    run: Attacked, comparison: Comparison, signal: str, shared: dict[str, Any], confidence: float, epsilon: Words
+    run: Attacked, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
 ) -> list[Finding]:
     """The AUROC, and where a coin made the non-members what thresholds give, of the records that have a score."""
     c = comparison.having(comparison.scores[signal])
     if not c.measurable:
-        return [_not_measurable(c, shared | {"signal": signal, "confidence": confidence}, epsilon)]
+        return [_not_measurable(c, signal, shared, confidence, epsilon)]
     auroc = measure(c, c.scores[signal], confidence)
     about = _about(c, signal, shared, auroc, confidence)
     rows = [_auroc(run, c, about, auroc, epsilon)]
@@ -154,7 +154,7 @@ def _best(
     run: Attacked,
     comparison: Comparison,
     rows: Sequence[Finding],
-    names: Mapping[str, Any],
+    names: Names,
     confidence: float,
     epsilon: Words,
 ) -> list[Finding]:
@@ -166,31 +166,40 @@ def _best(
     top, of = max(rows, key=functools.partial(_strength, together([by_coin(run).largest]))), len(rows)
     c = comparison.having(comparison.scores[top.signal])
     auroc = measure(c, c.scores[top.signal], simultaneous(confidence, of))
-    shared = {**names, "attack": top.attack, "headline": False}
+    shared: OfAttack = {**names, "attack": top.attack, "headline": False}
     about = _about(c, top.signal, shared, auroc, confidence)
     return [_auroc(run, c, about, auroc, epsilon, best_of=of)]
 
 
-def _strength(largest: Mapping[str, Any], f: Finding) -> tuple[float, ...]:
+def _strength(largest: Largest, f: Finding) -> tuple[float, ...]:
     if f.z is None or f.family is None:
         return (f.value or 0.0,)
     return -float(corrected(f.z, f.family, largest)), abs(f.z)
 
 
-def _about(c: Comparison, signal: str, shared: dict[str, Any], auroc: Interval, confidence: float) -> dict[str, Any]:
+def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval, confidence: float) -> OfScore:
     """What all findings about a score on a comparison have in common."""
     clients = auroc.clients if c.unit == "records" else len(set(c.client[c.member]))
-    sizes = {"members": auroc.members, "nonmembers_n": auroc.nonmembers, "clients": clients}
-    return shared | _place(c) | {"signal": signal, "confidence": confidence} | sizes
+    return {
+        **shared,
+        **_place(c),
+        "signal": signal,
+        "confidence": confidence,
+        "members": auroc.members,
+        "nonmembers_n": auroc.nonmembers,
+        "clients": clients,
+    }
 
 
-def _not_measurable(c: Comparison, shared: dict[str, Any], epsilon: Words) -> Finding:
+def _not_measurable(c: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words) -> Finding:
     """Too few records of a kind have the score."""
     members, others = int(c.member.sum()), int((~c.member).sum())
     return Finding(
         **shared,
         **_place(c),
         **_claims(epsilon, c.threat_model),
+        signal=signal,
+        confidence=confidence,
         metric="auroc",
         value=None,
         low=None,
@@ -204,7 +213,7 @@ def _not_measurable(c: Comparison, shared: dict[str, Any], epsilon: Words) -> Fi
 
 
 def _auroc(
-    run: Attacked, c: Comparison, about: dict[str, Any], auroc: Interval, epsilon: Words, best_of: int | None = None
+    run: Attacked, c: Comparison, about: OfScore, auroc: Interval, epsilon: Words, best_of: int | None = None
 ) -> Finding:
     """An AUROC with its controls; with its verdict where no coin of ours decided."""
     signal, confidence, clients = about["signal"], about["confidence"], about["clients"]
@@ -235,9 +244,9 @@ def _auroc(
     return dataclasses.replace(found, verdict=verdict, sentence=said)
 
 
-def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, Any]]:
+def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:
     """By name the records on which a control can be measured beside the attack, and its scores of them."""
-    found: dict[str, tuple[Comparison, Any]] = {}
+    found: dict[str, tuple[Comparison, pd.Series]] = {}
     if (on := c.having(c.blind)).measurable:
         found["blind"] = on, on.blind
     if c.base[signal].nunique() > 1 and (on := c.having(c.base[signal])).measurable:
@@ -249,7 +258,7 @@ def _why_no_base(base: pd.Series) -> str:
     return "n/a: constant on the base" if base.nunique() == 1 else "n/a: not measurable on the base"
 
 
-def _claims(epsilon: Words, threat_model: str) -> dict[str, Any]:
+def _claims(epsilon: Words, threat_model: str) -> Claims:
     return {"measured": NO_CANARIES, **epsilon(threat_model)}
 
 
@@ -288,5 +297,7 @@ def _cells(run: Attacked, c: Comparison, signals: Sequence[str], confidence: flo
     ]
 
 
-def _place(c: Comparison) -> dict[str, Any]:
-    return {name: getattr(c, name) for name in ("threat_model", "way", "population", "nonmembers")}
+def _place(c: Comparison) -> Place:
+    return {
+        "threat_model": c.threat_model, "way": c.way, "population": c.population, "nonmembers": c.nonmembers
+    }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from audits.comparisons import Attacked
-from audits.findings import OfRun
+from audits.findings import Claims, Names, OfRun
 from audits.measured import words
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Method, Transcript
@@ -33,12 +33,12 @@ class Subject:
     method: Method[Any] | None  # None: it was trained elsewhere
     privacy: Privacy | None  # None: its method has no noise to ask for
     threat_models: Sequence[str]  # the adversaries that there are
-    names: Mapping[str, Any]  # run, method, task and seed, which every finding repeats
+    names: Names  # run, method, task and seed, which every finding repeats
     attacked: Attacked | None  # None: nothing was, or no attack could run
     # the canaries of each client under attack, and whether each was inserted
     canaries: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     canary_kind: str = ""
-    said: Mapping[str, str] | None = None  # claimed and provable of a training done elsewhere, in words
+    said: Claims | None = None  # claimed and provable of a training done elsewhere, in words
     before: Mapping[str, Result] = field(default_factory=dict)  # by audit
 
     @property
@@ -51,17 +51,17 @@ class Subject:
         """Of what is claimed; 0 where nothing is."""
         return self.privacy.delta if self.privacy else 0.0
 
-    def claims(self, threat_model: str) -> dict[str, str]:
+    def claims(self, threat_model: str) -> Claims:
         """What is claimed, proven and measured about a client's own record, in words; of a training done elsewhere what
         its folder says."""
         if self.said is not None:
-            return dict(self.said)
+            return self.said
         done = self.before["epsilon"]
-        measured = {"measured": words(done.findings, threat_model)} if self.canaries else {}
-        return in_words(done.tables["privacy"], threat_model) | measured
+        found = in_words(done.tables["privacy"], threat_model)
+        return {**found, "measured": words(done.findings, threat_model)} if self.canaries else found
 
 
-def in_words(privacy: pd.DataFrame, threat_model: str) -> dict[str, str]:
+def in_words(privacy: pd.DataFrame, threat_model: str) -> Claims:
     """What the table of the epsilon audit says of a client's own record."""
     row = privacy[privacy.whose == "own"].set_index("threat_model").loc[threat_model]
     proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"

@@ -8,14 +8,13 @@ part and whose test images are the same: it says how much clients differ, not ho
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from audits.findings import Accuracy
+from audits.findings import Accuracy, Names
 from audits.subject import Result, Subject
 from fedaudit.privacy.ledger import strict
 from trainers.base import Transcript
@@ -47,7 +46,7 @@ def utility(subject: Subject, params: Params) -> Result:
 
 
 def findings(
-    accuracy: pd.DataFrame, noise: pd.DataFrame | None, params: Params, *, epsilon: float, names: Mapping[str, Any]
+    accuracy: pd.DataFrame, noise: pd.DataFrame | None, params: Params, *, epsilon: float, names: Names
 ) -> list[Accuracy]:
     """A finding per split; `names` holds run, method, task and seed, `epsilon` set the noise of the table `noise`."""
     rounds = sorted(accuracy["round"].unique())[-params.last :]

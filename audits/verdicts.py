@@ -37,6 +37,8 @@ LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
 SHARES = {"headline": 0.8, "others": 0.2}
 CONTROL_LEVEL = 0.01  # of all controls of a report, half for the base models and half for the blind classifiers
 
+Largest = Mapping[str, npt.NDArray[np.float64]]  # by family the largest statistics under every exchange of coins
+
 WHO = {
     ("prompt-user", "prompt"): "whoever uses a client's released prompt",
     ("released-model", "final"): "whoever holds the released model",
@@ -93,7 +95,7 @@ def covers_half(interval: Interval) -> bool:
     return interval.low <= 0.5 <= interval.high
 
 
-def judged(findings: Sequence[Mapping[str, Any]], largest: Mapping[str, Any]) -> list[dict[str, Any]]:
+def judged(findings: Sequence[Mapping[str, Any]], largest: Largest) -> list[dict[str, Any]]:
     """The findings of all runs of a report with the words that are the report's: corrected p-values, verdicts and
     sentences of rows that coins decided, and alarms of their controls. Others are returned as they are."""
     coins = [f for f in findings if f.get("z") is not None]
@@ -111,21 +113,21 @@ def judged(findings: Sequence[Mapping[str, Any]], largest: Mapping[str, Any]) ->
     return found
 
 
-def together(largest: Sequence[pd.DataFrame]) -> dict[str, Any]:
+def together(largest: Sequence[pd.DataFrame]) -> Largest:
     """By family the largest statistics of all runs of a report under every exchange of coins [1 + exchanges], from
     those of each (`audits.by_coin`). Each run exchanged its own coins; runs of one seed have the same."""
     tables = [table for table in largest if len(table)]
     return {name: np.max([table[name] for table in tables], axis=0) for name in (tables[0] if tables else ())}
 
 
-def corrected(z: npt.ArrayLike, family: str, largest: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+def corrected(z: npt.ArrayLike, family: str, largest: Largest) -> npt.NDArray[np.float64]:
     """P-values of statistics z (of any shape), corrected for all rows of their family (Westfall and Young 1993, single
     step) and for there being two families: of pages on which some rows leak nothing, at most 5 % call any of these a
     leak."""
     return np.minimum(1.0, p_value(z, largest[family]) / SHARES[family])
 
 
-def off_by_the_coin(f: Mapping[str, Any], largest: Mapping[str, Any], blind: int) -> dict[str, float]:
+def off_by_the_coin(f: Mapping[str, Any], largest: Largest, blind: int) -> dict[str, float]:
     """The controls of a row that are off, with their p-values, corrected for all controls of a report: the base models
     by their largest statistic, `blind` measurements of blind classifiers by their number, each kind for the other."""
     p = {}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     """A configuration value in words: no Python in the page."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(plain, value)) or "empty"

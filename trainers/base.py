@@ -11,7 +11,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import safetensors.torch
@@ -59,7 +59,7 @@ class Update:
 
     upload: State
     private: State  # what it holds after the round, its whole model or its part of it; for the owner and for evaluation
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the server learns beside the tensors
+    facts: Mapping[str, object] = field(default_factory=dict)  # what the server learns beside the tensors
     noised: Noised = field(default_factory=Noised)
 
 
@@ -70,7 +70,7 @@ class Upload:
     client: int
     records: int
     state: State
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 Model = Callable[[State], State]
@@ -177,8 +177,8 @@ class Method(ABC, Generic[Client]):
 
 
 class Learner(Protocol):
-    """What a training asks of a learner. What exams and attacks ask beside goes by its records: see `Classifier` and
-    `LanguageModel`."""
+    """What a training asks of a learner. What is asked of it beside goes by its records: by attacks a `Classifier` or a
+    `LanguageModel`, by exams see `trainers.exams`."""
 
     @property
     def crowd(self) -> int:
@@ -212,6 +212,7 @@ class OneByOne:
         return [method.update(*client) for client in zip(received, own, clients, strict=True)]
 
 
+@runtime_checkable
 class LanguageModel(Protocol):
     """What is asked of a learner whose records are texts."""
 
@@ -223,13 +224,11 @@ class LanguageModel(Protocol):
     def words(self, record: str) -> str:
         """The part of a record that is learnt, as text."""
 
-    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
-        """Of each record, in nats per token."""
-
-    def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
-        """The same, and the answer to each record."""
+    def tokens(self, record: str) -> list[str]:
+        """The tokens of a record, each as text."""
 
 
+@runtime_checkable
 class Classifier(Protocol):
     """What is asked of a learner whose records are classes; `method` is one of its own."""
 
@@ -241,9 +240,6 @@ class Classifier(Protocol):
 
     def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
         """The same [n, C] of what everybody can use without training."""
-
-    def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
-        """Which records [M, n] M models recognise."""
 
 
 class Exam(Protocol):
@@ -265,7 +261,7 @@ class AttackBench:
     Nothing here can say who trained on what: shadow models draw their members from the candidates.
     """
 
-    learner: Any
+    learner: Learner
     candidates: Sequence[Sequence[str]]
     canaries: frozenset[str] = frozenset()  # candidates that stay in a client's list however their coin falls
 
@@ -274,10 +270,10 @@ class AttackBench:
 class Bench:
     """What every worker of a training holds: a learner with its data, and which records (ids) each client's list holds.
 
-    Its learner is a `Learner`, and a `LanguageModel` or a `Classifier`.
+    Its learner is what exams and attacks ask, too.
     """
 
-    learner: Any
+    learner: Learner
     training: Sequence[Sequence[str]]
     test: Sequence[str]
     novel_test: Sequence[str] = ()
@@ -554,7 +550,7 @@ class _Done:
     received: int  # bytes
     upload: bytes
     private: bytes
-    facts: Mapping[str, Any]
+    facts: Mapping[str, object]
     records: int
     noised: Noised
 
@@ -567,8 +563,7 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
         for j in jobs
     ]
     received = [method.download(server, client) for client in clients]
-    learner: Learner = bench.learner
-    updates = learner.work(method, received, [unpack(job.own) for job in jobs], clients)
+    updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
     return [
         _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised)
         for got, client, u in zip(received, clients, updates, strict=True)
@@ -597,18 +592,15 @@ def client_states(client: int, upload: State, private: State) -> dict[str, State
 
 
 def _crowd(bench: Bench, _: None) -> int:
-    learner: Learner = bench.learner
-    return learner.crowd
+    return bench.learner.crowd
 
 
 def _remedy(bench: Bench, _: None) -> str:
-    learner: Learner = bench.learner
-    return learner.remedy
+    return bench.learner.remedy
 
 
 def _initial(bench: Bench, seed: int) -> bytes:
-    learner: Learner = bench.learner
-    return pack(learner.initial(generator(seed, "initial")))
+    return pack(bench.learner.initial(generator(seed, "initial")))
 
 
 def pack(state: State) -> bytes:

@@ -5,18 +5,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
-from trainers.base import Bench, Classifier, LanguageModel, Method, Model, State, pack, plain, unpack
+from trainers.base import Bench, Method, Model, State, pack, plain, unpack
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
 Reply = tuple[list[float], list[str]]  # losses and answers
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A learner whose models answer."""
+
+    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
+        """Of each record, in nats per token."""
+
+    def evaluate(self, adapter: State, records: Sequence[str]) -> Reply:
+        """The same, and the answer to each record."""
+
+
+@runtime_checkable
+class Recognising(Protocol):
+    """A learner whose models recognise classes; `method` is one of its own."""
+
+    def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
+        """Which records [M, n] M models recognise."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +105,10 @@ class _Question:
 def _reply(bench: Bench, question: _Question) -> Reply:
     test = bench.novel_test if question.novel else bench.test
     adapter, records = question.model(unpack(question.state)), [test[i] for i in question.records]
-    learner: LanguageModel = bench.learner
-    return learner.evaluate(adapter, records) if question.answers else (learner.losses(adapter, records), [])
+    assert isinstance(bench.learner, Answering)
+    if question.answers:
+        return bench.learner.evaluate(adapter, records)
+    return bench.learner.losses(adapter, records), []
 
 
 @dataclass(frozen=True)
@@ -132,5 +153,5 @@ def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDAr
     """Which test images the personalised prompts of some clients recognise, bool [N, test]."""
     method, server, own = job
     shared = unpack(server)
-    learner: Classifier = bench.learner
-    return learner.recognised([method.model(shared | unpack(part)) for part in own], bench.test, method)
+    assert isinstance(bench.learner, Recognising)
+    return bench.learner.recognised([method.model(shared | unpack(part)) for part in own], bench.test, method)

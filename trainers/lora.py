@@ -9,6 +9,7 @@ details"); Hu et al. (2022).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -289,6 +290,10 @@ class Learner(OneByOne):
         encoded = self.data[record]
         return self.vlm.tokenizer.decode(encoded.ids[encoded.prompt : -1])
 
+    def tokens(self, record: str) -> list[str]:
+        """Its tokens, each as text."""
+        return [self.vlm.tokenizer.decode([int(i)]).strip() for i in self.data[record].ids]
+
     def logits(self, state: State, records: Sequence[str]) -> list[Tensor]:
         """Logits [T, V] of each record under `state`."""
         found = {i: rows for part in self.chunks(state, records) for i, rows in part}
@@ -360,7 +365,7 @@ def prepared(plan: Plan, federation: Federation, methods: Sequence[Method[Any]],
         data = vlm.encode(
             list(federation.records.values()), cache, say=progress.say, stage=progress.stage, workers=plan.workers
         )
-    return Learner(vlm, data, plan.settings)
+    return Learner(vlm, data, Settings(**dataclasses.asdict(plan.settings)))
 
 
 def exam(plan: Plan, federation: Federation) -> Answers:
@@ -373,6 +378,7 @@ def export_adapters(bench: Bench, job: tuple[Transcript, Folder]) -> None:
     """Write the final global model and every client's own model as folders that peft loads: `global`, `client-00`,
     ..."""
     transcript, folder = job
+    assert isinstance(bench.learner, Learner)
     bench.learner.export(transcript.broadcast(transcript.schedule.rounds), folder.path / "global")
     for client in range(transcript.schedule.clients):
         rounds = transcript.participations(client)

@@ -13,6 +13,7 @@ Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al. 2022)
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from abc import abstractmethod
@@ -130,6 +131,8 @@ class Cohort(Work["Step"]):
 
 class Step(LocalStep):
     """One step of every client of a cohort."""
+
+    method: PromptMethod
 
     def __init__(self, cohort: Cohort, index: int) -> None:
         super().__init__(cohort, index)
@@ -383,7 +386,8 @@ def prepared(plan: Plan, federation: Federation, methods: Sequence[PromptMethod]
     with (cache := claim(plan.out / "cache")).lock(progress.say):
         features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
     number = {name: i for i, name in enumerate(federation.classes)}
-    return Learner(clip, features, {r.id: number[r.group] for r in records}, federation.classes, plan.settings)
+    labels = {r.id: number[r.group] for r in records}
+    return Learner(clip, features, labels, federation.classes, Settings(**dataclasses.asdict(plan.settings)))
 
 
 def exam(plan: Plan, federation: Federation) -> Recognition:
@@ -391,7 +395,7 @@ def exam(plan: Plan, federation: Federation) -> Recognition:
     # with two domains a class of the other style is a neighbour's
     own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
     local = [[(r.domain, r.group) in mine for r in federation.test] for mine in own]
-    return Recognition(local, plan.settings.crowd, own_tests(federation))
+    return Recognition(local, Settings(**dataclasses.asdict(plan.settings)).crowd, own_tests(federation))
 
 
 def own_tests(federation: Federation) -> list[list[float]]:

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,19 @@ from trainers.base import Client, Method, Noised, Participation, Schedule, gener
 from trainers.protection import Protection
 
 OneStep = TypeVar("OneStep", bound="LocalStep")
+
+
+class StepSettings(Protocol):
+    """What a learner's settings say of local steps."""
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def local_steps(self) -> int: ...
+
+    @property
+    def local_epochs(self) -> int: ...
 
 
 class Work(ABC, Generic[OneStep]):
@@ -135,8 +148,8 @@ class PrivateMethod(Method[Client]):
     """A method whose clients can clip and noise what their records reach: the tensors that it calls `local` and
     `shared`."""
 
-    params: Any
-    settings: Any  # the learner's own, with batch, local_steps and local_epochs
+    params: Any  # its own
+    settings: StepSettings  # the learner's own
     protection: Protection = field(default_factory=Protection)
 
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:

@@ -7,19 +7,18 @@ or else from records that are known to be non-members and, for balanced accuracy
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from audits.comparisons import Comparison
-from audits.findings import Finding
+from audits.findings import Ends, Finding, OfScore
 from audits.statistics import ranking, stratified
 
 FPRS = (0.1, 0.01, 0.001)
 
 
-def thresholded(c: Comparison, about: dict[str, Any]) -> list[Finding]:
+def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
     """Balanced accuracy, and TPR at fixed FPRs, by thresholds that owe nothing to these records' membership."""
     signal, confidence = about["signal"], about["confidence"]
     known, records = _known(c, signal), c.unit == "records"
@@ -79,5 +78,5 @@ def _number(x: float) -> float | None:
     return None if math.isnan(x) else x
 
 
-def numbers(x: ranking.Interval | ranking.TprAtFpr) -> dict[str, Any]:
-    return {name: _number(getattr(x, name)) for name in ("value", "low", "high")}
+def numbers(x: ranking.Interval | ranking.TprAtFpr) -> Ends:
+    return {"value": _number(x.value), "low": _number(x.low), "high": _number(x.high)}

@@ -18,7 +18,6 @@ from audits import epsilon, membership, utility
 from audits.comparisons import Attacked, ScoredModel
 from audits.epsilon import ledger_of, privacy_table
 from audits.subject import in_words
-from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import attacks_on_texts
@@ -60,7 +59,7 @@ def evidence(plan: Plan, folder: Folder) -> list[Evidence]:
 
 def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
     about, tables = folder.read_json(f"{name}.json"), dict[str, pd.DataFrame]()
-    params = {audit: plugins.plugins("audit")[audit].own(given) for audit, given in cell.plan.audits.items()}
+    params = {audit: asdict(given) for audit, given in cell.plan.audits.items()}
     assert cell.variant is not None
     privacy, threats = cell.variant.privacy or Privacy(epsilon=math.inf), cell.plan.trained.threat_models
     tables["privacy"] = privacy_table(Ledger.from_json(about["ledger"]), method_of(cell), privacy, threats)
@@ -69,11 +68,15 @@ def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
         scores, records = (folder.read_table(f"{name}-{kind}.parquet") for kind in ("scores", "records"))
         run = _attacked(cell, scores, records, about["cohorts"])
         words = functools.partial(in_words, tables["privacy"])
-        found = membership.findings(run, params["membership"], names=cell.names, epsilon=words)
+        found = membership.findings(run, membership.Params(**params["membership"]), names=cell.names, epsilon=words)
     else:
         tables |= {kind: folder.read_table(f"{name}-{kind}.parquet") for kind in ("accuracy", "noise")}
         found = utility.findings(
-            tables["accuracy"], tables["noise"], params["utility"], epsilon=privacy.epsilon, names=cell.names
+            tables["accuracy"],
+            tables["noise"],
+            utility.Params(**params["utility"]),
+            epsilon=privacy.epsilon,
+            names=cell.names,
         )
     found = [*found, *epsilon.findings(tables["privacy"], names=cell.names)]
     shown = [kept for kept in folder.names() if kept.startswith(f"{name}-{SHOWN}")]

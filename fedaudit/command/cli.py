@@ -10,11 +10,11 @@ import dataclasses
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attacks.settings import Adversary
 from fedaudit.backbones import EMBEDDED
@@ -44,6 +44,11 @@ from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
 from trainers.learners import USUAL, LearnerFacts, facts, privacy_of, private
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from fedaudit.tasks.canaries import Canaries
 
 EXAMPLES = """\
 examples:
@@ -251,15 +256,16 @@ def _attacks(text: str | None, learner: str) -> list[Plugin]:
     return [fitting[word] for word in words]
 
 
-def _attack_groups(attacks: Sequence[Plugin]) -> dict[str, type[Any]]:
+def _attack_groups(attacks: Sequence[Plugin]) -> dict[str, type[DataclassInstance]]:
     return {f"attack {attack.name}": attack.params for attack in attacks}
 
 
-def _canaries() -> type[Any]:
-    return plugins.dataclass_of(plugins.package_folder("fedaudit.tasks") / "canaries.py", "Canaries")
+def _canaries() -> type[Canaries]:
+    found: type[Any] = plugins.dataclass_of(plugins.package_folder("fedaudit.tasks") / "canaries.py", "Canaries")
+    return found
 
 
-def _audits(attacks: Sequence[Plugin], learner: str, *, ours: bool) -> dict[str, type[Any]]:
+def _audits(attacks: Sequence[Plugin], learner: str, *, ours: bool) -> dict[str, type[DataclassInstance]]:
     """The parameters of the audits whose needs a run has; `ours`: we train it, and so it has a ledger."""
     trained = facts(learner)
     there = {trained.records, *(["attacks"] if attacks else []), *(["ledger"] if ours else [])}
@@ -305,9 +311,9 @@ def _check_noise(methods: sweeps.Named, learner: str, sources: Sources) -> None:
 
 def _parse(
     parser: Parser,
-    groups: Mapping[str, type[Any]],
+    groups: Mapping[str, type[DataclassInstance]],
     sources: Sources,
-    swept: Mapping[str, type[Any]] = MappingProxyType({}),
+    swept: Mapping[str, type[DataclassInstance]] = MappingProxyType({}),
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options, and the Params object of every group; `swept` groups have parameters that may have several values.
 
@@ -372,7 +378,8 @@ def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:
 def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
     """The plan to audit somebody's own run."""
     own = own_run.read(Path(options.run), linked=options.linked_files)
-    settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{own.learner}.py", "Settings")
+    folder = plugins.package_folder("trainers")
+    settings: Callable[..., DataclassInstance] = plugins.dataclass_of(folder / f"{own.learner}.py", "Settings")
     named = options.backbone or (str(EMBEDDED) if own.backbone == "embedded" else own.backbone)
     return Plan(
         methods={own.method: None},

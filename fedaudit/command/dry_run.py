@@ -19,7 +19,7 @@ from fedaudit.pipeline.plan import Cell, Plan
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.base import Bench, Classifier, Exam, LanguageModel
+    from trainers.base import Bench, Exam
 
 TRIAL_ROUNDS = 3
 LONG = 1.0  # seconds: a first round that takes longer is measured already, a shorter one is spent on first times
@@ -164,7 +164,8 @@ def _trial(
 def _answer(cell: Cell, federation: Federation, bench: Bench) -> float:
     """Seconds that a model takes for the records of a target."""
     from fedaudit.pipeline.methods import method_of
-    from trainers.base import generator
+    from trainers.base import Classifier, generator
+    from trainers.exams import Answering
 
     client = federation.clients[0]
     records = [record.id for record in (*client.records, *client.canaries, *client.reference)]
@@ -173,11 +174,11 @@ def _answer(cell: Cell, federation: Federation, bench: Bench) -> float:
     model = method.model(method.start(state)) if method else state
     started = time.perf_counter()
     if method is None or cell.plan.trained.records == "texts":
-        answering: LanguageModel = bench.learner
-        answering.losses(model, records)
+        assert isinstance(bench.learner, Answering)
+        bench.learner.losses(model, records)
     else:
-        classifier: Classifier = bench.learner
-        classifier.log_probs(method, [model], records)
+        assert isinstance(bench.learner, Classifier)
+        bench.learner.log_probs(method, [model], records)
     return time.perf_counter() - started
 
 

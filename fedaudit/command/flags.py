@@ -10,12 +10,17 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fedaudit.command.config import presets
 from fedaudit.command.words import number, seed, whole
 from fedaudit.machinery.errors import InputError
 from trainers.learners import facts
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Made = TypeVar("Made", bound="DataclassInstance")
 
 OUT = "fedaudit-runs"
 
@@ -130,7 +135,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks; stands alone")
 
 
-def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Any]) -> None:
+def add_fields(parser: argparse.ArgumentParser, title: str, params: type[DataclassInstance]) -> None:
     """A flag per field of a Params class; a flag that two classes share sets both. One that can be swept takes several
     values."""
     known = {flag for action in parser._actions for flag in action.option_strings}
@@ -168,13 +173,13 @@ def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
         raise argparse.ArgumentTypeError(f"{error} (several are separated by commas{limit})") from None
 
 
-def make(params: type[Any], options: argparse.Namespace) -> Any:
+def make(params: type[Made], options: argparse.Namespace) -> Made:
     """The Params object that the options ask for; what its own check refuses is named by its flag."""
     given = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
     return made(params, {name: value for name, value in given.items() if value is not None})
 
 
-def made(params: type[Any], given: Mapping[str, Any]) -> Any:
+def made(params: type[Made], given: Mapping[str, Any]) -> Made:
     """A Params object of these values. InputError names the flag that the value came by."""
     try:
         return params(**given)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import mean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audits.findings import THESE
 from reports.formats import short
 from reports.measured import contradictions
 from reports.measured import rows as measured_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Finding = dict[str, Any]
 FEW = 3  # attacks whose rows fit beside each other
@@ -38,7 +41,7 @@ def show(findings: Sequence[Finding], attack: str | None) -> None:
             console.print(sentence, style="bold")
 
 
-def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
+def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
     """A row per method and epsilon: accuracies, the noise beside them, and claimed and provable epsilon for a client's
     own record."""
     from rich import box
@@ -80,7 +83,7 @@ def _show_prompts(console: Any, accuracies: Sequence[Finding], epsilons: Sequenc
     )
 
 
-def _show_epsilons(console: Any, epsilons: Sequence[Finding]) -> None:
+def _show_epsilons(console: Console, epsilons: Sequence[Finding]) -> None:
     """A line per method: claimed and provable epsilon for a client's own record, by adversary, and what they rest on;
     of several seeds the largest."""
     for label in dict.fromkeys(f["method"] for f in epsilons):
@@ -118,7 +121,7 @@ def _epsilon(value: float | str) -> str:
     return "none" if math.isinf(float(value)) else f"{float(value):.3g}"
 
 
-def _show_membership(console: Any, rows: Sequence[Finding], attack: str | None) -> None:
+def _show_membership(console: Console, rows: Sequence[Finding], attack: str | None) -> None:
     """The AUROC rows against held-out records and canaries, with their verdicts; of many attacks only the best,
     corrected for picking it."""
     from rich import box
@@ -150,7 +153,7 @@ def _show_membership(console: Any, rows: Sequence[Finding], attack: str | None) 
         _spread(console, rows, shown)
 
 
-def _show_measured(console: Any, bounds: Sequence[dict[str, Any]]) -> None:
+def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
     """The lower bounds on epsilon from canaries, beside what is proven and claimed, for every run and adversary."""
     from rich import box
     from rich.table import Table
@@ -195,7 +198,7 @@ def _shown(rows: Sequence[Finding]) -> list[Finding]:
     return best if any(f["best_of"] > FEW for f in best) else [f for f in coin if f["headline"]]
 
 
-def _spread(console: Any, rows: Sequence[Finding], shown: Sequence[Finding]) -> None:
+def _spread(console: Console, rows: Sequence[Finding], shown: Sequence[Finding]) -> None:
     """Mean and standard deviation over seeds. The best attack may be another one in each."""
     place = ("method", "threat_model", "way", "population", "nonmembers")
     for f in shown:

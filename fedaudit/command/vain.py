@@ -12,11 +12,10 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedaudit.machinery import inputs, plugins
 from fedaudit.machinery.errors import InputError
-from fedaudit.pipeline.plan import Plan
+from fedaudit.pipeline.plan import Plan, Variant
 
 
 @dataclass(frozen=True)
@@ -118,5 +117,5 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
         yield {"local_steps"}, {"local_epochs"}, f"--local-epochs {epochs} decides; 0 would go by --local-steps"
 
 
-def _noise_free(variant: Any) -> bool:
+def _noise_free(variant: Variant | None) -> bool:
     return variant is None or variant.privacy is None or math.isinf(variant.privacy.epsilon)

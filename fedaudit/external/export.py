@@ -16,6 +16,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import write_atomic
 
 if TYPE_CHECKING:
+    from audits.findings import Claims
     from fedaudit.tasks.base import Federation, Record
     from trainers.base import State, Transcript
 
@@ -33,7 +34,7 @@ def export_run(
     backbone: str,
     alpha: float,
     score: str,
-    epsilon: Mapping[str, str],
+    epsilon: Claims,
 ) -> None:
     """Write a run into `destination`. Background records of a client are left out: nobody asks about them.
 

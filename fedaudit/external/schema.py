@@ -34,19 +34,19 @@ class Kind:
     holds: Callable[[Any], bool]
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _line(value: Any) -> bool:
+def _line(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value) and _bytes(value) <= 255
 
 
-def _path(value: Any) -> bool:
+def _path(value: object) -> bool:
     """What a file system takes as a path."""
     return (
         isinstance(value, str)
@@ -61,17 +61,17 @@ def _bytes(text: str) -> int:
     return len(text.encode())
 
 
-def counts(value: Any) -> bool:
+def counts(value: object) -> bool:
     """A list of whole numbers, none of them negative."""
     return isinstance(value, list) and all(COUNT.holds(v) for v in value)
 
 
-def _utility(value: Any) -> bool:
+def _utility(value: object) -> bool:
     """{model: {metric: number, or null where there is none}}"""
     return isinstance(value, dict) and all(NAME.holds(model) and _metrics(found) for model, found in value.items())
 
 
-def _metrics(value: Any) -> bool:
+def _metrics(value: object) -> bool:
     return isinstance(value, dict) and all(
         NAME.holds(name) and name not in _COLUMNS and (v is None or (_number(v) and abs(v) < 1e15))
         for name, v in value.items()
@@ -156,7 +156,7 @@ def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return shown(json.dumps(value, ensure_ascii=False))
 
 

@@ -18,13 +18,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaudit.machinery.errors import InputError, nearest
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Declaration = str | bool | tuple[str, ...] | dict[str, tuple[str, str]]
+Declared = TypeVar("Declared", bound=Declaration)
+
 PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task": "fedaudit.tasks"}
 # what a file may declare at module level, each a literal, with what holds where it does not
-DECLARATIONS: dict[str, dict[str, Any]] = {
+DECLARATIONS: dict[str, dict[str, Declaration]] = {
     "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": "", "PRIVATE": False},
     "attack": {
         "RECORDS": ("texts",),
@@ -60,7 +66,7 @@ class Plugin:
         return summary(self.path)
 
     @property
-    def params(self) -> type[Any]:
+    def params(self) -> type[DataclassInstance]:
         """The frozen dataclass `Params`, executed alone out of the source: nothing else of the file runs."""
         return dataclass_of(self.path, "Params")
 
@@ -72,13 +78,13 @@ class Plugin:
     @property
     def records(self) -> tuple[str, ...]:
         """For an attack, the kinds of records that it can score: texts, classes (the literal `RECORDS`)."""
-        return tuple(self._declared("RECORDS"))
+        return self._texts("RECORDS")
 
     @property
     def on_texts(self) -> tuple[str, ...]:
         """For an attack, the scores that stand for it where records are texts, parameters in braces (the literal
         `ON_TEXTS`); by default its first."""
-        return tuple(self._declared("ON_TEXTS")) or self.signals[:1]
+        return self._texts("ON_TEXTS") or self.signals[:1]
 
     @property
     def trains(self) -> bool:
@@ -99,12 +105,12 @@ class Plugin:
     def needs(self) -> tuple[str, ...]:
         """For an attack, what it needs to see beyond a model and public things; for an audit, what a run must have for
         it (the literal `NEEDS`)."""
-        return tuple(self._declared("NEEDS"))
+        return self._texts("NEEDS")
 
     @property
     def after(self) -> tuple[str, ...]:
         """For an audit, the audits whose results it uses (the literal `AFTER`)."""
-        return tuple(self._declared("AFTER"))
+        return self._texts("AFTER")
 
     @property
     def shadows(self) -> bool:
@@ -119,29 +125,35 @@ class Plugin:
     @property
     def guesses(self) -> tuple[str, ...]:
         """For an attack, those of its scores whose sign says member or not (the literal `GUESSES`)."""
-        return tuple(self._declared("GUESSES"))
+        return self._texts("GUESSES")
 
     @property
     def signals(self) -> tuple[str, ...]:
         """For an attack, the names of its scores, as far as its file declares them (the literal `SIGNALS`)."""
-        return tuple(self._declared("SIGNALS"))
+        return self._texts("SIGNALS")
 
-    def _declared(self, name: str) -> Any:
+    def _declared(self, name: str) -> Declaration:
         return declared(self.path, name, DECLARATIONS[self.kind][name])
 
+    def _texts(self, name: str) -> tuple[str, ...]:
+        found = self._declared(name)
+        return tuple(found) if isinstance(found, tuple | dict) else ()
+
     def load(self) -> Any:
-        """The plugin's public class or function: the one named as its file, but for case and underscores."""
+        """The plugin's public class or function: the one named as its file, but for case and underscores. Of which type
+        it is follows from its kind: who asks says it."""
         wanted, module = self.name.replace("_", ""), self._import()
         own = {n: thing for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
         return next(thing for name, thing in own.items() if name.lower().replace("_", "") == wanted)
 
-    def make(self, params: Any, **more: Any) -> Any:
+    def make(self, params: DataclassInstance, **more: object) -> Any:
         """Call the plugin's class or function with its own `Params`, made from the one that the command line read."""
         return self.load()(self.own(params), **more)
 
-    def own(self, params: Any) -> Any:
+    def own(self, params: DataclassInstance) -> DataclassInstance:
         """The module's own `Params`, made from the one that the command line read."""
-        return self._import().Params(**dataclasses.asdict(params))
+        own: DataclassInstance = self._import().Params(**dataclasses.asdict(params))
+        return own
 
     def _import(self) -> ModuleType:
         return importlib.import_module(self.module)
@@ -189,13 +201,14 @@ def check_declarations(plugin: Plugin) -> None:
             )
 
 
-def declared(path: Path, name: str, default: Any) -> Any:
+def declared(path: Path, name: str, default: Declared) -> Declared:
     """The literal that a file gives a name at module level, or `default`. InputError: it is of another type."""
     for given, node in _assigned(path):
         if given == name:
             if not _fits(node, default):
                 raise InputError(f"{path}: {name} must be {VALID[type(default)]} written out, not {ast.unparse(node)}")
-            return ast.literal_eval(node)
+            found: Declared = ast.literal_eval(node)
+            return found
     return default
 
 
@@ -226,7 +239,7 @@ def _read(path: Path) -> set[str]:
     return {node.id for node in names if isinstance(node.ctx, ast.Load)}
 
 
-def _fits(node: ast.expr, default: Any) -> bool:
+def _fits(node: ast.expr, default: Declaration) -> bool:
     """Whether an expression is a literal of the default's type; what tuples and pairs in dictionaries hold is texts."""
     try:
         value = ast.literal_eval(node)
@@ -248,13 +261,13 @@ def find(kind: str, name: str, *, flag: str) -> Plugin:
 
 
 @functools.cache
-def dataclass_of(path: Path, name: str) -> type[Any]:
+def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
     """The dataclass `name` of a source file, executed without the rest of the file; a base class is imported, from a
     light module."""
     body = _parse(path).body
     node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == name)
     bases = {ast.unparse(base) for base in node.bases}
-    namespace: dict[str, Any] = {
+    namespace: dict[str, object] = {
         **vars(typing),
         **vars(dataclasses),
         "math": math,
@@ -264,7 +277,7 @@ def dataclass_of(path: Path, name: str) -> type[Any]:
         for base in bases & {alias.name for alias in statement.names}:
             namespace[base] = getattr(importlib.import_module(str(statement.module)), base)
     exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
-    return typing.cast(type[Any], namespace[name])
+    return typing.cast("type[DataclassInstance]", namespace[name])
 
 
 @functools.cache

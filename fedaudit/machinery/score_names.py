@@ -50,5 +50,5 @@ def _declared() -> list[tuple[re.Pattern[str], tuple[str, str]]]:
     return [
         (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(signal))), names)
         for path in sorted(plugins.package_folder("attacks").rglob("*.py"))
-        for signal, names in plugins.declared(path, "SIGNALS", {}).items()
+        for signal, names in plugins.declared(path, "SIGNALS", dict[str, tuple[str, str]]()).items()
     ]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks import queries
 from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
-from attacks.knowledge import Knowledge, Shadows, own_class
+from attacks.knowledge import Attack, Floats, Knowledge, Shadows, own_class
 from attacks.rebuild import Rebuilt
 from attacks.replay import Messages, losses
 from attacks.source import attribution
@@ -26,7 +28,15 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of
 from fedaudit.tasks.base import Federation
-from trainers.base import AttackBench, Method, State, Transcript, pack
+from trainers import prompts
+from trainers.base import AttackBench, Classifier, Method, State, Transcript, pack
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+Sent = dict[tuple[str, Path], Messages]  # by threat model and folder of the training
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Job:
     method: Method[Any]
     transcript: Transcript
     recipe: ShadowRecipe | None  # of its shadow models
-    views: Mapping[str, Mapping[str, Any]]  # threat model to its attacks with their parameters
+    views: Mapping[str, Mapping[str, DataclassInstance]]  # threat model to its attacks with their parameters
     asked: Sequence[Target]
     rounds: int  # whose messages are attacked
 
@@ -106,7 +116,7 @@ def attack(bench: AttackBench, job: Job) -> dict[int, dict[str, Tables]]:
     whose members the adversary knows ("pseudo"), and what else it computed ("facts"). An adversary without a model of
     the target is left out."""
     found: dict[int, dict[str, Tables]] = {}
-    messages: dict[Any, Any] = {}
+    messages: Sent = {}
     for asked in job.asked:
         attacker = _Attacker(bench, job, asked, messages)
         tables = {view: attacker.tables(view, attacks) for view, attacks in job.views.items()}
@@ -118,24 +128,25 @@ class _Attacker:
     """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked
     once."""
 
-    def __init__(self, bench: AttackBench, job: Job, asked: Target, messages: dict[Any, Any]) -> None:
-        self.bench, self.job, self.asked, self._messages = bench, job, asked, messages
-        self._once: dict[Any, Any] = {}
+    def __init__(self, bench: AttackBench, job: Job, asked: Target, messages: Sent) -> None:
+        assert isinstance(bench.learner, Classifier)
+        self.bench, self.learner, self.job, self.asked, self._messages = bench, bench.learner, job, asked, messages
+        self._once: dict[object, Any] = {}
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
         self.norms = self._norms if any(plugin.gradients for plugin in wanted) else None
         self.rounds = job.rounds if any(plugin.needs for plugin in wanted) else 0
 
-    def tables(self, threat_model: str, attacks: Mapping[str, Any]) -> Tables:
+    def tables(self, threat_model: str, attacks: Mapping[str, DataclassInstance]) -> Tables:
         whose = "released" if threat_model == "released-model" else "personal"
         seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms)
         if seen is None:
             return {}
-        scores: dict[str, Any] = {}
-        base: dict[str, Any] = {}
+        scores: dict[str, Floats] = {}
+        base: dict[str, Floats] = {}
         pseudo: list[pd.DataFrame] = []
         for name, params in attacks.items():
             plugin = plugins.plugins("attack")[name]
-            made = plugin.make(params)
+            made: Attack = plugin.make(params)
             if not plugin.needs:
                 key = whose, name
                 scores |= self._cached((*key, seen.log_probs.tobytes()), made.score, seen)
@@ -152,21 +163,23 @@ class _Attacker:
         tables = {name: pd.DataFrame(columns, index).reset_index() for name, columns in found.items()}
         return tables | ({"pseudo": pd.concat(pseudo)} if pseudo else {})
 
-    def _cached(self, key: Any, compute: Callable[..., Any], *args: Any) -> Any:
+    def _cached(self, key: object, compute: Callable[Given, Result], *args: Given.args, **more: Given.kwargs) -> Result:
         if key not in self._once:
-            self._once[key] = compute(*args)
-        return self._once[key]
+            self._once[key] = compute(*args, **more)
+        found: Result = self._once[key]
+        return found
 
-    def _norms(self, model: State) -> Any:
+    def _norms(self, model: State) -> Floats:
+        method, learner = self.job.method, self.learner
+        assert isinstance(method, prompts.PromptMethod)
+        assert isinstance(learner, prompts.Learner)
         key = "norms", model["prompt"].numpy().tobytes()
-        return self._cached(
-            key, gradient_norms, self.job.method, self.bench.learner, model["prompt"], self.asked.records
-        )
+        return self._cached(key, gradient_norms, method, learner, model["prompt"], self.asked.records)
 
     def _see(
         self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: queries.Norms | None
     ) -> Knowledge | None:
-        asked, method, learner = self.asked, self.job.method, self.bench.learner
+        asked, method, learner = self.asked, self.job.method, self.learner
         candidates = Candidates({asked.client: asked.candidates}, {asked.client: asked.reference}, ())
         view, key = View(transcript, threat_model, candidates), (threat_model, transcript.folder.path)
         if view.gives("uploads") and key not in self._messages:
@@ -183,19 +196,20 @@ class _Attacker:
         trained = self._cached("bank", shadows_of, self.bench, recipe, self.asked.client)
         return self._cached((whose, "shadows"), self._asked, getattr(trained, whose), trained.member)
 
-    def _asked(self, prompts: Tensor, member: Any) -> Shadows:
-        models = [{"prompt": prompt} for prompt in prompts]
-        learner = self.bench.learner
-        return queries.ask(self.job.method, learner, self.asked, models, member, norms=self.norms, normed=SHADOWS_ASKED)
+    def _asked(self, trained: Tensor, member: NDArray[np.bool_]) -> Shadows:
+        models = [{"prompt": prompt} for prompt in trained]
+        return queries.ask(
+            self.job.method, self.learner, self.asked, models, member, norms=self.norms, normed=SHADOWS_ASKED
+        )
 
-    def _pseudo(self, made: Any, seen: Knowledge) -> list[pd.DataFrame]:
+    def _pseudo(self, made: Attack, seen: Knowledge) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""
         if seen.shadows is None:
             return []
         some = range(min(SHADOWS_ASKED, len(seen.shadows.member)))
         return [self._known(made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
 
-    def _twin(self, threat_model: str) -> tuple[Knowledge, Any] | None:
+    def _twin(self, threat_model: str) -> tuple[Knowledge, NDArray[np.bool_]] | None:
         """What the same adversary would have seen of a federation that drew its members anew, and those members; None
         without one."""
         recipe = self.job.recipe
@@ -209,16 +223,16 @@ class _Attacker:
         )
         return None if seen is None else (seen, member)
 
-    def _known(self, scores: dict[str, Any], member: Any) -> pd.DataFrame:
+    def _known(self, scores: Mapping[str, Floats], member: NDArray[np.bool_]) -> pd.DataFrame:
         """Scores of the target's own records whose membership the adversary knows."""
         own = slice(0, len(self.asked.candidates) + len(self.asked.reference))
         known = {"record": self.asked.records[own], "member": member[own]}
         return pd.DataFrame(known | {name: values[own] for name, values in scores.items()})
 
 
-def _facts(seen: Knowledge) -> dict[str, Any]:
+def _facts(seen: Knowledge) -> dict[str, NDArray[Any]]:
     """Losses with and without the record, for readers."""
-    facts: dict[str, Any] = {"loss": seen.loss, "base_loss": seen.base.loss}
+    facts: dict[str, NDArray[Any]] = {"loss": seen.loss, "base_loss": seen.base.loss}
     if seen.hard is not None:
         facts["hard_right"] = seen.hard.argmax(1) == seen.labels
     if seen.shadows is not None:
@@ -233,14 +247,16 @@ def _facts(seen: Knowledge) -> dict[str, Any]:
 def rebuilt(bench: AttackBench, job: tuple[Method[Any], Transcript]) -> list[tuple[Rebuilt, bytes | None]]:
     """Every client as the server rebuilds it, its model packed."""
     method, transcript = job
+    assert isinstance(bench.learner, Classifier)
     messages = Messages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
     found = [messages.rebuilt(k) for k in messages.view.clients]
     return [(dataclasses.replace(r, state=None), None if r.state is None else pack(r.state)) for r in found]
 
 
-def trajectory(bench: AttackBench, job: tuple[Any, Transcript, int, Sequence[str]]) -> pd.DataFrame:
+def trajectory(bench: AttackBench, job: tuple[Method[Any], Transcript, int, Sequence[str]]) -> pd.DataFrame:
     """Loss of records by the true model of a client over the rounds: what no adversary sees whole, for readers."""
     method, transcript, client, records = job
+    assert isinstance(bench.learner, Classifier)
     own = transcript.participations(client)
     chosen = sorted({own[int(i)] for i in np.linspace(0, len(own) - 1, CURVE).round()}) if own else []
     models = [method.model(transcript.broadcast(0)), *(transcript.personal(r, client) for r in chosen)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Set
-from typing import Any
 
 import pandas as pd
 from scipy.stats import binomtest
 
 from attacks.attacked_models import HELD
+from attacks.knowledge import Attack
 from audits.blind import blind_controls
 from audits.comparisons import Attacked, ScoredModel, first_scores
 from audits.tables.coverage import coverage_table
@@ -25,6 +25,8 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, client_name
 from trainers.base import unpack
+
+Row = tuple[tuple[int, str], tuple[tuple[str, bool], ...]]  # client and kind of non-members; record, whether a member
 
 
 def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked | None:
@@ -41,7 +43,7 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
     found = {"refused": refused} if len(refused) else {}
     if run is None:
         return found
-    confidence = cell.plan.audits["membership"].confidence
+    confidence = cell.plan.confidence
     found |= evidence(run, workshop.federation.records, confidence=confidence)
     shown = set(found["exposed"].record) if "exposed" in found else set()
     found["trajectories"] = _trajectories(cell, run, shown, workshop.federation, workshop.attackers)
@@ -103,11 +105,8 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
         indexed = {n: t.set_index("record") for n, t in tables.items()}
         models.append(ScoredModel(threat_model, HELD[threat_model], k, rounds, indexed.pop("scores"), **indexed))
     asked = {q.client: q for q in attack_jobs.questions(cell, federation)}
-    signals = {
-        signal: name
-        for name, params in cell.plan.attacks.items()
-        for signal in plugins.plugins("attack")[name].make(params).signals
-    }
+    made: dict[str, Attack] = {n: plugins.plugins("attack")[n].make(given) for n, given in cell.plan.attacks.items()}
+    signals = {signal: name for name, attack in made.items() for signal in attack.signals}
     clients = {k: federation.clients[k] for k in asked}
     trained = {k: attack_jobs.trained_on(cell, federation, k) for k in clients}
     there = {s: a for s, a in signals.items() if any(s in m.scores for m in models)}
@@ -116,29 +115,29 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
         k: [r.id for r, used in zip(client.records, client.member, strict=True) if used and r.id not in trained[k]]
         for k, client in clients.items()
     }
-    parts: dict[str, Any] = {
-        "models": models,
-        "headlines": first_scores(there),
-        "signals": there,
-        "records": {k: [r.id for r in client.records] for k, client in clients.items()},
-        "reference": {k: [r.id for r in client.reference] for k, client in clients.items()},
-        "others": {k: list(question.others) for k, question in asked.items()},
-        "canaries": {k: [r.id for r in client.canaries] for k, client in clients.items()},
-        "unused": unused,
-        "coins": federation.coins,
-        "seed": cell.seed,
-        "truth": federation.truth,
-        "group": {name: record.group for name, record in federation.records.items()},
-        "guesses": [s for name in cell.plan.attacks for s in plugins.plugins("attack")[name].guesses],
-        "few": True,
-    }
-    unseen = Attacked(**parts, blind={})
-    asked_rows = tuple((place, tuple(row.items())) for place, row in unseen.rows.items())
-    return Attacked(**parts, blind=_blind(federation, asked_rows))
+    run = Attacked(
+        models=models,
+        headlines=first_scores(there),
+        signals=there,
+        blind={},
+        records={k: [r.id for r in client.records] for k, client in clients.items()},
+        reference={k: [r.id for r in client.reference] for k, client in clients.items()},
+        others={k: list(question.others) for k, question in asked.items()},
+        canaries={k: [r.id for r in client.canaries] for k, client in clients.items()},
+        unused=unused,
+        coins=federation.coins,
+        seed=cell.seed,
+        truth=federation.truth,
+        group={name: record.group for name, record in federation.records.items()},
+        guesses=[s for name in cell.plan.attacks for s in plugins.plugins("attack")[name].guesses],
+        few=True,
+    )
+    rows = tuple((place, tuple(row.items())) for place, row in run.rows.items())
+    return dataclasses.replace(run, blind=_blind(federation, rows))
 
 
 @functools.lru_cache(maxsize=1)
-def _blind(federation: Federation, asked: tuple[Any, ...]) -> Any:
+def _blind(federation: Federation, asked: tuple[Row, ...]) -> Mapping[tuple[int | None, str], Mapping[str, float]]:
     """The blind control knows no model: the cells of a plan share it."""
     return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
 

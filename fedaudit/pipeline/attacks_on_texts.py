@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from attacks import queries
 from attacks.answers import TextAnswers
 from attacks.attacked_models import Model, models
 from attacks.base import Candidates, View
-from attacks.knowledge import Knowledge
+from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.rebuild import rebuild_all
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
@@ -30,6 +30,9 @@ from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, Record
 from trainers.base import AttackBench, Bench, LanguageModel, Transcript, pack, unpack
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 PART = 200  # records of the public base that a worker is asked about at once
 
 
@@ -37,7 +40,7 @@ PART = 200  # records of the public base that a worker is asked about at once
 class ModelJob:
     """One model in an adversary's hands: what a worker needs to attack it."""
 
-    attacks: Mapping[str, Any]  # name to parameters
+    attacks: Mapping[str, DataclassInstance]  # name to parameters
     records: Sequence[str]
     known: Sequence[bool]  # of the records, which are non-members by construction
     state: bytes | None  # None: the public base, which was asked before
@@ -60,7 +63,7 @@ def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
 def tables(cell: Cell, run: Attacked, workshop: Workshop) -> dict[str, pd.DataFrame]:
     """What a report shows beside the findings."""
     transcript, federation = transcript_of(cell), workshop.federation
-    found = evidence(run, federation.records, confidence=cell.plan.audits["membership"].confidence)
+    found = evidence(run, federation.records, confidence=cell.plan.confidence)
     asked = [*panels(found).values()]
     words = dict(zip(asked, next(workshop.executor.map(_words, [asked])), strict=True))
     server = _views(cell, transcript, federation)["server"]
@@ -118,38 +121,41 @@ def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, attackers: At
     return [(model, tables[model.digest]) for model in held]
 
 
-def _ask_base(params: Mapping[str, Any], public: Model, attackers: Attackers) -> TextAnswers:
+def _ask_base(params: Mapping[str, DataclassInstance], public: Model, attackers: Attackers) -> TextAnswers:
     """What the public base answers, which every attack compares with: asked by all workers at once."""
     parts = [public.records[i : i + PART] for i in range(0, len(public.records), PART)]
     state = pack(public.state)
     return TextAnswers.joined(list(attackers.map(_ask, ((compats(params), state, part) for part in parts))))
 
 
-def _job(model: Model, params: Mapping[str, Any], public: Model, base: TextAnswers, known: set[str]) -> ModelJob:
+def _job(
+    model: Model, params: Mapping[str, DataclassInstance], public: Model, base: TextAnswers, known: set[str]
+) -> ModelJob:
     place = {record: i for i, record in enumerate(public.records)}
     of_records = base.of([place[record] for record in model.records])
     state = None if model.way == "base" else pack(model.state)
     return ModelJob(params, model.records, [r in known for r in model.records], state, of_records)
 
 
-def compats(params: Mapping[str, Any]) -> tuple[str, ...]:
+def compats(params: Mapping[str, DataclassInstance]) -> tuple[str, ...]:
     """The arithmetic that attacks ask for: exact, and that of public code where a parameter `compat` names it."""
     return tuple(dict.fromkeys(["exact", *(getattr(own, "compat", "exact") for own in params.values())]))
 
 
 def _ask(bench: AttackBench, job: tuple[tuple[str, ...], bytes, Sequence[str]]) -> TextAnswers:
     wanted, state, records = job
-    learner: LanguageModel = bench.learner
-    return queries.ask_texts(learner, unpack(state), records, compats=wanted)
+    assert isinstance(bench.learner, LanguageModel)
+    return queries.ask_texts(bench.learner, unpack(state), records, compats=wanted)
 
 
 def attack(bench: AttackBench, job: ModelJob) -> Tables:
     """What every attack says of a model ("scores"), and what it answers, for readers ("facts")."""
     answers = job.base if job.state is None else _ask(bench, (compats(job.attacks), job.state, job.records))
     seen = Knowledge(tuple(job.records), np.array(job.known), answers, job.base)
-    scores: dict[str, Any] = {}
+    scores: dict[str, Floats] = {}
     for name, params in job.attacks.items():
-        scores |= plugins.plugins("attack")[name].make(params).score(seen)
+        made: Attack = plugins.plugins("attack")[name].make(params)
+        scores |= made.score(seen)
     facts = {"loss": seen.loss, "base_loss": seen.base.loss} | _tokens(answers, job.base)
     index = pd.Index(seen.records, name="record")
     return {"scores": pd.DataFrame(scores, index), "facts": pd.DataFrame(facts, index)}
@@ -203,9 +209,15 @@ def _attacked(
     )
 
 
-def named(cell: Cell, there: Iterable[str]) -> dict[str, Any]:
-    """Of the scores that are there, those that were fixed before looking, each attack's own, and those beside them:
-    fields of `Attacked`.
+class Named(TypedDict):
+    """Fields of `Attacked`."""
+
+    headlines: dict[str, tuple[str, ...]]
+    signals: dict[str, str]
+
+
+def named(cell: Cell, there: Iterable[str]) -> Named:
+    """Of the scores that are there, those that were fixed before looking, each attack's own, and those beside them.
 
     A score that several attacks compute belongs to the one whose file declares it, if that runs.
     """
@@ -243,5 +255,5 @@ def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, flo
 
 def _words(bench: Bench, records: list[str]) -> list[list[str]]:
     """The tokens of records as words."""
-    tokenizer = bench.learner.vlm.tokenizer
-    return [[tokenizer.decode([int(i)]).strip() for i in bench.learner.data[record].ids] for record in records]
+    assert isinstance(bench.learner, LanguageModel)
+    return [bench.learner.tokens(record) for record in records]

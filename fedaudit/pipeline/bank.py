@@ -32,7 +32,6 @@ from fedaudit.pipeline.trainings import blocks
 from trainers.base import (
     AttackBench,
     Bench,
-    Learner,
     Method,
     NotFinite,
     Participation,
@@ -167,7 +166,7 @@ def _round(
     """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the
     recorded ones."""
     sent, recorded, public = others.broadcast(r), _uploads(others, r), others.broadcast(0)
-    learner: Learner = bench.learner
+    learner = bench.learner
     mine: list[Update | None] = [None] * len(servers)
     if client in others.cohort(r):
         earlier = others.participations(client, r)

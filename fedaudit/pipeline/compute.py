@@ -60,6 +60,9 @@ def _open(plan: Plan, workshop: Workshop) -> None:
 
 
 def _put(bench: Bench, adapter: bytes) -> None:
+    from trainers.lora import Learner
+
+    assert isinstance(bench.learner, Learner)
     bench.learner.put(unpack(adapter))
 
 
@@ -114,6 +117,7 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:
         from fedaudit.external.export import export_run
+        from trainers.lora import Settings
 
         data, subject = workshop.federation, subject_of(cell, None, workshop)
         subject = dataclasses.replace(subject, before={"epsilon": audit(cell, "epsilon", subject)})
@@ -121,7 +125,8 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
         export_run(
             transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
             backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
-            alpha=plan.settings.alpha, score=data.score.__name__, epsilon=subject.claims("server"),
+            alpha=Settings(**dataclasses.asdict(plan.settings)).alpha, score=data.score.__name__,
+            epsilon=subject.claims("server"),
         )  # fmt: skip
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:

@@ -23,6 +23,8 @@ from fedaudit.machinery.store import claim, key_of
 from fedaudit.pipeline import keys
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation, Record
 
@@ -33,7 +35,7 @@ ROOT = "_root"  # the names of parameters that are folders of data end so
 Stamp = tuple[int, int]  # size and time of the last change, ns
 
 
-def roots(params: Any) -> dict[str, str]:
+def roots(params: DataclassInstance) -> dict[str, str]:
     """The folders that a task reads, by parameter."""
     named = {f.name: str(getattr(params, f.name)) for f in dataclasses.fields(params) if f.name.endswith(ROOT)}
     return {name: root for name, root in named.items() if root}
@@ -49,11 +51,10 @@ class Data:
     @functools.cached_property
     def federation(self) -> Federation:
         """Clients and records. InputError says what is wrong with the data."""
-        plan = self._plan
+        plan, task = self._plan, plugins.plugins("task")[self._plan.task]
+        assert plan.task_params is not None
         with inputs.recorded() as self._read:
-            found: Federation = plugins.plugins("task")[plan.task].make(
-                plan.task_params, clients=plan.clients, seed=plan.seed
-            )
+            found: Federation = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
         return found
 
     @functools.cached_property
@@ -97,6 +98,7 @@ class Data:
     @functools.cached_property
     def _name(self) -> str:
         plan = self._plan
+        assert plan.task_params is not None
         code = {
             n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in closure(f"fedaudit.tasks.{plan.task}").items()
         }

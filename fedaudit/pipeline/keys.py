@@ -22,6 +22,8 @@ from fedaudit.machinery.store import key_of
 from reports.section import places
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from fedaudit.pipeline.plan import Cell
 
 NUMERIC_LIBRARIES = (
@@ -120,7 +122,7 @@ def versions(libraries: Iterable[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name).partition("+")[0] for name in libraries}
 
 
-def fields(params: Any) -> dict[str, Any]:
+def fields(params: DataclassInstance) -> dict[str, Any]:
     """The fields of a dataclass in JSON's types: an infinite order becomes "inf"."""
     plain = dataclasses.asdict(params)
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}

@@ -11,22 +11,27 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Cell
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from trainers.base import Method, Schedule, Transcript
+    from trainers.steps import PrivateMethod
 
 
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
     """The method of a cell that we train, with its noise where `sizes`, the clients' numbers of records, are given."""
     assert cell.variant is not None
     if cell.variant.privacy is None:
-        return cell.variant.plugin.make(cell.variant.params)
-    made = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
+        plain: Method[Any] = cell.variant.plugin.make(cell.variant.params)
+        return plain
+    made: PrivateMethod[Any] = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
     return made.protected(cell.variant.privacy, schedule_of(cell), sizes) if sizes else made
 
 
-def _settings(cell: Cell) -> Any:
+def _settings(cell: Cell) -> DataclassInstance:
     """The learner's own Settings, made from those that the command line read."""
     learner = importlib.import_module(f"trainers.{cell.plan.learner}")
-    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
+    own: DataclassInstance = learner.Settings(**dataclasses.asdict(cell.plan.settings))
+    return own
 
 
 def schedule_of(cell: Cell) -> Schedule:

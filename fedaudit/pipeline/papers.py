@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError, nearest
@@ -19,6 +19,9 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.plan import Plan
+
+if TYPE_CHECKING:
+    from reports.report import Evidence
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def draw(name: str, plans: Mapping[str, Plan], progress: Progress) -> Path:
     for task, plan in plans.items():
         progress.say(f"{name}, {task}")
         reports[task] = run(plan, progress).report
-    evidence: dict[str, Any] = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in plans.items()}
+    evidence: dict[str, list[Evidence]] = {t: [read_evidence(cell) for cell in p.cells] for t, p in plans.items()}
     key = key_of(keys.page([cell for plan in plans.values() for cell in plan.cells], figure=find(name).module))
     out = next(iter(plans.values())).out
     folder = claim(out / "papers" / f"{name.replace(':', '-')}-{key[:8]}")

@@ -19,7 +19,10 @@ from fedaudit.pipeline.data import ROOT, Data
 from trainers.learners import LearnerFacts, facts
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from attacks.settings import Adversary
+    from audits.findings import Names
     from fedaudit.external.run import OwnRun
     from fedaudit.privacy.settings import Privacy
     from fedaudit.tasks.canaries import Canaries
@@ -32,7 +35,7 @@ class Variant:
     """A method, its parameters, and how it is made private if it can be."""
 
     method: str
-    params: Any
+    params: DataclassInstance
     privacy: Privacy | None = None
 
     @property
@@ -45,13 +48,13 @@ class Plan:
     """One command, checked: which cells to audit and how."""
 
     methods: Mapping[str, Variant | None]  # by what tables call it; None for somebody's own run
-    settings: Any  # the learner's Settings
+    settings: DataclassInstance  # the learner's Settings
     task: str
-    task_params: Any
-    attacks: Mapping[str, Any]  # the parameters of every attack, by its name; empty: utility and privacy are reported
+    task_params: DataclassInstance | None  # None for somebody's own run
+    attacks: Mapping[str, DataclassInstance]  # parameters by name; empty: utility and privacy are reported
     adversary: Adversary  # whom attacks on prompts attack, and with what
     canaries: Canaries
-    audits: Mapping[str, Any]  # the parameters of every audit that applies, by its name
+    audits: Mapping[str, DataclassInstance]  # the parameters of every audit that applies, by its name
     rounds: int
     clients: int
     per_round: int
@@ -69,6 +72,11 @@ class Plan:
     def attack(self) -> str | None:
         """The attacks as one word."""
         return ",".join(self.attacks) or None
+
+    @property
+    def confidence(self) -> float:
+        """Of all intervals: a parameter of the membership audit."""
+        return float(vars(self.audits["membership"])["confidence"])
 
     @property
     def canary_holders(self) -> int:
@@ -160,6 +168,7 @@ class Cell:
     @property
     def _task_fields(self) -> dict[str, Any]:
         """Data count by content: where they lie does not matter."""
+        assert self.plan.task_params is not None
         params = keys.fields(self.plan.task_params)
         if (digest := self.plan.data.digest) is None:
             return params
@@ -186,7 +195,7 @@ class Cell:
         return keys.bank(self)
 
     @property
-    def names(self) -> dict[str, Any]:
+    def names(self) -> Names:
         """What every finding about this cell is of."""
         return {"run": self.analysis_key, "method": self.method, "task": self.plan.task, "seed": self.seed}
 

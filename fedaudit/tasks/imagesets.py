@@ -135,7 +135,7 @@ def _coop(path: Path, images: Path) -> tuple[Rows, Rows]:
     return rows[0], rows[1]
 
 
-def _is_row(item: Any) -> bool:
+def _is_row(item: object) -> bool:
     return isinstance(item, list) and len(item) == 3 and isinstance(item[1], int | str) and one_line(item[2])
 
 

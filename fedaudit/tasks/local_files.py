@@ -114,20 +114,20 @@ def below(folder: Path, name: Any, where: str | Path) -> Path:
     return folder / name
 
 
-def one_line(value: Any) -> bool:
+def one_line(value: object) -> bool:
     """Whether it is a text that is not blank, without line breaks, control characters and halves of surrogate pairs."""
     if not isinstance(value, str) or not value.strip():
         return False
     return value.isprintable() or not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in value)
 
 
-def finite(value: Any) -> bool:
+def finite(value: object) -> bool:
     """Whether it is a number; true, NaN and infinities are none."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole or (isinstance(value, float) and math.isfinite(value))
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value in a message: one short line, whatever it is."""
     return reprlib.repr(value)
 
@@ -198,12 +198,12 @@ def _picture_paths(source: Any, file: Path) -> Iterator[str | None]:
             yield from ("" if valid else None for valid in column.is_valid().to_pylist())
 
 
-def _binary(kind: Any) -> bool:
+def _binary(kind: object) -> bool:
     tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_null)
     return kind is not None and any(test(kind) for test in tests)
 
 
-def _text(kind: Any) -> bool:
+def _text(kind: object) -> bool:
     return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null))
 
 
