@@ -126,7 +126,7 @@ def test_without_noise_and_clipping_nothing_differs_from_no_privacy(name: str, c
         found, expected = one.upload | one.private, other.upload | other.private
         assert found.keys() == expected.keys()
         for tensor in found:
-            close(found[tensor], expected[tensor], atol=1e-6)
+            close(found[tensor], expected[tensor], atol=4e-6)  # a product over records sums in another order
 
 
 def test_a_short_batch_is_divided_by_the_public_size() -> None:
