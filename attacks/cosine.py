@@ -18,6 +18,7 @@ import numpy as np
 from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("classes",)
+STRENGTH = 1
 NEEDS = ("uploads",)
 SIGNALS = {
     "cosine/mean": ("update cosine, mean", "the cosine with the client's updates"),

@@ -21,6 +21,7 @@ from scipy.stats import norm
 from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("classes",)
+STRENGTH = 1
 NEEDS = ("uploads",)
 SIGNALS = {
     "fedmia/2": ("FedMIA-II", "FedMIA-II"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("classes",)
+STRENGTH = 1
 GRADIENTS = True
 SIGNALS = {"gradnorm": ("gradient norm", "the gradient's norm")}
 

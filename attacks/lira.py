@@ -26,6 +26,7 @@ from scipy.stats import norm
 from attacks.knowledge import Floats, Knowledge, log_odds
 
 RECORDS = ("classes",)
+STRENGTH = 4
 SHADOWS = True
 SIGNALS = {
     "lira/online": ("LiRA, online", "LiRA (online)"),

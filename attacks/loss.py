@@ -16,6 +16,7 @@ import numpy as np
 from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("texts", "classes")
+STRENGTH = 2
 ON_TEXTS = ("loss/base",)
 SIGNALS = {
     "loss": ("loss", "the loss"),

@@ -20,6 +20,7 @@ from attacks.settings import NovelRows
 from attacks.tokens.scores import all_scores, count
 
 RECORDS = ("texts", "classes")
+STRENGTH = 1
 ON_TEXTS = ("renyi/{order:g}/{k}/{slice}", "loss/base")
 SIGNALS = {"maxrenyi": ("MaxRényi", "the Rényi entropy of the prediction")}
 

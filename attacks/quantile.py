@@ -21,6 +21,7 @@ import numpy as np
 from attacks.knowledge import Floats, Knowledge, log_odds, own_class
 
 RECORDS = ("classes",)
+STRENGTH = 1
 SHADOWS = True
 SIGNALS = {
     "quantile": ("quantile", "its confidence among shadow models without it"),

@@ -13,6 +13,7 @@ from attacks.loss import losses
 from attacks.settings import RebuiltWays
 
 RECORDS = ("texts", "classes")
+STRENGTH = 2
 SIGNALS = {"reconstruct": ("reconstruction", "the loss of rebuilt clients calibrated by the untrained model")}
 
 

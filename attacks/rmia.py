@@ -28,6 +28,7 @@ from scipy.special import logsumexp
 from attacks.knowledge import Floats, Knowledge, own_class
 
 RECORDS = ("classes",)
+STRENGTH = 3
 SHADOWS = True
 SIGNALS = {
     "rmia/online": ("RMIA, online", "RMIA (online)"),

@@ -26,6 +26,7 @@ from torch import Tensor
 from attacks.knowledge import Floats, Knowledge, Shadows
 
 RECORDS = ("classes",)
+STRENGTH = 1
 SHADOWS = True
 GUESSES = ("shadow",)
 SIGNALS = {"shadow": ("shadow models", "the shadow-model attack")}

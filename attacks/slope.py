@@ -15,6 +15,7 @@ import numpy as np
 from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("classes",)
+STRENGTH = 1
 NEEDS = ("broadcasts",)
 SIGNALS = {"slope": ("loss slope", "the slope of the loss over rounds")}
 

@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from attacks.knowledge import Floats, Knowledge, Rounds
 
 RECORDS = ("classes",)
+STRENGTH = 1
 NEEDS = ("uploads",)
 SIGNALS = {"source": ("source inference", "source inference")}
 

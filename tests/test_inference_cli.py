@@ -22,6 +22,7 @@ from tests.test_cli import refuse
 
 PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
 LORA = [name for name, plugin in plugins.plugins("attack").items() if "texts" in plugin.records]
+STRONGEST_FIRST = "lira rmia loss cosine fedmia gradnorm maxrenyi quantile shadow slope source entropy".split()
 
 BAD = {
     "attack misspelt": ("--attack shdow", ["--attack shdow", "'shadow'"]),
@@ -106,7 +107,7 @@ def plan_of(words: str) -> Any:
         ("--attack shadow", ["shadow"]),
         ("--attack shadow,lira,cosine", ["shadow", "lira", "cosine"]),
         ("--attack cosine,shadow", ["cosine", "shadow"]),
-        ("--attack all", [name for name in PROMPTS if name != "reconstruct"]),
+        ("--attack all", STRONGEST_FIRST),
     ],
 )
 def test_attacks_on_prompts_by_their_names(words: str, expected: list[str]) -> None:
@@ -123,13 +124,19 @@ def test_attacks_on_prompts_by_their_names(words: str, expected: list[str]) -> N
         ("--attack loss", ["loss"]),
         ("--attack loss,entropy,maxrenyi", ["loss", "entropy", "maxrenyi"]),
         ("--attack loss,reconstruct", ["loss", "reconstruct"]),
-        ("--attack all", ["entropy", "loss", "maxrenyi"]),
+        ("--attack all", ["loss", "maxrenyi", "entropy"]),
     ],
 )
 def test_attacks_on_adapters_by_their_names(words: str, expected: list[str]) -> None:
     plan = plan_of(f"--method fedavg {words}")
     assert list(plan.attacks) == expected
     assert plan.attack == ",".join(expected)
+
+
+def test_the_order_of_attacks_names_headlines_and_so_moves_the_key() -> None:
+    first, second = (plan_of(f"--method dpfpl --attack {words}").cells[-1] for words in ("loss,lira", "lira,loss"))
+    assert first.training_key == second.training_key
+    assert first.analysis_key != second.analysis_key
 
 
 def test_an_attack_by_name_is_on_both(capsys: Any) -> None:

@@ -68,7 +68,10 @@ def test_the_page_names_its_families(two):
     text = " ".join(report(*two)[2].split())
     assert "exact permutation tests: p is the share of 2,000 exchanges" in text
     assert "over all 2 runs of this page" in text
-    assert "the 12 headline rows, named beforehand (released-model " in text
+    assert (
+        "the 12 headline rows, named beforehand: of each adversary the first two scores in the order of the attacks, which of <code>--attack all</code> is the strength known beforehand (released-model "
+        in text
+    )
     assert "with 80 % of the error, the other all 12 other scores, with 20 %" in text
     assert "at most 5 %" in text
 

@@ -91,9 +91,10 @@ def test_keeps_the_contract_of_its_kind(plugin):
 
 # --- what a file declares -------------------------------------------------------------------------------------------
 
-RIGHT = {bool: "True", str: "'prompts'", tuple: "('uploads',)", dict: "{'mine': ('mine', 'my score')}"}
+RIGHT = {bool: "True", int: "2", str: "'prompts'", tuple: "('uploads',)", dict: "{'mine': ('mine', 'my score')}"}
 WRONG = {
     bool: ("1", "'yes'", "not False"),
+    int: ("True", "'1'", "1.0"),
     str: ("prompts", "('prompts',)", "1"),
     tuple: ("'uploads'", "['uploads']", "(1,)"),
     dict: (
@@ -182,7 +183,7 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
     said = capsys.readouterr()
     assert said.err.strip() == (
         f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
-        "there are RECORDS, ON_TEXTS, NEEDS, SHADOWS, GRADIENTS, GUESSES, SIGNALS"
+        "there are RECORDS, ON_TEXTS, NEEDS, SHADOWS, STRENGTH, GRADIENTS, GUESSES, SIGNALS"
     )
     assert said.out == ""
     assert not out.exists()

@@ -233,12 +233,14 @@ def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
 
 
 def _attacks(text: str | None, learner: str) -> list[Plugin]:
-    """The attacks; none where nothing is to be attacked. InputError if one cannot work on what is trained."""
+    """The attacks as they are named, of `all` the strongest first; none where nothing is to be attacked. InputError if
+    one cannot work on what is trained."""
     trained = facts(learner)
     fitting = {name: p for name, p in plugins.plugins("attack").items() if trained.fits(p)}
     words = [word.strip() for word in (text or trained.attack).split(",")]
     if words == ["all"]:
-        return [p for name, p in fitting.items() if name not in trained.alone[1:]]
+        together = [p for name, p in fitting.items() if name not in trained.alone[1:]]
+        return sorted(together, key=lambda p: -p.strength)
     if words == ["none"] and trained.unattacked:
         return []
     known = [*fitting, "all", *(["none"] if trained.unattacked else [])]

@@ -25,7 +25,7 @@ from fedaudit.machinery.errors import InputError, nearest
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Declaration = str | bool | tuple[str, ...] | dict[str, tuple[str, str]]
+Declaration = str | bool | int | tuple[str, ...] | dict[str, tuple[str, str]]
 Declared = TypeVar("Declared", bound=Declaration)
 
 PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task": "fedaudit.tasks"}
@@ -37,6 +37,7 @@ DECLARATIONS: dict[str, dict[str, Declaration]] = {
         "ON_TEXTS": (),
         "NEEDS": (),
         "SHADOWS": False,
+        "STRENGTH": 0,
         "GRADIENTS": False,
         "GUESSES": (),
         "SIGNALS": {},
@@ -44,7 +45,13 @@ DECLARATIONS: dict[str, dict[str, Declaration]] = {
     "audit": {"NEEDS": (), "AFTER": ()},
     "task": {"LEARNER": "lora"},
 }
-VALID = {bool: "True or False", str: "a text", tuple: "a tuple of texts", dict: "a dictionary of pairs of texts"}
+VALID = {
+    bool: "True or False",
+    int: "a whole number",
+    str: "a text",
+    tuple: "a tuple of texts",
+    dict: "a dictionary of pairs of texts",
+}
 NEAR = 0.7  # difflib's ratio from which a name looks like a declaration's: TRAINING does, SEED and LEARNING_RATE do not
 
 
@@ -116,6 +123,12 @@ class Plugin:
     def shadows(self) -> bool:
         """For an attack, whether it needs shadow models (the literal `SHADOWS`)."""
         return bool(self._declared("SHADOWS"))
+
+    @property
+    def strength(self) -> int:
+        """For an attack, how strong it is known to be beforehand (the literal `STRENGTH`): where all run, the strongest
+        come first, and the first two have headline rows."""
+        return declared(self.path, "STRENGTH", 0)
 
     @property
     def gradients(self) -> bool:

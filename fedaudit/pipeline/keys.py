@@ -76,6 +76,7 @@ def analysis(cell: Cell) -> dict[str, Any]:
     return {
         "training": cell.training_key,
         "attack": {name: fields(params) for name, params in plan.attacks.items()},
+        "attacks": list(plan.attacks),  # their order names the headline rows
         **adversary,
         "audit": {name: fields(params) for name, params in plan.audits.items()},
         "code": _code(analysis_modules(cell)),
