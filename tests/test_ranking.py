@@ -24,6 +24,7 @@ from audits.statistics.ranking import (
     roc_band,
     tpr_at_fpr,
 )
+from benchmarks import coverage
 
 COVERED = 179  # of 200
 
@@ -80,6 +81,19 @@ def obuchowski_by_loops(scores, member, client):
     return theta, math.sqrt(s10 / len(x) + s01 / len(y) + 2 * s11 / (len(x) * len(y)))
 
 
+def degrees_by_matrices(values, client, every):
+    """Satterthwaite's degrees of freedom of clients' sums about the common mean, from their whole covariance matrix."""
+    own, n = sorted(set(client)), len(values)
+    e = np.array(values) - np.mean(values)
+    together = [e[i] * e[j] for i in range(n) for j in range(n) if i != j and client[i] == client[j]]
+    correlation = min(1.0, max(0.0, np.mean(together) / np.mean(e**2)))
+    h = np.array([np.sum(every == c) for c in own]) / np.isin(every, own).sum()
+    v = np.diag([share * (1 + max(0.0, share * n - 1) * correlation) for share in h])
+    centred = (np.eye(len(own)) - np.outer(h, np.ones(len(own)))) / np.sqrt(1 - h)[:, None]
+    s = centred @ v @ centred.T
+    return np.trace(s) ** 2 / np.trace(s @ s)
+
+
 def covered(interval, truth):
     return interval.low <= truth <= interval.high
 
@@ -99,10 +113,14 @@ def test_clustered_standard_error_is_the_formula(seed):
     got = auroc(scores, member, client)
     theta, se = obuchowski_by_loops(scores, member, client)
     assert (got.value, got.se) == pytest.approx((theta, se), abs=1e-12)
-    t = stats.t.ppf(0.975, 5)  # 7 clients, 6 with members, 6 with non-members
-    assert (got.low, got.high) == pytest.approx((max(0, theta - t * se), min(1, theta + t * se)), abs=1e-12)
+    x, y = ([np.mean([psi(a, b) for b in scores[~member]]) for a in scores[member]],
+            [np.mean([psi(a, b) for a in scores[member]]) for b in scores[~member]])  # fmt: skip
+    dof = min(degrees_by_matrices(x, client[member], client), degrees_by_matrices(y, client[~member], client))
+    assert 1 < dof < 5  # 7 clients, 6 with members, 6 with non-members: 5 if they were of one size
+    t = stats.t.ppf(0.975, dof)
+    assert (got.low, got.high) == pytest.approx((max(0, theta - t * se), min(1, theta + t * se)), abs=1e-9)
     assert (got.members, got.nonmembers, got.clients) == (member.sum(), (~member).sum(), 7)
-    assert got.how == "clustered DeLong, t(5)"
+    assert got.how == f"clustered DeLong, t({dof:.3g})"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -160,6 +178,20 @@ def test_clustered_interval_covers_where_the_plain_one_does_not():
         plain += covered(auroc(scores, member, np.arange(len(scores))), truth)
     assert clustered >= COVERED
     assert plain < 140
+
+
+@pytest.mark.parametrize("sizes", [[5, 10, 20, 80] * 3, [10] * 4 + [100] * 2])
+@pytest.mark.parametrize("leak", [(0.0, 0.0, 0.0), (0.3, 0.7, 0.3)])
+def test_unequal_clients_are_covered(sizes, leak):
+    """With as many degrees of freedom as clients less one, 158 to 182 of 200."""
+    assert min(coverage.covered(sizes, leak, 1, draws=200)) >= COVERED
+
+
+def test_clients_of_one_size_have_their_number_less_one_and_one_that_has_nearly_all_hardly_any():
+    scores, member, client = draw(3, shared_sd=1.0)
+    assert auroc(scores, member, client).dof == 11
+    nearly = np.where(client < 10, 0, client)
+    assert 1 <= auroc(scores, member, nearly).dof < 1.2
 
 
 def test_shuffled_labels_are_covered():

@@ -41,11 +41,11 @@ class Interval:
     confidence: float = 0.95
     how: str
     se: float
-    dof: int | None
+    dof: float | None  # effective ones, where clients differ in size
     pairs: int | None = None  # as many records can be paired up, where not all are compared with all
 
     @property
-    def units(self) -> int:
+    def units(self) -> float:
         """Independent comparisons of a member with a non-member: one per client, or one per pair of records."""
         if self.dof is not None:
             return self.dof + 1
@@ -362,11 +362,11 @@ def _below(values: Floats, others: Floats) -> Floats:
     return twice / (2 * len(others))
 
 
-def _standard_error(x: Floats, y: Floats, client_x: Ints, client_y: Ints) -> tuple[float, int | None]:
+def _standard_error(x: Floats, y: Floats, client_x: Ints, client_y: Ints) -> tuple[float, float | None]:
     """Standard error of mean(x) + mean(y), x [m] and y [n] being correlated within a client, and degrees of freedom.
 
-    Obuchowski (1997): S10 / m + S01 / n + 2 S11 / (m n). Degrees of freedom: clients - 1 if all have both kinds, in
-    general min(clients of x, clients of y) - 1, as many as can be paired up.
+    Obuchowski (1997): S10 / m + S01 / n + 2 S11 / (m n). Degrees of freedom: the smaller number of either kind; clients
+    - 1 if all are of one size and have both kinds.
     """
     clustered = max(len(np.unique(client_x)), len(np.unique(client_y))) > 1
     top = max(client_x.max(), client_y.max()) + 1
@@ -380,7 +380,39 @@ def _standard_error(x: Floats, y: Floats, client_x: Ints, client_y: Ints) -> tup
     groups = len(np.unique(every))
     variance = sum(k / (k - 1) * u @ v for k, u, v in ((groups_x, a, a), (groups_y, b, b), (groups, 2 * a, b)))
     se = math.sqrt(max(variance, 0.0))
-    return (se if se > _ZERO else 0.0), (min(groups_x, groups_y) - 1 if clustered else None)
+    size = np.bincount(every)
+    dof = min(_degrees_of_freedom(v - v.mean(), of, size) for v, of in ((x, client_x), (y, client_y)))
+    return (se if se > _ZERO else 0.0), (dof if clustered else None)
+
+
+def _degrees_of_freedom(deviations: Floats, client: Ints, size: Ints) -> float:
+    """Effective degrees of freedom of the sum over clients of the squared sums of their `deviations` [m] from the mean;
+    `size` by client is how many records it has of both kinds.
+
+    Satterthwaite's (1946) for a mean of unequal clusters (Bell and McCaffrey 2002, Survey Methodology 28:169), under a
+    model of equally correlated records whose correlation is estimated, at least 0 (Imbens and Kolesar 2016, Rev. Econ.
+    Stat. 98:701). With h_k the share of client k and v_k = h_k (1 + (expected records of k - 1) correlation), the
+    clients' sums about the common mean have the covariance S = (I - h 1') diag(v) (I - 1 h'), each of them divided by
+    1 - h_k, and (trace S)^2 / trace S^2 degrees of freedom. Clients of one size: their number - 1.
+    """
+    own, at = np.unique(client, return_inverse=True)
+    h = size[own] / size[own].sum()
+    v = h * (1 + np.maximum(h * len(client) - 1, 0.0) * _correlation(deviations, at))
+    d, all_v = 1 / (1 - h), v.sum()
+    shared = h * (all_v * h - 2 * v)  # S is diag(v) and all_v h h' - h v' - v h'
+    hh, hv, vv = (d * h) @ h, (d * h) @ v, (d * v) @ v
+    squares = (d**2) @ (v * (v + 2 * shared)) + all_v**2 * hh**2 - 4 * all_v * hh * hv + 2 * hh * vv + 2 * hv**2
+    return round(float((d @ (v + shared)) ** 2 / squares), 9)  # clients of one size have a whole number
+
+
+def _correlation(deviations: Floats, client: Ints) -> float:
+    """Mean product of the deviations [m] of two records of a client over their mean square, between 0 and 1."""
+    total = deviations @ deviations
+    pairs = (np.bincount(client) * (np.bincount(client) - 1.0)).sum()
+    if total <= _ZERO**2 or not pairs:
+        return 0.0
+    products = (np.bincount(client, deviations) ** 2).sum() - total
+    return float(np.clip(products / pairs * len(deviations) / total, 0.0, 1.0))
 
 
 def _records_of_one(client: Ints, *, start: int) -> Ints:
@@ -394,7 +426,7 @@ def _mean(values: list[float]) -> tuple[float, float, int]:
     return float(np.mean(values)), (se if se > _ZERO else 0.0), len(values) - 1
 
 
-def _quantile(dof: int | None, confidence: float) -> float:
+def _quantile(dof: float | None, confidence: float) -> float:
     p = (1 + confidence) / 2
     return float(special.ndtri(p) if dof is None else special.stdtrit(dof, p))
 
@@ -402,7 +434,7 @@ def _quantile(dof: int | None, confidence: float) -> float:
 def _interval(
     value: float,
     se: float,
-    dof: int | None,
+    dof: float | None,
     about: _About,
     how: str,
     *,
@@ -411,7 +443,7 @@ def _interval(
 ) -> Interval:
     """The Wald interval clipped to [lowest, 1], or the exact binomial one where the standard error is zero."""
     reach = _quantile(dof, about["confidence"]) * se
-    law = "normal" if dof is None else f"t({dof})"
+    law = "normal" if dof is None else f"t({dof:.3g})"
     wald = Interval(
         value=value,
         low=max(lowest, value - reach),
@@ -425,7 +457,7 @@ def _interval(
     if se > 0.0:
         return wald
     low, high = _clopper_pearson(value * wald.units, wald.units, wald.confidence)
-    return replace(wald, low=low, high=high, how=f"exact binomial({wald.units})")
+    return replace(wald, low=low, high=high, how=f"exact binomial({wald.units:.3g})")
 
 
 def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = None) -> Interval:
