@@ -1,21 +1,40 @@
 """Two processes share the tests (`-n 2` in pyproject.toml), so each computes with one thread."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from reports.figures.drawing import Plot, PrintedFigure
 
 pytest.register_assert_rewrite("tests.whole_runs")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: behind a long one that starts last a process would wait for the other."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Files with slow tests or with trainings first: behind a long one that starts last a process would wait for the
+    other."""
+    long = {i.path for i in items if i.get_closest_marker("slow") or "unsafe_but_quick" in i.fixturenames}
+    items.sort(key=lambda item: item.path not in long)
 
 
-@pytest.fixture
-def unsafe_but_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is not about a power cut: waiting for the disk is half of the time."""
-    monkeypatch.setattr("os.fsync", lambda _: None)
+@pytest.fixture(scope="module")
+def unsafe_but_quick() -> Iterator[None]:
+    """For files that are not about a power cut or what a figure looks like: waiting for the disk and printing figures,
+    as SVG and PDF, are half of a tiny run. They are plotted all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
+        patch.setattr("reports.figures.drawing.printed", unprinted)
+        yield
+
+
+def unprinted(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigure | None:
+    """A figure with the table behind it, and nothing to be seen."""
+    from reports.figures.drawing import PrintedFigure
+
+    return plot and PrintedFigure(name, alt, b'<svg viewBox="0 0 1 1"></svg>', b"%PDF", plot[1], caption)

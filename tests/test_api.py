@@ -13,6 +13,8 @@ from fedaudit.command import cli
 from fedaudit.command.words import words_of
 from fedaudit.machinery.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 TINY = {
     "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 8, "novel": 8, "test": 3, "local_steps": 2, "threads": 1,
 }  # fmt: skip

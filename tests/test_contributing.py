@@ -60,14 +60,14 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
     assert int(re.findall(r"(\d+) passed", said)[0]) >= 20
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "method", "attack"),
     [
-        (
+        pytest.param(
             "--method fedmedian --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
             "fedmedian",
             "maxrenyi",
+            marks=pytest.mark.slow,
         ),
         ("--method promptfl --attack margin --train 12", "promptfl", "margin"),
     ],

@@ -11,6 +11,8 @@ import pytest
 from fedaudit.command import cli
 from fedaudit.machinery import store
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 LORA = "--attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1 --canaries 2"
 PROMPTS = "--rounds 2 --clients 3 --train 12 --test 2 --no-twin"
 RUNS = {

@@ -12,6 +12,8 @@ import pytest
 
 from tests.test_damage import Finished, damaged, files
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 RUNS = {
     "LoRA": "--method fedavg --attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1",
     "prompts": "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 2",

@@ -25,6 +25,8 @@ from reports.report import build
 from reports.runs import entries, runs
 from tests.prompt_evidence import prompt_evidence
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
 FIELDS = {  # of schema 2: who takes one away or renames it raises SCHEMA, and lists what is left
     Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members "

@@ -13,6 +13,8 @@ import pytest
 from fedaudit.command import cli
 from fedaudit.machinery import store
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 WORDS = "--method promptfl --attack lira --shadows 4 --rounds 2 --clients 3 --train 12 --test 2 --targets 1 --no-twin --threads 1"
 
 

@@ -11,6 +11,8 @@ from fedaudit.command import cli
 from fedaudit.command.gates import parse
 from fedaudit.machinery.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 ROOT = Path(__file__).parent.parent
 
 COMMON = {

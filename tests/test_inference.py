@@ -46,13 +46,7 @@ WORDS = (
 QUIET = Progress(quiet=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unsafe_but_quick() -> Iterator[None]:
-    """Nothing here is about a power cut, and waiting for the disk is half of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda _: None)
-        yield
-
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 Found = dict[int, dict[str, attack_jobs.Tables]]
 

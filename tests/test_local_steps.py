@@ -65,8 +65,16 @@ def same(fast: Transcript, slow: list[Any]) -> None:
                 close(private[name], expected, atol=5e-5)
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
-@pytest.mark.parametrize("local", LOCAL)
+# every way to noise with two steps, and of longer rounds each way to sample; all of the others are slow
+LONGER = {("5 steps", "record"), ("5 steps", "poisson"), ("2 epochs", "batch"), ("2 epochs", "poisson, none")}
+ROUNDS = [
+    pytest.param(local, privacy, marks=() if local == "2 steps" or (local, privacy) in LONGER else pytest.mark.slow)
+    for local in LOCAL
+    for privacy in PRIVACY
+]
+
+
+@pytest.mark.parametrize(("local", "privacy"), ROUNDS)
 @pytest.mark.parametrize("name", TRAINING)
 def test_training_and_its_ledger_are_the_slow_oracles(tmp_path: Path, name: str, local: str, privacy: str) -> None:
     """Clients of 10, 6 and 3 records in batches of 4: in epochs they take 4, 2 and 2 steps, and train in groups."""

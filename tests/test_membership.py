@@ -100,8 +100,9 @@ def test_a_planted_leak_is_found_everywhere():
 
 def test_no_leak_no_finding():
     """Null calibration over made-up runs: one row, each verdict; leak at most as often as a 5 % test allows (99.9 % binomial limit)."""
-    verdicts = [aurocs(made_up(s), nonmembers="held-out", threat_model="released-model", population="all members",
-                       signal=SIGNAL)[0].verdict for s in range(60)]  # fmt: skip
+    runs = map(made_up, range(60))
+    alone = [dataclasses.replace(r, models=[m for m in r.models if m.threat_model == "released-model"]) for r in runs]
+    verdicts = [aurocs(run, nonmembers="held-out", population="all members", signal=SIGNAL)[0].verdict for run in alone]
     assert verdicts.count("leak") <= 8
     assert verdicts.count("no leak found") >= 45
 

@@ -87,7 +87,6 @@ def test_it_is_estimated_before_it_runs(place: Path, tmp_path: Path) -> None:
     assert re.search(wanted, done.stdout), done.stdout
 
 
-@pytest.mark.slow
 def test_it_goes_from_training_to_report(place: Path, tmp_path: Path) -> None:
     words = "--method fedheads --attack loss,entropy,maxrenyi --train 12 --test 2 --threads 2"
     done = audit(place, f"{words} --out {tmp_path}")

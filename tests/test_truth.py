@@ -11,13 +11,15 @@ from fedaudit.pipeline import compute, workers
 from fedaudit.pipeline.run import run
 from trainers.base import AttackBench
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 LORA = (
     "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 "
-    "--canaries 4"
+    "--canaries 4 --attack loss"
 )
 PROMPTS = (
-    "--method fedotp --rounds 3 --clients 4 --train 12 --test 2 --attack shadow,loss,cosine --shadows 4 --targets 1 "
-    "--canaries 8"
+    "--method fedotp --rounds 2 --clients 3 --train 4 --test 1 --attack lira,loss,cosine --shadows 4 --targets 1 "
+    "--canaries 4 --observed-rounds 2"
 )
 QUIET = Progress(quiet=True)
 

@@ -120,7 +120,12 @@ def templates(figure: str = "") -> dict[str, Path]:
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
     """Installed versions; a build's local suffix (+cpu) is dropped."""
-    return {name: importlib.metadata.version(name).partition("+")[0] for name in libraries}
+    return {name: _version(name) for name in libraries}
+
+
+@functools.cache
+def _version(library: str) -> str:
+    return importlib.metadata.version(library).partition("+")[0]
 
 
 def fields(params: DataclassInstance) -> dict[str, Any]:
