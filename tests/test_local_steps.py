@@ -1,5 +1,5 @@
-"""Several local steps of the prompt methods: against the slow oracle, the ledger against what the oracle wrote down while it noised, epsilon
-against a second accountant, and what is refused."""
+"""One and several local steps of the prompt methods: against the slow oracle, the ledger against what the oracle wrote down while it noised,
+epsilon against a second accountant, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from fedaudit.privacy.accountant import noise_stds, provable
 from fedaudit.privacy.ledger import Ledger
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
-from tests.gaussian import gaussian_epsilon
+from tests.gaussian import gaussian_epsilon, sampled_epsilon
 from tests.prompt_toy import METHODS, NONE, SETTINGS, close, federation, made, on_a_line, run
 from trainers.base import Schedule, Transcript, generator
 from trainers.prompts import Cohort, Facts, PromptMethod, Settings
 
 SCHEDULE = Schedule(rounds=2, clients=3, per_round=3, seed=1)
 LOCAL = {
+    "1 step": SETTINGS,
     "2 steps": dataclasses.replace(SETTINGS, local_steps=2),
     "5 steps": dataclasses.replace(SETTINGS, local_steps=5),
     "2 epochs": dataclasses.replace(SETTINGS, local_epochs=2),
@@ -84,37 +85,37 @@ def test_training_and_its_ledger_are_the_slow_oracles(tmp_path: Path, name: str,
     same(fast, oracle.run())
     noised = math.isfinite(PRIVACY[privacy].epsilon)
     assert any("noise" in fast.round(r) for r in range(SCHEDULE.rounds)) == noised
+    ledger = ledger_of(fast, method)
     if noised:
-        agrees(ledger_of(fast, method), oracle, PRIVACY[privacy], method)
+        agrees(ledger, oracle, PRIVACY[privacy], method)
+    else:
+        assert ledger.steps == ()
+        assert provable(ledger, threat_model="owner", delta=1e-5).epsilon == math.inf
 
 
 def agrees(ledger: Ledger, oracle: prompt_oracle.Slow, privacy: Privacy, method: PromptMethod) -> None:
-    """Per client every release that the oracle noised is a mechanism of as many steps, as large; the server noised nothing."""
-    assert all(m.party == "client" for step in ledger.steps for m in step)
-    assert all(who is not None for who, *_ in oracle.drawn)
+    """Per client every release that the oracle noised is a mechanism of as many steps, as large; the server noises only what is central."""
     (step,) = ledger.steps
+    assert {m.release for m in step if m.party == "server"} == set(method.central)
     far = 2 * oracle.settings.batch if privacy.clip == "batch" else 1  # what a record moves, in units of C / |B|
     listed = Counter((who, name, round(shift * far, 6)) for who, name, shift in oracle.drawn)
-    ran = Counter()
-    for exposure in ledger.exposures:
-        for m in step:
-            ran[exposure.client, m.release, round(m.sensitivity / m.std, 6)] += exposure.steps[0]
+    ran: Counter[tuple[int | None, str, float]] = Counter()
+    for m in step:
+        by = {None: SCHEDULE.rounds} if m.party == "server" else {e.client: e.steps[0] for e in ledger.exposures}
+        ran.update({(who, m.release, round(m.sensitivity / m.std, 6)): count for who, count in by.items()})
     assert ran == listed
-    # a second accountant: Gaussian differential privacy of the listed shifts, in 60 digits
-    for every_step in (True, False):
-        if privacy.sampler == "poisson" and not every_step:
-            continue
-        found = provable(ledger, threat_model="released-model", delta=1e-5, every_step=every_step)
-        if not method.shared:
-            assert found.epsilon == 0
-            continue
-        mu = max(math.sqrt(times(exposure, every_step) * sum((m.sensitivity / m.std) ** 2 for m in step))
-                 for exposure in ledger.exposures)  # fmt: skip
-        assert found.epsilon == pytest.approx(gaussian_epsilon(mu), rel=0.01)
-
-
-def times(exposure: Any, every_step: bool) -> int:
-    return sum(exposure.steps) if every_step else exposure.times
+    mu = math.hypot(*(m.sensitivity / m.std for m in step))
+    for exposure in ledger.exposures:  # each client alone: the most exposed one may be in every sample
+        alone = dataclasses.replace(ledger, exposures=(exposure,))
+        every, ran_so = (
+            provable(alone, threat_model="owner", delta=1e-5, every_step=each).epsilon for each in (True, False)
+        )
+        assert every == pytest.approx(gaussian_epsilon(mu * math.sqrt(exposure.steps[0])), rel=0.01)
+        if privacy.sampler == "poisson":
+            rate = min(1.0, oracle.settings.batch / exposure.records)
+            assert ran_so == pytest.approx(sampled_epsilon(mu, rate, exposure.steps[0]), rel=0.01)
+        else:
+            assert ran_so == pytest.approx(gaussian_epsilon(mu * math.sqrt(exposure.times)), rel=0.01)
 
 
 @pytest.mark.parametrize("local", LOCAL)

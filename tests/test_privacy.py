@@ -16,6 +16,7 @@ from fedaudit.privacy.accountant import calibrated_stds, noise_stds, nominal_std
 from fedaudit.privacy.clipping import add_noise, clipped_mean
 from fedaudit.privacy.ledger import Ledger, Mechanism, RoundNoise, Turn
 from fedaudit.privacy.settings import Privacy
+from tests.gaussian import gaussian_epsilon, sampled_epsilon
 
 DELTA = 1e-5
 T, B, N, C = 100, 32, 10, 10.0  # DP-FPL, appendix A.2
@@ -440,14 +441,27 @@ def test_one_poisson_step_against_its_closed_form(mu, rate):
     assert delta_at(got - 5e-3) > DELTA
 
 
-def test_many_poisson_steps_against_simulation():
+@pytest.mark.parametrize(("mu", "rate"), [(0.05, 0.1), (0.3, 0.08), (0.8, 0.2), (3.0, 0.4), (30.0, 0.67), (0.3, 1.0)])
+@pytest.mark.parametrize("steps", [1, 5, 100])
+def test_poisson_steps_against_a_second_accountant(mu, rate, steps):
+    """Another discretisation, by other hands: the privacy loss rounded to the nearest point of a grid, where the library rounds up."""
+    got, expected = accountant._sampled_epsilon(((mu, steps),), rate, DELTA), sampled_epsilon(mu, rate, steps)
+    assert got == pytest.approx(expected, rel=0.002, abs=1e-6)
+
+
+def test_the_second_accountant_without_sampling_is_the_closed_form():
+    for mu, steps in itertools.product((0.1, 1.0, 40.0), (1, 9)):
+        assert sampled_epsilon(mu, 1.0, steps) == pytest.approx(gaussian_epsilon(mu * math.sqrt(steps)), rel=1e-5)
+
+
+def test_the_second_accountant_against_simulation():
     """delta(eps) = E[(1 - exp(eps - L))+] over the privacy loss L of 20 steps, from 400,000 draws."""
     mu, rate, steps, delta = 0.8, 0.2, 20, 0.02
-    got = accountant._sampled_epsilon(((mu, steps),), rate, delta)
+    epsilon = sampled_epsilon(mu, rate, steps, delta)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400_000, steps)) + mu * (rng.random((400_000, steps)) < rate)
     loss = np.log1p(rate * np.expm1(mu * x - mu**2 / 2)).sum(1)
-    drawn = np.maximum(0, -np.expm1(got - loss))
+    drawn = np.maximum(0, -np.expm1(epsilon - loss))
     assert abs(drawn.mean() - delta) < 4 * drawn.std() / math.sqrt(len(drawn))
 
 
