@@ -19,6 +19,8 @@ import pandas as pd
 
 from audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, Names
 from audits.measured import Hypothesis, bounds, words
+from audits.statistics.sampled import PoissonSampled
+from audits.statistics.trade_off import GAUSSIAN, Family
 from audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
@@ -53,15 +55,16 @@ def measured(subject: Subject, said: Mapping[str, Hypothesis]) -> list[MeasuredE
 
 
 def hypotheses(table: pd.DataFrame, ledger: Ledger) -> dict[str, Hypothesis]:
-    """What `privacy_table` says of a client's own record, by adversary.
-
-    With Poisson sampling what is proven is not the epsilon of a Gaussian mechanism.
-    """
+    """What `privacy_table` says of a client's own record, by adversary; of what kind the mechanism is, the ledger."""
     own = table[table.whose == "own"]
     return {
-        view: Hypothesis(claimed, proven, gaussian=ledger.sampler == "epochs" and 0 < proven < math.inf)
+        view: Hypothesis(claimed, proven, _family(ledger) if 0 < proven < math.inf else None)
         for view, claimed, proven in zip(own.threat_model, own.claimed, own.provable, strict=True)
     }
+
+
+def _family(ledger: Ledger) -> Family:
+    return PoissonSampled.of(ledger) if ledger.sampler == "poisson" else GAUSSIAN
 
 
 def _measured_words(subject: Subject, shown: Sequence[MeasuredEpsilon], view: str, whose: str) -> str:

@@ -8,7 +8,7 @@ from typing import TypedDict
 # raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
 SCHEMA = 2
 MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
-MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian
+MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
 NO_CANARIES = "not measured: needs canaries"
 THESE = "these clients"  # what an interval is about whose units are records, as `interval` says
 
@@ -158,6 +158,8 @@ class MeasuredEpsilon(OfRun):
     way: str  # which model the adversary guessed from, as in `Finding`
     attack: str
     signal: str  # the score that stands for the adversary, fixed before looking
+    # what the mechanism must be for the bound to hold: "Gaussian", or "Gaussian on Poisson samples"; "" for whatever
+    mechanism: str
     value: float  # epsilon is at least that
     confidence: float
     ceiling: float  # what the guesses would show if all were right

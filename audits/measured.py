@@ -35,7 +35,7 @@ class Hypothesis:
 
     claimed: float = math.inf
     provable: float = math.inf
-    gaussian: bool = False  # whether what is proven is the epsilon of a Gaussian mechanism
+    family: trade_off.Family | None = None  # of the mechanism whose epsilon is proven; None if nothing finite is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def bounds(
     for threat_model in THREAT_MODELS:
         if (guessed := guess(run, coins, threat_model)) is not None:
             about = said.get(threat_model, Hypothesis())
-            metrics = (MEASURED, MEASURED_GAUSSIAN) if about.gaussian else (MEASURED,)
+            metrics = (MEASURED, MEASURED_GAUSSIAN) if about.family else (MEASURED,)
             found += [_bound(guessed, metric, about, names, delta) for metric in metrics]
     return found
 
@@ -103,9 +103,9 @@ def _scores(models: Sequence[ScoredModel], canaries: Sequence[tuple[int, str]], 
 
 
 def _bound(guessed: Guessed, metric: str, said: Hypothesis, names: Names, delta: float) -> MeasuredEpsilon:
-    g = guessed
-    test: Any = trade_off if metric == MEASURED_GAUSSIAN else one_run
+    g, family = guessed, said.family if metric == MEASURED_GAUSSIAN else None
     right = {"correct": g.correct, "guesses": g.guesses, "canaries": g.canaries}
+    value, most = (_lower_bound(family, about, delta) for about in (right, right | {"correct": g.guesses}))
     return MeasuredEpsilon(
         **names,
         metric=metric,
@@ -113,9 +113,10 @@ def _bound(guessed: Guessed, metric: str, said: Hypothesis, names: Names, delta:
         way=g.way,
         attack=g.attack,
         signal=g.signal,
-        value=(value := test.epsilon_lower_bound(**right, delta=delta)),
+        mechanism=family.words if family else "",
+        value=value,
         confidence=CONFIDENCE,
-        ceiling=(most := test.ceiling(g.guesses, canaries=g.canaries, delta=delta)),
+        ceiling=most,
         delta=delta,
         clients=g.clients,
         inserted=g.inserted,
@@ -124,23 +125,29 @@ def _bound(guessed: Guessed, metric: str, said: Hypothesis, names: Names, delta:
         correct=g.correct,
         claimed=strict(said.claimed),
         provable=strict(said.provable),
-        p_claimed=_p_value(metric, said.claimed, delta, right),
-        p_provable=_p_value(metric, said.provable, delta, right),
-        sentence=_sentence(g, metric, value, most, delta),
+        p_claimed=_p_value(family, said.claimed, delta, right),
+        p_provable=_p_value(family, said.provable, delta, right),
+        sentence=_sentence(g, family, value, most, delta),
     )
 
 
-def _p_value(metric: str, epsilon: float, delta: float, right: Mapping[str, int]) -> float | None:
+def _lower_bound(family: trade_off.Family | None, right: Mapping[str, int], delta: float) -> float:
+    if family is None:
+        return one_run.epsilon_lower_bound(**right, delta=delta)
+    return trade_off.epsilon_lower_bound(**right, delta=delta, family=family)
+
+
+def _p_value(family: trade_off.Family | None, epsilon: float, delta: float, right: Mapping[str, int]) -> float | None:
     """Largest probability of so many right guesses if epsilon is that; None if it is infinite."""
     if math.isinf(epsilon):
         return None
-    if metric == MEASURED_GAUSSIAN:
-        return trade_off.p_value(trade_off.gaussian(trade_off.gaussian_mu(epsilon, delta)), **right)
-    return one_run.p_value(**right, epsilon=epsilon, delta=delta)
+    if family is None:
+        return one_run.p_value(**right, epsilon=epsilon, delta=delta)
+    return trade_off.p_value(family.curve(family.mu(epsilon, delta)), **right)
 
 
-def _sentence(g: Guessed, metric: str, value: float, most: float, delta: float) -> str:
-    if_gaussian = " if the mechanism is Gaussian" if metric == MEASURED_GAUSSIAN else ""
+def _sentence(g: Guessed, family: trade_off.Family | None, value: float, most: float, delta: float) -> str:
+    if_gaussian = f" if the mechanism is {family.words}" if family else ""
     return (
         f"{g.threat_model}, by {g.signal}: {g.correct} of {g.guesses} guesses about {g.canaries} canaries are right: "
         f"epsilon is at least {value:.3g}{if_gaussian} ({100 * CONFIDENCE:g} %, delta {delta:g}; "
@@ -157,5 +164,5 @@ def words(findings: Sequence[OfRun], threat_model: str) -> str:
     about = f"of at most {first.ceiling:.3g} with {first.canaries} canaries, {first.guesses} guessed about"
     if (second := own.get(MEASURED_GAUSSIAN)) is None:
         return f"at least {first.value:.3g}: {about}"
-    more = f"at least {second.value:.3g} (of at most {second.ceiling:.3g}) if the mechanism is Gaussian"
+    more = f"at least {second.value:.3g} (of at most {second.ceiling:.3g}) if the mechanism is {second.mechanism}"
     return f"at least {first.value:.3g}: {about}; {more}"

@@ -1,27 +1,32 @@
-"""Faults of privacy that canaries show, planted in trainings that really run: PromptFL with calibrated noise.
+"""Faults of privacy that canaries show, planted in trainings that really run, with calibrated noise for epsilon 1.
 
-    python benchmarks/measured_faults.py [clients, default 10] [canaries of each, default 100] [rounds, default 2] [task]
+    python benchmarks/measured_faults.py [--seed 0] [--canaries 1000] [--clients 10] [FAULT ...]
 
-The ledger goes on proving what it would without the fault. Every step takes all records of a client, |B| = 256, and most
-gradients are longer than C = 0.1, so that the noise meets its worst case. The adversary is the server. Its scores:
+Ten clients with strange canaries. Every step takes all records of a client, |B| = 128, and nearly every gradient is
+longer than C = 0.1, so that the noise meets its worst case: T is the number of steps of a client. PromptFL, two rounds of
+one step; for noise that is forgotten on one tensor DP-FPL, two rounds of two steps, whose clients noise u, v and p_G. The
+adversary is the server. Its scores:
 
 plain      inner products of each upload's step with a candidate's clipped gradient, added over the rounds.
 ridge      the coins by ridge regression of the steps on all candidates' clipped gradients, for a tenth of the noise
            that the ledger names: the others' gradients are taken out.
 
-Each line is a bound by itself; whoever looks for a fault fixes one score beforehand. `p` is the probability of so many
-right guesses under the Gaussian mechanism that the ledger proves.
+Each line is a bound by itself; whoever looks for a fault fixes one score beforehand. `ledger` is what the ledger proves,
+which knows of no fault, `true` what the accountant proves of a ledger that does; `p` is the probability of so many right
+guesses under the Gaussian mechanism that the first proves.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import functools
 import math
 import shlex
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -31,6 +36,7 @@ from torch import Tensor
 
 from attacks.base import Candidates, View
 from attacks.gradients import record_gradients
+from attacks.replay import Messages
 from audits.epsilon import ledger_of
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import number_of_guesses, right_guesses
@@ -41,10 +47,17 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.clipping import add_noise, clipped_mean
+from fedaudit.privacy.ledger import Ledger, Mechanism
 from trainers.prompts import PromptMethod
+from trainers.protection import Protection
 
 SCORES = ("plain", "ridge")
-EPSILON, DELTA, BATCH, NORM = 1.0, 1e-5, 256, 0.1
+EPSILON, DELTA, BATCH, NORM = 1.0, 1e-5, 128, 0.1
+PROMPTFL, DPFPL = "--method promptfl", "--method dpfpl --local-steps 2"
+SETTING = (
+    f"--task glyphs --attack none --rounds 2 --batch {BATCH} --epsilon {EPSILON} --delta {DELTA} --no-twin --clip-norm "
+    f"{NORM} --sigma calibrated --canary-kind ood --threads 1 --quiet"
+)
 
 
 def scaled_noise(factor: float, mean: Tensor, std: float, generators: Any) -> Tensor:
@@ -67,81 +80,141 @@ def of_batch(gradients: Tensor, weights: Tensor, *, norm: float, **more: Any) ->
     return clipped_mean(mean[None], None, how="batch", norm=norm, batch=1)
 
 
-FAULTS: dict[str, Mapping[str, Callable[..., Tensor]]] = {
-    "none": {},
-    "a tenth of the noise": {"add_noise": functools.partial(scaled_noise, 0.1)},
-    "noise forgotten": {"add_noise": functools.partial(scaled_noise, 0.0)},
-    "clipping off": {"clipped_mean": unclipped},
-    "batch clipping": {"clipped_mean": of_batch},
-    "one noise for all steps": {"add_noise": one_noise},
+def all_but(forgotten: str, noise: Callable[..., Tensor], self: Protection, mean: Tensor, release: str, *who: Any,
+            **more: Any) -> Tensor:  # fmt: skip
+    """Noise on every tensor but one, which the ledger says has it too."""
+    noised = noise(self, mean, release, *who, **more)
+    return mean if release == forgotten else noised
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is replaced in `trainers.protection`, and what of a mechanism the ledger then should have said; without a
+    bound that holds, no noise."""
+
+    method: str = PROMPTFL
+    replaced: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    ran: Callable[[Mechanism], Mapping[str, Any]] = lambda _: {}
+
+
+def forgotten_on(release: str) -> Fault:
+    noise = Protection.noise
+
+    def wrong(self: Protection, *what: Any, **more: Any) -> Tensor:
+        return all_but(release, noise, self, *what, **more)
+
+    return Fault(DPFPL, {"Protection.noise": wrong}, lambda m: {"std": 0.0} if m.release == release else {})
+
+
+def nothing_holds(_: Mechanism) -> Mapping[str, Any]:
+    return {"std": 0.0}
+
+
+FAULTS = {
+    "none": Fault(),
+    "a tenth of the noise": Fault(
+        replaced={"add_noise": functools.partial(scaled_noise, 0.1)}, ran=lambda m: {"std": m.std / 10}
+    ),
+    "noise forgotten": Fault(replaced={"add_noise": functools.partial(scaled_noise, 0.0)}, ran=nothing_holds),
+    "clipping off": Fault(replaced={"clipped_mean": unclipped}, ran=nothing_holds),
+    "batch clipping": Fault(
+        replaced={"clipped_mean": of_batch}, ran=lambda m: {"clip": "batch", "sensitivity": 2 * m.clip_norm}
+    ),
+    # the difference of two steps has no noise
+    "one noise for all steps": Fault(replaced={"add_noise": one_noise}, ran=nothing_holds),
+    "none, DP-FPL": Fault(DPFPL),
+    "forgotten on p_G": forgotten_on("p_G"),
+    "forgotten on u": forgotten_on("u"),
 }
 
 
 @contextlib.contextmanager
-def planted(fault: str) -> Iterator[None]:
+def planted(fault: Fault) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for name, wrong in FAULTS[fault].items():
+        for name, wrong in fault.replaced.items():
             stack.enter_context(mock.patch(f"trainers.protection.{name}", wrong))
         yield
 
 
+def as_it_ran(ledger: Ledger, fault: Fault) -> Ledger:
+    """The ledger that says what the fault did."""
+    steps = tuple(tuple(dataclasses.replace(m, **fault.ran(m)) for m in step) for step in ledger.steps)
+    return dataclasses.replace(ledger, steps=steps)
+
+
 def main() -> None:
-    clients, each, rounds, task = (*sys.argv[1:], *("10", "100", "2", "glyphs")[len(sys.argv) - 1 :])
-    words = (
-        f"--method promptfl --task {task} --attack none --clients {clients} --rounds {rounds} --batch {BATCH} "
-        f"--epsilon {EPSILON} --no-twin --clip-norm {NORM} --sigma calibrated --canaries {int(clients) * int(each)} "
-        "--canary-kind ood --threads 1 --quiet"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("faults", nargs="*", choices=[*FAULTS, []], help="by default all")
+    for name, usual in (("seed", 0), ("canaries", 1000), ("clients", 10)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    asked = parser.parse_args()
+    print(
+        f"{'fault':<26}{'T':>3}{'ledger':>8}{'true':>8}  {'score':<7}{'right':>12}{'any':>7}{'Gaussian':>10}{'p':>10}"
     )
-    print(f"{'fault':<26}{'score':<8}{'right':>10}{'any':>7}{'Gaussian':>10}{'provable':>10}{'p':>10}")
-    for fault in FAULTS:
-        with tempfile.TemporaryDirectory() as out, planted(fault):
-            show(fault, f"{words} --out {out}")
+    for name in asked.faults or FAULTS:
+        fault = FAULTS[name]
+        words = f"{fault.method} {SETTING} --clients {asked.clients} --canaries {asked.canaries} --seed {asked.seed}"
+        with tempfile.TemporaryDirectory() as out:
+            show(name, fault, f"{words} --out {out}")
 
 
-def show(fault: str, words: str) -> None:
+def show(name: str, fault: Fault, words: str) -> None:
     """A line for each score."""
     plan = read_command(shlex.split(words)).plan
-    with Workshop(plan, Progress(quiet=True)) as workshop:
+    with Workshop(plan, Progress(quiet=True)) as workshop, planted(fault):
         (cell,) = plan.cells
         train_all([cell], workshop, Progress(quiet=True))
-        method, transcript, federation = (
-            method_of(cell, workshop.federation.sizes),
-            transcript_of(cell),
-            workshop.federation,
-        )
+        federation = workshop.federation
+        method, transcript = method_of(cell, federation.sizes), transcript_of(cell)
         learner = make_bench(plan, federation).learner
     assert isinstance(method, PromptMethod)
-    proven = provable(ledger_of(transcript, method), threat_model="server", delta=DELTA).epsilon
+    ledger = ledger_of(transcript, method)
+    said, true = (
+        provable(one, threat_model="server", delta=DELTA).epsilon for one in (ledger, as_it_ran(ledger, fault))
+    )
+    (steps,) = {sum(exposure.steps) for exposure in ledger.exposures}
     view, found, coins, model = View(transcript, "server", Candidates({}, {}, ())), [], [], []
+    messages = Messages(view, method, learner)
     for k, client in enumerate(federation.clients):
         ids = [r.id for r in (*client.records, *client.canaries)]
-        found.append(coin_scores(view, method, learner, k, ids)[:, len(client.records) :])
+        found.append(coin_scores(messages, method, learner, k, ids)[:, len(client.records) :])
         coins += client.canary_included.tolist()
         model += [client.name] * len(client.canaries)
-    m = len(coins)
-    for name, scores in zip(SCORES, np.concatenate(found, axis=1), strict=True):
-        right = right_guesses(scores, np.array(coins), np.array(model))
-        about = {"correct": right, "guesses": number_of_guesses(m), "canaries": m}
+    m, r = len(coins), number_of_guesses(len(coins))
+    for score, values in zip(SCORES, np.concatenate(found, axis=1), strict=True):
+        right = right_guesses(values, np.array(coins), np.array(model))
+        about = {"correct": right, "guesses": r, "canaries": m}
         bounds = [test.epsilon_lower_bound(**about, delta=DELTA) for test in (one_run, trade_off)]
-        p = trade_off.p_value(trade_off.gaussian(trade_off.gaussian_mu(proven, DELTA)), **about)
-        said = f"{right} of {number_of_guesses(m)}"
-        print(f"{fault:<26}{name:<8}{said:>10}{bounds[0]:>7.2f}{bounds[1]:>10.2f}"
-              f"{proven:>10.2f}{p:>10.1g}", flush=True)  # fmt: skip
+        p = trade_off.p_value(trade_off.gaussian(trade_off.gaussian_mu(said, DELTA)), **about)
+        print(f"{name:<26}{steps:>3}{said:>8.2f}{true:>8.3g}  {score:<7}{f'{right} of {r}':>12}{bounds[0]:>7.2f}"
+              f"{bounds[1]:>10.2f}{p:>10.1g}", flush=True)  # fmt: skip
 
 
-def coin_scores(view: View, method: PromptMethod, learner: Any, client: int, ids: list[str]) -> np.ndarray[Any, Any]:
-    """The `SCORES` [2, n] of a client's candidates."""
+def coin_scores(
+    messages: Messages, method: PromptMethod, learner: Any, client: int, ids: Sequence[str]
+) -> np.ndarray[Any, Any]:
+    """The `SCORES` [2, n] of a client's candidates.
+
+    The steps of a round are taken to be at the prompt that the server replays for its start.
+    """
     n = len(ids)
     gram, product = torch.zeros(n, n, dtype=torch.double), torch.zeros(n, dtype=torch.double)
-    for r in range(view.rounds):
-        start, sent = view.broadcast(r)["p_G"], view.uploads(r)[client]["p_G"]
-        step = (start - sent).flatten().double() / method.settings.global_rate
-        gradients = record_gradients(method, learner, learner.text, start, ids).flatten(1).double()
-        gradients *= (NORM / gradients.norm(dim=1, keepdim=True)).clamp(max=1) / BATCH
+    for exchange in messages.exchanges.values():
+        i = exchange.clients.index(client)
+        server, own, upload = ({name: t[i] for name, t in state.items()}
+                               for state in (exchange.server, exchange.own, exchange.upload))  # fmt: skip
+        start, steps = server["p_G"], method.steps(len(ids))
+
+        def text(p_G: Tensor, state: Mapping[str, Tensor] = own | server) -> Tensor:
+            return learner.text(method.prompt({**state, "p_G": p_G}))
+
+        sent = method.descent(start, upload).flatten().double()
+        gradients = record_gradients(method, learner, text, start, ids).flatten(1).double()
+        gradients *= steps * (NORM / gradients.norm(dim=1, keepdim=True)).clamp(max=1) / BATCH
         gram += gradients @ gradients.T
-        product += gradients @ step
-    noise = 4 * (method.protection.stds["p_G"] / 10) ** 2 * torch.eye(n, dtype=torch.double)  # a coin's variance is 1/4
-    found: np.ndarray[Any, Any] = torch.stack(
+        product += gradients @ sent
+    noise = 4 * steps * (method.protection.stds["p_G"] / 10) ** 2 * torch.eye(n, dtype=torch.double)  # a coin's
+    found: np.ndarray[Any, Any] = torch.stack(  # variance is 1/4
         [product, torch.linalg.solve(gram + noise, product - gram.sum(1) / 2)]
     ).numpy()
     return found

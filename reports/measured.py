@@ -8,10 +8,12 @@ divided among all in the report about which either could be said (Bonferroni).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from audits.findings import MEASURED, MEASURED_GAUSSIAN
-from reports.inputs import Finding
+
+if TYPE_CHECKING:
+    from reports.inputs import Finding
 
 METRICS = (MEASURED, MEASURED_GAUSSIAN)
 ERROR = 0.05  # of all sentences of a report together
@@ -41,21 +43,28 @@ def contradictions(findings: Sequence[Finding]) -> list[str]:
     among = compared(findings)
     found = []
     for f in (f for f in findings if f["metric"] in METRICS):
-        for name, p in P_VALUES.items():
-            if f[p] is not None and f[p] <= ERROR / among:
-                found.append(_sentence(f, name, f[p], among))
-                break
+        name = next((name for name in P_VALUES if refutes(f, name, among)), None)
+        if name is not None:
+            found.append(sentence(f, name, among))
     return found
 
 
-def _sentence(f: Finding, name: str, p: float, among: int) -> str:
+def refutes(f: Finding, name: str, among: int) -> bool:
+    """Whether a bound refutes what is said ("provable" or "claimed"), the error divided among so many."""
+    p = f[P_VALUES[name]]
+    return p is not None and bool(p <= ERROR / among)
+
+
+def sentence(f: Finding, name: str, among: int) -> str:
+    """That a bound refutes what is said."""
     said, means = {
         "provable": ("proven", "the code, the ledger or the proof is wrong"),
         "claimed": ("claimed", "the claim does not hold"),
     }[name]
-    mechanism = "a Gaussian mechanism" if f["metric"] == MEASURED_GAUSSIAN else "any mechanism"
+    mechanism = f"a mechanism that is {f['mechanism']}" if f["mechanism"] else "any mechanism"
     return (
         f"{f['method']} (seed {f['seed']}), {f['threat_model']}: measured above {name}: {means}. Of {mechanism} with "
         f"epsilon {float(f[name]):.3g}, as is {said}, {f['correct']} of {f['guesses']} right guesses have a "
-        f"probability of at most {p:.2g}; {100 * ERROR:g} % divided among {among} bounds are {ERROR / among:.2g}."
+        f"probability of at most {f[P_VALUES[name]]:.2g}; {100 * ERROR:g} % divided among {among} bounds are "
+        f"{ERROR / among:.2g}."
     )

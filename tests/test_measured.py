@@ -127,7 +127,7 @@ def bounds_of(
 
 class TestBounds:
     def test_two_where_a_gaussian_is_proven(self) -> None:
-        any_, gaussian = bounds_of({"prompt-user": Hypothesis(1.0, 0.8, gaussian=True)})
+        any_, gaussian = bounds_of({"prompt-user": Hypothesis(1.0, 0.8, trade_off.GAUSSIAN)})
         right = {"correct": 20, "guesses": 20, "canaries": 100}
         assert any_.value == any_.ceiling == one_run.epsilon_lower_bound(**right, delta=DELTA)
         assert gaussian.value == gaussian.ceiling == trade_off.epsilon_lower_bound(**right, delta=DELTA)
@@ -152,12 +152,12 @@ class TestBounds:
     def test_p_values_and_bounds_agree(self) -> None:
         """A bound lies above an epsilon where the p-value of that is at most 5 %, and nowhere else."""
         for eps in (0.2, 1.0, 1.8, 1.83, 3.2, 3.3):
-            for found in bounds_of({"prompt-user": Hypothesis(eps, eps, gaussian=True)}):
+            for found in bounds_of({"prompt-user": Hypothesis(eps, eps, trade_off.GAUSSIAN)}):
                 assert found.p_claimed == found.p_provable is not None
                 assert (found.value >= eps) == (found.p_provable <= 0.05 + 1e-9), (eps, found.metric)
 
     def test_in_words(self) -> None:
-        found = bounds_of({"prompt-user": Hypothesis(1.0, 0.8, gaussian=True)})
+        found = bounds_of({"prompt-user": Hypothesis(1.0, 0.8, trade_off.GAUSSIAN)})
         assert words(found, "prompt-user") == (
             "at least 1.82: of at most 1.82 with 100 canaries, 20 guessed about; at least 3.24 (of at most 3.24) if the "
             "mechanism is Gaussian"
@@ -205,6 +205,7 @@ def found_of(
         "p_claimed": claimed,
         "provable": 0.8,
         "claimed": 1.0,
+        "mechanism": "Gaussian" if metric == "measured/gaussian" else "",
     }
     return asdict(ONE) | values
 
@@ -225,7 +226,7 @@ class TestContradictions:
         assert "any mechanism with epsilon 0.8, as is proven, 20 of 20 right guesses" in above
         (claim,) = contradictions([found_of(0.9, claimed=0.002, metric="measured/gaussian")])
         assert (
-            "measured above claimed: the claim does not hold. Of a Gaussian mechanism with epsilon 1, as is claimed"
+            "measured above claimed: the claim does not hold. Of a mechanism that is Gaussian with epsilon 1, as is claimed"
             in claim
         )
 
@@ -243,7 +244,7 @@ class TestWhereItIsShown:
     @pytest.fixture
     def evidence(self):
         e = prompt_evidence("dpfpl", 0.4)
-        sound = bounds_of({"prompt-user": Hypothesis(9.0, 8.0, gaussian=True)})
+        sound = bounds_of({"prompt-user": Hypothesis(9.0, 8.0, trade_off.GAUSSIAN)})
         names = {name: e.findings[0][name] for name in NAMES}
         return replace(e, findings=[*e.findings, *(asdict(replace(m, **names)) for m in sound)])
 
@@ -279,6 +280,38 @@ class TestWhereItIsShown:
         found = parse(gate).crossed(evidence.findings)
         assert len(found) == crossed
         assert all("guesses about 100 canaries are right" in line for line in found)
+
+    @pytest.mark.parametrize(
+        ("gate", "p", "crossed"),
+        [
+            ("measured > provable", 0.024, 1),
+            ("measured > provable", 0.026, 0),  # of two bounds
+            ("prompt-user measured > provable", 0.001, 1),
+            ("measured/gaussian > provable", 0.001, 0),
+            ("measured > claimed", 0.001, 0),
+        ],
+    )
+    def test_a_gate_says_above_provable_where_the_report_does(self, gate, p, crossed, evidence) -> None:
+        worse = [
+            f | {"p_provable": p if f["metric"] == "measured" else 0.9, "p_claimed": 0.9}
+            if f["metric"].startswith("measured")
+            else f
+            for f in evidence.findings
+        ]
+        found = parse(gate).crossed(worse)
+        assert len(found) == crossed
+        assert len(contradictions(worse)) == (p <= 0.025)
+        assert all(f"{gate}: " in line and "measured above provable" in line for line in found)
+
+    def test_gates_about_what_is_provable_that_are_none(self, evidence) -> None:
+        nothing = [f | {"p_provable": None} if f["metric"].startswith("measured") else f for f in evidence.findings]
+        with pytest.raises(InputError, match="no finite epsilon is provable"):
+            parse("measured > provable").crossed(nothing)
+        with pytest.raises(InputError, match="there is no such row"):
+            parse("server measured > claimed").crossed(nothing)
+        for wrong in ("auroc > provable", "measured < provable", "measured >= claimed"):
+            with pytest.raises(InputError, match="only measured and measured/gaussian can be > "):
+                parse(wrong)
 
     def test_gates_that_cannot_be_answered(self, evidence) -> None:
         with pytest.raises(InputError, match=r"lower bound by itself; leave out \.low"):

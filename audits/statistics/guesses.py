@@ -46,7 +46,7 @@ def check(correct: int, guesses: int, canaries: int) -> None:
         raise ValueError(f"correct <= guesses <= canaries must hold from 0 on, not {correct}, {guesses}, {canaries}")
 
 
-def largest_refuted(refuted: Callable[[float], bool]) -> float:
+def largest_refuted(refuted: Callable[[float], bool], *, tolerance: float = TOLERANCE) -> float:
     """The largest number that is refuted, if every smaller one is too; 0 if none is."""
     if not refuted(0.0):
         return 0.0
@@ -54,7 +54,7 @@ def largest_refuted(refuted: Callable[[float], bool]) -> float:
     while refuted(high):
         low, high = high, 2 * high
     for _ in range(HALVINGS):  # `low` is refuted all along: the side on which rounding is safe
-        if high - low <= TOLERANCE * low:
+        if high - low <= tolerance * low:
             break
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)

@@ -15,11 +15,15 @@ Privacy in One Run" (ICML 2025, arXiv 2410.22235), two answers to guess from, wi
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Protocol
 
-from audits.statistics.guesses import CONFIDENCE, check, largest_refuted
+from audits.statistics.guesses import CONFIDENCE, TOLERANCE, check, largest_refuted
 
 # Of a curve f: the least false positives of whoever has a rate of true positives, that is the least x for which
 # 1 - f(x) is at least as large as that rate
@@ -37,6 +41,78 @@ def gaussian(mu: float) -> Inverse:
         return math.erfc((mu - NORMAL.inv_cdf(true_positives)) / math.sqrt(2)) / 2
 
     return false_positives
+
+
+class Family(Protocol):
+    """Mechanisms that differ in one number, mu: the farther a record moves what is released, the larger."""
+
+    @property
+    def words(self) -> str:
+        """What such a mechanism is."""
+
+    @property
+    def tolerance(self) -> float:
+        """Of a bound on mu, relative."""
+
+    def curve(self, mu: float) -> Inverse: ...
+
+    def epsilon(self, mu: float, delta: float) -> float: ...
+
+    def mu(self, epsilon: float, delta: float) -> float:
+        """The inverse of `epsilon`."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Gaussian mechanisms that a record moves by mu standard deviations; several steps without sampling are one."""
+
+    words = "Gaussian"
+    tolerance = TOLERANCE
+
+    def curve(self, mu: float) -> Inverse:
+        return gaussian(mu)
+
+    def epsilon(self, mu: float, delta: float) -> float:
+        return gaussian_epsilon(mu, delta)
+
+    def mu(self, epsilon: float, delta: float) -> float:
+        return gaussian_mu(epsilon, delta)
+
+
+GAUSSIAN = Gaussian()
+
+
+def of_profile(epsilons: Sequence[float], deltas: Sequence[float]) -> Inverse:
+    """The curve of whatever is (epsilon, delta)-DP for each of these pairs, epsilons from 0 on and growing.
+
+    The supremum of the pairs' own curves (Dong, Roth, Su 2022, the dual view): by each pair, false positives are at
+    least (y - delta) e^-epsilon and 1 - delta - e^epsilon (1 - y). The largest of these lines in y is the curve.
+    """
+    lines = [(math.exp(-e), -d * math.exp(-e)) for e, d in zip(epsilons, deltas, strict=True)]
+    lines += [(math.exp(e), 1 - d - math.exp(e)) for e, d in zip(epsilons, deltas, strict=True)]
+    hull = _upper_hull(lines)
+    turns = [(one[1] - two[1]) / (two[0] - one[0]) for one, two in itertools.pairwise(hull)]
+
+    def false_positives(true_positives: float) -> float:
+        slope, height = hull[bisect.bisect(turns, true_positives)]
+        return min(1.0, max(0.0, slope * true_positives + height))
+
+    return false_positives
+
+
+def _upper_hull(lines: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of lines (slope, height at 0) those that are the highest somewhere, by slope."""
+    hull: list[tuple[float, float]] = []
+    for slope, height in sorted(lines):
+        while hull and (slope == hull[-1][0] or (len(hull) > 1 and _hidden(hull[-2], hull[-1], (slope, height)))):
+            hull.pop()
+        hull.append((slope, height))
+    return hull
+
+
+def _hidden(one: tuple[float, float], middle: tuple[float, float], two: tuple[float, float]) -> bool:
+    """Whether the middle one of three lines is nowhere the highest."""
+    return (middle[1] - one[1]) * (two[0] - one[0]) <= (two[1] - one[1]) * (middle[0] - one[0])
 
 
 def refutes(curve: Inverse, *, correct: int, guesses: int, canaries: int, error: float) -> bool:
@@ -76,29 +152,41 @@ def p_value(curve: Inverse, *, correct: int, guesses: int, canaries: int) -> flo
     return math.exp(high)
 
 
-def mu_lower_bound(*, correct: int, guesses: int, canaries: int, confidence: float = CONFIDENCE) -> float:
-    """Lower bound on the mu of a Gaussian mechanism; it exceeds the truth with probability 1 - confidence at most."""
+def mu_lower_bound(
+    *, correct: int, guesses: int, canaries: int, confidence: float = CONFIDENCE, family: Family = GAUSSIAN
+) -> float:
+    """Lower bound on the mu of a mechanism of that family; it exceeds the truth with probability 1 - confidence at
+    most."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, not {confidence}")
 
     def refuted(mu: float) -> bool:
         about = {"correct": correct, "guesses": guesses, "canaries": canaries}
-        return refutes(gaussian(mu), **about, error=1 - confidence)
+        return refutes(family.curve(mu), **about, error=1 - confidence)
 
-    return largest_refuted(refuted)
+    return largest_refuted(refuted, tolerance=family.tolerance)
 
 
 def epsilon_lower_bound(
-    *, correct: int, guesses: int, canaries: int, delta: float, confidence: float = CONFIDENCE
+    *,
+    correct: int,
+    guesses: int,
+    canaries: int,
+    delta: float,
+    confidence: float = CONFIDENCE,
+    family: Family = GAUSSIAN,
 ) -> float:
-    """Lower bound on epsilon at `delta` if the mechanism is Gaussian; 0 if nothing can be shown."""
-    mu = mu_lower_bound(correct=correct, guesses=guesses, canaries=canaries, confidence=confidence)
-    return gaussian_epsilon(mu, delta)
+    """Lower bound on epsilon at `delta` if the mechanism is of that family; 0 if nothing can be shown."""
+    about = {"correct": correct, "guesses": guesses, "canaries": canaries}
+    return family.epsilon(mu_lower_bound(**about, confidence=confidence, family=family), delta)
 
 
-def ceiling(guesses: int, *, canaries: int, delta: float, confidence: float = CONFIDENCE) -> float:
-    """What guesses that are all right would show of a Gaussian mechanism."""
-    return epsilon_lower_bound(correct=guesses, guesses=guesses, canaries=canaries, delta=delta, confidence=confidence)
+def ceiling(
+    guesses: int, *, canaries: int, delta: float, confidence: float = CONFIDENCE, family: Family = GAUSSIAN
+) -> float:
+    """What guesses that are all right would show of a mechanism of that family."""
+    about = {"correct": guesses, "guesses": guesses, "canaries": canaries}
+    return epsilon_lower_bound(**about, delta=delta, confidence=confidence, family=family)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

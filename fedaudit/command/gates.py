@@ -1,12 +1,13 @@
 """Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports
 nothing heavy.
 
-A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak. It looks at the headline rows
+A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak, or of measured epsilons
+[THREAT-MODEL] METRIC > provable (or claimed). It looks at the headline rows
 against held-out records of the same clients, at accuracies (percent, `accuracy/local.low < 50`) or at measured epsilons
 (`measured > 1`, `measured/gaussian > 1`), and at one number of each: the value, or the bound of its interval that is
 named. Of what leaks, `.low` fails only on what is shown, `.high` also on what cannot be ruled out. Intervals are not
 corrected for the number of rows; `leak` goes by the rows' verdicts, which are. A measured epsilon is a lower bound by
-itself, at 95 %.
+itself, at 95 %; that it is above what is provable or claimed is said as the report says it, corrected for all bounds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from audits.findings import MEASURED, MEASURED_GAUSSIAN
 from fedaudit.command.words import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
+from reports.measured import P_VALUES, compared, refutes, sentence
 from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
@@ -30,6 +32,7 @@ ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall", "accurac
 BOUNDS = (MEASURED, MEASURED_GAUSSIAN)
 METRICS = MEMBERSHIP + ACCURACY + BOUNDS
 LARGEST = 1e6  # of epsilons
+SAID = tuple(P_VALUES)  # what a measured epsilon may be held against
 LEAK = "leak"  # the gate that goes by verdicts
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
@@ -52,7 +55,7 @@ class Gate:
     metric: str
     end: str
     operator: str
-    limit: float
+    limit: float | str  # a word of SAID
 
     def check(self, learner: str, attacks: Sequence[Plugin], canaries: int) -> None:
         """InputError if no run of these attacks, on what is trained with so many canaries, can answer the gate."""
@@ -77,12 +80,21 @@ class Gate:
         if self.metric == LEAK:
             return self._leaks(findings)
         rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
+        if isinstance(self.limit, str):
+            return self._above(self.limit, rows, among=compared(findings))
         answers = [f for f in rows if f[self.end] is not None]
         if not answers:
             why = rows[0].get("status", "it has no interval") if rows else "there is no such row"
             raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
         compare = OPERATORS[self.operator]
         return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
+
+    def _above(self, said: str, rows: Sequence[dict[str, Any]], among: int) -> list[str]:
+        """A sentence for each bound that refutes what is provable or claimed."""
+        if all(f[P_VALUES[said]] is None for f in rows):
+            why = f"no finite epsilon is {said}" if rows else "there is no such row"
+            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+        return [f"{self.text}: {sentence(f, said, among)}" for f in rows if refutes(f, said, among)]
 
     def _leaks(self, findings: Sequence[dict[str, Any]]) -> list[str]:
         """A sentence for each row that is called a leak, in either direction."""
@@ -134,6 +146,10 @@ def parse(text: str) -> Gate:
         raise InputError(f"--fail-if {text!r}: {metric} is of no threat model; leave out {threat}")
     if metric in BOUNDS and found["end"]:
         raise InputError(f"--fail-if {text!r}: {metric} is a lower bound by itself; leave out .{found['end']}")
+    if found["limit"] in SAID:
+        if metric not in BOUNDS or found["op"] != ">":
+            raise InputError(f"--fail-if {text!r}: only {' and '.join(BOUNDS)} can be > {found['limit']}")
+        return Gate(text.strip(), threat, metric, "value", found["op"], found["limit"])
     try:
         limit = number(found["limit"])
     except argparse.ArgumentTypeError:

@@ -11,12 +11,17 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedaudit.privacy.ledger import Exposure, Json, Ledger, participations, sampling_rate, strict
 from fedaudit.privacy.settings import Privacy
 
+if TYPE_CHECKING:
+    from dp_accounting.pld import PLDAccountant
+
 RELATIONS = ("zero-out", "replace")
 GRID = 1e-4  # of the privacy loss distribution, the library's own; a finer one lowers an epsilon of 0.01 by 1 %
+COARSE = 1e-3  # of curves, which need fewer digits, over the mu of no sampling; it rounds up as well
 # an epsilon above it proves nothing: how much sampling lowers it is not computed, where the library would overflow
 LARGEST = 1e6
 TOLERANCE = 1e-4  # calibrated noise is at most this share above the smallest that is enough
@@ -121,6 +126,45 @@ def provable(
     return Provable(each[worst], f"{seen.why}: {_counted(ledger, ledger.exposures[worst], sampled, every_step)}")
 
 
+@dataclass(frozen=True)
+class PoissonRun:
+    """Gaussian steps on Poisson samples, as they ran on records of the most exposed clients: all releases jointly."""
+
+    clients: tuple[tuple[tuple[tuple[float, int], ...], float], ...]  # each client's steps (mu, how often) and rate
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> PoissonRun:
+        """Of clients one of which is in no fewer steps than another, and in each as likely or more so, the first."""
+        shifts = [math.hypot(*(m.shift("zero-out") for m in step)) for step in ledger.steps]
+        each = {(e.steps, sampling_rate(records=e.records, batch=ledger.batch)) for e in ledger.exposures}
+        worst = sorted(one for one in each if not any(one != other and _covers(other, one) for other in each))
+        return cls(tuple((tuple(zip(shifts, steps, strict=True)), rate) for steps, rate in worst))
+
+    @property
+    def unsampled(self) -> float:
+        """The largest shift of all steps of a client together, had no sample left the record out."""
+        return max(math.sqrt(sum(count * mu**2 for mu, count in steps)) for steps, _ in self.clients)
+
+    def scaled(self, factor: float) -> PoissonRun:
+        """The same with every shift times `factor`."""
+        return PoissonRun(
+            tuple((tuple((factor * mu, count) for mu, count in steps), rate) for steps, rate in self.clients)
+        )
+
+    def epsilon(self, delta: float) -> float:
+        """Of the most exposed client."""
+        return max(_sampled_epsilon(steps, rate, delta) for steps, rate in self.clients)
+
+    def deltas(self, epsilons: Sequence[float]) -> list[float]:
+        """Upper bounds of delta at each epsilon, of whichever client's is the largest there."""
+        each = [_sampled_deltas(steps, rate, tuple(epsilons)) for steps, rate in self.clients]
+        return [max(deltas) for deltas in zip(*each, strict=True)]
+
+
+def _covers(one: tuple[tuple[int, ...], float], other: tuple[tuple[int, ...], float]) -> bool:
+    return one[1] >= other[1] and all(a >= b for a, b in zip(one[0], other[0], strict=True))
+
+
 def _epsilon(
     ledger: Ledger, exposure: Exposure, shifts: Sequence[float], delta: float, sampled: bool, every_step: bool
 ) -> float:
@@ -158,22 +202,36 @@ def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: f
     Never more than without sampling, since the divergence is jointly convex; where that alone is large, the grid is as
     much coarser, because the library's memory grows with epsilon / grid.
     """
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
     always = _gaussian_epsilon(math.sqrt(sum(count * mu**2 for mu, count in steps)), delta)
     if rate == 1 or not 0 < always <= LARGEST:
         return always
-    accountant = PLDAccountant(
-        dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=GRID * max(1.0, always / 10)
-    )
+    accountant = _sampled(steps, rate, grid=GRID * max(1.0, always / 10))
+    if accountant.get_delta(0.0) <= delta:  # the library would overflow here
+        return 0.0
+    return min(always, float(accountant.get_epsilon(delta)))
+
+
+def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) -> PLDAccountant:
+    """The library's accountant of Gaussian steps (mu, how often), each with a Poisson sample at `rate`."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=grid)
     for mu, count in steps:
         if mu > 0 and count:
             step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1 / mu))
             accountant.compose(step, count)
-    if accountant.get_delta(0.0) <= delta:  # the library would overflow here
-        return 0.0
-    return min(always, float(accountant.get_epsilon(delta)))
+    return accountant
+
+
+@functools.cache
+def _sampled_deltas(steps: tuple[tuple[float, int], ...], rate: float, epsilons: tuple[float, ...]) -> list[float]:
+    """Deltas at growing epsilons of Gaussian steps (mu, how often), each with a Poisson sample at `rate`."""
+    always = math.sqrt(sum(count * mu**2 for mu, count in steps))
+    if not always:
+        return [0.0] * len(epsilons)
+    accountant = _sampled(steps, rate, grid=COARSE * always)
+    return [float(delta) for delta in accountant.get_delta(epsilons)]
 
 
 @functools.cache
