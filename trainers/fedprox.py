@@ -7,6 +7,7 @@ mu 0, this is PromptFL.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -26,6 +27,14 @@ class Params:
     def __post_init__(self) -> None:
         if not 0 <= self.mu <= 10**6:
             raise ValueError(f"mu must not be negative, and at most 1000000, not {self.mu}")
+
+    def caution(self, settings: Any) -> str:
+        """What a reader of a run with these settings must know; nothing where the term acts."""
+        if self.mu and settings.several:
+            return ""
+        why = "a round is one local step, at which its term is zero" if self.mu else "its term weighs mu = 0"
+        more = "add --local-steps or --local-epochs" if self.mu else "give --mu a positive number"
+        return f"FedProx is PromptFL here: {why}; {more}."
 
 
 @dataclass(frozen=True)

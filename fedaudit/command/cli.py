@@ -94,7 +94,7 @@ def _main(words: list[str]) -> int:
     if command.paper:
         print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
         return exits.DONE
-    from fedaudit.pipeline.notes import canary_notes
+    from fedaudit.pipeline.notes import canary_notes, cautions
     from fedaudit.pipeline.run import export, run
 
     outcome = run(command.plan, progress)
@@ -103,7 +103,7 @@ def _main(words: list[str]) -> int:
     from fedaudit.command.terminal import show
 
     show(outcome.findings, command.plan.attack)
-    for line in canary_notes(command.plan):
+    for line in (*cautions(command.plan), *canary_notes(command.plan)):
         print(line)
     export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
     print(f"report: {outcome.report}")

@@ -33,9 +33,15 @@ def canary_notes(plan: Plan) -> list[str]:
     ]
 
 
+def cautions(plan: Plan) -> list[str]:
+    """What the methods say of their own parameters with these settings: a sentence each, of those that have one."""
+    asked = [getattr(variant.params, "caution", None) for variant in plan.methods.values() if variant]
+    return list(dict.fromkeys(said for caution in asked if caution and (said := caution(plan.settings))))
+
+
 def limits(plan: Plan) -> list[str]:
     """What a reader of the report must know, in plain sentences."""
-    return [*canary_notes(plan), *_limits(plan)]
+    return [*cautions(plan), *canary_notes(plan), *_limits(plan)]
 
 
 def _limits(plan: Plan) -> list[str]:
