@@ -77,6 +77,11 @@ class View:
         self._require("uploads")
         return self._transcript.uploads(r)
 
+    def records(self, r: int, client: int) -> int:
+        """How many records a client of round r says that its list holds, n_k."""
+        self._require("uploads")
+        return int(self._transcript.round(r)["uploads"][str(client)]["records"])
+
     def kept(self, r: int, client: int) -> list[str]:
         """Names of the tensors that a client's message of round r did not hold; the method, and so this, is public."""
         self._require("uploads")

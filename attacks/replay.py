@@ -119,7 +119,8 @@ def _exchanges(view: View, method: Method[Any], learner: Classifier) -> dict[int
             continue
         server, upload = stacked([view.broadcast(r)] * len(messages)), stacked(list(messages.values()))
         before = stacked([own[k] for k in messages])
-        after = method.replay(server, before, upload, learner, chance)
+        sizes = [view.records(r, k) for k in messages]
+        after = method.replay(server, before, upload, learner, chance, sizes)
         own |= {k: _of(after, i) for i, k in enumerate(messages)}
         found[r] = Exchange(list(messages), server, before, upload, after)
     return found

@@ -17,6 +17,8 @@ from attacks.base import Candidates, View
 from attacks.replay import Messages
 from audits.epsilon import ledger_of, privacy_table
 from audits.tables.coverage import coverage_table
+from fedaudit.command.cli import read_command
+from fedaudit.pipeline.notes import cautions, limits
 from fedaudit.privacy.accountant import noise_stds, provable
 from fedaudit.privacy.ledger import Ledger
 from fedaudit.privacy.settings import Privacy
@@ -162,6 +164,17 @@ def test_what_the_server_rebuilds_is_exact_after_several_steps(tmp_path: Path, n
     assert (coverage_table([messages.rebuilt(k) for k in range(3)], transcript).distance < 1e-5).all()
 
 
+def test_the_server_counts_the_steps_of_pfedmes_epochs(tmp_path: Path) -> None:
+    """By n_k: batches of 4 out of 10, 6 and 3 records are 2, 1 and 1 local steps an epoch; of one step theta is exact."""
+    settings = dataclasses.replace(SETTINGS, local_epochs=1)
+    method = made("pfedme", PARAMS["pfedme"], NONE, SCHEDULE, settings)
+    transcript, learner = run(tmp_path, method, federation(), SCHEDULE), federation().learner(settings)
+    messages = Messages(View(transcript, "server", Candidates({}, {}, ())), method, learner)
+    two, *one = coverage_table([messages.rebuilt(k) for k in range(3)], transcript).distance
+    assert max(one) < 1e-5
+    assert 1e-5 < two < 0.15
+
+
 def test_fedprox_without_its_term_is_promptfl_to_the_last_digit(tmp_path: Path) -> None:
     for privacy in ("none", "record"):
         prox = made("fedprox", {"mu": 0.0}, PRIVACY[privacy], SCHEDULE, LOCAL["5 steps"])
@@ -173,6 +186,18 @@ def test_fedprox_without_its_term_is_promptfl_to_the_last_digit(tmp_path: Path) 
         start = one.broadcast(0)["p_G"]
         moved = [(t.upload(0, 0)["p_G"] - start).norm() for t in (held, one)]
         assert moved[0] < 0.9 * moved[1]  # held near the global prompt
+
+
+def test_fedprox_says_where_it_is_promptfl() -> None:
+    params = METHODS["fedprox"].params
+    assert "a round is one local step" in params(mu=0.1).caution(LOCAL["1 step"])
+    assert "mu = 0; give --mu" in params(mu=0.0).caution(LOCAL["2 steps"])
+    assert params(mu=0.1).caution(LOCAL["2 steps"]) == params(mu=0.1).caution(LOCAL["2 epochs"]) == ""
+    one, two = (
+        read_command(["--method=fedprox,promptfl", "--attack=none", *words]).plan for words in ([], ["--local-steps=2"])
+    )
+    assert cautions(one) == limits(one)[:1] == [params(mu=0.1).caution(LOCAL["1 step"])]
+    assert cautions(two) == []
 
 
 def test_the_gradient_of_the_proximal_term_by_hand() -> None:
@@ -213,7 +238,7 @@ def test_pfedmes_fixed_points_on_a_quadratic(monkeypatch: pytest.MonkeyPatch) ->
         if inner == 80:
             assert theta == pytest.approx(envelope / (1 + envelope), rel=1e-5)
             assert w == pytest.approx(1 - 0.05 * envelope / (1 + envelope), rel=1e-5)
-        back = method.replay(start, start, update.upload, learner, generator(0, "replay"))
+        back = method.replay(start, start, update.upload, learner, generator(0, "replay"), [4])
         assert back["theta"].item() == pytest.approx(theta, rel=1e-4)
         assert method.prompt(start) is start["p_G"]  # who never took part has no prompt of its own
 

@@ -327,6 +327,9 @@ def test_the_update_of_a_batch_of_one_record_is_its_own_descent() -> None:
             p = 1 / (1 + math.exp(2 * 0.3))  # of class 1; the loss has the slope -2 p in the prompt for class 0
             return {0: {"gradient": torch.tensor([[-2 * p]])}, 1: {"gradient": torch.tensor([[2 * (1 - p)]])}}
 
+        def records(self, r: int, client: int) -> int:
+            return 1
+
     found = Messages(Seen(), method, learner).rounds(0, world.training[0], [0])  # type: ignore[arg-type]
     assert found.cosine[0, :, 0].tolist() == [1, -1]
     moved = 0.3 + (SETTINGS.global_rate + SETTINGS.local_rate) * 2 / (1 + math.exp(0.6))

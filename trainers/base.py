@@ -163,11 +163,14 @@ class Method(ABC, Generic[Client]):
         """Those of a client's list that were in a batch of its if it took part in `rounds`, whatever their weight."""
         return set(records) if rounds else set()
 
-    def replay(self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator) -> State:
+    def replay(
+        self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
+    ) -> State:
         """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records,
         noise and the clients' chance.
 
-        States lead with the clients. By default a part that no upload tells anything about stays as it was.
+        States lead with the clients, whose n_k are `sizes`. By default a part that no upload tells anything about
+        stays as it was.
         """
         return own
 

@@ -78,7 +78,9 @@ class DPFPL(PromptMethod):
         d_v = step.noise(step.clip(u.mT @ G, "v"), "v")
         return G, full_gradient(u, v, d_u, d_v)  # line 11
 
-    def replay(self, server: State, own: State, upload: State, learner: object, generator: torch.Generator) -> State:
+    def replay(
+        self, server: State, own: State, upload: State, learner: object, generator: torch.Generator, sizes: object
+    ) -> State:
         """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken, of several
         steps once for all: exact at rank 0 only."""
         p_L, G = own["p_L"], self.descent(server["p_G"], upload)

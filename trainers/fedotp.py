@@ -61,7 +61,9 @@ class FedOTP(PromptMethod):
             p_G, p_L = step.descend(p_G, d_G, "p_G"), step.descend(p_L, d_L, "p_L")
         return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})
 
-    def replay(self, server: State, own: State, upload: State, learner: object, generator: object) -> State:
+    def replay(
+        self, server: State, own: State, upload: State, learner: object, generator: object, sizes: object
+    ) -> State:
         """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and
         p_L stays as it was."""
         if self.params.match == "ot":

@@ -70,7 +70,9 @@ class FedPGP(PromptMethod):
             p_G, u, v = step.descend(p_G, d_G, "p_G"), step.descend(u, d_u, "u"), step.descend(v, d_v, "v")
         return Update(upload=self.message(p_G, d_G), private={"u": u, "v": v})
 
-    def replay(self, server: State, own: State, upload: State, learner: Learner, generator: object) -> State:
+    def replay(
+        self, server: State, own: State, upload: State, learner: Learner, generator: object, sizes: object
+    ) -> State:
         """Exact for one step without noise and clipping: the contrastive term is public, and what it adds to p_G's
         gradient alone is taken off the upload."""
         p_G, u, v, G = server["p_G"], own["u"], own["v"], self.descent(server["p_G"], upload)

@@ -12,6 +12,7 @@ follow from these alone.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
@@ -55,11 +56,24 @@ class PFedMe(PromptMethod):
             w = w - self.settings.global_rate * self.params.envelope * (w - theta)
         return Update(upload={"p_G": w}, private={"theta": theta})
 
-    def replay(self, server: State, own: State, upload: State, learner: object, generator: object) -> State:
-        """Exact after one local step; after R of them their mean theta, as if w had stood still."""
-        steps = self.settings.local_steps  # of epochs the server does not know how many
-        share = self.settings.global_rate * self.params.envelope * steps
-        return {"theta": server["p_G"] - (server["p_G"] - upload["p_G"]) / share}
+    def replay(
+        self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
+    ) -> State:
+        """theta stands as far from p_G as w, times what it would be with the same gradient in every inner step: exact
+        after one local step. Of epochs the number of steps follows from n_k."""
+        ratios = torch.tensor([self._beyond(self.steps(n)) for n in sizes]).reshape(-1, 1, 1)
+        return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}
+
+    def _beyond(self, steps: int) -> float:
+        """theta over w after a round's inner steps, all with the same gradient, from p_G = 0."""
+        settings, envelope = self.settings, self.params.envelope
+        w = theta = velocity = 0.0
+        for t in range(1, steps + 1):
+            velocity = settings.momentum * velocity + 1 + envelope * (theta - w)
+            theta -= settings.local_rate * velocity
+            if t % self.params.inner == 0:
+                w -= settings.global_rate * envelope * (w - theta)
+        return theta / w
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         mean, beta = self.global_prompt(server["p_G"], uploads, site), self.params.mixing
