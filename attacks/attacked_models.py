@@ -114,6 +114,12 @@ class Target:
     candidates: Sequence[str]  # its members and held-out records, canaries at the end; unlabelled
     reference: Sequence[str]  # known non-members of the same distribution
     others: Sequence[str]  # records of other clients
+    complete: bool = False  # whether its list holds candidates only, each with weight
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Those that could be in its list, for all that their distribution says."""
+        return (*self.candidates, *self.reference)
 
     @property
     def records(self) -> tuple[str, ...]:

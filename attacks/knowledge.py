@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attacks.answers import ClassAnswers, Floats, ModelAnswers, own_class
 
-__all__ = ["Attack", "Floats", "Knowledge", "Rounds", "Shadows", "log_odds", "own_class"]
+__all__ = ["Attack", "Floats", "Knowledge", "Mixture", "Rounds", "Shadows", "log_odds", "own_class"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,27 @@ class Shadows:
 
 
 @dataclass(frozen=True, eq=False)
+class Mixture:
+    """One message as a mixture of its client's records: gradients @ shares / divisor = sent, to first order.
+
+    A share is 1 for a record of the batch and 0 for another one; after several steps it sums what its steps count for.
+    Any rows with the same products will do for the m numbers of a message.
+    """
+
+    round: int
+    gradients: Floats  # [m, n], of the first n records asked about: as clipped, where the client took its first step
+    sent: Floats  # [m], what the records made of the message
+    numbers: int  # of which the message consists
+    divisor: float  # of the batch's sum
+    low: float  # a share is at least this: 0, but where steps count against each other
+    high: float  # and at most this
+    total: float  # of all shares in its batches
+    known: str  # of the total, for these n: it is "equal" to it, "at most" that, or that "on average"
+    scaled: bool  # whether the message was shortened by an unknown factor, as a clipped batch is
+    std: float  # of the client's noise in each of the numbers
+
+
+@dataclass(frozen=True, eq=False)
 class Rounds:
     """What the server computed of the messages of some rounds. Entries of clients that sent nothing in a round are
     nan."""
@@ -45,6 +66,7 @@ class Rounds:
     loss: Floats  # [T, K, n], cross-entropy under each client's model as the server rebuilds it after that round
     # [T, K, n], of each client's update with the record's descent direction: 1 = the update lowers its loss the most
     cosine: Floats
+    mixtures: tuple[Mixture, ...] = ()  # of its own messages of its first rounds, where they are asked for
 
 
 @dataclass(frozen=True, eq=False)

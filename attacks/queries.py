@@ -13,7 +13,7 @@ from attacks.answers import TextAnswers
 from attacks.attacked_models import Target, attacked_model
 from attacks.base import View
 from attacks.knowledge import Floats, Knowledge, Shadows
-from attacks.replay import Messages, history_of
+from attacks.replay import Messages, Solved, history_of
 from attacks.tokens.signals import TokenSignals, joined, row_signals
 from trainers.base import Classifier, LanguageModel, Method, State
 
@@ -42,12 +42,13 @@ def ask_texts(learner: LanguageModel, state: State, records: Sequence[str], *, c
 
 def see(
     view: View, method: Method[Any], learner: Classifier, asked: Target, *, messages: Messages | None,
-    shadows: Shadows | None, norms: Norms | None, rounds: int,
+    shadows: Shadows | None, norms: Norms | None, rounds: int, solved: int | None = None,
 ) -> Knowledge | None:  # fmt: skip
     """Everything that attacks may use, of one target; None if the adversary has no model of it.
 
     `messages`: all that clients sent, where the adversary sees it; `norms`: how gradient norms are computed, if they
-    are wanted; `rounds`: how many rounds are looked at, evenly spaced, 0 = none.
+    are wanted; `rounds`: how many rounds are looked at, evenly spaced, 0 = none; `solved`: of how many first messages
+    of the target it is solved who was in the batch, 0 = those of its first epochs, None = of none.
     """
     model = attacked_model(view, method, asked.client, messages)
     if model is None:
@@ -57,6 +58,7 @@ def see(
     lengths = [norms(m) if norms else None for m in (model, public)]
     chosen = np.unique(np.linspace(0, view.rounds - 1, min(rounds, view.rounds)).round().astype(int)).tolist()
     history = rounds > 0 and view.gives("broadcasts")
+    which = None if solved is None else Solved(solved, len(asked.own), asked.complete)
     return Knowledge.of_classes(
         ids,
         learner.labels(ids).numpy(),
@@ -68,7 +70,7 @@ def see(
         base_gradient_norms=lengths[1],
         shadows=shadows,
         history=history_of(view, method, learner, ids, chosen) if history else None,
-        rounds=messages.rounds(asked.client, ids, chosen) if rounds and messages else None,
+        rounds=messages.rounds(asked.client, ids, chosen, solved=which) if rounds and messages else None,
     )
 
 

@@ -18,6 +18,7 @@ the last. How good that is differs:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,24 @@ from torch import Tensor
 
 from attacks.base import View
 from attacks.gradients import record_gradients
-from attacks.knowledge import Floats, Rounds, own_class
+from attacks.knowledge import Floats, Mixture, Rounds, own_class
+from attacks.mixtures import mixture
 from attacks.rebuild import Rebuilt
+from fedaudit.privacy.ledger import epoch_length
 from trainers.base import Classifier, Method, Site, State, Upload, generator
 from trainers.prompts import Learner, PromptMethod, stacked
 from trainers.protection import Protection
+
+EPOCHS = 2  # whose messages are solved: in each a record is in one batch
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Which messages of a client are solved for the records of their batches."""
+
+    rounds: int  # the client's first ones; 0 = those of its first `EPOCHS` epochs
+    own: int  # the first so many of the records asked about could be its own
+    complete: bool  # whether its list holds no other ones, and each of them with weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +80,11 @@ class Messages:
         state = self.method.model(_of(last.after, i) | self.view.broadcast(rounds[-1] + 1) | _of(last.upload, i))
         return Rebuilt(client, "rebuilt", state, rounds[-1], 0, 0)
 
-    def rounds(self, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
-        """What the messages of T rounds say about a client's records.
+    def rounds(
+        self, client: int, records: Sequence[str], rounds: Sequence[int], *, solved: Solved | None = None
+    ) -> Rounds:
+        """What the messages of T rounds say about a client's records; `solved`: whose messages are solved for their
+        batches.
 
         Losses are under what each client's model is right after its own step, before any other client's message is
         mixed in. Cosines take the records' gradients in p_G where this client took its own; if it was away, the round
@@ -75,13 +92,22 @@ class Messages:
         """
         shape = len(rounds), len(self.view.clients), len(records)
         loss, cosine = np.full(shape, np.nan), np.full(shape, np.nan)
-        for t, r in enumerate(rounds):
-            if (exchange := self.exchanges.get(r)) is not None:
+        turns = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
+        first = set(self._first(client, turns, solved.rounds)) if solved else set()
+        mixtures = []
+        for r in sorted({*rounds, *first} & self.exchanges.keys()):
+            exchange, at = self.exchanges[r], [t for t, observed in enumerate(rounds) if observed == r]
+            if at:
                 models = [{"prompt": prompt} for prompt in self._stepped(exchange)]
-                loss[t, exchange.clients] = losses(self.method, self.learner, models, records)
-                if client in exchange.clients:
-                    cosine[t, exchange.clients] = self._cosines(exchange, exchange.clients.index(client), records)
-        return Rounds(client, loss, cosine)
+                loss[at, exchange.clients] = losses(self.method, self.learner, models, records)
+            if client in exchange.clients:
+                i = exchange.clients.index(client)
+                gradients = self._gradients(exchange, i, records if at or not solved else records[: solved.own])
+                if at:
+                    cosine[at, exchange.clients] = self._cosines(exchange, gradients)
+                if solved and r in first:
+                    mixtures.append(self._mixture(r, i, gradients[: solved.own], turns.index(r), solved.complete))
+        return Rounds(client, loss, cosine, tuple(mixtures))
 
     def _stepped(self, exchange: Exchange) -> Tensor:
         """Prompts [M, .., b, d] with the server's step on each client's message alone, and the client's own part after
@@ -91,22 +117,42 @@ class Messages:
         alone = noise_free.aggregate(exchange.server, [Upload(0, 1, exchange.upload)], Site(seed=0, round=0))
         return noise_free.prompt(exchange.after | alone)
 
-    def _cosines(self, exchange: Exchange, i: int, records: Sequence[str]) -> Floats:
-        """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest
-        for the i-th."""
+    def _first(self, client: int, turns: Sequence[int], rounds: int) -> Sequence[int]:
+        """The first so many rounds of a client, by default those of its first epochs."""
+        assert isinstance(self.method, PromptMethod)
+        if not rounds and turns:
+            listed = self.view.records(turns[0], client)
+            epoch = epoch_length(records=listed, batch=self.method.settings.batch)
+            rounds = math.ceil(EPOCHS * epoch / self.method.steps(listed))
+        return turns[:rounds]
+
+    def _gradients(self, exchange: Exchange, i: int, records: Sequence[str]) -> Tensor:
+        """Of each record [n, ..] in p_G, where the i-th client took its first step."""
         method, learner = self.method, self.learner
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
-        started = _of(exchange.own | exchange.server, i)
+        began = method.began(_of(exchange.server, i), _of(exchange.own, i))
 
         def text(p_G: Tensor) -> Tensor:
-            return learner.text(method.prompt(started | {"p_G": p_G}))
+            return learner.text(method.prompt(began | {"p_G": p_G}))
 
-        ascent = record_gradients(method, learner, text, started["p_G"], records)
+        return record_gradients(method, learner, text, began["p_G"], records)
+
+    def _cosines(self, exchange: Exchange, ascent: Tensor) -> Floats:
+        """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest,
+        against its gradient [n, ..]."""
         sent = exchange.upload
         update = -sent["gradient"] if "gradient" in sent else sent["p_G"] - exchange.server["p_G"]
         found: Floats = (_directions(update) @ _directions(-ascent).T).numpy()
         return found
+
+    def _mixture(self, r: int, i: int, gradients: Tensor, turn: int, complete: bool) -> Mixture:
+        exchange, method, learner = self.exchanges[r], self.method, self.learner
+        assert isinstance(method, PromptMethod)
+        assert isinstance(learner, Learner)
+        listed = self.view.records(r, exchange.clients[i])
+        sent = method.of_records(exchange.server, exchange.own, exchange.upload, learner, method.steps(listed))
+        return mixture(method, gradients, sent[i], r=r, turn=turn, listed=listed, complete=complete)
 
 
 def _exchanges(view: View, method: Method[Any], learner: Classifier) -> dict[int, Exchange]:

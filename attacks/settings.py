@@ -20,6 +20,10 @@ class Adversary:
         },
     )
     observed_rounds: int = field(default=20, metadata={"help": "rounds, evenly spaced, whose messages are attacked"})
+    solved_rounds: int = field(
+        default=0,
+        metadata={"help": "first messages of a target that are solved for their batches, 0 = those of two epochs"},
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.targets <= 10**6:
@@ -36,6 +40,8 @@ class Adversary:
             raise ValueError("trajectory must be simulated for whole federations (--shadow-kind), not 'observed'")
         if not 2 <= self.observed_rounds <= 10**6:
             raise ValueError(f"observed_rounds must be at least 2 and at most 1000000, not {self.observed_rounds}")
+        if not 0 <= self.solved_rounds <= 10**6:
+            raise ValueError(f"solved_rounds must not be negative, and at most 1000000, not {self.solved_rounds}")
 
 
 @dataclass(frozen=True)

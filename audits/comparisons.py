@@ -37,7 +37,8 @@ class ScoredModel:
     trained itself: a row per model and record (index), whether it was trained on it ("member"). `facts` are numbers for
     readers: loss, base_loss, loss_in and loss_out (means over shadows trained with the record and without it),
     hard_right (whether the hard prompt is right); of texts per token token_slice, token_log_prob, token_entropy,
-    base_token_entropy (nats).
+    base_token_entropy (nats). `batches` has a row for every message that was solved for its batch: round, residual,
+    least, error.
     """
 
     threat_model: str
@@ -48,6 +49,7 @@ class ScoredModel:
     base: pd.DataFrame | None = None
     pseudo: pd.DataFrame | None = None
     facts: pd.DataFrame | None = None
+    batches: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

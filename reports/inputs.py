@@ -31,6 +31,7 @@ TABLES = {
     "agreement": "threat_model way signal_a signal_b spearman overlap chance",
     "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
     "attribution": "client kind accuracy low high n chance",
+    "batches": "client round residual least error",
     "refused": "attack threat_model why",
     "canaries": "kind inserted left_out number guesses ceiling gaussian_ceiling delta needed",
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.knowledge import Floats, Knowledge, Rounds, Shadows, own_class
+from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, own_class
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
 LEARNT = 1.0  # what training adds to the own class of every record of the distribution, member or not
@@ -73,7 +73,25 @@ def _rounds(
     absent = rng.random((len(strengths), clients)) < 0.25
     absent[:, 1] = False
     losses[absent] = cosines[absent] = np.nan
-    return Rounds(1, losses, cosines)
+    return Rounds(1, losses, cosines, _mixtures(rng, member, strengths[-1]))
+
+
+def _mixtures(rng: np.random.Generator, member: NDArray[np.bool_], leak: float) -> tuple[Mixture, ...]:
+    """Two messages, each of a third of the members, or where nothing leaks of as many records of any kind; the noise in them falls with the
+    leak."""
+    n, listed = len(member), np.flatnonzero(member) if leak else np.arange(len(member))
+    size, std = max(1, int(member.sum()) // 3), 1 / max(leak, 1e-9)
+    found = []
+    for r, batch in enumerate(rng.permutation(listed)[: 2 * size].reshape(2, size)):
+        gradients = rng.standard_normal((2 * n, n))
+        sent = gradients[:, batch].mean(1) + (std * rng.standard_normal(2 * n) / size if leak else 0)
+        found.append(
+            Mixture(
+                r, gradients, sent, numbers=2 * n, divisor=float(size), low=0.0, high=1.0, total=float(size), known="equal",
+                scaled=False, std=std / size if leak else 0.0,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def _coins(rng: np.random.Generator, shape: tuple[int, ...], never: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -81,6 +81,13 @@ class FedPGP(PromptMethod):
         rate = self.settings.local_rate
         return {"u": u - rate * G @ v.mT, "v": v - rate * u.mT @ G}
 
+    def of_records(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
+        found = super().of_records(server, own, upload, learner, steps)
+        if not self.params.mu:
+            return found
+        terms = self._contrast(server["hard"], server["p_G"], self.prompt(own | server), learner)
+        return found - float(self.step_counts(steps).sum()) * (terms[0] + terms[1])
+
     def _contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, learner: Learner) -> tuple[Tensor, Tensor]:
         """Gradients of mu times the contrastive term, the mean over classes, in p_G alone and in p_i."""
         t_0 = learner.text(hard)

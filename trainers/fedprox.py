@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
-from trainers.prompts import Cohort, PromptMethod
+from trainers.prompts import Cohort, PromptMethod, counted
 
 LEARNER = "prompts"
 TITLE = "FedProx"
@@ -50,6 +52,10 @@ class FedProx(PromptMethod):
             gradient = step.noise(step.clip(step.gradient(p), "p_G"), "p_G")
             p = step.descend(p, gradient + self.params.mu * (p - p_G), "p_G")
         return Update(upload={"p_G": p}, private={})
+
+    def step_counts(self, steps: int) -> NDArray[np.float64]:
+        settings = self.settings
+        return counted(steps, rate=settings.global_rate, momentum=settings.momentum, pull=self.params.mu)
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         return {"p_G": self.global_prompt(server["p_G"], uploads, site)}

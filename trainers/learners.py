@@ -35,12 +35,25 @@ class LearnerFacts:
     privacy: str = "Privacy"  # how: the class of `fedaudit.privacy.settings` whose defaults are usual for it
     shadows: bool = False  # shadow models can be trained
     gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do
+    # why messages are no sums of records' gradients, as attacks that solve them need; "" where they are
+    nonlinear: str = ""
     together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
 
     def fits(self, attack: Plugin) -> bool:
         """Whether an attack can work on it."""
-        able = (self.shadows or not attack.shadows) and (self.gradients or not (attack.gradients or attack.needs))
-        return self.records in attack.records and able
+        return self.lacks(attack) is None
+
+    def lacks(self, attack: Plugin) -> str | None:
+        """Why an attack cannot work on it; None if it can."""
+        if attack.mixtures and self.nonlinear:
+            return self.nonlinear
+        if self.records not in attack.records:
+            return f"whose records are {self.records}"
+        if attack.shadows and not self.shadows:
+            return "of which no shadow models can be trained"
+        if (attack.gradients or attack.needs) and not self.gradients:
+            return "of which gradients of single records are not taken"
+        return None
 
 
 def every_learner() -> list[str]:

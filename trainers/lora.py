@@ -61,6 +61,9 @@ class Facts(LearnerFacts):
     alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
     privacy: str = "AdapterPrivacy"
     records: str = "texts"
+    nonlinear: str = (
+        "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
+    )
 
 
 @dataclass(frozen=True)

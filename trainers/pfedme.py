@@ -12,7 +12,9 @@ follow from these alone.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
@@ -61,19 +63,27 @@ class PFedMe(PromptMethod):
     ) -> State:
         """theta stands as far from p_G as w, times what it would be with the same gradient in every inner step: exact
         after one local step. Of epochs the number of steps follows from n_k."""
-        ratios = torch.tensor([self._beyond(self.steps(n)) for n in sizes]).reshape(-1, 1, 1)
+        moved = [self._moved([1.0] * self.steps(n)) for n in sizes]
+        ratios = torch.tensor([theta / w for w, theta in moved]).reshape(-1, 1, 1)
         return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}
 
-    def _beyond(self, steps: int) -> float:
-        """theta over w after a round's inner steps, all with the same gradient, from p_G = 0."""
+    def began(self, server: State, own: State) -> State:
+        return server  # theta starts anew at what was sent
+
+    def step_counts(self, steps: int) -> NDArray[np.float64]:
+        """Of inner steps, in what moved w: some count against each other where a step overshoots the envelope."""
+        return np.array([-self._moved(unit)[0] for unit in np.eye(steps).tolist()]) / self.settings.global_rate
+
+    def _moved(self, gradients: Sequence[float]) -> tuple[float, float]:
+        """w and theta after a round whose inner steps have these gradients, from p_G = 0."""
         settings, envelope = self.settings, self.params.envelope
         w = theta = velocity = 0.0
-        for t in range(1, steps + 1):
-            velocity = settings.momentum * velocity + 1 + envelope * (theta - w)
+        for t, gradient in enumerate(gradients, 1):
+            velocity = settings.momentum * velocity + gradient + envelope * (theta - w)
             theta -= settings.local_rate * velocity
             if t % self.params.inner == 0:
                 w -= settings.global_rate * envelope * (w - theta)
-        return theta / w
+        return w, theta
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         mean, beta = self.global_prompt(server["p_G"], uploads, site), self.params.mixing

@@ -195,6 +195,19 @@ class Step(LocalStep):
         return tensor - (settings.global_rate if name == "p_G" else settings.local_rate) * gradient
 
 
+def counted(steps: int, *, rate: float, momentum: float, pull: float = 0.0) -> NDArray[np.float64]:
+    """How far a unit gradient in each of some steps of SGD with momentum has moved a tensor after the last one, over
+    the rate [steps]; a proximal term pulls by `pull` times what it has moved."""
+    found = np.zeros(steps)
+    for s in range(steps):
+        moved = velocity = 0.0
+        for t in range(s, steps):
+            velocity = momentum * velocity + (t == s) - pull * rate * moved
+            moved += velocity
+        found[s] = moved
+    return found
+
+
 def taken_back(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
     """Gradients [n, ..] in `at` [..], which is a leaf, from n gradients [n, ..] in the text features made of it.
 
@@ -245,6 +258,10 @@ class PromptMethod(PrivateMethod[Cohort]):
     def download(self, server: State, client: Participation) -> State:
         return {name: t for name, t in server.items() if name == "p_G"}
 
+    def began(self, server: State, own: State) -> State:
+        """What `prompt` makes the prompt of that a client's first step of a round is taken at."""
+        return own | server
+
     @staticmethod
     def scores(text: Tensor, images: Tensor) -> Tensor:
         """Cosine similarities [N, B, C] of text features [N, C, E] and images [N or 1, B, E]; both have length 1."""
@@ -268,6 +285,16 @@ class PromptMethod(PrivateMethod[Cohort]):
     def descent(self, p_G: Tensor, upload: State) -> Tensor:
         """What an upload says of the gradients in p_G: their sum over the steps of the round."""
         return upload["gradient"] if "gradient" in upload else (p_G - upload["p_G"]) / self.settings.global_rate
+
+    def of_records(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
+        """What of `descent` the clients' records made, for who sees no more than the uploads: less the terms of the
+        loss that see no record, of several steps to first order."""
+        return self.descent(server["p_G"], upload)
+
+    def step_counts(self, steps: int) -> NDArray[np.float64]:
+        """What the records' gradient in each of a round's steps counts for in `of_records` [steps], which is linear in
+        them: 1 without momentum."""
+        return counted(steps, rate=self.settings.global_rate, momentum=self.settings.momentum)
 
 
 class Learner:

@@ -248,8 +248,10 @@ def _attacks(text: str | None, learner: str) -> list[Plugin]:
         if word in known and word not in fitting:
             raise InputError(f"--attack {text}: {word} stands alone")
         attack = plugins.find("attack", word, flag="--attack")
-        if attack.name not in fitting:
-            raise InputError(f"--attack {word}: does not work on {trained.noun}; valid there: {', '.join(known)}")
+        if why := trained.lacks(attack):
+            raise InputError(
+                f"--attack {word}: does not work on {trained.noun}, {why}; valid there: {', '.join(known)}"
+            )
     if len(set(words)) < len(words):
         raise InputError(f"--attack {text}: name each attack once")
     if len(set(words) & set(trained.alone)) > 1:

@@ -54,7 +54,8 @@ def _check_holdout(plan: Plan) -> None:
 
 
 def _check_limits(plan: Plan, options: argparse.Namespace) -> None:
-    limits = {"observed_rounds": ("rounds", plan.rounds), "last": ("rounds", plan.rounds)}
+    rounds = "rounds", plan.rounds
+    limits = {"observed_rounds": rounds, "solved_rounds": rounds, "last": rounds}
     if plan.trained.shadows:
         limits["targets"] = "clients", plan.clients
     for name, (what, most) in limits.items():
@@ -98,6 +99,8 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
             yield {"shadows", "shadow_kind", "trajectory"}, {"attack"}, why
         if not any(attack.needs for attack in attacks):
             yield {"observed_rounds"}, {"attack"}, f"{plan.attack} observes no messages"
+        if not any(attack.mixtures for attack in attacks):
+            yield {"solved_rounds"}, {"attack"}, f"{plan.attack} solves no messages"
     if plan.trained.records != "texts":
         yield {"k", "slice", "compat", "novel_rows", "ways"}, {"attack"}, "a record here is one token, a class"
     if all(_noise_free(variant) for variant in plan.methods.values()):

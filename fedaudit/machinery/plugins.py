@@ -39,6 +39,7 @@ DECLARATIONS: dict[str, dict[str, Declaration]] = {
         "SHADOWS": False,
         "STRENGTH": 0,
         "GRADIENTS": False,
+        "MIXTURES": False,
         "GUESSES": (),
         "SIGNALS": {},
     },
@@ -134,6 +135,11 @@ class Plugin:
     def gradients(self) -> bool:
         """For an attack, whether it needs gradients of single records (the literal `GRADIENTS`)."""
         return bool(self._declared("GRADIENTS"))
+
+    @property
+    def mixtures(self) -> bool:
+        """For an attack, whether it needs messages as mixtures of records (the literal `MIXTURES`)."""
+        return bool(self._declared("MIXTURES"))
 
     @property
     def guesses(self) -> tuple[str, ...]:

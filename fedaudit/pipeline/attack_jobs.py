@@ -16,6 +16,7 @@ from torch import Tensor
 from attacks import queries
 from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
+from attacks.decompose import solve
 from attacks.gradients import gradient_norms
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows, own_class
 from attacks.rebuild import Rebuilt
@@ -49,6 +50,7 @@ class Job:
     views: Mapping[str, Mapping[str, DataclassInstance]]  # threat model to its attacks with their parameters
     asked: Sequence[Target]
     rounds: int  # whose messages are attacked
+    solved: int = 0  # first messages that are solved for their batches, 0 = those of the first epochs
 
 
 def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
@@ -79,7 +81,8 @@ def questions(cell: Cell, federation: Federation) -> list[Target]:
             r.id for j, other in enumerate(federation.clients) if j != k for r in (*other.records, *other.reference)
         ]
         drawn = np.random.default_rng((cell.plan.seed, 13, k)).permutation(len(rest))[:OTHERS]
-        found.append(Target(k, client.candidates, [r.id for r in client.reference], [rest[i] for i in sorted(drawn)]))
+        others, complete = [rest[i] for i in sorted(drawn)], not client.background and not client.canaries
+        found.append(Target(k, client.candidates, [r.id for r in client.reference], others, complete))
     return found
 
 
@@ -102,9 +105,11 @@ def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[
     views = {view: {name: params[name] for name in names} for view, names in able.items() if names}
     method, recipe = method_of(cell, federation.sizes), recipe_of(cell, federation)
     asked = [question for question in questions(cell, federation) if question.client in targets]
+    adversary = cell.plan.adversary
     parts = [asked[i :: cell.plan.threads] for i in range(min(cell.plan.threads, len(asked)))]
     return [
-        Job(method, transcript_of(cell), recipe, views, part, cell.plan.adversary.observed_rounds) for part in parts
+        Job(method, transcript_of(cell), recipe, views, part, adversary.observed_rounds, adversary.solved_rounds)
+        for part in parts
     ]
 
 
@@ -135,6 +140,7 @@ class _Attacker:
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
         self.norms = self._norms if any(plugin.gradients for plugin in wanted) else None
         self.rounds = job.rounds if any(plugin.needs for plugin in wanted) else 0
+        self.solved = job.solved if any(plugin.mixtures for plugin in wanted) else None
 
     def tables(self, threat_model: str, attacks: Mapping[str, DataclassInstance]) -> Tables:
         whose = "released" if threat_model == "released-model" else "personal"
@@ -161,7 +167,7 @@ class _Attacker:
         index = pd.Index(seen.records, name="record")
         found = {"scores": scores, "base": base, "facts": _facts(seen)}
         tables = {name: pd.DataFrame(columns, index).reset_index() for name, columns in found.items()}
-        return tables | ({"pseudo": pd.concat(pseudo)} if pseudo else {})
+        return tables | _batches(seen) | ({"pseudo": pd.concat(pseudo)} if pseudo else {})
 
     def _cached(self, key: object, compute: Callable[Given, Result], *args: Given.args, **more: Given.kwargs) -> Result:
         if key not in self._once:
@@ -187,6 +193,7 @@ class _Attacker:
         return queries.see(
             view, method, learner, asked,
             messages=self._messages.get(key), shadows=shadows, norms=norms, rounds=self.rounds,
+            solved=self.solved,
         )  # fmt: skip
 
     def _shadows(self, whose: str) -> Shadows | None:
@@ -242,6 +249,13 @@ def _facts(seen: Knowledge) -> dict[str, NDArray[Any]]:
     if seen.rounds is not None:
         facts["owner"] = attribution(seen.rounds)
     return facts
+
+
+def _batches(seen: Knowledge) -> Tables:
+    """How well each message that is solved is explained."""
+    solved = [(mixture.round, solve(mixture)) for mixture in (seen.rounds.mixtures if seen.rounds else ())]
+    rows = [(r, found.residual, found.least, found.error) for r, found in solved]
+    return {"batches": pd.DataFrame(rows, columns=["round", "residual", "least", "error"])} if rows else {}
 
 
 def rebuilt(bench: AttackBench, job: tuple[Method[Any], Transcript]) -> list[tuple[Rebuilt, bytes | None]]:

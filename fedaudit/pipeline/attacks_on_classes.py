@@ -49,6 +49,10 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
     found["trajectories"] = _trajectories(cell, run, shown, workshop.federation, workshop.attackers)
     if len(owners := _attribution(run, cell.plan.clients, confidence)):
         found["attribution"] = owners
+    solved = {m.client: m.batches for m in run.models if m.client is not None and m.batches is not None}
+    if solved:
+        rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
+        found["batches"] = pd.concat(rows, ignore_index=True)[["client", "round", "residual", "least", "error"]]
     if any(model.threat_model == "server" for model in run.models):
         found["coverage"] = _coverage(cell, workshop)
     return found
@@ -102,7 +106,7 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
     rounds = cell.plan.rounds
     models = []
     for (threat_model, k), tables in scored.items():
-        indexed = {n: t.set_index("record") for n, t in tables.items()}
+        indexed = {n: t if n == "batches" else t.set_index("record") for n, t in tables.items()}
         models.append(ScoredModel(threat_model, HELD[threat_model], k, rounds, indexed.pop("scores"), **indexed))
     asked = {q.client: q for q in attack_jobs.questions(cell, federation)}
     made: dict[str, Attack] = {n: plugins.plugins("attack")[n].make(given) for n, given in cell.plan.attacks.items()}

@@ -33,6 +33,12 @@ def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, 
     return total / batch if how == "record" else total
 
 
+def clipped(gradients: Tensor, norm: float) -> Tensor:
+    """Gradients [n, ...] of single records, each scaled to an L2 norm of at most `norm`."""
+    scale = _scale(gradients[:, None], norm)[:, 0]
+    return gradients * scale.reshape(-1, *[1] * (gradients.ndim - 1))
+
+
 def longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
     """How many of the gradients [R, N, ...] whose weight in `weights` [R, N] is 1 have an L2 norm above `norm`, and how
     many these are."""

@@ -1,0 +1,22 @@
+"""Batches: how well the server's solution for the batches explains the messages, round by round."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reports.section import Page, Row, Section
+
+ORDER = 85
+
+
+def section(page: Page) -> Section | None:
+    """Where messages were solved for their batches."""
+    parts = page.parts("batches", by_round)
+    return Section([("batches", "Batches")], {"batches": parts}, tables=page.files("batches")) if parts else None
+
+
+def by_round(table: pd.DataFrame) -> list[Row]:
+    """Medians over clients, round by round, counted from 1."""
+    grouped = table.groupby("round")
+    rows = grouped[["residual", "least", "error"]].median().assign(clients=grouped.client.nunique()).reset_index()
+    return rows.assign(round=rows["round"] + 1).to_dict("records")
