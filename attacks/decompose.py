@@ -7,12 +7,12 @@ names the batch: least squares with bounds (Stark and Parker 1995, as scipy's `l
 look at one record at a time see little, because all records of a client pull the same way. What is known of the shares
 by the method, its clipping, sampler, momentum and local steps is in `attacks.knowledge.Mixture`.
 
-decompose    the sum over rounds of the record's share, less what chance gives it, divided by 1 + how far the least
-             singular value of the gradients lets the residual move a share (residual |B| / singular value): where the
-             replay of the client's own part has broken down a round counts for little.
+decompose    the sum over rounds of the record's share, divided by 1 + how far the residual may move a share (residual
+             |B| / least singular value of the gradients): where the replay of the client's own part has broken down a
+             round counts for little.
 
 Needs the server's view (uploads). It is of the first rounds of a client (`--solved-rounds`), where the replay is best.
-Records with equal gradients share their weight. A record without gradient, and other clients' records, are nan.
+Records with equal gradients share their weight. Other clients' records, and those without any gradient, are nan.
 """
 
 import functools

@@ -160,6 +160,7 @@ LINES = {
     "more observed rounds than rounds": (
         "--method dpfpl --attack cosine --rounds 10 --observed-rounds 11", "--observed-rounds",
     ),
+    "more solved rounds than rounds": ("--method dpfpl --attack decompose --rounds 4 --solved-rounds 5", "--solved-rounds"),
     "the last of more rounds than there are": ("--method dpfpl --rounds 5 --last 6", "--last"),
     "more per round than clients": ("--clients 3 --per-round 4", "--per-round"),
     # what would have no effect
@@ -169,6 +170,7 @@ LINES = {
     "kind of shadows that nobody needs": ("--method dpfpl --attack cosine --shadow-kind federations", "--shadow-kind"),
     "trajectory of no shadows": ("--method dpfpl --attack loss --trajectory observed", "--trajectory"),
     "rounds that nobody observes": ("--method dpfpl --attack loss --observed-rounds 5", "--observed-rounds"),
+    "rounds that nobody solves": ("--method dpfpl --attack cosine --solved-rounds 5", "--solved-rounds"),
     "epsilon of what trains nothing": ("--method zeroshot --epsilon 0.1", "--epsilon"),
     "delta without noise": ("--method dpfpl --epsilon none --delta 1e-6", "--delta"),
     "clipping without noise": ("--method dpfpl --epsilon none --clip batch", "--clip"),
@@ -379,7 +381,7 @@ GOOD = (
     "--method zeroshot --epsilon none",
     "--method dpfpl --attack lira --targets 10 --shadows 8 --trajectory observed", "--method dpfpl --attack loss --targets 10",
     "--method dpfpl --attack cosine --rounds 10 --observed-rounds 10", "--method dpfpl --attack cosine --rounds 2",
-    "--method dpfpl --attack shadow --rounds 2", "--method dpfpl --rounds 3 --last 3", "--method dpfpl --partition dirichlet --dirichlet 0.1",
+    "--method dpfpl --attack decompose --solved-rounds 9", "--method dpfpl --attack shadow --rounds 2", "--method dpfpl --rounds 3 --last 3", "--method dpfpl --partition dirichlet --dirichlet 0.1",
     "--method dpfpl --partition dominant --shots 8", "--method dpfpl --domain print+neon", "--method dpfpl --backbone vit",
     "--method dpfpl --backbone resnet", "--method dpfpl --backbone RN50 --weights random", "--canaries 4 --canary-kind natural",
     "--fail-if 'auroc.low > 0.6' --fail-if 'auroc.low > 0.6'", "--fail-if 'owner auroc > 0.99'", "--fail-if 'tpr@10%.high>=5e-1'",

@@ -264,6 +264,34 @@ class TestShadowKinds:
         assert recipe.others.folder.path == cell.training_folder
 
 
+class TestBatches:
+    def test_the_first_message_names_its_batch_and_the_twin_is_its_control(self, lab: Lab) -> None:
+        """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""
+        plan = cli.read_command(
+            [*WORDS.replace("lira,cosine", "decompose,lira").split(), "--out", str(lab.cell.plan.out)]
+        ).plan
+        cell = lab.trained(attacks=plan.attacks, adversary=dataclasses.replace(plan.adversary, solved_rounds=1))
+        method = method_of(cell, lab.federation.sizes)
+        for asked in attack_jobs.questions(cell, lab.federation):
+            assert not asked.complete  # some canaries weigh 0
+            tables = lab.attack(cell)[asked.client]["server"]
+            scores = tables["scores"].set_index("record").decompose
+            client = lab.federation.clients[asked.client]
+            listed = [record.id for record in client.training_records]
+            first = method.used(listed, client=asked.client, seed=cell.seed, rounds=[0]) - client.left_out
+            assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
+            assert scores[list(asked.others)].isna().all()
+            assert scores[list(asked.own)].notna().all()
+            assert tables["batches"]["round"].tolist() == [0]
+            assert tables["batches"].residual[0] < 1e-4
+            twin = tables["base"].set_index("record").decompose[list(asked.own)]
+            assert twin.notna().all()
+            assert set(twin[twin > 0.5].index) != first
+            pseudo = tables["pseudo"].dropna(subset=["decompose"])
+            assert len(pseudo) == len(asked.own)
+            assert pseudo.member[pseudo.decompose > 0.5].all()  # of the simulated federation the adversary knows who
+
+
 SEES = {
     "uploads": "does not see uploads (these do: server)",
     "broadcasts": "does not see broadcasts (these do: released-model, server, owner)",

@@ -22,7 +22,9 @@ from tests.test_cli import refuse
 
 PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
 LORA = [name for name, plugin in plugins.plugins("attack").items() if "texts" in plugin.records]
-STRONGEST_FIRST = "lira rmia loss cosine fedmia gradnorm maxrenyi quantile shadow slope source entropy".split()
+STRONGEST_FIRST = (
+    "decompose lira rmia loss cosine fedmia gradnorm maxrenyi quantile shadow slope source entropy".split()
+)
 
 BAD = {
     "attack misspelt": ("--attack shdow", ["--attack shdow", "'shadow'"]),
@@ -36,6 +38,8 @@ BAD = {
     "attack on prompts": (
         "--method fedavg --attack lira", ["--attack lira", "adapters", f"valid there: {', '.join((*LORA, 'all'))}"],
     ),
+    "sums of gradients on adapters": ("--method fedavg --attack decompose", ["--attack decompose", "AdamW scales"]),
+    "solved rounds negative": ("--attack decompose --solved-rounds=-1", ["--solved-rounds", "must not be negative", "-1"]),
     "the same twice on prompts": ("--attack loss,reconstruct", ["--attack", "loss or reconstruct, not both; loss does"]),
     "ways on prompts": ("--attack reconstruct --ways newest", ["--ways", "one token"]),
     "several on adapters": ("--method fedavg --attack maxrenyi,reconstruct", ["--attack", "not both"]),
@@ -219,7 +223,7 @@ def test_the_listing_has_a_row_for_every_attack_and_a_reason_for_every_no(capsys
     assert table.keys() == {*PROMPTS, *LORA}
     reasons = dict(re.findall(r"^  (\d+): (.+)$", "\n".join(matrix), re.MULTILINE))
     assert {cell for row in table.values() for cell in row} == {"yes", *reasons}
-    assert table["cosine"].count("yes") == 1
+    assert table["cosine"].count("yes") == table["decompose"].count("yes") == 1
     assert table["cosine"][[*THREAT_MODELS].index("server")] == "yes"
     assert "prompt-user does not see uploads" in reasons[table["cosine"][0]]
 

@@ -13,6 +13,7 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.run import run
 from reports.section import PACKAGE, Page, Section, places, sections
+from reports.sections import batches
 from reports.sections.communication import section
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_report import ONE, Reader
@@ -64,10 +65,13 @@ def _with(cost):
     return dataclasses.replace(ONE, tables={"cost": cost})
 
 
-KINDS = {"texts": ONE, "classes": attacked(prompt_evidence("fedotp"), "loss", "entropy", "fedmia")}
+SOLVED = [("client-00", 0, 1e-7, 0.01, 1e-3), ("client-01", 0, 3e-7, 0.02, 2e-3), ("client-00", 1, 0.5, 0.01, 300.0)]
+BATCHES = pd.DataFrame(SOLVED, columns=["client", "round", "residual", "least", "error"])
+CLASSES = attacked(prompt_evidence("fedotp"), "loss", "entropy", "fedmia")
+KINDS = {"texts": ONE, "classes": dataclasses.replace(CLASSES, tables=CLASSES.tables | {"batches": BATCHES})}
 TABLE_OF = {  # the table without which a section is not there
     "tokens": "tokens", "reconstruction": "coverage", "agreement": "agreement", "attribution": "attribution",
-    "canaries": "canaries", "cells": "cells", "refused": "refused", "communication": "cost",
+    "canaries": "canaries", "cells": "cells", "refused": "refused", "communication": "cost", "batches": "batches",
 }  # fmt: skip
 
 
@@ -89,6 +93,13 @@ def test_a_section_is_there_where_its_table_is(kind, name):
     assert name in names(KINDS[kind], **{TABLE_OF[name]: table})
     assert name not in names(KINDS[kind])
     assert name not in names(KINDS[kind], **{TABLE_OF[name]: table.head(0)})
+
+
+def test_how_well_messages_are_explained_is_said_round_by_round():
+    """Medians over the clients that sent something then; rounds are counted from 1."""
+    first, second = batches.by_round(BATCHES)
+    assert (first["round"], first["clients"], first["residual"], first["least"]) == (1, 2, pytest.approx(2e-7), 0.015)
+    assert (second["round"], second["clients"], second["error"]) == (2, 1, 300.0)
 
 
 SMALL = {
