@@ -8,9 +8,9 @@ logarithms, float64.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,14 @@ from attacks.tokens.signals import TokenSignals, joined, row_signals
 
 Floats = NDArray[np.float64]
 LEARNT = "caption"  # the part of a text that training makes likelier
+LARGEST_GAP = 20.0  # nats: of a token whose rivals are impossible
 
 
 class ModelAnswers(Protocol):
     """One model's answers about n records."""
+
+    def __hash__(self) -> int:
+        """By identity: equal only to itself."""
 
     def signals(self, compat: str = "exact") -> TokenSignals:
         """Of every token of all records, record by record, in exact arithmetic or, if it was asked for, VL-MIA's."""
@@ -33,6 +37,17 @@ class ModelAnswers(Protocol):
     @property
     def loss(self) -> Floats:
         """Cross-entropy [n] in nats per token."""
+
+    @property
+    def confidence(self) -> Floats:
+        """How sure the model is of each record [n], on a scale on which it is about normal over models."""
+
+    def features(self, base: Any) -> Floats:
+        """What a network is shown of each record, [n, F]; `base` are the public start's answers about the same."""
+
+    @property
+    def kinds(self) -> NDArray[np.int64]:
+        """Which records one network judges, [n]: those of equal numbers from 0 on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,21 +63,46 @@ class TextAnswers:
         return self.by_compat[compat]
 
     def mean(self, values: Floats) -> Floats:
-        return np.array(
-            [own[span[LEARNT]].mean() for own, span in zip(self._by_record(values), self.spans, strict=True)]
-        )
+        return self._over_learnt(values, np.mean)
 
     @functools.cached_property
     def loss(self) -> Floats:
         return -self.mean(self.signals().log_prob)
+
+    @property
+    def confidence(self) -> Floats:
+        """Mean log p of the tokens: odds would be those of the words that grammar makes certain."""
+        return -self.loss
+
+    def features(self, base: TextAnswers) -> Floats:
+        """Of the learnt tokens the mean log p and the mean of its least fifth, quartiles of Shannon's entropies, and
+        the mean gap (at most `LARGEST_GAP`), all in nats and less those of the public start."""
+        return self._summary - base._summary
+
+    @functools.cached_property
+    def _summary(self) -> Floats:
+        signals = self.signals()
+        parts: list[tuple[Floats, Callable[[Floats], Any]]] = [
+            (signals.log_prob, np.mean),
+            (signals.log_prob, _least_fifth),
+            *((signals.renyi[1], functools.partial(np.quantile, q=q)) for q in (0.25, 0.5, 0.75)),
+            (np.minimum(signals.gap, LARGEST_GAP), np.mean),
+        ]
+        return np.stack([self._over_learnt(values, reduce) for values, reduce in parts], axis=1)
+
+    @property
+    def kinds(self) -> NDArray[np.int64]:
+        return np.zeros(len(self.sizes), np.int64)
 
     @functools.cached_property
     def starts(self) -> NDArray[np.int64]:
         """[n], each record's first row."""
         return np.cumsum(self.sizes) - self.sizes
 
-    def _by_record(self, values: Floats) -> list[Floats]:
-        return np.split(values, self.starts[1:])
+    def _over_learnt(self, values: Floats, reduce: Callable[[Floats], Any]) -> Floats:
+        """`values` of all tokens as a number [n] of those that each record teaches."""
+        by_record = np.split(values, self.starts[1:])
+        return np.array([reduce(own[span[LEARNT]]) for own, span in zip(by_record, self.spans, strict=True)])
 
     @staticmethod
     def joined(parts: Sequence[TextAnswers]) -> TextAnswers:
@@ -103,8 +143,38 @@ class ClassAnswers:
     def loss(self) -> Floats:
         return -own_class(self.log_probs, self.labels)
 
+    @property
+    def confidence(self) -> Floats:
+        return log_odds(self.log_probs, self.labels)
+
+    def features(self, base: ModelAnswers) -> Floats:
+        """Square roots of the probabilities, whose differences are Hellinger's distances; the start says no more."""
+        return np.exp(self.log_probs / 2)
+
+    @property
+    def kinds(self) -> NDArray[np.int64]:
+        return self.labels
+
 
 def own_class(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
     """log p of each record's own class: [.., n, C] and [n] to [.., n]."""
     found: Floats = np.take_along_axis(log_probs, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -1)[..., 0]
     return found
+
+
+def log_odds(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
+    """log (p / (1 - p)) of each record's own class, [.., n, C] to [.., n]: the logit-scaled confidence (LiRA, section
+    IV-C), without cancellation."""
+    own = own_class(log_probs, labels)
+    others = log_probs.copy()
+    np.put_along_axis(others, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -np.inf, -1)
+    top = others.max(-1)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        rest = safe + np.log(np.exp(others - safe[..., None]).sum(-1))
+    found: Floats = own - rest
+    return found
+
+
+def _least_fifth(values: Floats) -> float:
+    return float(np.sort(values)[: max(1, len(values) // 5)].mean())

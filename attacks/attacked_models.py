@@ -64,12 +64,12 @@ def models(view: View, attacks: Collection[object] = ()) -> list[Model]:
 
 def _models(view: View, *, novel_of_clients: bool) -> list[Model]:
     asked = view.candidates
-    pool = [r for k in view.clients for r in asked.clients[k]]
-    reference = [r for k in view.clients for r in asked.reference[k]]
+    pool = [r for records in asked.clients.values() for r in records]
+    reference = [r for records in asked.reference.values() for r in records]
     everything = [*pool, *reference, *asked.novel]
     found = [Model(view.threat_model, "base", None, 0, functools.partial(view.broadcast, 0), everything)]
     if view.threat_model == "released-model":
-        sample = [r for k in view.clients for r in asked.clients[k][:PER_ROUND]]
+        sample = [r for records in asked.clients.values() for r in records[:PER_ROUND]]
         for r in range(1, view.rounds):
             found.append(Model(view.threat_model, "round", None, r, functools.partial(view.broadcast, r), sample))
         last, best = (functools.partial(view.broadcast, r) for r in (view.rounds, view.served_best))
@@ -77,7 +77,7 @@ def _models(view: View, *, novel_of_clients: bool) -> list[Model]:
         if view.served_best < view.rounds:
             found.append(Model(view.threat_model, "best utility", None, view.served_best, best, [*pool, *reference]))
         return found
-    for client in view.clients:
+    for client in asked.clients:
         novel = asked.novel[:NOVEL_PER_CLIENT] if novel_of_clients else ()
         records = [*asked.clients[client], *asked.reference[client], *novel]
         for way, seen, read in _client_states(view, client):

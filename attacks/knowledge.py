@@ -9,6 +9,7 @@ shadows, which it trained itself.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.answers import ClassAnswers, Floats, ModelAnswers, own_class
+from attacks.answers import ClassAnswers, Floats, ModelAnswers, log_odds, own_class
 
 __all__ = ["Attack", "Floats", "Knowledge", "Mixture", "Rounds", "Shadows", "log_odds", "own_class"]
 
@@ -26,14 +27,36 @@ class Shadows:
     """Models that the adversary trained itself, in the role of the one that it attacks."""
 
     member: NDArray[np.bool_]  # [S, n], which of the records each was trained on
-    log_probs: Floats  # [S, n, C]
+    answers: Sequence[ModelAnswers]  # of each
     gradient_norms: Floats | None = None  # [S, n], nan for shadows that were not asked
+
+    @staticmethod
+    def of_classes(
+        member: NDArray[np.bool_], log_probs: Floats, labels: NDArray[np.int64], gradient_norms: Floats | None = None
+    ) -> Shadows:
+        """About classifications: log-probabilities [S, n, C]."""
+        return Shadows(member, [ClassAnswers(found, labels) for found in log_probs], gradient_norms)
+
+    @functools.cached_property
+    def loss(self) -> Floats:
+        """Cross-entropy [S, n] in nats per token."""
+        return np.stack([each.loss for each in self.answers])
+
+    @functools.cached_property
+    def confidence(self) -> Floats:
+        """See `ModelAnswers`, [S, n]."""
+        return np.stack([each.confidence for each in self.answers])
+
+    def features(self, base: ModelAnswers) -> Floats:
+        """See `ModelAnswers`, [S, n, F]."""
+        return np.stack([each.features(base) for each in self.answers])
 
     def without(self, s: int) -> Shadows:
         """All but shadow s."""
         kept = np.arange(len(self.member)) != s
         norms = None if self.gradient_norms is None else self.gradient_norms[kept]
-        return Shadows(self.member[kept], self.log_probs[kept], norms)
+        answers = [each for t, each in enumerate(self.answers) if t != s]
+        return Shadows(self.member[kept], answers, norms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +149,7 @@ class Knowledge:
         assert self.shadows is not None
         norms = None if self.shadows.gradient_norms is None else self.shadows.gradient_norms[s]
         return dataclasses.replace(
-            self, answers=ClassAnswers(self.shadows.log_probs[s], self.labels), gradient_norms=norms,
+            self, answers=self.shadows.answers[s], gradient_norms=norms,
             shadows=self.shadows.without(s), history=None, rounds=None,
         )  # fmt: skip
 
@@ -141,17 +164,3 @@ class Attack(Protocol):
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         """The values [n] of every score; higher = more likely a member, NaN = nothing can be said."""
         ...
-
-
-def log_odds(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
-    """log (p / (1 - p)) of each record's own class, [.., n, C] to [.., n]: the logit-scaled confidence (LiRA, section
-    IV-C), without cancellation."""
-    own = own_class(log_probs, labels)
-    others = log_probs.copy()
-    np.put_along_axis(others, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -np.inf, -1)
-    top = others.max(-1)
-    safe = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        rest = safe + np.log(np.exp(others - safe[..., None]).sum(-1))
-    found: Floats = own - rest
-    return found

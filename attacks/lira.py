@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from attacks.knowledge import Floats, Knowledge, log_odds
+from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 4
 SHADOWS = True
 SIGNALS = {
@@ -59,13 +59,10 @@ class LiRA:
         member = seen.shadows.member
         enough = len(member) >= ENOUGH
         per_record = {"auto": enough, "fixed": False, "per-record": True}[self.params.variance]
-        target, shadows = (confidence(found, seen.labels) for found in (seen.log_probs, seen.shadows.log_probs))
+        target, shadows = (
+            np.clip(found, -LARGEST, LARGEST) for found in (seen.answers.confidence, seen.shadows.confidence)
+        )
         return dict(zip(self.signals, likelihood_ratios(target, shadows, member, per_record=per_record), strict=True))
-
-
-def confidence(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
-    """phi, [.., n, C] and [n] to [.., n]."""
-    return np.clip(log_odds(log_probs, labels), -LARGEST, LARGEST)
 
 
 def likelihood_ratios(

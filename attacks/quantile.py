@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.knowledge import Floats, Knowledge, log_odds, own_class
+from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 1
 SHADOWS = True
 SIGNALS = {
@@ -44,9 +44,9 @@ class Quantile:
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
         out = ~seen.shadows.member
-        target, shadows = (log_odds(found, seen.labels) for found in (seen.log_probs, seen.shadows.log_probs))
+        target, shadows = seen.answers.confidence, seen.shadows.confidence
         below, equal = (out & (shadows < target)).sum(0), (out & (shadows == target)).sum(0)
-        losses = np.minimum(-own_class(seen.shadows.log_probs, seen.labels), LARGEST)
+        losses = np.minimum(seen.shadows.loss, LARGEST)
         with np.errstate(invalid="ignore"):  # 0 / 0
             difficulty = np.where(out, losses, 0.0).sum(0) / out.sum(0)
             rank = (below + equal / 2) / out.sum(0)

@@ -87,4 +87,4 @@ def ask(
         lengths = np.full(trained.shape, np.nan)
         for s, model in enumerate(models[:normed]):
             lengths[s] = norms(model)
-    return Shadows(trained, learner.log_probs(method, models, ids), lengths)
+    return Shadows.of_classes(trained, learner.log_probs(method, models, ids), learner.labels(ids).numpy(), lengths)

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from attacks.knowledge import Floats, Knowledge, own_class
+from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 3
 SHADOWS = True
 SIGNALS = {
@@ -61,7 +61,7 @@ class RMIA:
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
-        target, shadows = (own_class(found, seen.labels) for found in (seen.log_probs, seen.shadows.log_probs))
+        target, shadows = -seen.loss, -seen.shadows.loss
         with np.errstate(invalid="ignore", divide="ignore"):  # log 0 for no model; inf - inf where all give 0
             inside, outside = (log_mean(shadows, used) for used in (seen.shadows.member, ~seen.shadows.member))
             a = self.params.offline_a or fitted(np.exp(inside), np.exp(outside))

@@ -23,9 +23,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attacks.answers import ModelAnswers
 from attacks.knowledge import Floats, Knowledge, Shadows
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 1
 SHADOWS = True
 GUESSES = ("shadow",)
@@ -47,12 +48,12 @@ class Params:
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """Trained networks of K classes: h hidden units."""
+    """Trained networks of K kinds of records, of which there are F features: h hidden units."""
 
-    place: NDArray[np.int64]  # [C], of a class among the K; -1 where nothing could be learnt
-    mean: Tensor  # [K, C], of the inputs over the shadows
-    scale: Tensor  # [K, 1], their standard deviation, all inputs of a class together
-    weights: list[Tensor]  # [K, C, h], [K, 1, h], [K, h, 2], [K, 1, 2]
+    place: NDArray[np.int64]  # of a kind of records among the K; -1 where nothing could be learnt
+    mean: Tensor  # [K, F], of the inputs over the shadows
+    scale: Tensor  # [K, 1], their standard deviation, all inputs of a kind together
+    weights: list[Tensor]  # [K, F, h], [K, 1, h], [K, h, 2], [K, 1, 2]
 
 
 class Shadow:
@@ -63,52 +64,53 @@ class Shadow:
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
-        networks = fit(seen.shadows, tuple(seen.labels.tolist()), self.params)
-        place = networks.place[seen.labels]
+        kinds = seen.answers.kinds
+        networks = fit(seen.shadows, seen.base, tuple(kinds.tolist()), self.params)
+        place = networks.place[kinds]
+        features = torch.from_numpy(seen.answers.features(seen.base)).float()
         score = np.full(len(place), np.nan)
         for k in np.unique(place[place >= 0]):
             mine = place == k
-            inputs = (_features(seen.log_probs[mine]) - networks.mean[k]) / networks.scale[k]
+            inputs = (features[mine] - networks.mean[k]) / networks.scale[k]
             logits = _forward(inputs[None], [weight[k : k + 1] for weight in networks.weights])[0]
             score[mine] = (logits[:, 1] - logits[:, 0]).numpy()
         return {"shadow": score}
 
 
 @functools.lru_cache(maxsize=2)  # the control before training scores with the same shadows
-def fit(shadows: Shadows, labels: tuple[int, ...], params: Params) -> Networks:
-    """Train the networks of all classes at once; `labels` [n] are the records' places among the classes."""
-    x, member, weight, taught = _pairs(shadows, np.array(labels))
+def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Params) -> Networks:
+    """Train the networks of all kinds of records at once; `kinds` [n], and the public start's answers, are the
+    records'."""
+    x, member, weight, taught = _pairs(shadows, base, np.array(kinds))
     mean = torch.einsum("kp,kpc->kc", weight, x)
     scale = torch.einsum("kp,kpc->k", weight, (x - mean[:, None]) ** 2).div(x.shape[-1]).sqrt()[:, None]
     scale = torch.where(scale > 1e-6, scale, 1.0)  # a constant says nothing
-    place = np.full(x.shape[-1], -1)
+    place = np.full(max(kinds) + 1, -1)
     place[taught] = np.arange(len(taught))
     return Networks(place, mean, scale, _train((x - mean[:, None]) / scale[:, None], member, weight, params))
 
 
-def _pairs(shadows: Shadows, labels: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
-    """Of K classes the P pairs (shadow, record): inputs [K, P, C], membership [K, P], weights [K, P] with sum 1; and
-    the classes [K]."""
+def _pairs(
+    shadows: Shadows, base: ModelAnswers, kinds: NDArray[np.int64]
+) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
+    """Of K kinds the P pairs (shadow, record): inputs [K, P, F], membership [K, P], weights [K, P] with sum 1; and
+    the kinds [K]."""
     member = shadows.member
     teaches = member.any(0) & ~member.all(0)  # others would teach who they are, not how a member looks
-    taught = np.unique(labels[teaches])
-    groups = [np.flatnonzero(teaches & (labels == c)) for c in taught]
+    taught = np.unique(kinds[teaches])
+    groups = [np.flatnonzero(teaches & (kinds == c)) for c in taught]
     width = max(map(len, groups), default=0)
-    # Classes with fewer records are filled up with copies that weigh nothing.
+    # Kinds with fewer records are filled up with copies that weigh nothing.
     filled = np.array([np.resize(group, width) for group in groups], np.int64).reshape(-1, width or 1)
     real = np.arange(filled.shape[1]) < np.array([len(group) for group in groups])[:, None]
     half = np.where(member, 0.5 / np.maximum(member.sum(0), 1), 0.5 / np.maximum((~member).sum(0), 1))  # [S, n]
     weight = half[:, filled] * (real / real.sum(1, keepdims=True))
-    inputs = _features(shadows.log_probs[:, filled])
+    inputs = torch.from_numpy(shadows.features(base)[:, filled]).float()
     x, y, w = (
         each.transpose(0, 1).flatten(1, 2)
         for each in (inputs, torch.from_numpy(member[:, filled]), torch.from_numpy(weight))
     )
     return x, y.long(), w.float(), taught
-
-
-def _features(log_probs: Floats) -> Tensor:
-    return torch.from_numpy(np.exp(log_probs / 2)).float()
 
 
 def _train(x: Tensor, member: Tensor, weight: Tensor, params: Params) -> list[Tensor]:

@@ -82,8 +82,12 @@ class Attacked:
         return [signal for signals in self.headlines.values() for signal in signals]
 
     def participants(self, rounds: int) -> list[int]:
-        """Clients that took part in the first `rounds` rounds: only their records were trained on."""
-        return sorted({client for cohort in self.cohorts[:rounds] for client in cohort})
+        """Clients under attack that took part in the first `rounds` rounds: only their records were trained on."""
+        return sorted({k for cohort in self.cohorts[:rounds] for k in cohort if k in self.records})
+
+    def last_cohort(self, rounds: int) -> list[int]:
+        """Those of them that took part in the last of these rounds."""
+        return [k for k in self.cohorts[rounds - 1] if k in self.records]
 
     def blind_of(self, client: int, nonmembers: str) -> Mapping[str, float]:
         """Record to the score of the blind classifier of a comparison: the client's own, or one for all clients
@@ -185,7 +189,8 @@ class Comparison:
         parts = {name: getattr(self, name)[kept] for name in ("client", "record", "member", "blind")}
         frames = {name: getattr(self, name)[kept].reset_index(drop=True) for name in ("scores", "base")}
         within = None if self.within is None else self.within[kept]
-        return dataclasses.replace(self, **parts, **frames, within=within)
+        unit = "records" if len(np.unique(parts["client"])) <= FEW else self.unit
+        return dataclasses.replace(self, **parts, **frames, within=within, unit=unit)
 
 
 @functools.lru_cache(maxsize=1)
@@ -196,7 +201,7 @@ def comparisons(run: Attacked) -> tuple[Comparison, ...]:
         everyone = run.participants(model.round)
         if model.way == "final":
             found.append(_pooled(run, model, everyone, "all members", "held-out"))
-            found.append(_pooled(run, model, list(run.cohorts[model.round - 1]), "last-round members", "held-out"))
+            found.append(_pooled(run, model, run.last_cohort(model.round), "last-round members", "held-out"))
             found += [_pooled(run, model, everyone, "all members", other) for other in run.against[1:]]
         if model.way == "best utility":
             found.append(_pooled(run, model, everyone, "all members", "held-out"))
@@ -221,7 +226,7 @@ def by_round(run: Attacked) -> list[Comparison]:
         asked = set(next((m for m in whole if m.way == "round"), model).scores.index)
         small = dataclasses.replace(model, scores=model.scores[model.scores.index.isin(asked)])
         found.append(_pooled(run, small, run.participants(model.round), "all members", "held-out"))
-        found.append(_pooled(run, small, list(run.cohorts[model.round - 1]), "last-round members", "held-out"))
+        found.append(_pooled(run, small, run.last_cohort(model.round), "last-round members", "held-out"))
     return found
 
 

@@ -100,7 +100,7 @@ def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Int
         return dataclasses.replace(found, how=f"{found.how}, {THESE}")
     if c.unit == "records":
         found = ranking.auroc(values, c.member, np.zeros(len(c.member)), confidence=confidence)
-        clients = len(np.unique(c.client))
+        clients = len(np.unique(c.client[c.member]))  # a record of another distribution is of no client
         return dataclasses.replace(found, clients=clients, how=f"{found.how}, {THESE}")
     if c.per_client:
         return ranking.client_auroc(values, c.member, c.client, confidence=confidence)[0]

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks import lira, rmia, shadow
+from attacks.answers import ClassAnswers
 from attacks.knowledge import Shadows
 from fedaudit.machinery.executor import one_thread
 from tests import inference_oracle as oracle
@@ -86,15 +87,18 @@ def of_networks(rng: np.random.Generator, taught: int) -> Case:
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     member = coins(rng, CANDIDATES)
     groups = [np.flatnonzero(labels == c) for c in range(taught)]
-    shadows = Shadows(member, log_probs)
-    alone = [(Shadows(member[:, group], log_probs[:, group]), tuple(labels[group].tolist())) for group in groups]
+    shadows, start = Shadows.of_classes(member, log_probs, labels), ClassAnswers(log_probs[0], labels)
+    alone = [
+        (Shadows.of_classes(member[:, group], log_probs[:, group], labels[group]), tuple(labels[group].tolist()))
+        for group in groups
+    ]
     params = shadow.Params()
 
     def fast() -> shadow.Networks:
-        return shadow.fit.__wrapped__(shadows, tuple(labels.tolist()), params)
+        return shadow.fit.__wrapped__(shadows, start, tuple(labels.tolist()), params)
 
     def slow() -> list[shadow.Networks]:
-        return [shadow.fit.__wrapped__(one, names, params) for one, names in alone]
+        return [shadow.fit.__wrapped__(one, start, names, params) for one, names in alone]
 
     together = fast()
     for k, network in enumerate(slow()):  # the last digits of float32 grow in training

@@ -74,7 +74,7 @@ def prepare(words: str, out: str) -> Setting:
         k = asked.client
         trained = shadows_of(bench, recipe, k)
         norms = functools.partial(_norms, method, bench.learner, asked.records)
-        models = [{"prompt": prompt} for prompt in trained.personal]
+        models = trained.personal
         shadows = queries.ask(
             method, bench.learner, asked, models, trained.member, norms=norms, normed=len(trained.member)
         )

@@ -56,10 +56,15 @@ def toy_seen(
     seen = Knowledge.of_classes(
         tuple(f"r{i}" for i in range(records)), labels, is_known, log_probs, base,
         hard=train(member, 0.0, 0.5), gradient_norms=norms(log_probs), base_gradient_norms=norms(base),
-        shadows=Shadows(in_shadow, shadow_probs, norms(shadow_probs)), history=history,
+        shadows=Shadows.of_classes(in_shadow, shadow_probs, labels, norms(shadow_probs)), history=history,
         rounds=_rounds(rng, member, leak * progress, clients, lambda m, s: -own_class(train(m, s), labels)),
     )  # fmt: skip
     return seen, member
+
+
+def log_probs_of(shadows: Shadows) -> Floats:
+    """log p [S, n, C] of shadows that classify."""
+    return np.stack([answers.log_probs for answers in shadows.answers])  # type: ignore[attr-defined]
 
 
 def _rounds(

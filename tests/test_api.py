@@ -72,7 +72,7 @@ class TestPresets:
         assert (plan.rounds, plan.clients, plan.per_round) == (30, 12, 4)
         s = plan.settings
         assert (s.rank, s.learning_rate, s.weight_decay, s.batch, s.local_epochs) == (8, 3e-4, 1e-6, 8, 1)
-        assert s.targets == "attention"
+        assert s.target_modules == "attention"
 
     def test_flags_and_files_win(self, tmp_path):
         (tmp_path / "mine.yaml").write_text("preset: paper\nrounds: 5\nrank: 4\n")

@@ -16,7 +16,7 @@ from fedaudit.pipeline.workers import Workshop
 LONG = "x" * 300  # more than a file's name may have
 VALUED = (
     "run", "method", "task", "attack", "backbone", "out", "preset", "config", "paper", "export-run", "export-adapters", "fail-if", "device",
-    "backbone-code", "dtype", "rounds", "seed", "rho", "targets", "slice", "order",
+    "backbone-code", "dtype", "rounds", "seed", "rho", "target-modules", "slice", "order",
 )  # fmt: skip
 OF_PROMPTS = ("weights", "epsilon", "rank", "domain", "partition", "clip")
 FOLDERS = {"data-root": "coco", "nocaps-root": "coco"}
@@ -40,8 +40,8 @@ LINES = {
     "hole in epsilons": ("--method dpfpl --epsilon 0.1,,0.4", "--epsilon"),
     "epsilons end in a comma": ("--method dpfpl --epsilon 0.1,", "--epsilon"),
     "hole in ranks": ("--method dpfpl --rank 1,,8", "--rank"),
-    "hole in projections": ("--targets q_proj,,v_proj", "--targets"),
-    "projections end in a comma": ("--targets q_proj,", "--targets"),
+    "hole in projections": ("--target-modules q_proj,,v_proj", "--target-modules"),
+    "projections end in a comma": ("--target-modules q_proj,", "--target-modules"),
     "method without a name": ("--method :rho=0.3", "--method"),
     "parameter without a name": ("--method fedrand:=0.3", "--method"),
     "parameter of nothing": ("--method fedrand:rho=", "--method"),
@@ -388,7 +388,7 @@ GOOD = (
     "--method dpfpl --fail-if 'accuracy/local.low < 50'", "--method dpfpl --attack lira --fail-if 'prompt-user auroc.low > 0.6'",
     "--method dpfpl --attack lira,cosine --fail-if 'server auroc > 0.9'", "--quiet --dry-run", "--no-quiet --no-dry-run", "--debug",
     "--export-run new", "--export-run new --export-adapters newer", "--export-run new --dry-run", "--fail-if 'auroc > 0.6' --dry-run",
-    "--out 'a folder'", "--out münchen/𝕏", "--out ../elsewhere", "--out=--odd", "--device cpu --threads 1", "--targets q_proj,v_proj",
+    "--out 'a folder'", "--out münchen/𝕏", "--out ../elsewhere", "--out=--odd", "--device cpu --threads 1", "--target-modules q_proj,v_proj",
     "--paper dpfpl:figure3 --seeds 3 --targets 4 --rounds 10", "--paper dpfpl:figure3 --preset dpfpl-figure3 --shadows 8",
 )  # fmt: skip
 FILES = (

@@ -201,7 +201,7 @@ def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
     found = bank.shadows_of_federations(bench, method, runs, 0, seed=SEED)
     for s, run in enumerate(runs):
         last = schedule.rounds - 1
-        torch.testing.assert_close(found.personal[s], run.personal(last, 0)["prompt"])
+        torch.testing.assert_close(found.personal[s], run.personal(last, 0))
         drawn = bank.coins(SEED, s, 0, len(world.training[0]))
         assert (found.member[s] <= drawn).all()
         assert len({one.schedule.seed for one in runs}) == 3

@@ -42,7 +42,7 @@ BAD = {
     "learning rate 0": ("--learning-rate 0", ["--learning-rate", "0", "positive"]),
     "learning rate infinite": ("--learning-rate inf", ["--learning-rate", "inf", "positive"]),
     "weight decay negative": ("--weight-decay=-1", ["--weight-decay", "-1", "negative"]),
-    "targets unknown": ("--targets q-proj", ["--targets", "q-proj", "attention"]),
+    "target modules unknown": ("--target-modules q-proj", ["--target-modules", "q-proj", "attention"]),
     "epochs negative": ("--local-epochs=-1", ["--local-epochs", "-1", "negative"]),
     "preset unknown": ("--preset papers", ["--preset papers", "'paper'"]),
     "dtype unknown": ("--dtype half", ["--dtype", "half", "bfloat16"]),
@@ -105,8 +105,8 @@ def backbone_copy(tmp_path):
 
 
 def test_projections_that_the_model_lacks(capsys, tmp_path):
-    sentence = refuse(capsys, [*TINY, "--targets", "q_proj,qkv_proj", "--out", str(tmp_path / "out")])
-    assert all(word in sentence for word in ("--targets", "qkv_proj", "gate_proj", "attention"))
+    sentence = refuse(capsys, [*TINY, "--target-modules", "q_proj,qkv_proj", "--out", str(tmp_path / "out")])
+    assert all(word in sentence for word in ("--target-modules", "qkv_proj", "gate_proj", "attention"))
 
 
 def test_weights_of_another_architecture(capsys, tmp_path):

@@ -101,7 +101,7 @@ def watched(lab: Lab) -> Watched:
     honest = LiRA.score
 
     def score(attack: LiRA, seen: Any) -> Any:
-        lira[seen.log_probs.tobytes() + seen.shadows.log_probs.tobytes()] += 1
+        lira[seen.log_probs.tobytes() + seen.shadows.confidence.tobytes()] += 1
         return honest(attack, seen)
 
     def read(view: View, *args: Any) -> Messages:
@@ -244,7 +244,7 @@ class TestShadowKinds:
         assert recipe is not None
         shadows = shadows_of(lab.bench, recipe, 0)
         for s in range(4):
-            torch.testing.assert_close(shadows.personal[s], recipe.simulated(s).released(0)["prompt"])
+            torch.testing.assert_close(shadows.personal[s], recipe.simulated(s).released(0))
         twin = found["server"]["pseudo"].dropna(subset=["cosine/mean"]).set_index("record").member
         asked = lab.bench.candidates[0]
         assert twin[asked].tolist() == shadows.member[0].tolist()  # the first federation stands in for the attacked one

@@ -11,11 +11,11 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
 from attacks import entropy, gradnorm, lira, loss, maxrenyi, quantile, rmia, shadow
-from attacks.answers import ClassAnswers
+from attacks.answers import ClassAnswers, log_odds
 from attacks.knowledge import Knowledge, Shadows, own_class
 from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
-from tests.knowledge_toy import toy_seen
+from tests.knowledge_toy import log_probs_of, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
@@ -42,7 +42,7 @@ def some_seen(target, shadows, member, labels, known=None):
     uniform = np.full((n, C), -math.log(C))
     return Knowledge.of_classes(
         tuple(map(str, range(n))), np.array(labels), np.zeros(n, bool) if known is None else np.array(known), target,
-        uniform, uniform, shadows=Shadows(np.array(member, bool), shadows),
+        uniform, uniform, shadows=Shadows.of_classes(np.array(member, bool), shadows, np.array(labels)),
     )  # fmt: skip
 
 
@@ -108,7 +108,10 @@ def test_the_order_of_the_records_does_not_matter(plugin):
         answers=ClassAnswers(seen.log_probs[order], seen.labels[order]),
         base=ClassAnswers(seen.base.log_probs[order], seen.labels[order]),
         gradient_norms=seen.gradient_norms[order], base_gradient_norms=seen.base_gradient_norms[order],
-        shadows=Shadows(seen.shadows.member[:, order], seen.shadows.log_probs[:, order], seen.shadows.gradient_norms[:, order]),
+        shadows=Shadows.of_classes(
+            seen.shadows.member[:, order], log_probs_of(seen.shadows)[:, order], seen.labels[order],
+            seen.shadows.gradient_norms[:, order],
+        ),
         history=None, rounds=None,
     )  # fmt: skip
     rounding = 0.2 if plugin.name == "shadow" else 1e-9  # of float32, which training amplifies
@@ -213,7 +216,7 @@ def test_lira_equals_the_loop_over_records(seen, variance):
     found = lira.LiRA(lira.Params(variance)).score(seen)
     target, shadows = (
         np.array([[oracle.phi(row, y) for row, y in zip(rows, seen.labels, strict=True)] for rows in stack])
-        for stack in (seen.log_probs[None], seen.shadows.log_probs)
+        for stack in (seen.log_probs[None], log_probs_of(seen.shadows))
     )
     expected = oracle.lira(target[0], shadows, seen.shadows.member, per_record=variance == "per-record")
     for score, slow in zip(found.values(), expected, strict=True):
@@ -264,7 +267,7 @@ def test_lira_says_nothing_of_records_without_shadows_of_a_kind():
 @pytest.mark.parametrize(("gamma", "a"), [(1.0, 0.0), (2.0, 0.3), (0.5, 1.0)])
 def test_rmia_equals_the_double_loop(seen, gamma, a):
     found = rmia.RMIA(rmia.Params(gamma, a)).score(seen)
-    target, shadows = (own_class(stack, seen.labels) for stack in (seen.log_probs, seen.shadows.log_probs))
+    target, shadows = (own_class(stack, seen.labels) for stack in (seen.log_probs, log_probs_of(seen.shadows)))
     expected = oracle.rmia(target, shadows, seen.shadows.member, seen.known, gamma=gamma, a=a)
     for score, slow in zip(found.values(), expected, strict=True):
         np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10)
@@ -322,7 +325,7 @@ def test_sorting_holds_no_matrix_of_ratios():
 @each_grid
 def test_quantile_equals_the_loop_over_records(seen):
     found = quantile.Quantile(quantile.Params()).score(seen)
-    target, shadows = (lira.log_odds(stack, seen.labels) for stack in (seen.log_probs, seen.shadows.log_probs))
+    target, shadows = (log_odds(stack, seen.labels) for stack in (seen.log_probs, log_probs_of(seen.shadows)))
     np.testing.assert_allclose(
         found["quantile"], oracle.quantile(target, shadows, seen.shadows.member), rtol=0, atol=1e-12
     )
@@ -337,7 +340,7 @@ def test_quantile_and_difficulty_by_hand():
     found = quantile.Quantile(quantile.Params()).score(seen)
     assert found["quantile"][0] == 0.5
     assert found["quantile/difficulty"][0] == pytest.approx(math.log(0.5) - math.log(0.2 * 0.5 * 0.8) / 3)
-    always = dataclasses.replace(seen, shadows=Shadows(np.ones((4, 1), bool), seen.shadows.log_probs))
+    always = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=np.ones((4, 1), bool)))
     assert all(np.isnan(score).all() for score in quantile.Quantile(quantile.Params()).score(always).values())
 
 
@@ -347,7 +350,7 @@ def test_quantile_and_difficulty_by_hand():
 def test_networks_trained_together_equal_those_trained_one_by_one():
     seen, _ = toy_seen(leak=1.0, records=40, known=8, classes=4, shadows=10)
     together = shadow.Shadow(shadow.Params(hidden=6, steps=40)).score(seen)["shadow"]
-    member, log_probs = seen.shadows.member, seen.shadows.log_probs
+    member, log_probs = seen.shadows.member, log_probs_of(seen.shadows)
     teaches = member.any(0) & ~member.all(0)
     assert len({(teaches & (seen.labels == c)).sum() for c in range(4)}) > 1  # so that some classes are filled up
     for c in range(4):
@@ -363,7 +366,7 @@ def test_the_networks_rank_about_as_scikit_learns():
     theirs = np.full(len(found), NAN)
     for c in range(3):
         mine = (seen.labels == c) & ~seen.known
-        x, y = seen.shadows.log_probs[:, mine].reshape(-1, 3), seen.shadows.member[:, mine].ravel()
+        x, y = log_probs_of(seen.shadows)[:, mine].reshape(-1, 3), seen.shadows.member[:, mine].ravel()
         mean, std = x.mean(0), x.std(0)
         network = MLPClassifier((32,), max_iter=30, tol=0, n_iter_no_change=30, random_state=0)
         network.fit((x - mean) / std, y)
@@ -401,7 +404,7 @@ def test_classes_without_shadows_of_both_kinds_are_nan_and_change_nothing():
     again = shadow.Shadow(shadow.Params()).score(fewer)["shadow"]
     assert np.isnan(again[seen.labels >= 2]).all()
     np.testing.assert_allclose(again[seen.labels < 2], found[seen.labels < 2], rtol=0, atol=1e-3)
-    nobody = dataclasses.replace(seen, shadows=Shadows(np.zeros_like(member), seen.shadows.log_probs))
+    nobody = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=np.zeros_like(member)))
     assert np.isnan(shadow.Shadow(shadow.Params()).score(nobody)["shadow"]).all()
 
 

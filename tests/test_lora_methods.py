@@ -138,7 +138,7 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(learner, records, monke
 
 
 def test_only_named_projections_are_adapted(federation, tmp_path):
-    some = make_learner(federation, tmp_path, targets="q_proj,v_proj")
+    some = make_learner(federation, tmp_path, target_modules="q_proj,v_proj")
     assert len(some.parameters) == 6 * 2 * 2
     assert {name.split(".")[-2] for name in some.parameters} == {"q_proj", "v_proj"}
 

@@ -134,7 +134,7 @@ def test_projections_by_name(folders):
     }
     with pytest.raises(
         InputError,
-        match=r"--targets q_proj,query: .* has no query; valid are all, attention, or some of down_proj, gate_proj",
+        match=r"--target-modules q_proj,query: .* has no query; valid are all, attention, or some of down_proj, gate_proj",
     ):
         model.projections("q_proj,query")
 

@@ -27,7 +27,7 @@ def test_has_a_line_an_order_and_a_template(name):
     assert plugins.summary(path).endswith(".")
     assert isinstance(plugins.literal(path, "ORDER"), int)
     assert (path.parent.parent / f"{name}.html").is_file()
-    assert f"  {name:<14}{plugins.summary(path)}" in listing.listing().splitlines()
+    assert f"  {name:<15}{plugins.summary(path)}" in listing.listing().splitlines()
 
 
 @each

@@ -180,7 +180,7 @@ def test_adapters_are_where_the_paper_has_them(learner):
 
 def test_attention_only(federation, tmp_path):
     vlm = load(EMBEDDED)
-    small = Learner(vlm, {}, Settings(targets="attention"))
+    small = Learner(vlm, {}, Settings(target_modules="attention"))
     assert len(small.parameters) == 6 * 4 * 2
     assert all(".self_attn." in name for name in small.parameters)
 

@@ -39,6 +39,11 @@ class Schedule:
     clients: int = 12
     per_round: int = 4
     seed: int = 0
+    public: int | None = None  # seed of what everybody sees, the start and who takes part; None: that of all else
+
+    @property
+    def public_seed(self) -> int:
+        return self.seed if self.public is None else self.public
 
 
 @dataclass(frozen=True)
@@ -440,7 +445,7 @@ def train(
     """
     transcript = Transcript(folder, schedule, method.model)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
-        (offered,) = executor.map(_initial, [schedule.seed])
+        (offered,) = executor.map(_initial, [schedule.public_seed])
         start = method.start(unpack(offered))
         folder.write_tensors("initial.safetensors", start)
         folder.write_json("initial.json", {"utility": exam.before(executor, method, start)})
@@ -465,7 +470,7 @@ def _round(
 ) -> None:
     schedule, folder = transcript.schedule, transcript.folder
     # 1. the cohort
-    order = torch.randperm(schedule.clients, generator=generator(schedule.seed, "cohort", r))
+    order = torch.randperm(schedule.clients, generator=generator(schedule.public_seed, "cohort", r))
     cohort = sorted(order[: schedule.per_round].tolist())
     # 2. what the server sends, 3. every client of the cohort trains
     server, public = transcript.broadcast(r), transcript.broadcast(0)

@@ -61,6 +61,7 @@ class Facts(LearnerFacts):
     alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
     privacy: str = "AdapterPrivacy"
     records: str = "texts"
+    shadows: bool = True
     nonlinear: str = (
         "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
     )
@@ -70,7 +71,7 @@ class Facts(LearnerFacts):
 class Settings:
     rank: int = field(default=8, metadata={"help": "rank of the adapters"})
     alpha: float = field(default=16.0, metadata={"help": "LoRA scaling numerator: the update is alpha / rank * B A"})
-    targets: str = field(
+    target_modules: str = field(
         default="all", metadata={"help": "adapted projections: all, attention (the paper's), or names"}
     )
     learning_rate: float = field(default=4e-3, metadata={"help": "AdamW learning rate"})
@@ -90,8 +91,10 @@ class Settings:
                 raise ValueError(f"{name} must be positive and at most {most}, not {getattr(self, name)}")
         if not 0 <= self.weight_decay <= 1000:
             raise ValueError(f"weight_decay must not be negative, and at most 1000, not {self.weight_decay}")
-        if not all(name.replace("_", "x").isalnum() for name in self.targets.split(",")):
-            raise ValueError(f"targets must be all, attention, or names such as q_proj,v_proj, not {self.targets!r}")
+        if not all(name.replace("_", "x").isalnum() for name in self.target_modules.split(",")):
+            raise ValueError(
+                f"target_modules must be all, attention, or names such as q_proj,v_proj, not {self.target_modules!r}"
+            )
 
 
 class Learner(OneByOne):
@@ -107,7 +110,7 @@ class Learner(OneByOne):
         self.vlm, self.data, self.settings = vlm, data, settings
         linear = [vlm.model.get_submodule(name).weight for name in vlm.projections("all")]
         self._bytes_per_token = KEPT * sum(weight.element_size() * weight.shape[0] for weight in linear)
-        targets = vlm.projections(settings.targets)
+        targets = vlm.projections(settings.target_modules)
         config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, target_modules=targets)
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -153,7 +156,7 @@ class Learner(OneByOne):
         """Make `adapter` the model's. InputError: it is of other layers, or its factors do not fit."""
         if odd := sorted(adapter.keys() ^ self.parameters.keys()):
             raise InputError(
-                f"an adapter of {len(adapter)} tensors does not fit the model, whose {self.settings.targets} "
+                f"an adapter of {len(adapter)} tensors does not fit the model, whose {self.settings.target_modules} "
                 f"projections take "
                 f"{len(self.parameters)} ({odd[0]} is in one of them only)"
             )
@@ -279,7 +282,7 @@ class Learner(OneByOne):
             r=rank,
             lora_alpha=self.settings.alpha * rank / self.settings.rank,  # the scale stays that of the training
             lora_dropout=0.0,
-            target_modules=self.vlm.projections(self.settings.targets),
+            target_modules=self.vlm.projections(self.settings.target_modules),
             inference_mode=True,
             base_model_name_or_path=str(self.vlm.path),
         )

@@ -102,8 +102,8 @@ class Opened:
             known = {n.rpartition(".")[2] for n in self._linear}
             for name in set(which.split(",")) - known:
                 raise InputError(
-                    f"--targets {which}: the language model of {self.path} has no {name}; valid are all, attention, or "
-                    f"some of " + ", ".join(sorted(known))
+                    f"--target-modules {which}: the language model of {self.path} has no {name}; valid are all, "
+                    f"attention, or some of " + ", ".join(sorted(known))
                 )
             chosen = [n for n in self._linear if n.rpartition(".")[2] in which.split(",")]
         if not chosen:

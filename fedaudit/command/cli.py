@@ -155,7 +155,7 @@ def read_command(words: Sequence[str]) -> Command:
         options, plan = _own_run(chosen, sources)
     else:
         methods, task, learner = _choice(chosen)
-        options, made = _trained(methods, task, learner, _attacks(chosen.attack, learner), sources)
+        options, made = _trained(methods, task, learner, _attacks(chosen.attack, learner, ours=True), sources)
         plan = _plan(options, made, methods, task, facts(learner))
         vain.check(plan, options, vain.Said(fields(words), fields(from_file)), sweeps.unheard(methods))
     _check_exports(plan, options)
@@ -189,7 +189,7 @@ def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Nam
         flag = "--method" if chosen.method else "--task"
         raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
     learner = own_run.OwnRun.learner
-    attacks, parser = _attacks(chosen.attack, learner), _parser()
+    attacks, parser = _attacks(chosen.attack, learner, ours=False), _parser()
     add_linked_files(parser)
     add_backbone(parser, learner)
     add_general_options(parser)
@@ -232,11 +232,12 @@ def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
     return methods, task, learner
 
 
-def _attacks(text: str | None, learner: str) -> list[Plugin]:
+def _attacks(text: str | None, learner: str, *, ours: bool) -> list[Plugin]:
     """The attacks as they are named, of `all` the strongest first; none where nothing is to be attacked. InputError if
-    one cannot work on what is trained."""
+    one cannot work on what is trained; `ours`: we train it, and so shadow models of it can be trained."""
     trained = facts(learner)
-    fitting = {name: p for name, p in plugins.plugins("attack").items() if trained.fits(p)}
+    able = {name: p for name, p in plugins.plugins("attack").items() if trained.fits(p)}
+    fitting = {name: p for name, p in able.items() if ours or not p.shadows}
     words = [word.strip() for word in (text or trained.attack).split(",")]
     if words == ["all"]:
         together = [p for name, p in fitting.items() if name not in trained.alone[1:]]
@@ -251,6 +252,11 @@ def _attacks(text: str | None, learner: str) -> list[Plugin]:
         if why := trained.lacks(attack):
             raise InputError(
                 f"--attack {word}: does not work on {trained.noun}, {why}; valid there: {', '.join(known)}"
+            )
+        if attack.name not in fitting:
+            raise InputError(
+                f"--attack {word}: needs shadow models, which are trained as the target was, and how the run in --run "
+                f"was trained is not known; valid there: {', '.join(known)}"
             )
     if len(set(words)) < len(words):
         raise InputError(f"--attack {text}: name each attack once")
@@ -387,7 +393,7 @@ def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
     named = options.backbone or (str(EMBEDDED) if own.backbone == "embedded" else own.backbone)
     return Plan(
         methods={own.method: None},
-        settings=settings(rank=own.rank, alpha=own.alpha, targets=",".join(own.targets)),
+        settings=settings(rank=own.rank, alpha=own.alpha, target_modules=",".join(own.targets)),
         task=own.task,
         task_params=None,
         rounds=own.rounds,

@@ -13,11 +13,11 @@ def listing() -> str:
     lines = []
     for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
         lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
-        lines += [f"  {plugin.name:<14}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
+        lines += [f"  {plugin.name:<15}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
     lines.append("figures of papers (--paper):")
-    lines += [f"  {name:<14}{figure.summary}" for name, figure in papers.figures().items()]
+    lines += [f"  {name:<15}{figure.summary}" for name, figure in papers.figures().items()]
     lines.append("sections of a report, each where there is something to show:")
-    lines += [f"  {name:<14}{plugins.summary(path)}" for name, path in places().items()]
+    lines += [f"  {name:<15}{plugins.summary(path)}" for name, path in places().items()]
     return "\n".join([*lines, *matrix()])
 
 
@@ -25,10 +25,10 @@ def matrix() -> list[str]:
     """Which attack runs under which threat model, and why not where it does not."""
     attacks = plugins.plugins("attack").values()
     lines = ["attacks under threat models (yes, or the number of the reason):"]
-    lines.append(f"  {'':<14}" + "".join(f"{name:<16}" for name in THREAT_MODELS))
+    lines.append(f"  {'':<15}" + "".join(f"{name:<16}" for name in THREAT_MODELS))
     reasons: dict[str, int] = {}
     for attack in attacks:
         found = [refusal(attack, threat_model) for threat_model in THREAT_MODELS]
         cells = ["yes" if why is None else str(reasons.setdefault(why, len(reasons) + 1)) for why in found]
-        lines.append(f"  {attack.name:<14}" + "".join(f"{cell:<16}" for cell in cells))
+        lines.append(f"  {attack.name:<15}" + "".join(f"{cell:<16}" for cell in cells))
     return [*lines, *(f"  {number}: {why}" for why, number in reasons.items())]

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
 from attacks import queries
 from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.decompose import solve
 from attacks.gradients import gradient_norms
-from attacks.knowledge import Attack, Floats, Knowledge, Shadows, own_class
+from attacks.knowledge import Attack, Floats, Knowledge, Shadows
 from attacks.rebuild import Rebuilt
 from attacks.replay import Messages, losses
 from attacks.source import attribution
@@ -70,6 +69,17 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
             why = "only the server observes the other clients' messages (--trajectory)"
         reasons[name] = why
     return reasons
+
+
+def refused(cell: Cell) -> pd.DataFrame:
+    """Every attack that did not run under a threat model, and why."""
+    found = [
+        (name, threat_model, why)
+        for threat_model in cell.plan.trained.threat_models
+        for name, why in allowed(cell, threat_model).items()
+        if why is not None
+    ]
+    return pd.DataFrame(found, columns=["attack", "threat_model", "why"])
 
 
 def questions(cell: Cell, federation: Federation) -> list[Target]:
@@ -203,8 +213,7 @@ class _Attacker:
         trained = self._cached("bank", shadows_of, self.bench, recipe, self.asked.client)
         return self._cached((whose, "shadows"), self._asked, getattr(trained, whose), trained.member)
 
-    def _asked(self, trained: Tensor, member: NDArray[np.bool_]) -> Shadows:
-        models = [{"prompt": prompt} for prompt in trained]
+    def _asked(self, models: Sequence[State], member: NDArray[np.bool_]) -> Shadows:
         return queries.ask(
             self.job.method, self.learner, self.asked, models, member, norms=self.norms, normed=SHADOWS_ASKED
         )
@@ -243,7 +252,7 @@ def _facts(seen: Knowledge) -> dict[str, NDArray[Any]]:
     if seen.hard is not None:
         facts["hard_right"] = seen.hard.argmax(1) == seen.labels
     if seen.shadows is not None:
-        loss = -own_class(seen.shadows.log_probs, seen.labels)
+        loss = seen.shadows.loss
         for name, part in (("loss_in", seen.shadows.member), ("loss_out", ~seen.shadows.member)):
             facts[name] = np.ma.masked_array(loss, ~part).mean(0).filled(np.nan)
     if seen.rounds is not None:

@@ -39,7 +39,7 @@ def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress)
 
 def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd.DataFrame]:
     """What a report shows beside the findings."""
-    refused = _refused(cell)
+    refused = attack_jobs.refused(cell)
     found = {"refused": refused} if len(refused) else {}
     if run is None:
         return found
@@ -144,17 +144,6 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
 def _blind(federation: Federation, asked: tuple[Row, ...]) -> Mapping[tuple[int | None, str], Mapping[str, float]]:
     """The blind control knows no model: the cells of a plan share it."""
     return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
-
-
-def _refused(cell: Cell) -> pd.DataFrame:
-    """Every attack that did not run under a threat model, and why."""
-    refused = [
-        (name, threat_model, why)
-        for threat_model in cell.plan.trained.threat_models
-        for name, why in attack_jobs.allowed(cell, threat_model).items()
-        if why is not None
-    ]
-    return pd.DataFrame(refused, columns=["attack", "threat_model", "why"])
 
 
 def _trajectories(

@@ -3,6 +3,7 @@ compared with the truth."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -12,7 +13,7 @@ import pandas as pd
 
 from attacks import queries
 from attacks.answers import TextAnswers
-from attacks.attacked_models import Model, models
+from attacks.attacked_models import Model, Target, models
 from attacks.base import Candidates, View
 from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.rebuild import rebuild_all
@@ -24,8 +25,10 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
+from fedaudit.pipeline import attack_jobs, text_shadows
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, train_banks
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, Record
 from trainers.base import AttackBench, Bench, LanguageModel, Transcript, pack, unpack
@@ -54,9 +57,10 @@ Scored = list[tuple[Model, Tables]]
 def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
     """The scores of every model that any adversary holds, as far as they are not in `folder`, with truth and
     controls."""
+    train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     transcript = transcript_of(cell)
     views = _views(cell, transcript, workshop.federation)
-    scores = _attack(cell, views, folder, workshop.attackers, progress)
+    scores = _attack(cell, views, folder, workshop, progress)
     return _attacked(cell, scores, views, transcript, workshop.federation)
 
 
@@ -71,6 +75,8 @@ def tables(cell: Cell, run: Attacked, workshop: Workshop) -> dict[str, pd.DataFr
     if "rounds" in found and "loss" in utility:
         losses = utility[utility.model == "global"].set_index("round").loss
         found["rounds"]["heldout_loss"] = (found["rounds"]["round"] - 1).map(losses)
+    if cell.variant and len(refused := attack_jobs.refused(cell)):
+        found["refused"] = refused
     return found | {
         "tokens": tokens_table(run, found, words),
         "utility": utility,
@@ -90,51 +96,119 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
 def _views(cell: Cell, transcript: Transcript, federation: Federation) -> dict[str, View]:
     """What each adversary holds, by threat model."""
     candidates = Candidates(
-        {k: client.candidates for k, client in enumerate(federation.clients)},
-        {k: [r.id for r in client.reference] for k, client in enumerate(federation.clients)},
+        {k: federation.clients[k].candidates for k in cell.targets},
+        {k: [r.id for r in federation.clients[k].reference] for k in cell.targets},
         [r.id for r in federation.novel],
     )
     return {name: View(transcript, name, candidates) for name in cell.plan.trained.threat_models}
 
 
-def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, attackers: Attackers, progress: Progress) -> Scored:
+def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Workshop, progress: Progress) -> Scored:
     """Every model that any adversary holds with what the attacks say of it; equal models are attacked once."""
-    params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
+    known = plugins.plugins("attack")
+    params = {name: known[name].own(given) for name, given in cell.plan.attacks.items()}
+    alone, beside = ({n: p for n, p in params.items() if known[n].shadows is shadows} for shadows in (False, True))
     held = [model for view in views.values() for model in models(view, params.values())]
+    held = [model for model in held if alone or model.way == "base" or text_shadows.role(model)]
+    base = Base(next(model for model in held if model.way == "base"), compats(alone), workshop.attackers)
+    tables = _attack_alone(alone, held, views, base, folder, progress)
+    if beside:
+        recipe = recipe_of(cell, workshop.federation)
+        assert recipe is not None
+        able = {name for name in views if attack_jobs.allowed(cell, name)[next(iter(beside))] is None}
+        shown = [model for model in held if model.threat_model in able and text_shadows.role(model)]
+        of_targets = _attack_beside(beside, recipe, shown, views, base, folder, progress)
+        joined = {digest: text_shadows.joined(tables[digest], parts) for digest, parts in of_targets.items()}
+        return [(m, joined[m.digest] if m in shown else tables[m.digest]) for m in held]
+    return [(model, tables[model.digest]) for model in held]
+
+
+class Base:
+    """What the public base answers, which every attack compares with: asked when it is first needed, by all workers
+    at once."""
+
+    def __init__(self, public: Model, compats: tuple[str, ...], attackers: Attackers) -> None:
+        self.public, self.attackers, self._compats = public, attackers, compats
+
+    @functools.cached_property
+    def _answers(self) -> TextAnswers:
+        records, state = self.public.records, pack(self.public.state)
+        parts = [records[i : i + PART] for i in range(0, len(records), PART)]
+        return TextAnswers.joined(list(self.attackers.map(_ask, ((self._compats, state, part) for part in parts))))
+
+    def about(self, records: Sequence[str]) -> TextAnswers:
+        """Of some records."""
+        place = {record: i for i, record in enumerate(self.public.records)}
+        return self._answers.of([place[record] for record in records])
+
+
+def _attack_alone(
+    params: Mapping[str, DataclassInstance], held: Sequence[Model], views: Mapping[str, View], base: Base,
+    folder: Folder,    progress: Progress,
+) -> dict[str, Tables]:  # fmt: skip
+    """By digest what attacks say that look at one model, as far as it is not in `folder`."""
     distinct = {model.digest: model for model in held}
     names = {d: {"scores": f"scores-{d}.parquet", "facts": f"scores-{d}-facts.parquet"} for d in distinct}
     todo = [d for d, files in names.items() if not all(folder.usable(file, progress.say) for file in files.values())]
     if todo:
         with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(todo)) as advance:
-            public = next(model for model in held if model.way == "base")
-            base = _ask_base(params, public, attackers)
             known = {r for view in views.values() for own in view.candidates.reference.values() for r in own}
-            jobs = (_job(distinct[digest], params, public, base, known) for digest in todo)
-            for digest, found in zip(todo, attackers.map(attack, jobs), strict=True):
-                for table, file in names[digest].items():
-                    folder.write_table(file, found[table].reset_index())
+            jobs = (_job(distinct[digest], params, base, known) for digest in todo)
+            for digest, found in zip(todo, base.attackers.map(attack, jobs), strict=True):
+                _write(folder, names[digest], found)
                 advance()
-    tables = {
-        digest: {table: folder.read_table(file).set_index("record") for table, file in files.items()}
-        for digest, files in names.items()
+    return {digest: _read(folder, files) for digest, files in names.items()}
+
+
+def _attack_beside(
+    params: Mapping[str, DataclassInstance], recipe: ShadowRecipe, shown: Sequence[Model], views: Mapping[str, View],
+    base: Base,    folder: Folder, progress: Progress,
+) -> dict[str, list[Tables]]:  # fmt: skip
+    """By digest what attacks by shadow models say of each target's records, as far as it is not in `folder`."""
+    asked = next(iter(views.values())).candidates
+    jobs = {k: [m for m in shown if m.client in (k, None)] for k in asked.clients}
+    names = {
+        (k, model.digest): {t: f"scores-{model.digest}-{k:03d}-{t}.parquet" for t in ("scores", "base", "pseudo")}
+        for k, models in jobs.items()
+        for model in models
     }
-    return [(model, tables[model.digest]) for model in held]
+    done = {pair for pair, files in names.items() if all(folder.usable(file, progress.say) for file in files.values())}
+    todo = [k for k, models in jobs.items() if any((k, model.digest) not in done for model in models)]
+    if todo:
+        with progress.stage(f"attacks beside shadow models of {len(todo)} clients", len(todo)) as advance:
+            targets = (Target(k, asked.clients[k], asked.reference[k], ()) for k in todo)
+            given = (_target_job(params, recipe, target, jobs[target.client], base) for target in targets)
+            for k, found in zip(todo, base.attackers.map(text_shadows.attack, given), strict=True):
+                for digest, tables in found.items():
+                    _write(folder, names[k, digest], tables)
+                advance()
+    of_targets: dict[str, list[Tables]] = {}
+    for (_, digest), files in names.items():
+        of_targets.setdefault(digest, []).append(_read(folder, files))
+    return of_targets
 
 
-def _ask_base(params: Mapping[str, DataclassInstance], public: Model, attackers: Attackers) -> TextAnswers:
-    """What the public base answers, which every attack compares with: asked by all workers at once."""
-    parts = [public.records[i : i + PART] for i in range(0, len(public.records), PART)]
-    state = pack(public.state)
-    return TextAnswers.joined(list(attackers.map(_ask, ((compats(params), state, part) for part in parts))))
+def _write(folder: Folder, files: Mapping[str, str], tables: Tables) -> None:
+    for table, file in files.items():
+        folder.write_table(file, tables[table].reset_index())
 
 
-def _job(
-    model: Model, params: Mapping[str, DataclassInstance], public: Model, base: TextAnswers, known: set[str]
-) -> ModelJob:
-    place = {record: i for i, record in enumerate(public.records)}
-    of_records = base.of([place[record] for record in model.records])
+def _read(folder: Folder, files: Mapping[str, str]) -> Tables:
+    return {table: folder.read_table(file).set_index("record") for table, file in files.items()}
+
+
+def _job(model: Model, params: Mapping[str, DataclassInstance], base: Base, known: set[str]) -> ModelJob:
     state = None if model.way == "base" else pack(model.state)
-    return ModelJob(params, model.records, [r in known for r in model.records], state, of_records)
+    return ModelJob(params, model.records, [r in known for r in model.records], state, base.about(model.records))
+
+
+def _target_job(
+    params: Mapping[str, DataclassInstance], recipe: ShadowRecipe, target: Target, models: Sequence[Model], base: Base
+) -> text_shadows.TargetJob:
+    personal, released = (
+        {m.digest: pack(m.state) for m in models if text_shadows.role(m) == role} for role in ("personal", "released")
+    )
+    return text_shadows.TargetJob(params, recipe, target, personal, released, base.about(target.records))
 
 
 def compats(params: Mapping[str, DataclassInstance]) -> tuple[str, ...]:
@@ -186,16 +260,26 @@ def _attacked(
     cell: Cell, scores: Scored, views: Mapping[str, View], transcript: Transcript, federation: Federation
 ) -> Attacked:
     """The scores with the truth and the controls beside them."""
-    base = next(tables for model, tables in scores if model.way == "base")
-    clients = dict(enumerate(federation.clients))
+    base = next(tables["scores"] for model, tables in scores if model.way == "base")
+    clients = {k: federation.clients[k] for k in cell.targets}
     attacked_models = [
-        ScoredModel(m.threat_model, m.way, m.client, m.round, tables["scores"], base["scores"], facts=tables["facts"])
+        ScoredModel(
+            m.threat_model,
+            m.way,
+            m.client,
+            m.round,
+            tables["scores"],
+            base.join(tables.get("base", [])),
+            pseudo=tables.get("pseudo"),
+            facts=tables["facts"],
+        )
         for m, tables in scores
         if m.way != "base"
     ]
+    there = dict.fromkeys(signal for model in attacked_models for signal in model.scores)
     return Attacked(
         models=attacked_models,
-        **named(cell, base["scores"].columns),
+        **named(cell, there),
         blind=_controls(federation),
         records={k: [r.id for r in client.records] for k, client in clients.items()},
         reference=views["released-model"].candidates.reference,
@@ -206,6 +290,7 @@ def _attacked(
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
         coins={} if cell.plan.own else federation.coins,
         seed=cell.seed,
+        few=len(clients) < len(federation.clients),
     )
 
 

@@ -1,16 +1,16 @@
-"""ShadowData models for prompts: what the adversary trains itself, by the target's own recipe, to learn how a member
-looks.
+"""Shadow models: what the adversary trains itself, by the target's own recipe, to learn how a member looks.
 
 The adversary simulates one federation whose clients draw their members anew: that gives what the other clients send. In
 it S shadow clients play the target's role, each with a coin of its own for every candidate record, and each with its
 own copy of the server: in every round a shadow's message takes the target's place among the recorded ones, and the
-server aggregates. So a shadow differs from the others in the target's members only, in its personal prompt as in the
+server aggregates. So a shadow differs from the others in the target's members only, in its own model as in the
 global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et al. 2017). Canaries that a
 shadow's coin leaves out stay in its list with weight 0, as in the target's.
 
 On request S whole federations are simulated instead, or the other clients' messages are those that the server has
-observed. All shadows of a target are one batched problem. The bank is keyed by the recipe: attacks, training seeds and
-threat models share it.
+observed. All shadows of a target are one job, and one batched problem where the learner takes clients together. The
+bank is keyed by the recipe: attacks and threat models share it, and training seeds where every client takes part in
+every round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
@@ -45,19 +44,17 @@ from trainers.base import (
     client_states,
     plugin_name,
 )
-from trainers.prompts import PromptMethod
 
 SIMULATED = -1  # the simulated federation's place among the shadows
 
 
 @dataclass(frozen=True)
 class ShadowData:
-    """The shadows of one target: which candidates each was trained on [S, n], and the prompts [S, ..] that came of
-    it."""
+    """The shadows of one target: which candidates each was trained on [S, n], and the models [S] that came of it."""
 
     member: NDArray[np.bool_]
-    personal: Tensor
-    released: Tensor  # what the global model after the last round says, with the public start for a client's own part
+    personal: Sequence[State]
+    released: Sequence[State]  # the global model after the last round, with the public start for a client's own part
 
 
 class NoExam:
@@ -80,9 +77,14 @@ def coins(seed: int, shadow: int, client: int, candidates: int) -> NDArray[np.bo
 
 
 def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -> Schedule:
-    """The target's schedule with randomness of the adversary's own."""
+    """The target's schedule with randomness of the adversary's own.
+
+    Where only some clients take part in a round they do so as in the target's training, from the same start: who takes
+    part often leaves more traces, and a shadow that never did would be none.
+    """
     own = np.random.SeedSequence([seed, 12, shadow + 1]).generate_state(1, np.uint32)
-    return dataclasses.replace(schedule, seed=int(own[0]))
+    public = schedule.public_seed if schedule.per_round < schedule.clients else None
+    return dataclasses.replace(schedule, seed=int(own[0]), public=public)
 
 
 def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
@@ -99,7 +101,7 @@ def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
 
 
 def members(
-    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
+    bench: AttackBench, method: Method[Any], others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
 ) -> NDArray[np.bool_]:
     """Which candidates [S, n] of a client its shadows were trained on: the coin said so, and the record was in a
     batch."""
@@ -121,7 +123,7 @@ def _list(bench: AttackBench, client: int, seed: int, shadow: int) -> tuple[list
 
 
 def train_shadows(
-    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, folder: Folder, *,
+    bench: AttackBench, method: Method[Any], others: Transcript, client: int, folder: Folder, *,
     seed: int, shadows: int,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
@@ -159,7 +161,7 @@ def _file(r: int) -> str:
 
 
 def _round(
-    bench: AttackBench, method: PromptMethod, others: Transcript, client: int, r: int,
+    bench: AttackBench, method: Method[Any], others: Transcript, client: int, r: int,
     servers: Sequence[State], owns: Sequence[State],
     lists: Sequence[tuple[Sequence[str], frozenset[str]]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
@@ -170,7 +172,7 @@ def _round(
     mine: list[Update | None] = [None] * len(servers)
     if client in others.cohort(r):
         earlier = others.participations(client, r)
-        for part in _split(range(len(servers)), method.settings.crowd):
+        for part in _split(range(len(servers)), learner.crowd):
             working = [Participation(client, r, seeds[s], lists[s][0], learner, earlier, lists[s][1]) for s in part]
             received = [method.download(servers[s], one) for s, one in zip(part, working, strict=True)]
             found = learner.work(method, received, [owns[s] or public for s in part], working)
@@ -226,7 +228,7 @@ def _unstacked(tensors: State) -> tuple[list[State], list[State]]:
 
 def shadows_of(
     bench: AttackBench,
-    method: PromptMethod,
+    method: Method[Any],
     others: Transcript,
     client: int,
     folder: Folder,
@@ -238,18 +240,18 @@ def shadows_of(
     servers, owns = _unstacked(folder.read_tensors(_file(others.schedule.rounds)))
     public = others.broadcast(0)
     member = members(bench, method, others, client, seed=seed, shadows=range(shadows))
-    personal = [method.model(public | server | own)["prompt"] for server, own in zip(servers, owns, strict=True)]
-    released = [method.model(public | server)["prompt"] for server in servers]
-    return ShadowData(member, torch.stack(personal), torch.stack(released))
+    personal = [method.model(public | server | own) for server, own in zip(servers, owns, strict=True)]
+    released = [method.model(public | server) for server in servers]
+    return ShadowData(member, personal, released)
 
 
 def shadows_of_federations(
-    bench: AttackBench, method: PromptMethod, federations: Sequence[Transcript], client: int, *, seed: int
+    bench: AttackBench, method: Method[Any], federations: Sequence[Transcript], client: int, *, seed: int
 ) -> ShadowData:
     """The clients of whole simulated federations in the target's place."""
     member = np.concatenate(
         [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
     )
-    personal = [one.released(client)["prompt"] for one in federations]
-    released = [one.model(one.broadcast(0) | one.broadcast(one.schedule.rounds))["prompt"] for one in federations]
-    return ShadowData(member, torch.stack(personal), torch.stack(released))
+    personal = [one.released(client) for one in federations]
+    released = [one.model(one.broadcast(0) | one.broadcast(one.schedule.rounds)) for one in federations]
+    return ShadowData(member, personal, released)

@@ -53,14 +53,18 @@ def training_modules(cell: Cell) -> tuple[str, ...]:
 
 
 def bank(cell: Cell) -> dict[str, Any]:
-    """What shadow models depend on: the recipe of the training, not its seed; that is the adversary's own."""
-    adversary = fields(cell.plan.adversary)
+    """What shadow models depend on: the recipe of the training, not its seed; that is the adversary's own.
+
+    Where only some clients take part in a round, they do so as in that training.
+    """
+    adversary, some = fields(cell.plan.adversary), cell.plan.per_round < cell.plan.clients
     observed = {"training": cell.training_key} if adversary["trajectory"] == "observed" else {}
     return {
         "setting": {name: value for name, value in cell.setting.items() if name != "seed"},
         "shadows": {n: v for n, v in adversary.items() if n.startswith("shadow") or n == "trajectory"},
         "code": _code(bank_modules(cell)),
         "versions": versions(NUMERIC_LIBRARIES),
+        **({"public_seed": cell.seed} if some else {}),
     } | observed
 
 

@@ -17,15 +17,14 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import Training, blocks, train_block
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
-from trainers.base import AttackBench, Schedule, Transcript, plugin_name
-from trainers.prompts import PromptMethod
+from trainers.base import AttackBench, Method, Schedule, Transcript, plugin_name
 
 
 @dataclass(frozen=True)
 class ShadowRecipe:
     """What the shadows of a cell need."""
 
-    method: PromptMethod
+    method: Method[Any]
     schedule: Schedule
     folder: Path
     observed: Path | None  # the training whose messages stand for those of the other clients; None: they are simulated
@@ -66,7 +65,6 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
     if not cell.needs_shadows:
         return None
     plan, method = cell.plan, method_of(cell, federation.sizes)
-    assert isinstance(method, PromptMethod)
     return ShadowRecipe(
         method,
         schedule_of(cell),

@@ -1,0 +1,135 @@
+"""Shadow models of adapters: a shadow in the target's place does what the target did, takes part when it did, and only its own records are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from fedaudit.command import cli
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import attack_jobs, bank
+from fedaudit.pipeline.run import run
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
+from tests.toy import ToyLearner
+from trainers import fedavg, fedpara, fedper, fedrand
+from trainers.base import Bench, Schedule, generator
+
+SEED = 5
+METHODS: dict[str, Any] = {
+    "fedavg": fedavg.FedAvg(fedavg.Params()),
+    "fedper": fedper.FedPer(fedper.Params(shared_layers=1)),
+    "fedpara": fedpara.FedPara(fedpara.Params()),
+    "fedrand": fedrand.FedRand(fedrand.Params()),
+}
+SCHEDULE = Schedule(rounds=6, clients=4, per_round=2, seed=1)
+CANARIES = frozenset({"0-8", "0-9"})
+CANDIDATES = [[f"{k}-{i}" for i in range(10)] for k in range(4)]
+
+
+def simulated(path: Path, method: Any, schedule: Schedule = SCHEDULE) -> tuple[Bench, Any]:
+    bench = Bench(ToyLearner(0.5, layers=2), CANDIDATES, [], candidates=CANDIDATES, canaries=CANARIES)
+    recipe = ShadowRecipe(method, schedule, path, None, True, 3, SEED, {})
+    simulate(bench.of_attackers, (recipe, bank.SIMULATED, schedule.rounds, True))
+    return bench, recipe.others
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_shadow_with_the_targets_members_and_chance_is_the_target(name: str, tmp_path: Path) -> None:
+    method, client = METHODS[name], 0
+    bench, others = simulated(tmp_path, method)
+    drawn = bank.coins(SEED, bank.SIMULATED, client, 10)
+    listed = [r for r, kept in zip(CANDIDATES[client], drawn, strict=True) if kept or r in CANARIES]
+    left_out = frozenset(r for r, kept in zip(CANDIDATES[client], drawn, strict=True) if not kept and r in CANARIES)
+    servers: list[Any] = [others.broadcast(0)]
+    owns: list[Any] = [{}]
+    for r in range(SCHEDULE.rounds):
+        own = others.schedule.seed
+        servers, owns = bank._round(bench, method, others, client, r, servers, owns, [(listed, left_out)], [own])
+        for key, tensor in others.broadcast(r + 1).items():
+            torch.testing.assert_close(servers[0][key], tensor)
+    assert others.participations(client)
+    expected = others.own_model(others.participations(client)[-1], client)
+    found = method.model(others.broadcast(0) | servers[0] | owns[0])
+    assert expected is not None
+    for key, tensor in expected.items():
+        torch.testing.assert_close(found[key], tensor)
+
+
+def test_shadows_take_part_when_the_target_did_and_start_where_it_did(tmp_path: Path) -> None:
+    """Where some take part: who, and the public start, are the training's own; where all do, only the adversary's chance is left."""
+    cohorts = []
+    for seed in (1, 2):
+        schedule = Schedule(rounds=6, clients=4, per_round=2, seed=seed)
+        bench, others = simulated(tmp_path / str(seed), METHODS["fedavg"], schedule)
+        start = bench.learner.initial(generator(seed, "initial"))
+        assert all(torch.equal(start[name], tensor) for name, tensor in others.broadcast(0).items())
+        order = [torch.randperm(4, generator=generator(seed, "cohort", r))[:2].sort().values.tolist() for r in range(6)]
+        assert [others.cohort(r) for r in range(6)] == order
+        cohorts.append(order)
+        assert others.schedule.seed not in (1, 2)
+    assert cohorts[0] != cohorts[1]
+    everybody = Schedule(rounds=6, clients=4, per_round=4, seed=1)
+    assert bank.simulated_schedule(everybody, SEED).public_seed == bank.simulated_schedule(everybody, SEED).seed
+
+
+TINY = (
+    "--method fedavg --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 --threads 1 "
+    "--shadows 4 --targets 1 --attack loss,lira --quiet"
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    plan = cli.read_command([*TINY.split(), "--out", str(tmp_path_factory.mktemp("runs"))]).plan
+    return plan, run(plan, Progress(quiet=True)).findings
+
+
+def test_only_the_targets_records_are_compared(finished: Any) -> None:
+    plan, found = finished
+    rows = [f for f in found if f["metric"] == "auroc"]
+    of = {attack: [f for f in rows if f["attack"] == attack] for attack in ("loss", "lira")}
+    assert {f["threat_model"] for f in of["lira"]} == {"released-model", "server", "owner"}
+    for findings in of.values():
+        assert findings
+        assert all(f["clients"] <= 1 for f in findings)
+    records = plan.cells[0].analysis_folder / "records.parquet"
+    table = pd.read_parquet(records)
+    assert set(table.client) == {"client-00"}
+    known = table[table.kind == "reference"]
+    assert known["lira/online"].isna().all()  # no shadow was ever trained on them
+    assert known["lira/offline"].notna().all()
+
+
+def test_without_an_attack_by_shadows_no_shadow_is_trained(tmp_path: Path) -> None:
+    plan = cli.read_command(["--method", "fedavg", "--attack", "loss", "--out", str(tmp_path)]).plan
+    assert not plan.cells[0].needs_shadows
+    assert plan.cells[0].targets == list(range(12))
+
+
+def test_only_the_server_may_take_the_messages_that_it_observed(tmp_path: Path) -> None:
+    words = "--method fedavg --attack lira --trajectory observed --out"
+    (cell,) = cli.read_command([*words.split(), str(tmp_path)]).plan.cells
+    reasons = {view: attack_jobs.allowed(cell, view)["lira"] for view in ("released-model", "server", "owner")}
+    assert reasons["server"] is None
+    assert all("only the server" in str(reasons[view]) for view in ("released-model", "owner"))
+
+
+@pytest.mark.parametrize("attack", ["lira", "rmia", "quantile", "shadow"])
+def test_somebody_elses_training_has_no_shadows(attack: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"--attack {attack}: needs shadow models"):
+        cli.read_command(["--run", str(tmp_path), "--attack", attack])
+
+
+def test_a_bank_serves_one_training_where_only_some_take_part(tmp_path: Path) -> None:
+    """Who takes part is the training's: another seed has other shadows; where all do, seeds share them."""
+    folders = {}
+    for per_round in (2, 4):
+        words = f"--method fedavg --attack lira --clients 4 --per-round {per_round} --seeds 2 --out"
+        cells = cli.read_command([*words.split(), str(tmp_path)]).plan.cells
+        folders[per_round] = len({cell.bank_folder for cell in cells})
+    assert folders == {2: 2, 4: 1}
