@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -419,6 +420,35 @@ class PFedMe(PromptFL):
         return {"p_G": (1 - self.params.mixing) * server["p_G"] + self.params.mixing * mean}
 
 
+class SecFPP(Slow):
+    """Without shares, and as one cluster: too few users for two."""
+
+    def start(self, p_G, p_L, hard, g):
+        return {"p_G": p_G[None], "p_L": p_L, "p_0": p_G + p_L, "cluster": torch.zeros(1)}
+
+    def leaves(self, server, own, k, r, s):
+        return {"p_L": own["p_L"]}
+
+    def prompt(self, leaves, server, own):
+        return server["p_G"][0] + leaves["p_L"]
+
+    def finish(self, server, own, leaves, d):
+        return {"p_L": own["p_L"] - self.settings.local_rate * d["p_L"]}, {}
+
+    def client(self, server, own, k, r):
+        own, sent = super().client(server, own, k, r)
+        every = [self.gradients({"p_L": own["p_L"]}, server, own, record)["p_L"] for record in self.world.training[k]]
+        self.whole = getattr(self, "whole", {}) | {k: sum(every) / len(every)}
+        return {"p_L": own["p_L"], "point": torch.tensor(k + 1)}, sent
+
+    def aggregate(self, server, sent, r):
+        first = np.random.default_rng(generator(self.schedule.seed, "server", 0, "SecPC").initial_seed())
+        half = torch.zeros(len(sent))
+        half[first.permutation(len(sent))[: len(sent) // 2]] = 1
+        step = self.settings.global_rate * sum(self.whole.values()) / len(sent)
+        return {"p_G": server["p_G"] - step, "p_0": server["p_0"], "cluster": torch.zeros(len(sent)), "half": half}
+
+
 class ZeroShot(Slow):
     def start(self, p_G, p_L, hard, g):
         return {"hard": hard}
@@ -441,5 +471,5 @@ class ZeroShot(Slow):
 
 ORACLES = {
     "dpfpl": DPFPL, "fedotp": FedOTP, "fedpgp": FedPGP, "fedprox": FedProx, "local": Local, "pfedme": PFedMe,
-    "promptfl": PromptFL, "zeroshot": ZeroShot,
+    "promptfl": PromptFL, "secfpp": SecFPP, "zeroshot": ZeroShot,
 }  # fmt: skip

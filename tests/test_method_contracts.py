@@ -64,10 +64,11 @@ class Subject:
         return done
 
     def uploads(self, r: int) -> list[Upload]:
-        """What the server received in a round."""
-        about = self.run.round(r)["uploads"]
+        """What the server received in a round, and what clients computed with on shares, which no file holds."""
+        about, sealed = self.run.round(r)["uploads"], [update.sealed for update in self.updates(*self.moment(r))]
         return [
-            Upload(k, about[str(k)]["records"], self.run.upload(r, k), about[str(k)]["facts"]) for k in range(CLIENTS)
+            Upload(k, about[str(k)]["records"], self.run.upload(r, k), about[str(k)]["facts"], sealed[k])
+            for k in range(CLIENTS)
         ]
 
     def aggregate(self, r: int, uploads: Sequence[Upload]) -> State:
@@ -184,9 +185,9 @@ def listens(subject: Subject) -> None:
                 assert not close(update.upload | update.private, subject.run.private(r, k))
         uploads = subject.uploads(r)
         for k, upload in enumerate(uploads):
-            sent = dataclasses.replace(upload, state=nudged(upload.state))
+            sent = dataclasses.replace(upload, state=nudged(upload.state), sealed=nudged(upload.sealed))
             moved = subject.aggregate(r, [*uploads[:k], sent, *uploads[k + 1 :]])
-            assert close(moved, subject.run.broadcast(r + 1)) == (not upload.state)
+            assert close(moved, subject.run.broadcast(r + 1)) == (not upload.state and not upload.sealed)
 
 
 def weighs_nothing(subject: Subject) -> None:

@@ -66,16 +66,31 @@ class Update:
     private: State  # what it holds after the round, its whole model or its part of it; for the owner and for evaluation
     facts: Mapping[str, object] = field(default_factory=dict)  # what the server learns beside the tensors
     noised: Noised = field(default_factory=Noised)
+    sealed: State = field(default_factory=dict)  # what it puts into a computation on shares: nobody else sees it
 
 
 @dataclass(frozen=True)
 class Upload:
-    """One client's message as the server received it; `records` is n_k."""
+    """One client's message as the server received it; `records` is n_k.
+
+    `sealed` the server did not receive: what is computed of it on shares is in the site's `revealed`.
+    """
 
     client: int
     records: int
     state: State
     facts: Mapping[str, object] = field(default_factory=dict)
+    sealed: State = field(default_factory=dict)
+
+
+@dataclass
+class Revealed:
+    """What a computation on shares told the server in a round, and what it cost."""
+
+    tensors: State = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    bytes_up: int = 0  # of all clients; shares for other clients pass through the server
+    bytes_down: int = 0
 
 
 Model = Callable[[State], State]
@@ -116,6 +131,7 @@ class Site:
     round: int
     noised: Noised = field(default_factory=Noised)
     party: str = "server"
+    revealed: Revealed = field(default_factory=Revealed)
 
     def generators(self, purpose: str) -> list[torch.Generator]:
         """The server's own randomness, one generator; another purpose gives an independent stream."""
@@ -395,6 +411,10 @@ class Transcript:
         """Everything that a client holds after round r. For the owner and for evaluation only."""
         return self.upload(r, client) | self._part(r, f"private/{client}")
 
+    def revealed(self, r: int) -> State:
+        """What a computation on shares told the server in round r; nothing where there was none."""
+        return self._part(r, "revealed")
+
     def personal(self, r: int, client: int) -> State:
         """A client's personalised prompt after round r: the aggregate with the client's own part. It is what prompt
         users get."""
@@ -479,10 +499,12 @@ def _round(
     jobs = [_Job(k, r, schedule.seed, tuple(earlier.get(k, ())), pack(own.get(k, public))) for k in cohort]
     parts = [(method, pack(server), jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
     done = [one for part in executor.map(_participate, parts) for one in part]
-    uploads = [Upload(k, d.records, unpack(d.upload), d.facts) for k, d in zip(cohort, done, strict=True)]
+    uploads = [
+        Upload(k, d.records, unpack(d.upload), d.facts, unpack(d.sealed)) for k, d in zip(cohort, done, strict=True)
+    ]
     held = {k: unpack(d.private) for k, d in zip(cohort, done, strict=True)}
     for upload in uploads:
-        check_finite(client_states(upload.client, upload.state, held[upload.client]))
+        check_finite(client_states(upload.client, upload.state | upload.sealed, held[upload.client]))
     # 4. the server aggregates what it received
     site = Site(schedule.seed, r)
     aggregate = method.aggregate(server, uploads, site)
@@ -493,15 +515,17 @@ def _round(
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw
     tensors, messages = _seen(aggregate, uploads, held)
+    seen = site.revealed
+    tensors |= {f"revealed/{name}": tensor for name, tensor in seen.tensors.items()}
     folder.write_tensors(f"round-{r:03d}.safetensors", tensors)
     record = {
         "round": r,
         "cohort": cohort,
         "uploads": messages,
-        "bytes_down": sum(d.received for d in done),
-        "bytes_up": sum(size(u.state) for u in uploads),
+        "bytes_down": sum(d.received for d in done) + seen.bytes_down,
+        "bytes_up": sum(size(u.state) for u in uploads) + seen.bytes_up,
         "utility": utility,
-    }
+    } | ({"revealed": seen.facts} if seen.facts else {})
     folder.write_json(f"round-{r:03d}.json", record | _noise([d.noised for d in done], site.noised))
 
 
@@ -561,6 +585,7 @@ class _Done:
     facts: Mapping[str, object]
     records: int
     noised: Noised
+    sealed: bytes
 
 
 def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) -> list[_Done]:
@@ -573,7 +598,7 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
     received = [method.download(server, client) for client in clients]
     updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
     return [
-        _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised)
+        _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed))
         for got, client, u in zip(received, clients, updates, strict=True)
     ]
 

@@ -63,7 +63,7 @@ def every_learner() -> list[str]:
 
 def private(method: Plugin) -> bool:
     """Whether a method can be noised."""
-    return method.trains and (method.private or facts(method.learner).private)
+    return method.trains and not method.on_shares and (method.private or facts(method.learner).private)
 
 
 def privacy_of(learner: str) -> type[settings.Privacy]:

@@ -128,6 +128,32 @@ class Cohort(Work["Step"]):
     def step(self, index: int) -> Step:
         return Step(self, index)
 
+    def minibatch(self, records: Sequence[Sequence[str]]) -> Minibatch:
+        """These records of every client."""
+        longest = max(1, *map(len, records))
+        pairs = list(zip(records, self.clients, strict=True))
+        ids = [r for own, c in pairs for r in (*own, *[c.records[0]] * (longest - len(own)))]
+        images = self.learner.images(ids, patches=self.method.patches)
+        shape = len(self.clients), longest
+        weights = [[i < len(own) and own[i] not in c.left_out for i in range(longest)] for own, c in pairs]
+        return Minibatch(
+            images.reshape(*shape, *images.shape[1:]).transpose(0, 1),
+            self.learner.labels(ids).reshape(shape).T,
+            torch.tensor(weights).T.float(),
+            torch.tensor([len(own) for own in records]).float(),
+        )
+
+    def gradient(self, prompt: Tensor) -> Tensor:
+        """Gradient [N, b, d] in `prompt` [N, b, d] of the mean cross-entropy over each client's whole list."""
+        whole = self.minibatch([client.records for client in self.clients])
+        with torch.enable_grad():
+            at = prompt.detach().requires_grad_()
+            text = self.learner.text(at)
+            logits = self.learner.scale * self.method.scores(text, whole.images.transpose(0, 1))  # [N, R, C]
+            losses = F.cross_entropy(logits.mT, whole.labels.T, reduction="none")
+            loss = (losses * (whole.weights / whole.sizes).T).sum()
+        return torch.autograd.grad(loss, at)[0]
+
 
 class Step(LocalStep):
     """One step of every client of a cohort."""
@@ -137,22 +163,11 @@ class Step(LocalStep):
     def __init__(self, cohort: Cohort, index: int) -> None:
         super().__init__(cohort, index)
         self.learner, self._cohort = cohort.learner, cohort
-        self._scores, self._patches = cohort.method.scores, cohort.method.patches
+        self._scores = cohort.method.scores
 
     @functools.cached_property
     def batch(self) -> Minibatch:
-        longest = max(1, *map(len, self.records))
-        pairs = list(zip(self.records, self.clients, strict=True))
-        ids = [r for records, c in pairs for r in (*records, *[c.records[0]] * (longest - len(records)))]
-        images = self.learner.images(ids, patches=self._patches)
-        shape = len(self.clients), longest
-        weights = [[i < len(records) and records[i] not in c.left_out for i in range(longest)] for records, c in pairs]
-        return Minibatch(
-            images.reshape(*shape, *images.shape[1:]).transpose(0, 1),
-            self.learner.labels(ids).reshape(shape).T,
-            torch.tensor(weights).T.float(),
-            torch.tensor([len(records) for records in self.records]).float(),
-        )
+        return self._cohort.minibatch(self.records)
 
     def gradient(self, prompt: Tensor) -> Tensor:
         """Gradient of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d]: of every record [R, N, .., b, d], or
@@ -349,8 +364,9 @@ class Learner:
             update = method.update(stacked([received[i] for i in at]), stacked([own[i] for i in at]), cohort)
             noised = cohort.noised
             for row, i in enumerate(at):
-                upload, private = ({n: t[row] for n, t in s.items()} for s in (update.upload, update.private))
-                found[i] = Update(upload, private, update.facts, noised)
+                states = update.upload, update.private, update.sealed
+                upload, private, sealed = ({n: t[row] for n, t in s.items()} for s in states)
+                found[i] = Update(upload, private, update.facts, noised, sealed)
         return [found[i] for i in range(len(clients))]
 
     def text(self, prompt: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ def check(plan: Plan, options: argparse.Namespace, said: Said, unheard: Set[str]
     _check_holdout(plan)
     _check_limits(plan, options)
     _check_layers(plan)
+    _check_shadow_kind(plan)
     if getattr(options, "epsilon", None) == (math.inf,):
         unheard = unheard - {"epsilon"}  # no noise, as asked
     for names, deciders, why in _idle(plan, unheard):
@@ -50,6 +51,15 @@ def _check_holdout(plan: Plan) -> None:
     if not getattr(plan.task_params, "holdout", 0.5) and (plan.attacks or plan.canaries.canaries):
         raise InputError(
             f"--holdout 0: all records are trained on, and {asked} needs some that are not; take --holdout 0.5"
+        )
+
+
+def _check_shadow_kind(plan: Plan) -> None:
+    """A shadow client goes along with the messages of others, of which there are none where all is on shares."""
+    on_shares = next((name for name, v in plan.methods.items() if v and v.plugin.on_shares), None)
+    if on_shares and plan.cells[0].needs_shadows and plan.adversary.shadow_kind != "federations":
+        raise InputError(
+            f"--attack {plan.attack}: no client of {on_shares} can be trained alone; take --shadow-kind federations"
         )
 
 

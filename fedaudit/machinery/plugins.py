@@ -31,7 +31,7 @@ Declared = TypeVar("Declared", bound=Declaration)
 PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task": "fedaudit.tasks"}
 # what a file may declare at module level, each a literal, with what holds where it does not
 DECLARATIONS: dict[str, dict[str, Declaration]] = {
-    "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": "", "PRIVATE": False},
+    "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": "", "PRIVATE": False, "ON_SHARES": False},
     "attack": {
         "RECORDS": ("texts",),
         "ON_TEXTS": (),
@@ -103,6 +103,12 @@ class Plugin:
     def private(self) -> bool:
         """For a method, whether it can be noised where its learner's others cannot (the literal `PRIVATE`)."""
         return bool(self._declared("PRIVATE"))
+
+    @property
+    def on_shares(self) -> bool:
+        """For a method, whether its clients compute together on secret shares: it takes no noise, and no client can be
+        trained alone (the literal `ON_SHARES`)."""
+        return bool(self._declared("ON_SHARES"))
 
     @property
     def title(self) -> str:

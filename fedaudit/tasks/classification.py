@@ -6,8 +6,8 @@ class's records count alike in this, so members, held-out and reference records 
 picture that two clients hold (`dominant`) has one role for both: what is held out is trained on by nobody.
 
 Two data sets give a federation of two domains (SecFPP, 5.1): the first half of the clients share the first, the others
-the second. Its classes are those of both, a name that both have being one class; every client chooses among all of
-them.
+the second; of three each has a third of the clients. Its classes are those of all, a name that several have being one
+class; every client chooses among all of them.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ class Labelled:
 
 
 def chosen(value: str, known: Collection[str], *, flag: str) -> list[str]:
-    """The one or two names of `known` in NAME or NAME+NAME."""
+    """The names of `known` in NAME, NAME+NAME and so on."""
     names = [name.strip() for name in value.split("+")]
     for name in names:
         if name not in known:
             raise InputError(f"{flag} {value}: no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
-    if len(names) > 2 or len(set(names)) < len(names):
-        raise InputError(f"{flag} {value}: give one name, or two different ones as in A+B")
+    if len(set(names)) < len(names):
+        raise InputError(f"{flag} {value}: give one name, or different ones as in A+B")
     return names
 
 
 def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: int) -> Federation:
-    """The clients of one data set or two; `params` has the fields of `Partitioned`."""
+    """The clients of one data set or several; `params` has the fields of `Partitioned`."""
     classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
     if clients < len(domains):
-        raise InputError(f"--clients {clients}: two domains need at least a client each")
+        raise InputError(f"--clients {clients}: {len(domains)} domains need at least a client each")
     everyone: list[Client] = []
     shared: dict[str, str] = {}
     for d, (domain, numbers) in enumerate(zip(domains, np.array_split(np.arange(clients), len(domains)), strict=True)):

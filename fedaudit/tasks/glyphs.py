@@ -1,4 +1,4 @@
-"""Embedded classification of 40 drawn symbols in one style, or in two: digits, letters, signs and shapes.
+"""Embedded classification of 40 drawn symbols in one style, or in several: digits, letters, signs and shapes.
 
 The pictures come from `drawings`, in styles that the embedded model's pre-training never shows. `--domain print+neon`
 gives the first half of the clients one style and the others another (SecFPP's multi-domain setting, 5.1): both have the
@@ -21,7 +21,7 @@ LEARNER = "prompts"
 @dataclass(frozen=True)
 class Params(Partitioned):
     domain: str = field(
-        default="neon", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or two as print+neon"}
+        default="neon", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or several as print+neon"}
     )
     train: int = field(default=48, metadata={"help": "training pictures of each class, held-out ones included"})
     test: int = field(default=20, metadata={"help": "test pictures of each class"})

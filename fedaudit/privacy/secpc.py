@@ -1,0 +1,150 @@
+"""A round of SecFPP between users and a server: what is computed on shares, and nothing else revealed (Algorithm 1).
+
+Every user deals shares of its vectors to all users; they add and multiply what they hold and send the results, which
+the server decodes. It learns the sums of groups and the squared distances of users to groups' means, the latter under
+masks that hide all else that decoding would show. Users who vanish after they dealt shares are not missed, wrong
+answers are corrected, and both are named.
+
+Server and users are honest but curious, and the server colludes with nobody (SecFPP, 3.2). Up to t users who put their
+shares together learn nothing; of t + 1 and more the shares tell combinations of slices and noise, of ell + t all. A
+server that colludes with c users sees their shares too: nothing more than it is told as long as c <= t, but it takes
+their own vectors out of every sum, which is why groups have t + 2 users. Shares travel as between two users (encrypted,
+where the server passes them on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedaudit.machinery.errors import InputError
+from fedaudit.privacy.clustering import Clusters, Floats, Numbers, Rule
+from fedaudit.privacy.field import Residues
+from fedaudit.privacy.sharing import Integers, Sharing, Tolerance, quantised
+
+WIDTH = 8  # bytes of a residue
+FINE = 10**6  # steps per unit of what is summed: gradients and second moments
+RANGE = 1000.0  # of an entry of a gradient
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What n users and the server have agreed on."""
+
+    users: int
+    tolerance: Tolerance
+    steps: int  # per unit of the vectors that distances are taken of, lambda: they have length 1
+    entries: int  # of these vectors
+
+    def __post_init__(self) -> None:
+        _ = self.of_sums, self.of_distances  # what cannot be decoded is refused at once
+        if self.users < self.least:
+            raise InputError(f"{self.users} users: a group has at least t + 2 = {self.least}")
+
+    @property
+    def least(self) -> int:
+        """Users of a group of which anything is revealed: with t colluders in it two others are left."""
+        return self.tolerance.colluders + 2
+
+    @property
+    def of_sums(self) -> Sharing:
+        largest = self.users * (int(RANGE) * FINE + 1)
+        return Sharing.planned(self.users, self.tolerance, degree=1, largest=largest)
+
+    @property
+    def of_distances(self) -> Sharing:
+        """D <= d (2 R (n - 1))^2 for the vectors in steps, and of vectors of length 1 at most (2 (n - 1))^2; rounding
+        moves an entry by half a step."""
+        far = 2 * (self.users - 1) * (self.steps + (self.entries**0.5) / 2)
+        return Sharing.planned(self.users, self.tolerance, degree=2, largest=int(far**2) + 1)
+
+
+@dataclass(eq=False)
+class Meeting:
+    """The parties of one round, and a record of what they did."""
+
+    protocol: Protocol
+    generators: Sequence[np.random.Generator]  # of every user: its masks
+    absent: Collection[int] = ()  # users that vanish once they have dealt their shares
+    liars: Collection[int] = ()  # users whose answers are wrong
+    named: set[int] = field(default_factory=set)  # users whose answers were found to be wrong
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE) -> Floats:
+        """Sums [G, d] of the groups' vectors, of [n, d]."""
+        sharing = self.protocol.of_sums
+        self._check(groups)
+        shares = self._dealt(sharing, [quantised(vector, FINE, limit) for vector in vectors])  # [n, n, length]
+        answers = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
+        values = self._opened(sharing, answers.reshape(len(answers), -1)).reshape(sharing.slices, len(groups), -1)
+        return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
+
+    def squared_distances(self, vectors: Floats, groups: Sequence[Numbers]) -> Floats:
+        """Squared distances [n, G] of vectors [n, d], of length 1 at most, to the means of groups."""
+        sharing, steps = self.protocol.of_distances, self.protocol.steps
+        self._check(groups)
+        sizes = np.array([len(group) for group in groups])
+        shares = self._dealt(sharing, [quantised(vector, steps, 1.0 + 1e-9) for vector in vectors])
+        masks = self._masks(sharing, len(vectors) * len(groups))
+        centres = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
+        answers = np.stack(
+            [sharing.squared_distances(shares[:, j], centres[j], sizes) for j in range(len(self.generators))]
+        )
+        slices = self._opened(sharing, sharing.field.add(answers.reshape(len(answers), -1), masks))
+        whole = sharing.field.sum(sharing.field.of(slices), axis=0).reshape(len(vectors), len(groups))
+        return whole / (steps * sizes.astype(np.float64)) ** 2
+
+    def _dealt(self, sharing: Sharing, vectors: Sequence[Integers]) -> Residues:
+        """The shares [dealer, holder, length] of all users' vectors."""
+        shares = np.stack([sharing.share(v, rng) for v, rng in zip(vectors, self.generators, strict=True)])
+        self._count(shares[0].size * len(shares))
+        return shares
+
+    def _masks(self, sharing: Sharing, count: int) -> Residues:
+        """What hides the distances' polynomials [n, count]: t + 1 users deal it, one of whom does not collude."""
+        dealers = self.generators[: self.protocol.tolerance.colluders + 1]
+        dealt = np.stack([sharing.zero_sums(count, rng) for rng in dealers])
+        self._count(dealt.size)
+        return sharing.field.sum(dealt, axis=0)
+
+    def _opened(self, sharing: Sharing, answers: Residues) -> Integers:
+        """What the server decodes of the answers [n, W] of those who are left."""
+        there = [user for user in range(len(answers)) if user not in self.absent]
+        for user in sorted(self.liars):
+            answers[user] += 1 + sharing.field.uniform(answers[user].shape, self.generators[user]) % (
+                sharing.field.q - 1
+            )
+        self.bytes_up += len(there) * answers.shape[1] * WIDTH
+        values, wrong = sharing.opened(there, sharing.field.of(answers[there]))
+        self.named |= set(wrong)
+        return values
+
+    def _count(self, dealt: int) -> None:
+        self.bytes_up += dealt * WIDTH
+        self.bytes_down += dealt * WIDTH
+
+    def _check(self, groups: Sequence[Numbers]) -> None:
+        small = min(map(len, groups))
+        if small < self.protocol.least:
+            raise InputError(f"a group of {small} users: at least t + 2 = {self.protocol.least} hide each other")
+
+
+def pooled_moment(meeting: Meeting, prompts: Floats) -> Floats:
+    """sum_i P_i^T P_i [d, d] over all users' prompts [n, b, d], of length 1 at most, by a secure sum."""
+    upper = np.triu_indices(prompts.shape[2])
+    own = np.einsum("nbd,nbe->nde", prompts, prompts)[:, *upper]
+    (total,) = meeting.sums(own, [np.arange(len(prompts))], limit=1 + 1e-9)
+    found = np.zeros((prompts.shape[2],) * 2)
+    found[upper] = total
+    return found + np.triu(found, 1).T
+
+
+def secpc(
+    meeting: Meeting, rule: Rule, clusters: Clusters, vectors: Floats, rng: np.random.Generator
+) -> tuple[Clusters, Floats]:
+    """Algorithm 1: the clusters after a round, and the distances [n, G] that were revealed for it."""
+    distances = meeting.squared_distances(vectors, clusters.groups(rule.least))
+    return rule.revised(clusters, distances, rng), distances

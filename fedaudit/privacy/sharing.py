@@ -1,0 +1,143 @@
+"""Lagrange coded sharing: vectors in shares that users add, scale and take distances of (Yu et al. 2019; SecFPP, 4.1).
+
+A vector is cut into ell slices. A polynomial of degree ell + t - 1 has the slices as its values at ell points and
+uniform noise at t more; its values at the users' points are their shares. Any t shares are independent of the vector. A
+sum of shares is a share of the sum, a squared distance of shares one of a polynomial of twice the degree, D (ell + t -
+1) with D = 2: what is computed is decoded from D (ell + t - 1) + 1 answers, and 2 more for every wrong one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedaudit.machinery.errors import InputError
+from fedaudit.privacy import reed_solomon
+from fedaudit.privacy.field import LARGEST, Field, Residues
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a computation on shares endures."""
+
+    colluders: int  # t: so many users together learn nothing of another's vector
+    absent: int = 0  # users that may vanish before they answer
+    wrong: int = 0  # users whose answers may be wrong
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How n users hold vectors. Points: 1 to n are the users', those from n + 1 on the slices', then the noise's."""
+
+    field: Field
+    users: int
+    slices: int  # ell
+    degree: int  # D of what is computed: 1 of sums, 2 of squared distances
+    tolerance: Tolerance
+
+    @classmethod
+    def planned(cls, users: int, tolerance: Tolerance, *, degree: int, largest: int) -> Sharing:
+        """With the most slices that can be decoded, over the first prime above 2 `largest`, the largest result.
+
+        InputError: none can, or no prime below 2^50 is large enough.
+        """
+        t, absent, wrong = tolerance.colluders, tolerance.absent, tolerance.wrong
+        if min(t, absent, wrong) < 0 or t < 1:
+            raise InputError(f"at least 1 colluder, 0 absent and 0 wrong users, not {t}, {absent} and {wrong}")
+        answers = users - absent - 2 * wrong
+        slices = (answers - 1) // degree - t + 1
+        if slices < 1:
+            raise InputError(
+                f"{users} users are too few for t = {t} colluders, {absent} absent and {wrong} wrong ones: needed are "
+                f"{degree} (ell + t - 1) + 1 + 2 x {wrong} + {absent}, that is "
+                f"{degree * t + 1 + 2 * wrong + absent} for ell = 1"
+            )
+        return cls(field_above(2 * largest), users, slices, degree, tolerance)
+
+    @property
+    def size(self) -> int:
+        """Right answers that decode: D (ell + t - 1) + 1."""
+        return self.degree * (self.slices + self.tolerance.colluders - 1) + 1
+
+    @property
+    def points(self) -> Residues:
+        """Of the users."""
+        return np.arange(1, self.users + 1)
+
+    def _nodes(self, count: int) -> Residues:
+        """Points of the slices, followed by others that are no user's."""
+        return np.arange(self.users + 1, self.users + 1 + count)
+
+    @functools.cached_property
+    def encoding(self) -> Residues:
+        """The matrix [n, ell + t] that takes slices and noise to shares."""
+        return self.field.lagrange(self._nodes(self.slices + self.tolerance.colluders), self.points)
+
+    def length(self, entries: int) -> int:
+        """Of a slice of a vector."""
+        return -(-entries // self.slices)
+
+    def share(self, vector: Integers, rng: np.random.Generator) -> Residues:
+        """The users' shares [n, length] of a vector [d]; the last slice is filled up with zeros."""
+        length = self.length(len(vector))
+        slices = np.pad(self.field.of(vector), (0, self.slices * length - len(vector))).reshape(self.slices, length)
+        noise = self.field.uniform((self.tolerance.colluders, length), rng)
+        return self.field.product(self.encoding, np.concatenate([slices, noise]))
+
+    @functools.cached_property
+    def _masking(self) -> Residues:
+        return self.field.lagrange(self._nodes(self.size), self.points)
+
+    def zero_sums(self, count: int, rng: np.random.Generator) -> Residues:
+        """Shares [n, count] of random polynomials of the full degree whose values at the slices' points sum to zero.
+
+        Added to answers they hide everything that decoding would show but the sum over the slices.
+        """
+        values = self.field.uniform((self.size, count), rng)
+        first = self.field.sum(values[1 : self.slices], axis=0)
+        values[0] = self.field.of(-first)
+        return self.field.product(self._masking, values)
+
+    def squared_distances(self, vectors: Residues, centres: Residues, sizes: Integers) -> Residues:
+        """One user's shares [N, K] of |sum_k - |k| x_i|^2 from its shares of N vectors and of the sums of K groups, [N,
+        length] and [K, length], with the groups' sizes [K]."""
+        field = self.field
+        scaled = field.multiply(vectors[:, None], field.of(sizes)[:, None])
+        gaps = field.subtract(centres, scaled)
+        return field.sum(field.multiply(gaps, gaps), axis=2)
+
+    def opened(self, users: Sequence[int], answers: Residues) -> tuple[Integers, list[int]]:
+        """Values [ell, W] at the slices' points of the W polynomials of which some users sent values [m, W], and the
+        users whose values were wrong. InputError: too few users, one twice, or too many wrong ones."""
+        twice = sorted({user for user in users if list(users).count(user) > 1})
+        if twice:
+            raise InputError(f"users {', '.join(map(str, twice))} answer twice; each has one evaluation point")
+        points = self.points[np.asarray(users, int)]
+        right, wrong = reed_solomon.decode(self.field, points, answers, size=self.size, wrong=self.tolerance.wrong)
+        decoding = self.field.lagrange(points[right], self._nodes(self.slices))
+        return self.field.signed(self.field.product(decoding, answers[right])), [users[i] for i in wrong]
+
+
+def field_above(bound: int) -> Field:
+    """Over the first odd prime above `bound`. InputError: it does not fit."""
+    from sympy import nextprime
+
+    if (prime := int(nextprime(max(2, bound)))) >= LARGEST:
+        raise InputError(
+            f"a prime above {bound:.3g} is needed, and exact arithmetic here goes up to 2^50 = {LARGEST:.3g}; ask for "
+            f"less precision, a smaller range or fewer users"
+        )
+    return Field(prime)
+
+
+def quantised(values: NDArray[np.floating], steps: int, limit: float) -> Integers:
+    """Values as whole numbers of 1 / `steps`. InputError: one lies beyond +-limit or is not finite."""
+    if not (np.abs(values) <= limit).all():  # NaN is not either
+        raise InputError(f"a value of {np.abs(values).max():.3g} lies beyond the range of +-{limit:g}; raise the range")
+    return np.rint(np.asarray(values, np.float64) * steps).astype(np.int64)

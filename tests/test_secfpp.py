@@ -1,0 +1,180 @@
+"""SecFPP as it runs: shares change nothing but by rounding, no file holds what nobody may see, drills end as if nothing had happened."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.machinery.errors import InputError
+from fedaudit.privacy.secpc import Meeting
+from fedaudit.privacy.settings import Privacy
+from tests.prompt_oracle import SecFPP as SlowSecFPP
+from tests.prompt_toy import close as prompt_close
+from tests.prompt_toy import METHODS, NONE, federation, made, run
+from tests.test_secpc import plain_distances
+from trainers.base import Schedule, Transcript, Update
+from trainers.prompts import Settings
+from trainers.secfpp import Params, SecFPP
+
+USERS, ROUNDS = 10, 5
+SCHEDULE = Schedule(rounds=ROUNDS, clients=USERS, per_round=USERS, seed=1)
+SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.1, local_rate=0.06)
+SIZES = (6, 5, 4, 6, 5, 4, 6, 5, 4, 6)
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
+
+def secfpp(**params: Any) -> SecFPP:
+    """Two colluders, so that four users make a cluster; split as soon as halves differ at all."""
+    usual = {"colluders": 2, "absent": 2, "wrong": 1, "together": 1, "split": 0.12, "merge": 0.05}
+    return SecFPP(Params(**(usual | params)), settings=SETTINGS).protected(NONE, SCHEDULE, SIZES)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    return run(tmp_path_factory.mktemp("secfpp"), secfpp(), federation(SIZES), SCHEDULE)
+
+
+def first_updates(start: dict[str, Tensor]) -> list[Update]:
+    """What the users of `whole` made of its first round."""
+    method, world = secfpp(), federation(SIZES)
+    learner = world.learner(SETTINGS)
+    clients = world.clients(learner, seed=SCHEDULE.seed)
+    received = [method.download(start, client) for client in clients]
+    return learner.work(method, received, [start] * USERS, clients)
+
+
+def equal(one: Transcript, other: Transcript, atol: float) -> None:
+    for r in range(ROUNDS):
+        states = [(one.broadcast(r + 1), other.broadcast(r + 1))]
+        states += [(one.private(r, k), other.private(r, k)) for k in range(USERS)]
+        for found, expected in states:
+            assert found.keys() == expected.keys()
+            for name, tensor in found.items():
+                torch.testing.assert_close(tensor, expected[name], atol=atol, rtol=0)
+
+
+def test_there_is_a_round_with_two_clusters(whole: Transcript) -> None:
+    """Else the tests below would say little."""
+    assert max(len(whole.broadcast(r + 1)["p_G"]) for r in range(ROUNDS)) == 2
+
+
+def test_the_secure_path_is_the_plaintext_path(
+    whole: Transcript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Meeting, "squared_distances", lambda self, vectors, groups: plain_distances(vectors, groups))
+    monkeypatch.setattr(Meeting, "sums", lambda self, v, groups, limit=0.0: [v[group].sum(0) for group in groups])
+    equal(whole, run(tmp_path, secfpp(), federation(SIZES), SCHEDULE), atol=1e-5)
+
+
+def test_users_who_vanish_or_lie_are_named_and_change_nothing(whole: Transcript, tmp_path: Path) -> None:
+    drill = run(tmp_path, secfpp(vanish=2, lie=1), federation(SIZES), SCHEDULE)
+    equal(whole, drill, atol=0)
+    for r in range(ROUNDS):
+        seen, calm = drill.round(r)["revealed"], whole.round(r)["revealed"]
+        assert (len(seen["absent"]), len(seen["wrong"])) == (2, 1)
+        assert not set(seen["absent"]) & set(seen["wrong"])
+        assert (calm["absent"], calm["wrong"]) == ([], [])
+
+
+def test_what_is_revealed_is_in_the_files_and_nothing_else_is(whole: Transcript) -> None:
+    """The server's tensors are public ones, distances, a moment and mean gradients; the rest is the users' own."""
+    for r in range(ROUNDS):
+        about = whole.round(r)
+        assert whole.uploads(r) == {}
+        tensors = whole.folder.read_tensors(f"round-{r:03d}.safetensors")
+        names = {name for name in tensors if not name.startswith("private/")}
+        shown = {"gradients"} | ({"distances", "moment"} if r >= 1 else set())
+        assert names == {f"revealed/{n}" for n in shown} | {f"aggregate/{n}" for n in ("p_G", "p_0", "cluster", "half")}
+        assert {name.split("/")[2] for name in tensors if name.startswith("private/")} == {"p_L", "point"}
+        groups = about["revealed"].get("groups", [])
+        assert all(len(group) >= 4 for group in groups)
+        assert len(groups) <= USERS // 4
+        if r >= 1:
+            assert whole.revealed(r)["distances"].shape == (USERS, len(groups))
+    sealed = first_updates(whole.broadcast(0))
+    held = [t for r in range(ROUNDS) for t in whole.folder.read_tensors(f"round-{r:03d}.safetensors").values()]
+    assert not any(close(secret, t) for update in sealed for secret in update.sealed.values() for t in held)
+
+
+def close(secret: Tensor, held: Tensor) -> bool:
+    return secret.numel() == held.numel() and torch.allclose(secret.flatten(), held.flatten().float(), rtol=1e-3)
+
+
+def test_a_clusters_gradient_is_the_mean_of_its_users(whole: Transcript) -> None:
+    updates = first_updates(whole.broadcast(0))
+    mean = torch.stack([update.sealed["gradient"] for update in updates]).mean(0)
+    seen = whole.revealed(0)["gradients"]
+    torch.testing.assert_close(seen, mean[None], atol=2e-6, rtol=0)
+    moved = whole.broadcast(0)["p_G"] - SETTINGS.global_rate * seen
+    torch.testing.assert_close(whole.broadcast(1)["p_G"], moved)
+
+
+@pytest.mark.parametrize("steps", [{"local_epochs": 2}, {"local_steps": 3}], ids=str)
+def test_several_steps_are_those_of_the_slow_oracle(tmp_path: Path, steps: dict[str, int]) -> None:
+    """Of records of weight 0 too: they count in every mean."""
+    world = dataclasses.replace(federation(), left_out=frozenset({"0-1", "0-2", "1-3", "2-0"}))
+    schedule, settings = Schedule(rounds=2, clients=3, per_round=3, seed=1), dataclasses.replace(SETTINGS, **steps)
+    method = made("secfpp", {}, NONE, schedule, settings)
+    slow = SlowSecFPP(world, method.params, settings, NONE, schedule).run()
+    fast = run(tmp_path, method, world, schedule)
+    for r, (server, own, _) in enumerate(slow):
+        prompt_close(fast.broadcast(r + 1)["p_G"], server["p_G"])
+        for k in range(3):
+            prompt_close(fast.private(r, k)["p_L"], own[k]["p_L"])
+
+
+def test_bytes_include_the_shares(whole: Transcript) -> None:
+    method = secfpp()
+    users = method._protocol(USERS, entries=4 * 8)
+    length = users.of_sums.length(4 * 16)
+    about, one_prompt = whole.round(0), 4 * 16 * 4
+    assert about["bytes_up"] == 8 * length * (USERS * USERS + USERS)
+    assert about["bytes_down"] == 8 * length * USERS * USERS + USERS * 2 * one_prompt
+
+
+def test_every_reduction_runs(tmp_path: Path) -> None:
+    for how in ("random", "none"):
+        schedule = dataclasses.replace(SCHEDULE, rounds=2)
+        done = run(tmp_path / how, secfpp(reduction=how), federation(SIZES), schedule)
+        assert set(done.revealed(1)) == {"distances", "gradients"}
+
+
+@pytest.mark.parametrize(
+    ("params", "schedule", "complaint"),
+    [
+        ({"colluders": 5}, SCHEDULE, r"10 users are too few for t = 5"),
+        ({"colluders": 3, "absent": 0, "wrong": 2}, SCHEDULE, r"2 \(ell \+ t - 1\) \+ 1 \+ 2 x 2 \+ 0, that is 11"),
+        ({"precision": 1e-9}, SCHEDULE, "a prime above .* less precision"),
+        ({}, dataclasses.replace(SCHEDULE, per_round=5), "--per-round 5: all users of SecFPP take part"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_it_starts(
+    params: dict[str, Any], schedule: Schedule, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        secfpp(**params).protected(NONE, schedule, SIZES)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"reduction": "svd"}, {"components": 0}, {"colluders": -1}, {"precision": 0.5}, {"split": 0.0}, {"merge": 0.5},
+        {"together": -1}, {"vanish": 1}, {"lie": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_parameters_out_of_range_are_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(params))} must"):
+        Params(**params)
+
+
+def test_it_takes_no_noise() -> None:
+    assert METHODS["secfpp"].on_shares
+    assert not secfpp().protected(Privacy(epsilon=float("inf")), SCHEDULE, SIZES).protection.private
+    assert made("secfpp", {}).protection.stds == {}

@@ -1,0 +1,161 @@
+"""SecPC: the same clusters as without shares, whoever vanishes or lies; its rule, from distances alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedaudit.machinery.errors import InputError
+from fedaudit.privacy.clustering import Clusters, Floats, Numbers, Rule
+from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment, secpc
+from fedaudit.privacy.sharing import Tolerance
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def meeting(users: int = 20, tolerance: Tolerance | None = None, entries: int = 12, **who: object) -> Meeting:
+    protocol = Protocol(users, tolerance or Tolerance(6, 2, 1), 10**5, entries)
+    return Meeting(protocol, [rng(user) for user in range(users)], **who)  # type: ignore[arg-type]
+
+
+def unit(vectors: Floats) -> Floats:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def blobs(sizes: tuple[int, ...], apart: float, seed: int = 0, entries: int = 12) -> tuple[Floats, Numbers]:
+    """Vectors of length 1 about orthogonal directions of length `apart`, and which each belongs to."""
+    g = rng(seed)
+    owner = g.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    noise = g.normal(size=(len(owner), entries)) / entries**0.5
+    return unit(apart * np.eye(len(sizes), entries)[owner] + noise), owner
+
+
+def plain_distances(vectors: Floats, groups: list[Numbers]) -> Floats:
+    return np.stack([((vectors - vectors[group].mean(0)) ** 2).sum(1) for group in groups], axis=1)
+
+
+def clustered(vectors: Floats, rule: Rule, rounds: int, seed: int = 0) -> Clusters:
+    """By plaintext distances."""
+    g = rng(seed)
+    clusters = rule.first(len(vectors), g)
+    for _ in range(rounds):
+        clusters = rule.revised(clusters, plain_distances(vectors, clusters.groups(rule.least)), g)
+    return clusters
+
+
+def partition(numbers: Numbers) -> set[frozenset[int]]:
+    return {frozenset(np.flatnonzero(numbers == s).tolist()) for s in np.unique(numbers)}
+
+
+# --- on shares ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_decoded_is_what_was_to_be_computed() -> None:
+    vectors, owner = blobs((12, 8), 2.0)
+    groups = [np.flatnonzero(owner == s) for s in (0, 1)]
+    parties = meeting()
+    np.testing.assert_allclose(parties.squared_distances(vectors, groups), plain_distances(vectors, groups), atol=1e-4)
+    values = 50 * rng(1).normal(size=(20, 33))
+    sums = np.stack([values[group].sum(0) for group in groups])
+    np.testing.assert_allclose(parties.sums(values, groups), sums, atol=20 * 0.5e-6)
+    prompts = unit(rng(2).normal(size=(20, 3 * 5))).reshape(20, 3, 5)
+    np.testing.assert_allclose(pooled_moment(parties, prompts), np.einsum("nbd,nbe->de", prompts, prompts), atol=2e-5)
+
+
+def test_secpc_is_that_of_the_plaintext_to_the_users_cluster() -> None:
+    vectors, owner = blobs((10, 10), 2.0)
+    rule, parties, shared, plain = Rule(8, 0.3, 0.1), meeting(), rng(5), rng(5)
+    one = other = rule.first(20, rng(4))
+    for _ in range(8):
+        one, distances = secpc(parties, rule, one, vectors, shared)
+        other = rule.revised(other, plain_distances(vectors, other.groups(8)), plain)
+        assert distances.shape[1] <= 20 // 8, "no more centres are asked about in a round"
+        assert (one.cluster == other.cluster).all()
+        assert (one.half == other.half).all()
+    assert partition(one.cluster) == partition(owner)
+
+
+def test_who_vanishes_or_lies_changes_nothing_and_is_named() -> None:
+    vectors, owner = blobs((12, 8), 2.0)
+    groups = [np.flatnonzero(owner == s) for s in (0, 1)]
+    calm, rough = meeting(), meeting(absent=[3, 11], liars=[7])
+    assert (calm.squared_distances(vectors, groups) == rough.squared_distances(vectors, groups)).all()
+    assert (calm.sums(vectors, groups) == rough.sums(vectors, groups)).all()
+    assert (calm.named, rough.named) == (set(), {7})
+    for who in ({"absent": [1, 2, 3]}, {"absent": range(20)}, {"liars": [1, 2]}):
+        with pytest.raises(InputError, match=r"users answer, and|sent wrong shares"):
+            meeting(**who).sums(vectors, groups)
+
+
+def test_bytes_are_those_of_the_shares_and_answers() -> None:
+    parties = meeting(absent=[0])
+    sharing = parties.protocol.of_sums
+    parties.sums(np.zeros((20, 33)), [np.arange(20), np.arange(8)])
+    length = -(-33 // sharing.slices)
+    assert parties.bytes_down == 20 * 20 * length * 8
+    assert parties.bytes_up == parties.bytes_down + 19 * 2 * length * 8
+
+
+def test_small_groups_and_few_users_are_refused() -> None:
+    with pytest.raises(InputError, match=r"a group of 7 users: at least t \+ 2 = 8"):
+        meeting().sums(np.zeros((20, 3)), [np.arange(7)])
+    with pytest.raises(InputError, match="a group of 7 users"):
+        meeting().squared_distances(np.zeros((20, 12)), [np.arange(20), np.arange(7)])
+    with pytest.raises(InputError, match="15 users are too few"):
+        Protocol(15, Tolerance(6, 2, 1), 10**5, 12)
+    with pytest.raises(InputError, match="beyond the range"):
+        meeting().sums(np.full((20, 3), 1001.0), [np.arange(20)])
+
+
+# --- the rule -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sizes", "least"), [((10, 10), 8), ((8, 12), 8), ((20,), 8), ((8, 8, 8), 6)])
+def test_it_finds_how_many_there_are(sizes: tuple[int, ...], least: int) -> None:
+    """In at least 9 of 10 draws; two domains lie symmetric about the first centre."""
+    right = 0
+    for seed in range(10):
+        vectors, owner = blobs(sizes, 2.0 if len(sizes) > 1 else 0.0, seed)
+        found = clustered(vectors, Rule(least, 0.3, 0.1), 20, seed)
+        right += partition(found.cluster) == partition(owner)
+        assert min(map(len, found.members)) >= least
+    assert right >= 9
+
+
+def test_clusters_that_come_together_are_merged() -> None:
+    apart, owner = blobs((10, 10), 2.0)
+    together, _ = blobs((20,), 0.0)
+    rule = Rule(8, 0.4, 0.1)
+    clusters = Clusters(owner, np.zeros(20, np.int64))
+    for vectors, count in ((apart, 2), (together, 1)):
+        after = rule.revised(clusters, plain_distances(vectors, clusters.groups(8)), rng())
+        assert len(after.members) == count
+
+
+def test_a_user_in_the_wrong_cluster_moves_unless_too_few_are_left() -> None:
+    vectors, owner = blobs((11, 9), 2.0)
+    wrong = owner.copy()
+    wrong[np.flatnonzero(owner == 0)[0]] = 1
+    for least, right in ((8, True), (10, False)):
+        clusters = Clusters(wrong, np.zeros(20, np.int64))
+        found = Rule(least, 0.9, 0.1).revised(clusters, plain_distances(vectors, clusters.groups(least)), rng())
+        assert (partition(found.cluster) == partition(owner)) == right
+
+
+def test_the_gap_and_the_scatter_come_from_distances_alone() -> None:
+    """Split exactly where the share of the scatter between the halves, computed of the vectors, passes the limit."""
+    vectors, owner = blobs((10, 10), 0.7)
+    clusters = Clusters(np.zeros(20, np.int64), owner)
+    centred = vectors - vectors.mean(0)
+    between = sum(10 * (centred[owner == side].mean(0) ** 2).sum() for side in (0, 1))
+    share = between / (centred**2).sum()
+    distances = plain_distances(vectors, clusters.groups(8))
+    for limit, count in ((share - 1e-6, 2), (share + 1e-6, 1)):
+        assert len(Rule(8, limit, 0.0).revised(clusters, distances, rng()).members) == count
+
+
+def test_equal_prompts_stay_together() -> None:
+    found = clustered(np.zeros((20, 3)), Rule(8, 0.3, 0.1), 5)
+    assert len(found.members) == 1

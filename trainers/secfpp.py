@@ -1,0 +1,193 @@
+"""SecFPP: a global prompt per domain, found by clustering on secret shares, and private local ones (Hou et al. 2025).
+
+P_i = P_G,s(i) + P_L,i. A round (Algorithm 2): local steps on P_L,i; the gradient in the whole prompt over all of the
+client's records; SecPC on the reduced prompts (Algorithm 1); the gradients of every cluster summed on shares; a step of
+its P_G,s. The server learns no prompt and no single gradient: what it does learn is in the transcript (`revealed`).
+All users take part in every round.
+
+Where the paper is silent or contradicts itself:
+- clustered are the personalised prompts (Algorithm 2) by the direction in which they moved from the public start,
+  (P_i - P_0) / |P_i - P_0|: lengths say how many classes a user has rather than which domain;
+- an SVD of each user's own has no common basis. The k directions are those of the largest pooled second moment, which
+  the server gets by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
+- t is three users of ten, and ell the largest slice count that decodes: the paper's t = n / 3 with
+  ell = (n - t) / 2 cannot be decoded for more than 7 users;
+- how clusters are split and merged: `fedaudit/privacy/clustering.py`.
+
+There is no noise: SecFPP claims no epsilon, and against the sums that are revealed none is provable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaudit.machinery.errors import InputError
+from fedaudit.privacy.clustering import Clusters, Floats, Rule
+from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment, secpc
+from fedaudit.privacy.settings import Privacy
+from fedaudit.privacy.sharing import Tolerance
+from trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
+from trainers.prompts import Cohort, PromptMethod
+
+LEARNER = "prompts"
+TITLE = "SecFPP"
+ON_SHARES = True
+
+
+@dataclass(frozen=True)
+class Params:
+    components: int = field(default=8, metadata={"help": "directions k that a prompt is reduced to (SecFPP: 8)"})
+    reduction: str = field(
+        default="moments", metadata={"help": "of prompts before they are clustered: moments, random or none"}
+    )
+    colluders: int = field(
+        default=0, metadata={"help": "users t that may put their shares together; 0 = three of ten (SecFPP: a third)"}
+    )
+    absent: int = field(default=0, metadata={"help": "users that may vanish once their shares are out"})
+    wrong: int = field(default=0, metadata={"help": "users whose answers may be wrong: they are corrected and named"})
+    precision: float = field(
+        default=1e-5, metadata={"help": "step of the whole numbers that prompts of length 1 are shared as"}
+    )
+    together: int = field(default=4, metadata={"help": "first rounds, in which all users share one global prompt"})
+    split: float = field(
+        default=0.35, metadata={"help": "share of a cluster's scatter that two halves must explain to be split"}
+    )
+    merge: float = field(default=0.1, metadata={"help": "share below which two clusters are merged"})
+    vanish: int = field(default=0, metadata={"help": "a drill: users that vanish in every round"})
+    lie: int = field(default=0, metadata={"help": "a drill: users that answer wrongly in every round"})
+
+    def __post_init__(self) -> None:
+        if self.reduction not in ("moments", "random", "none"):
+            raise ValueError(f"reduction must be moments, random or none, not {self.reduction}")
+        if not 1 <= self.components <= 4096:
+            raise ValueError(f"components must be at least 1 and at most 4096, not {self.components}")
+        for name in ("colluders", "absent", "wrong", "vanish", "lie"):
+            if not 0 <= getattr(self, name) <= 10**4:
+                raise ValueError(f"{name} must be at least 0 and at most 10000, not {getattr(self, name)}")
+        if not 0 <= self.together <= 10**6:
+            raise ValueError(f"together must be at least 0 and at most 1000000, not {self.together}")
+        if not 1e-9 <= self.precision <= 0.1:
+            raise ValueError(f"precision must be from 0.000000001 to 0.1, not {self.precision}")
+        if not 0 < self.split <= 1:
+            raise ValueError(f"split must be above 0 and at most 1, not {self.split}")
+        if not 0 <= self.merge < self.split:
+            raise ValueError(f"merge must be at least 0 and below split ({self.split:g}), not {self.merge}")
+        for drill, most in (("vanish", self.absent), ("lie", self.wrong)):
+            if getattr(self, drill) > most:
+                raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
+
+
+@dataclass(frozen=True)
+class SecFPP(PromptMethod):
+    local = ("p_L",)
+    shared = ("p_G",)
+
+    def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:
+        if schedule.per_round < schedule.clients:
+            raise InputError(f"--per-round {schedule.per_round}: all users of SecFPP take part in every round")
+        self._protocol(schedule.clients, entries=1)  # what cannot be decoded is refused before anything trains
+        return super().protected(privacy, schedule, sizes)
+
+    def start(self, initial: State) -> State:
+        p_G, p_L = initial["p_G"], initial["p_L"]
+        return {"p_G": p_G[None], "p_L": p_L, "p_0": p_G + p_L, "cluster": torch.zeros(1, dtype=torch.int64)}
+
+    def download(self, server: State, client: Participation) -> State:
+        everybody = server["cluster"]  # one entry for all of them at the start
+        own = int(everybody[client.client if len(everybody) > 1 else 0])
+        return {"p_G": server["p_G"][own], "p_0": server["p_0"]}
+
+    def update(self, server: State, own: State, client: Cohort) -> Update:
+        p_G, p_L = server["p_G"], own["p_L"]
+        for step in client.steps():
+            p_L = step.descend(p_L, step.clip(step.gradient(p_G + p_L), "p_L"), "p_L")  # line 7
+        P = p_G + p_L
+        return Update(
+            upload={},
+            private={"p_L": p_L, "point": torch.tensor([one.client + 1 for one in client.clients])},
+            sealed={"moved": _directions(P - server["p_0"]), "gradient": client.gradient(P)},  # line 6
+        )
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        clusters, gradient = self._on_shares(server, uploads, site)  # lines 8, 11 and 12
+        p_G = _carried(server, clusters) - self.settings.global_rate * gradient  # line 13
+        cluster, half = torch.from_numpy(clusters.cluster), torch.from_numpy(clusters.half)
+        return {"p_G": p_G, "p_0": server["p_0"], "cluster": cluster, "half": half}
+
+    def prompt(self, state: State) -> Tensor:
+        """P_G,s + P_L, of who is no user the first cluster's."""
+        own = int(state["cluster"][state["point"] - 1]) if "point" in state else 0
+        return state["p_G"][own] + state["p_L"]
+
+    def _on_shares(self, server: State, uploads: Sequence[Upload], site: Site) -> tuple[Clusters, Tensor]:
+        """The clusters after SecPC and their mean gradients [K, b, d]; what that reveals is the site's record."""
+        users = sorted(uploads, key=lambda upload: upload.client)
+        moved, gradients = (np.stack([u.sealed[n].double().numpy() for u in users]) for n in ("moved", "gradient"))
+        rng = _numpy(site.generators("SecPC")[0])
+        meeting = self._meeting(users, moved.shape[1:], site)
+        rule = Rule(meeting.protocol.least, self.params.split, self.params.merge)
+        half = server.get("half")
+        clusters = rule.first(len(users), rng) if half is None else Clusters(server["cluster"].numpy(), half.numpy())
+        seen = site.revealed
+        if site.round >= self.params.together:
+            vectors = self._reduced(moved, meeting, site)
+            seen.facts["groups"] = [group.tolist() for group in clusters.groups(rule.least)]
+            clusters, distances = secpc(meeting, rule, clusters, vectors, rng)
+            seen.tensors["distances"] = torch.from_numpy(distances)
+        sums = meeting.sums(gradients.reshape(len(users), -1), clusters.members)
+        means = sums / np.array([[len(members)] for members in clusters.members])
+        seen.tensors["gradients"] = torch.from_numpy(means.reshape(-1, *gradients.shape[1:])).float()
+        seen.facts |= {"absent": sorted(meeting.absent), "wrong": sorted(meeting.named)}
+        seen.bytes_up, seen.bytes_down = meeting.bytes_up, meeting.bytes_down
+        return clusters, seen.tensors["gradients"]
+
+    def _reduced(self, moved: Floats, meeting: Meeting, site: Site) -> Floats:
+        """Vectors [n, b k] of the prompts' movements [n, b, d] in directions that all users have in common (line 8)."""
+        k = min(self.params.components, moved.shape[2])
+        if self.params.reduction == "none":
+            basis = np.eye(moved.shape[2])
+        elif self.params.reduction == "random":
+            draws = _numpy(generator(site.seed, "projection")).normal(size=(moved.shape[2], k))
+            basis = np.linalg.qr(draws).Q
+        else:
+            moment = pooled_moment(meeting, moved)
+            site.revealed.tensors["moment"] = torch.from_numpy(moment)
+            basis = np.linalg.eigh(moment).eigenvectors[:, -k:]
+        return (moved @ basis).reshape(len(moved), -1)
+
+    def _meeting(self, users: Sequence[Upload], shape: Sequence[int], site: Site) -> Meeting:
+        """The parties of a round; a drill draws who vanishes and who lies."""
+        numbers = [generator(site.seed, "client", user.client, site.round, "shares") for user in users]
+        drawn = _numpy(generator(site.seed, "drill", site.round)).permutation(len(users)).tolist()
+        vanish, lie = self.params.vanish, self.params.lie
+        protocol = self._protocol(len(users), entries=shape[0] * shape[1])
+        return Meeting(protocol, list(map(_numpy, numbers)), drawn[:vanish], drawn[vanish : vanish + lie])
+
+    def _protocol(self, users: int, *, entries: int) -> Protocol:
+        own = self.params
+        tolerance = Tolerance(own.colluders or max(1, 3 * users // 10), own.absent, own.wrong)
+        return Protocol(users, tolerance, round(1 / own.precision), entries)
+
+
+def _directions(moved: Tensor) -> Tensor:
+    """Movements [N, b, d] with length 1, or 0 where nothing moved."""
+    return F.normalize(moved.flatten(1), dim=1).view_as(moved)
+
+
+def _carried(server: State, clusters: Clusters) -> Tensor:
+    """The clusters' global prompts before a step: what a cluster's users had, on average, where it was split or
+    merged."""
+    p_G = server["p_G"]
+    if len(clusters.members) == len(p_G):
+        return p_G
+    return torch.stack([p_G[server["cluster"][torch.from_numpy(members)]].mean(0) for members in clusters.members])
+
+
+def _numpy(chance: torch.Generator) -> np.random.Generator:
+    """numpy's integers below q are equally likely; torch's are drawn below 2^64 and wrapped."""
+    return np.random.default_rng(chance.initial_seed())
