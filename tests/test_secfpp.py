@@ -14,8 +14,8 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.secpc import Meeting
 from fedaudit.privacy.settings import Privacy
 from tests.prompt_oracle import SecFPP as SlowSecFPP
-from tests.prompt_toy import close as prompt_close
 from tests.prompt_toy import METHODS, NONE, federation, made, run
+from tests.prompt_toy import close as prompt_close
 from tests.test_secpc import plain_distances
 from trainers.base import Schedule, Transcript, Update
 from trainers.prompts import Settings
