@@ -10,6 +10,8 @@ adversary is the server. Its scores:
 plain      inner products of each upload's step with a candidate's clipped gradient, added over the rounds.
 ridge      the coins by ridge regression of the steps on all candidates' clipped gradients, for a tenth of the noise
            that the ledger names: the others' gradients are taken out.
+unclipped  the same for all of the noise on the gradients as they are, times the one number that fits the steps best: for
+           faults of clipping.
 
 Each line is a bound by itself; whoever looks for a fault fixes one score beforehand. `ledger` is what the ledger proves,
 which knows of no fault, `true` what the accountant proves of a ledger that does; `p` is the probability of so many right
@@ -51,7 +53,7 @@ from fedaudit.privacy.ledger import Ledger, Mechanism
 from trainers.prompts import PromptMethod
 from trainers.protection import Protection
 
-SCORES = ("plain", "ridge")
+SCORES = ("plain", "ridge", "unclipped")
 EPSILON, DELTA, BATCH, NORM = 1.0, 1e-5, 128, 0.1
 PROMPTFL, DPFPL = "--method promptfl", "--method dpfpl --local-steps 2"
 SETTING = (
@@ -149,7 +151,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=usual)
     asked = parser.parse_args()
     print(
-        f"{'fault':<26}{'T':>3}{'ledger':>8}{'true':>8}  {'score':<7}{'right':>12}{'any':>7}{'Gaussian':>10}{'p':>10}"
+        f"{'fault':<26}{'T':>3}{'ledger':>8}{'true':>8}  {'score':<10}{'right':>12}{'any':>7}{'Gaussian':>10}{'p':>10}"
     )
     for name in asked.faults or FAULTS:
         fault = FAULTS[name]
@@ -186,19 +188,18 @@ def show(name: str, fault: Fault, words: str) -> None:
         about = {"correct": right, "guesses": r, "canaries": m}
         bounds = [test.epsilon_lower_bound(**about, delta=DELTA) for test in (one_run, trade_off)]
         p = trade_off.p_value(trade_off.gaussian(trade_off.gaussian_mu(said, DELTA)), **about)
-        print(f"{name:<26}{steps:>3}{said:>8.2f}{true:>8.3g}  {score:<7}{f'{right} of {r}':>12}{bounds[0]:>7.2f}"
+        print(f"{name:<26}{steps:>3}{said:>8.2f}{true:>8.3g}  {score:<10}{f'{right} of {r}':>12}{bounds[0]:>7.2f}"
               f"{bounds[1]:>10.2f}{p:>10.1g}", flush=True)  # fmt: skip
 
 
 def coin_scores(
     messages: Messages, method: PromptMethod, learner: Any, client: int, ids: Sequence[str]
 ) -> np.ndarray[Any, Any]:
-    """The `SCORES` [2, n] of a client's candidates.
+    """The `SCORES` [3, n] of a client's candidates.
 
     The steps of a round are taken to be at the prompt that the server replays for its start.
     """
-    n = len(ids)
-    gram, product = torch.zeros(n, n, dtype=torch.double), torch.zeros(n, dtype=torch.double)
+    clipped, raw = Moments(len(ids)), Moments(len(ids))
     for exchange in messages.exchanges.values():
         i = exchange.clients.index(client)
         server, own, upload = ({name: t[i] for name, t in state.items()}
@@ -210,14 +211,35 @@ def coin_scores(
 
         sent = method.descent(start, upload).flatten().double()
         gradients = record_gradients(method, learner, text, start, ids).flatten(1).double()
-        gradients *= steps * (NORM / gradients.norm(dim=1, keepdim=True)).clamp(max=1) / BATCH
-        gram += gradients @ gradients.T
-        product += gradients @ sent
-    noise = 4 * steps * (method.protection.stds["p_G"] / 10) ** 2 * torch.eye(n, dtype=torch.double)  # a coin's
-    found: np.ndarray[Any, Any] = torch.stack(  # variance is 1/4
-        [product, torch.linalg.solve(gram + noise, product - gram.sum(1) / 2)]
+        gradients *= steps / BATCH
+        clipped.add(gradients * (NORM * steps / BATCH / gradients.norm(dim=1, keepdim=True)).clamp(max=1), sent)
+        raw.add(gradients, sent)
+    noise = steps * method.protection.stds["p_G"] ** 2
+    found: np.ndarray[Any, Any] = torch.stack(
+        [
+            clipped.product,
+            clipped.coins(noise / 100, 1.0),
+            raw.coins(noise, float(2 * raw.product.sum() / raw.gram.sum())),
+        ]
     ).numpy()
     return found
+
+
+class Moments:
+    """Inner products of n candidates' gradients with each other and with the steps, added over the rounds."""
+
+    def __init__(self, n: int) -> None:
+        self.gram, self.product = torch.zeros(n, n, dtype=torch.double), torch.zeros(n, dtype=torch.double)
+
+    def add(self, gradients: Tensor, sent: Tensor) -> None:
+        self.gram += gradients @ gradients.T
+        self.product += gradients @ sent
+
+    def coins(self, noise: float, scale: float) -> Tensor:
+        """Ridge regression [n] of the coins, of mean 1/2 and variance 1/4, where a step is `scale` times the sum of the
+        gradients of those that are in, and noise of that variance."""
+        others = scale**2 * self.gram + 4 * noise * torch.eye(len(self.product), dtype=torch.double)
+        return torch.linalg.solve(others, scale * (self.product - scale * self.gram.sum(1) / 2))
 
 
 if __name__ == "__main__":
