@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,19 @@ def models(view: View, attacks: Collection[object] = ()) -> list[Model]:
     left_out = {"round", *WAYS} - ways if ways else set()
     everywhere = any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in attacks)
     return [model for model in _models(view, novel_of_clients=everywhere) if model.way not in left_out]
+
+
+def earlier_models(view: View, first: Mapping[int, int]) -> list[Model]:
+    """The released model before each client's first round (`first`, by client), asked about its candidates.
+
+    It has learnt other clients' records and none of these: a control, nothing that is attacked. There is none of
+    clients that began with the public start.
+    """
+    return [
+        Model(view.threat_model, "before", k, r, functools.partial(view.broadcast, r), view.candidates.clients[k])
+        for k, r in first.items()
+        if r > 0
+    ]
 
 
 def _models(view: View, *, novel_of_clients: bool) -> list[Model]:

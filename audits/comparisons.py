@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +34,9 @@ class ScoredModel:
     say.
 
     `base` are the same columns where no record was learnt: of the public start or, for attacks on messages, of a twin
-    federation that drew its members anew; it may hold further records. `pseudo` are scores of models that the adversary
+    federation that drew its members anew; it may hold further records. `earlier` are those of the released model before
+    the record's client first took part, of clients that did not begin with the public start: the control of scores
+    that are constant there. `pseudo` are scores of models that the adversary
     trained itself: a row per model and record (index), whether it was trained on it ("member"). `facts` are numbers for
     readers: loss, base_loss, loss_in and loss_out (means over shadows trained with the record and without it),
     hard_right (whether the hard prompt is right); of texts per token token_slice, token_log_prob, token_entropy,
@@ -50,6 +53,7 @@ class ScoredModel:
     pseudo: pd.DataFrame | None = None
     facts: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
+    earlier: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -162,6 +166,7 @@ class Comparison:
     coin: bool = False  # a coin of ours alone decided who is a member: its verdict is that of the permutation test
     within: NDArray[np.str_] | None = None  # label of each entry, where only equal ones are compared
     pseudo: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by client, see `ScoredModel`
+    earlier: Set[str] = frozenset()  # signals whose `base` are scores of earlier models, one per client
 
     @property
     def exchangeable(self) -> bool:
@@ -251,6 +256,7 @@ def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], populatio
     known = nonmembers != "left-out canaries"  # which are of another distribution than the reference records
     reference = [r for k in clients for r in run.reference[k] if r in scored and known]
     blind = run.blind[None, nonmembers]
+    base, earlier = _base(run, [(model, records)], nonmembers)
     return Comparison(
         threat_model=model.threat_model,
         way=model.way,
@@ -262,7 +268,8 @@ def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], populatio
         record=np.array(records, dtype=str),
         member=np.array([asked[pair] for pair in pairs], dtype=bool),
         scores=model.scores.loc[records].reset_index(drop=True),
-        base=_base(model, records),
+        base=base,
+        earlier=earlier,
         coin=bool(run.coins) and nonmembers in COIN,
         blind=np.array([blind[r] for r in records], dtype=float),
         reference={"": model.scores.loc[reference]} if reference else {},
@@ -283,6 +290,7 @@ def _per_client(
     known = {client_name(client_of(m)): m.scores.loc[list(run.reference[client_of(m)])] for m in models}
     pseudo = {client_name(client_of(m)): _pseudo(run, m, nonmembers) for m in models if m.pseudo is not None}
     blind = [run.blind_of(client_of(m), nonmembers)[r] for m, own in parts for r in own]
+    base, earlier = _base(run, [(m, list(own)) for m, own in parts], nonmembers)
     return Comparison(
         threat_model=models[0].threat_model,
         way=models[0].way,
@@ -294,7 +302,8 @@ def _per_client(
         record=record,
         member=member,
         scores=pd.concat([m.scores.loc[list(own)] for m, own in parts], ignore_index=True),
-        base=pd.concat([_base(m, list(own)) for m, own in parts], ignore_index=True),
+        base=base,
+        earlier=earlier,
         blind=np.array(blind, dtype=float),
         reference=known if nonmembers in ("held-out", "novel objects") else {},
         coin=bool(run.coins) and nonmembers in COIN and not trained,
@@ -304,10 +313,26 @@ def _per_client(
     )
 
 
-def _base(model: ScoredModel, records: Sequence[str]) -> pd.DataFrame:
-    """The control's scores [record, signal]; NaN where the attack has none."""
-    base = pd.DataFrame() if model.base is None else model.base
-    return base.reindex(index=list(records), columns=model.scores.columns).reset_index(drop=True)
+def _base(
+    run: Attacked, asked: Sequence[tuple[ScoredModel, list[str]]], nonmembers: str
+) -> tuple[pd.DataFrame, Set[str]]:
+    """The control's scores [record, signal], NaN where the attack has none, and the signals that are constant on the
+    base, whose control are earlier models as far as there are any.
+
+    A picture that several clients hold may have been learnt from another one: earlier models have no score of it.
+    """
+    base, earlier = (
+        pd.concat([_of(getattr(m, part), m, records) for m, records in asked], ignore_index=True)
+        for part in ("base", "earlier")
+    )
+    held = Counter(coin for coin, _ in run.coins.values())
+    earlier.loc[[r in run.coins and held[run.coins[r][0]] > 1 for _, records in asked for r in records]] = np.nan
+    constant = [s for s in base if nonmembers in COIN and base[s].nunique() == 1 and earlier[s].notna().any()]
+    return base.assign(**earlier[constant]), frozenset(constant)
+
+
+def _of(table: pd.DataFrame | None, model: ScoredModel, records: Sequence[str]) -> pd.DataFrame:
+    return (pd.DataFrame() if table is None else table).reindex(index=list(records), columns=model.scores.columns)
 
 
 def _classes(

@@ -228,7 +228,7 @@ def _auroc(
         metric="auroc",
         interval=auroc.how + (f", simultaneous over {best_of} attacks (Bonferroni)" if best_of else ""),
         **{f"{name}_{end}": getattr(i, end) for name, i in shown.items() for end in ("value", "low", "high")},
-        base_note=None if "base" in controls else _why_no_base(c.base[signal]),
+        base_note=_about_base(c, signal, controls),
         blind_p=p.get("blind"),
         **_coin(run, c, signal),
         detectable=ranking.detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
@@ -249,13 +249,26 @@ def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Seri
     found: dict[str, tuple[Comparison, pd.Series]] = {}
     if (on := c.having(c.blind)).measurable:
         found["blind"] = on, on.blind
-    if c.base[signal].nunique() > 1 and (on := c.having(c.base[signal])).measurable:
+    on = c.having(c.base[signal])
+    if signal in c.earlier:  # one model per client, also where the attacked one is everybody's
+        on = dataclasses.replace(on, per_client=True)
+    if on.base[signal].nunique() > 1 and on.measurable:
         found["base"] = on, on.base[signal]
     return found
 
 
-def _why_no_base(base: pd.Series) -> str:
-    return "n/a: constant on the base" if base.nunique() == 1 else "n/a: not measurable on the base"
+def _about_base(c: Comparison, signal: str, controls: dict[str, tuple[Comparison, pd.Series]]) -> str | None:
+    """What stands for the base model as a control, if not itself, or why there is none."""
+    if signal in c.earlier and "base" in controls:
+        have = len(np.unique(controls["base"][0].client))
+        return f"the released model before each of {have} of {len(np.unique(c.client))} clients first took part"
+    if "base" in controls:
+        return None
+    if signal in c.earlier:
+        return "n/a: constant on the base, not measurable on earlier models"
+    if c.base[signal].nunique() != 1:
+        return "n/a: not measurable on the base"
+    return "n/a: constant on the base" + (", where all these clients began" if c.nonmembers in COIN else "")
 
 
 def _claims(epsilon: Words, threat_model: str) -> Claims:

@@ -1,11 +1,13 @@
 """The membership audit on made-up scores: null calibration, a planted leak, a shifted control, laws."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from audits.blind import blind_scores
 from audits.by_coin import by_coin
@@ -162,6 +164,44 @@ def test_distribution_shift_is_shown_as_such():
         assert f.verdict == "confounded"
 
 
+def test_the_blind_controls_interval_is_widened_for_its_folds():
+    run = made_up(6)
+    (f,) = [
+        f
+        for f in aurocs(run, threat_model="released-model", signal=SIGNAL, nonmembers="held-out")
+        if f.population == "all members"
+    ]
+    final = next(c for c in comparisons(run) if c.way == "final" and c.population == "all members")
+    plain = ranking.auroc(final.blind, final.member, final.client)
+    assert f.blind_high - f.blind_value == pytest.approx(1.5 * (plain.high - plain.value))
+    assert f.blind_value - f.blind_low == pytest.approx(1.5 * (plain.value - plain.low))
+
+
+def test_a_control_counts_from_one_percent_on_and_on_either_side_of_one_half():
+    """Of runs from elsewhere, where a score has the blind control only: *confounded* exactly where its p is below 1 %."""
+    seen, run = set(), elsewhere(made_up(0, leak=2.0))
+    run = dataclasses.replace(run, models=[m for m in run.models if m.way == "final"], headlines={"a": ("loss/base",)})
+    for seed, leak in itertools.product(range(4), (0.0, 0.5, -0.5, 0.9, -0.9)):
+        rng = np.random.default_rng(seed)
+        blind = {r: rng.normal() + leak * run.truth.get(r, False) for r in run.blind[None, "held-out"]}
+        found = findings(
+            dataclasses.replace(run, blind=dict.fromkeys(run.blind, blind)), Params(), names=NAMES, epsilon=claims
+        )
+        f = next(f for f in found if (f.metric, f.population, f.nonmembers) == ("auroc", "all members", "held-out"))
+        assert (f.verdict == "confounded") == (f.blind_p < 0.01)
+        seen.add(
+            (f.blind_value > 0.5, "below 1 %" if f.blind_p < 0.01 else "below 5 %" if f.blind_p < 0.05 else "above")
+        )
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("base_leak", [1.0, -1.0])
+def test_a_base_model_off_in_either_direction_is_an_alarm(base_leak):
+    rows = aurocs(made_up(3, base_leak=base_leak), signal=SIGNAL, nonmembers="held-out", threat_model="server")
+    assert rows
+    assert all(f.alarm and (f.base_value > 0.5) == (base_leak > 0) for f in rows)
+
+
 def test_novel_objects_never_count_as_a_leak():
     """Members and novel records differ in distribution by design: whatever the attack scores there is no evidence."""
     rows = aurocs(made_up(10, leak=3.0), nonmembers="novel objects")
@@ -182,7 +222,53 @@ def test_a_control_that_separates_perfectly_is_off_even_with_few_clients():
 def test_a_score_that_is_constant_on_the_base_says_so():
     for f in aurocs(made_up(6), signal="loss/base"):
         assert f.base_value is None
-        assert f.base_note == "n/a: constant on the base"
+        began = ", where all these clients began" if f.nonmembers == "held-out" else ""
+        assert f.base_note == f"n/a: constant on the base{began}"
+
+
+def with_earlier(run, leak=0.0):
+    """The clients of the second cohort were asked about under the model that they began with."""
+    rng, later = np.random.default_rng(run.seed), [r for k in run.cohorts[1] for r in run.records[k]]
+    earlier = frame(later, rng, {r: leak * run.truth[r] for r in later})
+    return dataclasses.replace(run, models=[dataclasses.replace(m, earlier=earlier) for m in run.models])
+
+
+def test_a_score_that_is_constant_on_the_base_has_earlier_models_as_its_control():
+    """Its clients' AUROCs, never pooled, and the coins' statistic of just these; other scores keep the base."""
+    plain, run = (f(made_up(6)) for f in (lambda run: run, with_earlier))
+    note = "the released model before each of 4 of 8 clients first took part"
+    for before, f in zip(aurocs(plain, nonmembers="held-out"), aurocs(run, nonmembers="held-out"), strict=True):
+        if f.signal != "loss/base":
+            assert (f.base_value, f.base_z, f.base_note) == (before.base_value, before.base_z, None)
+            continue
+        assert f.base_note == note.replace("8 clients", "4 clients") if f.population == "last-round members" else note
+        own = [roc_auc_score([run.truth[r] for r in run.records[k]], run.models[1].earlier["loss/base"][run.records[k]])
+               for k in run.cohorts[1]]  # fmt: skip
+        assert f.base_value == pytest.approx(np.mean(own))
+        assert (f.value, f.verdict, f.alarm) == (before.value, before.verdict, None)
+        assert f.base_z is not None
+    for f in aurocs(run, nonmembers="novel objects", signal="loss/base"):
+        assert (f.base_value, f.base_note) == (None, "n/a: constant on the base")
+
+
+def test_an_earlier_model_that_knows_members_is_an_alarm_and_confounds_a_run_from_elsewhere():
+    run = with_earlier(made_up(7), leak=3.0)
+    for f in aurocs(run, nonmembers="held-out", signal="loss/base"):
+        assert f.base_value > 0.9
+        assert f.alarm.startswith(
+            "Control off: check the pipeline; the same attack on a model that learnt none of them"
+        )
+    rows = aurocs(elsewhere(run), nonmembers="held-out", signal="loss/base")
+    assert rows
+    assert all(f.verdict == "confounded" for f in rows)
+
+
+def test_an_earlier_model_is_not_asked_about_pictures_that_another_client_holds():
+    run = with_earlier(made_up(8))
+    twin = {r: run.records[k - 1][i] for k in (1, 3) for i, r in enumerate(run.records[k])}
+    shared = dataclasses.replace(run, coins=run.coins | {r: run.coins[first] for r, first in twin.items()})
+    (f,) = [f for f in aurocs(shared, nonmembers="held-out", signal="loss/base") if f.population == "all members"]
+    assert f.base_note == "the released model before each of 2 of 8 clients first took part"
 
 
 def test_thresholds_that_cannot_be_measured_say_so():

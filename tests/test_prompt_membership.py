@@ -145,8 +145,9 @@ def test_an_attack_without_a_base_says_so_and_is_judged_by_the_other_control():
     run = made_up(8, leak=8.0, held=USER)
     for change, note in ((lambda t: t.drop(columns="loss"), "not measurable"), (lambda t: t.assign(loss=np.nan), "not measurable"),
                          (lambda t: t.assign(loss=0.0), "constant")):  # fmt: skip
+        began = ", where all these clients began" if note == "constant" else ""
         (f,) = aurocs(with_scores(run, change, "base"), signal="loss", nonmembers="held-out")
-        assert (f.base_value, f.base_note, f.verdict) == (None, f"n/a: {note} on the base", "leak")
+        assert (f.base_value, f.base_note, f.verdict) == (None, f"n/a: {note} on the base{began}", "leak")
         assert f.blind_value is not None
     (f,) = aurocs(with_scores(run, lambda t: None, "base"), signal="loss", nonmembers="held-out")
     assert f.base_note == "n/a: not measurable on the base"

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from attacks.attacked_models import models
+from attacks.attacked_models import earlier_models, models
 from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
 from attacks.rebuild import rebuild, rebuild_all
 from attacks.settings import NovelRows
@@ -152,6 +152,16 @@ def test_distance_by_hand():
     assert math.isnan(distance_of(state(1, 3), state(1, 0), start))
     prompt = [{"prompt": torch.full((2, 3), x)} for x in (1.5, 3.0, 1.0)]
     assert distance_of(*prompt) == pytest.approx(0.75)  # what is no pair counts as it is: 1.5 of 2
+
+
+def test_earlier_models_are_those_before_a_client_first_took_part(fedrand):
+    first = {k: rounds[0] for k in CANDIDATES.clients if (rounds := fedrand.participations(k))}
+    assert {0} < set(first.values())
+    found = earlier_models(View(fedrand, "released-model", CANDIDATES), first)
+    assert {m.client: m.round for m in found} == {k: r for k, r in first.items() if r > 0}
+    for m in found:
+        assert (m.way, m.records) == ("before", CANDIDATES.clients[m.client])
+        assert all(torch.equal(t, m.state[name]) for name, t in fedrand.broadcast(first[m.client]).items())
 
 
 def test_models_of_each_threat_model(fedrand, fedavg):

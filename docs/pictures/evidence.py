@@ -118,10 +118,11 @@ def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[st
 
 
 def _scores(run: Attacked, signals: Sequence[str]) -> pd.DataFrame:
-    """A row per record and model that a verdict is about, the public base first; models of single rounds are for figures only."""
-    assert run.models[0].base is not None
-    base = ScoredModel("", "base", None, 0, run.models[0].base)
-    models = [base, *(model for model in run.models if model.way != "round")]
+    """A row per record and model that a verdict is about, the controls first; models of single rounds are for figures only."""
+    first = run.models[0]
+    controls = {way: table for way, table in (("base", first.base), ("earlier", first.earlier)) if table is not None}
+    models = [ScoredModel("", way, None, 0, table) for way, table in controls.items()]
+    models += [model for model in run.models if model.way != "round"]
     return pd.concat([_rows(model, signals) for model in models], ignore_index=True)
 
 
@@ -147,14 +148,16 @@ def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: 
     tables = {
         place: part.set_index("record", drop=False)[signals] for place, part in scores.groupby(PLACES, sort=False)
     }
-    base = next(table for (_, way, *_), table in tables.items() if way == "base")
+    base, earlier = (
+        next((table for (_, way, *_), table in tables.items() if way == name), None) for name in ("base", "earlier")
+    )
     candidates = records[records.kind == "candidate"]
     own = records.set_index("record")
     return Attacked(
         models=[
-            ScoredModel(threat_model, way, None if client == NOBODY else client, r, table, base)
+            ScoredModel(threat_model, way, None if client == NOBODY else client, r, table, base, earlier=earlier)
             for (threat_model, way, client, r), table in tables.items()
-            if way != "base"
+            if way not in ("base", "earlier")
         ],
         **attacks_on_texts.named(cell, signals),
         blind={(None, n.removeprefix(BLIND)): own[n].dropna().to_dict() for n in records if n.startswith(BLIND)},

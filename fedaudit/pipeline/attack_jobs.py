@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from attacks import queries
+from attacks.answers import ClassAnswers
 from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.decompose import solve
@@ -159,6 +160,7 @@ class _Attacker:
             return {}
         scores: dict[str, Floats] = {}
         base: dict[str, Floats] = {}
+        earlier: dict[str, Floats] = {}
         pseudo: list[pd.DataFrame] = []
         for name, params in attacks.items():
             plugin = plugins.plugins("attack")[name]
@@ -167,6 +169,7 @@ class _Attacker:
                 key = whose, name
                 scores |= self._cached((*key, seen.log_probs.tobytes()), made.score, seen)
                 base |= self._cached((*key, "base"), made.score, seen.before_training())
+                earlier |= self._cached((*key, "earlier"), self._earlier, made, seen)
                 pseudo += self._cached((*key, "pseudo"), self._pseudo, made, seen)
                 continue
             scores |= made.score(seen)
@@ -175,7 +178,7 @@ class _Attacker:
                 base |= again
                 pseudo.append(self._known(again, twin[1]))
         index = pd.Index(seen.records, name="record")
-        found = {"scores": scores, "base": base, "facts": _facts(seen)}
+        found = {"scores": scores, "base": base, "facts": _facts(seen)} | ({"earlier": earlier} if earlier else {})
         tables = {name: pd.DataFrame(columns, index).reset_index() for name, columns in found.items()}
         return tables | _batches(seen) | ({"pseudo": pd.concat(pseudo)} if pseudo else {})
 
@@ -217,6 +220,20 @@ class _Attacker:
         return queries.ask(
             self.job.method, self.learner, self.asked, models, member, norms=self.norms, normed=SHADOWS_ASKED
         )
+
+    def _earlier(self, made: Attack, seen: Knowledge) -> dict[str, Floats]:
+        """Of an attack that is constant on the public start, the scores of the released model before the target first
+        took part; none if it began with the public start."""
+        start = seen.before_training()
+        constant = {name for name, values in made.score(start).items() if len(set(values[~np.isnan(values)])) == 1}
+        first = next(iter(self.job.transcript.participations(self.asked.client)), 0)
+        if not constant or not first:
+            return {}
+        method, transcript = self.job.method, self.job.transcript
+        model = method.model(transcript.broadcast(0) | transcript.broadcast(first))
+        (answers,) = self.learner.log_probs(method, [model], self.asked.records)
+        scores = made.score(dataclasses.replace(start, answers=ClassAnswers(answers, seen.labels)))
+        return {name: values for name, values in scores.items() if name in constant}
 
     def _pseudo(self, made: Attack, seen: Knowledge) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""

@@ -13,7 +13,7 @@ import pandas as pd
 
 from attacks import queries
 from attacks.answers import TextAnswers
-from attacks.attacked_models import Model, Target, models
+from attacks.attacked_models import Model, Target, earlier_models, models
 from attacks.base import Candidates, View
 from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.rebuild import rebuild_all
@@ -110,6 +110,7 @@ def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Wor
     alone, beside = ({n: p for n, p in params.items() if known[n].shadows is shadows} for shadows in (False, True))
     held = [model for view in views.values() for model in models(view, params.values())]
     held = [model for model in held if alone or model.way == "base" or text_shadows.role(model)]
+    held += _earlier(cell, views["released-model"]) if alone else []
     base = Base(next(model for model in held if model.way == "base"), compats(alone), workshop.attackers)
     tables = _attack_alone(alone, held, views, base, folder, progress)
     if beside:
@@ -121,6 +122,12 @@ def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Wor
         joined = {digest: text_shadows.joined(tables[digest], parts) for digest, parts in of_targets.items()}
         return [(m, joined[m.digest] if m in shown else tables[m.digest]) for m in held]
     return [(model, tables[model.digest]) for model in held]
+
+
+def _earlier(cell: Cell, view: View) -> list[Model]:
+    """The released model before each target's first round."""
+    rounds = {k: transcript_of(cell).participations(k) for k in cell.targets}
+    return earlier_models(view, {k: of_client[0] for k, of_client in rounds.items() if of_client})
 
 
 class Base:
@@ -261,6 +268,7 @@ def _attacked(
 ) -> Attacked:
     """The scores with the truth and the controls beside them."""
     base = next(tables["scores"] for model, tables in scores if model.way == "base")
+    before = [tables["scores"] for model, tables in scores if model.way == "before"]
     clients = {k: federation.clients[k] for k in cell.targets}
     attacked_models = [
         ScoredModel(
@@ -272,9 +280,10 @@ def _attacked(
             base.join(tables.get("base", [])),
             pseudo=tables.get("pseudo"),
             facts=tables["facts"],
+            earlier=pd.concat(before) if before else None,
         )
         for m, tables in scores
-        if m.way != "base"
+        if m.way not in ("base", "before")
     ]
     there = dict.fromkeys(signal for model in attacked_models for signal in model.scores)
     return Attacked(

@@ -38,7 +38,9 @@ class TargetJob:
 
 def role(model: Model) -> str | None:
     """Which of a shadow's models stands beside this one; None: there is none, of a state before the last round."""
-    return {"base": None, "round": None, "best utility": None, "final": "released"}.get(model.way, "personal")
+    return {"base": None, "before": None, "round": None, "best utility": None, "final": "released"}.get(
+        model.way, "personal"
+    )
 
 
 def attack(bench: AttackBench, job: TargetJob) -> dict[str, Tables]:
