@@ -85,9 +85,8 @@ def prepare(words: str, out: str) -> Setting:
         about: dict[str, Any] = {"shadows": shadows, "norms": norms}
         found = queries.see(user, method, bench.learner, asked, messages=None, rounds=0, **about)
         sent = Messages(server, method, bench.learner)
-        also = queries.see(
-            server, method, bench.learner, asked, messages=sent, rounds=plan.adversary.observed_rounds, **about
-        )
+        about |= {"rounds": plan.adversary.observed_rounds, "solved": plan.adversary.solved_rounds}
+        also = queries.see(server, method, bench.learner, asked, messages=sent, **about)
         assert found is not None
         assert also is not None
         seen[k] = dataclasses.replace(found, rounds=also.rounds, history=also.history)
