@@ -7,7 +7,9 @@ records: known non-members of the client's own distribution. Pr(x) is estimated 
     rmia/online     half the mean over shadows with x + half the mean over those without it: (Pr_in(x) + Pr_out(x)) / 2
     rmia/offline    ((1 + a) Pr_out(x) + (1 - a)) / 2, which takes a Pr_out(x) + (1 - a) for Pr_in(x)       appendix B.2
 No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored
-like any other, itself among the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold.
+like any other, itself among the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold. Records
+above equally many z are ordered by their own ratio LR = Pr(x | theta) / Pr(x): LR / (1 + LR) / 2m is added to the share,
+at most half a level.
 
 The paper takes gamma = 2 and, for image classifiers that learn their members by heart, a = 0.3. Where a model changes
 little by a record, as a prompt of few numbers does, no ratio reaches 2, and a = 0.3 ranks records by how hard they are.
@@ -23,7 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from attacks.knowledge import Floats, Knowledge
 
@@ -86,12 +88,12 @@ def fitted(inside: Floats, outside: Floats) -> float:
 
 
 def dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
-    """Share of the m ratios of z that each of n ratios of x is at least gamma times of, by sorting: O((n + m) log m),
-    and never n x m numbers.
+    """Share of the m ratios of z that each of n ratios of x is at least gamma times of, ties broken by the ratio of x:
+    by sorting, O((n + m) log m), and never n x m numbers.
 
     Ratios are natural logarithms [n] and [m], and a tie counts: log_x - log gamma + TIE >= log_z. nan for an x that is
     nan or without any z; z that are nan do not count.
     """
     ordered = np.sort(log_z[~np.isnan(log_z)])
-    found = np.searchsorted(ordered, log_x - math.log(gamma) + TIE, side="right")
+    found = np.searchsorted(ordered, log_x - math.log(gamma) + TIE, side="right") + expit(log_x) / 2
     return np.where(np.isnan(log_x) | (len(ordered) == 0), np.nan, found / max(len(ordered), 1))

@@ -69,11 +69,13 @@ def _mean(values):
 
 
 def dominated(log_x, log_z, gamma):
-    """The double loop over x and z."""
+    """The double loop over x and z, and half of LR / (1 + LR) of a step more."""
     z = [value for value in log_z if not math.isnan(value)]
     return np.array(
         [
-            math.nan if math.isnan(x) or not z else sum(x - math.log(gamma) + TIE >= value for value in z) / len(z)
+            math.nan
+            if math.isnan(x) or not z
+            else (sum(x - math.log(gamma) + TIE >= value for value in z) + 0.5 / (1 + math.exp(-x))) / len(z)
             for x in log_x
         ]
     )

@@ -281,9 +281,11 @@ def test_rmia_by_hand():
     seen = some_seen(*pairs, [[True, False, False], [False] * 3], [0, 0, 0], [False, True, True])
     found = rmia.RMIA(rmia.Params(1.0, 0.5)).score(seen)
     # online .6 / .4 = 1.5, offline .6 / (1.5 * .3 + .5) * 2 = 1.263; the references .2 / .55 = .364 and .8 / .55 = 1.455
-    np.testing.assert_array_equal(found["rmia/online"], [1.0, NAN, NAN])
-    np.testing.assert_array_equal(found["rmia/offline"], [0.5, 0.5, 1.0])  # a reference record counts itself
-    assert rmia.RMIA(rmia.Params(1.2, 0.5)).score(seen)["rmia/online"][0] == 0.5  # 1.5 / 1.455 < 1.2
+    # and LR / (1 + LR) of half a step, 1/4, more: LR is 3/2, and offline 24/19, 4/11 and 16/11
+    np.testing.assert_allclose(found["rmia/online"], [1 + 3 / 5 / 4, NAN, NAN])
+    offline = [0.5 + 24 / 43 / 4, 0.5 + 4 / 15 / 4, 1 + 16 / 27 / 4]
+    np.testing.assert_allclose(found["rmia/offline"], offline)  # a reference record counts itself
+    assert rmia.RMIA(rmia.Params(1.2, 0.5)).score(seen)["rmia/online"][0] == pytest.approx(0.65)  # 1.5 / 1.455 < 1.2
 
 
 def test_a_is_the_least_squares_of_what_is_missing_to_one():
@@ -306,7 +308,15 @@ def test_sorting_equals_the_double_loop(gamma):
         (np.zeros(2), np.zeros(0)),
         (np.zeros(2), np.full(2, NAN)),
     ):
-        np.testing.assert_array_equal(rmia.dominated(x, z, gamma), oracle.dominated(x, z, gamma))
+        np.testing.assert_allclose(rmia.dominated(x, z, gamma), oracle.dominated(x, z, gamma), rtol=1e-14)
+
+
+def test_the_ratio_breaks_ties_and_nothing_else() -> None:
+    """Records above the same z come in the order of their ratios; no ratio lifts a record over one above more z."""
+    x, z = np.log([0.5, 0.7, 1.1, 1.3, 1e300]), np.log([1.0, 2.0])
+    found = rmia.dominated(x, z, 1.0)
+    assert (np.diff(found) > 0).all()
+    assert np.floor(2 * found).tolist() == [0, 0, 1, 1, 2]
 
 
 def test_sorting_holds_no_matrix_of_ratios():
