@@ -8,8 +8,8 @@ records: known non-members of the client's own distribution. Pr(x) is estimated 
     rmia/offline    ((1 + a) Pr_out(x) + (1 - a)) / 2, which takes a Pr_out(x) + (1 - a) for Pr_in(x)       appendix B.2
 No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored
 like any other, itself among the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold. Records
-above equally many z are ordered by their own ratio LR = Pr(x | theta) / Pr(x): LR / (1 + LR) / 2m is added to the share,
-at most half a level.
+above equally many z are ordered by their own ratio LR = Pr(x | theta) / Pr(x): LR / (1 + LR) / 2m is added, at most
+half a level.
 
 The paper takes gamma = 2 and, for image classifiers that learn their members by heart, a = 0.3. Where a model changes
 little by a record, as a prompt of few numbers does, no ratio reaches 2, and a = 0.3 ranks records by how hard they are.
