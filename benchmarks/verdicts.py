@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
+from scipy.stats import rankdata
 
 from audits.statistics.permutation import Scored, exchanged, p_value, standardised, weighted_auroc
-from audits.statistics.ranking import auroc, auroc_difference
+from audits.statistics.ranking import auroc, auroc_difference, client_auroc
 from audits.verdicts import by_controls, control_p_value, corrected
 
 KEPT = Path(__file__).parent.parent / "docs" / "pictures" / "report"
@@ -29,6 +30,7 @@ LEVEL = 0.05
 NULLS, TRIALS, EXCHANGES = 2000, 200, 500
 CELLS, HEADLINES, ROWS = 159, 8, 30
 MEAN = 0.60  # AUROC over clients of what is planted
+APART = 1.0  # standard deviation of clients' offsets, and of the logarithms of their scales
 SIZES = np.r_[6, 8, 10, 14, 18, 22, 28, 34, 40, 46, 52, 56]  # candidates of unequal clients
 
 Floats = np.ndarray
@@ -91,38 +93,43 @@ def level(job: Kept, rng: np.random.Generator) -> dict[str, int]:
     return found
 
 
-def planted(job: Kept, member: np.ndarray, rng: np.random.Generator) -> Floats:
-    """The base's first score, standardised within clients, and moved for members so that clients' AUROCs have the mean
-    MEAN, most of it in a few clients [n, 1]."""
-    score = within(job.base[:, 0] + 1e-9 * rng.normal(size=job.n), job.client)
+def planted(job: Kept, member: np.ndarray, rng: np.random.Generator, *, apart: bool) -> Floats:
+    """The base's first score as normal scores within clients, moved for members so that clients' expected AUROCs have the
+    mean MEAN, most of it in a few clients [n, 1]; if `apart`, each client's on a scale of its own and with an offset of its
+    own, as the scores of clients with other records are: between clients nothing is told, pooled less."""
+    score = job.base[:, 0] + 1e-9 * rng.normal(size=job.n)
     score = np.where(rng.random(job.n) < 0.5, score, rng.permutation(score))  # another federation's records
+    score = within(score, job.client)
     share = rng.dirichlet(np.full(12, 1.5))
     aurocs = np.minimum(0.5 + 12 * (MEAN - 0.5) * share, 0.97)
     aurocs += (MEAN - aurocs.mean()) * (aurocs < 0.9) / max(1, (aurocs < 0.9).mean())
     moved = score + np.sqrt(2) * ndtri(aurocs)[job.client] * member
-    return np.asarray(moved)[:, None]
+    scale, offset = np.exp(APART * rng.normal(size=12)), APART * rng.normal(size=12)
+    return np.asarray(scale[job.client] * moved + offset[job.client])[:, None] if apart else np.asarray(moved)[:, None]
 
 
 def within(score: Floats, client: np.ndarray) -> Floats:
+    """Normal scores: the quantiles of a normal number at the ranks of a client's."""
     found = np.empty_like(score)
     for k in np.unique(client):
         own = client == k
-        found[own] = (score[own] - score[own].mean()) / (score[own].std() + 1e-12)
+        found[own] = ndtri((rankdata(score[own]) - 0.5) / own.sum())
     return found
 
 
-def power(job: Kept, rng: np.random.Generator) -> dict[str, float]:
+def power(job: Kept, rng: np.random.Generator, *, apart: bool) -> dict[str, float]:
     """Of TRIALS how often a planted row is called a leak: alone, as one of eight headline rows beside others, and by the
     rule of intervals and controls."""
     found = {
         "alone": 0.0,
         f"one of {HEADLINES} headlines": 0.0,
         "intervals and controls": 0.0,
+        "(its mean AUROC within clients)": 0.0,
         "(its pooled AUROC)": 0.0,
     }
     for n in range(TRIALS):
         member = coins(job.client, rng)
-        row = planted(job, member, rng)
+        row = planted(job, member, rng, apart=apart)
         nothing = rng.normal(size=(job.n, CELLS - 1))
         z = tested(exchanged(member, job.client, seed=(n, 1), times=EXCHANGES), np.hstack([row, nothing]), job.client)
         found["alone"] += bool(p_value(z[0, 0], np.abs(z[:, 0])) <= LEVEL)
@@ -133,6 +140,7 @@ def power(job: Kept, rng: np.random.Generator) -> dict[str, float]:
         apart = [auroc_difference(row[:, 0], c, member, job.client) for c in (base, blind)]
         own = auroc(row[:, 0], member, job.client)
         found["intervals and controls"] += by_controls(own, off, apart, exchangeable=True) == "leak"
+        found["(its mean AUROC within clients)"] += client_auroc(row[:, 0], member, job.client)[0].value / TRIALS
         found["(its pooled AUROC)"] += own.value / TRIALS
     return found
 
@@ -142,7 +150,7 @@ def others(job: Kept, rng: np.random.Generator) -> dict[str, int]:
     found = {"the leaking row": 0, "any other": 0}
     for n in range(TRIALS):
         member = coins(job.client, rng)
-        row = planted(job, member, rng)
+        row = planted(job, member, rng, apart=False)
         nothing = rng.normal(size=(job.n, 1)) + rng.normal(size=(job.n, ROWS - 1))  # they share half of their noise
         z = tested(exchanged(member, job.client, seed=(n, 2), times=EXCHANGES), np.hstack([row, nothing]), job.client)
         called = words(z, HEADLINES)
@@ -183,9 +191,10 @@ def main() -> None:
         print(f"coins drawn anew, {what}: called a leak, of {NULLS} (a correct 5 % rule: at most 131)")
         for name, times in level(some, rng).items():
             print(f"  {name:<40}{times:8d}", flush=True)
-    print(f"one row of mean AUROC {MEAN}, spread unevenly over 12 clients: called a leak, of {TRIALS}")
-    for name, times in power(job, rng).items():
-        print(f"  {name:<40}{times:8.3g}", flush=True)
+    for what, apart in (("one scale", False), ("each on a scale of its own", True)):
+        print(f"one row of mean AUROC {MEAN}, spread unevenly over 12 clients, {what}: called a leak, of {TRIALS}")
+        for name, times in power(job, rng, apart=apart).items():
+            print(f"  {name:<40}{times:8.3g}", flush=True)
     print(f"one leaking row among {ROWS}: called a leak, of {TRIALS} (any other: at most 21)")
     for name, times in others(job, rng).items():
         print(f"  {name:<40}{times:8d}", flush=True)

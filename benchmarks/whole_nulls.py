@@ -1,0 +1,138 @@
+"""Nulls through the whole pipeline: how often a report says *leak* of members that are not those who were trained on.
+
+    python -m benchmarks.whole_nulls run 100    seeds 0 to 99 of LoRA and of prompts, a row each in whole_nulls.csv; goes on
+                                                where it stopped, and takes 10 s of one core a row
+    python -m benchmarks.whole_nulls            what the table comes to
+
+A run is that of `audit.py --attack all` with a few canaries, but for one thing: whoever trains is told a second coin,
+dealt anew within each client, and among its canaries, with the counts of the first. All else knows the first: attacks
+their candidates, audits their truth, blind classifiers their members. Given the counts the coins are independent, so
+that nothing in a report's scores is a leak of the first. At most 5 of 100 correct reports say *leak* anywhere, in a
+sentence or among all scores; a count of more than 13 has a probability of 0.0005.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedaudit.command.cli import read_command
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import compute
+from fedaudit.pipeline.page import read_evidence
+from fedaudit.pipeline.plan import Plan
+from fedaudit.pipeline.workers import Workshop, make_bench
+from fedaudit.tasks.base import Federation
+from reports.inputs import Evidence
+from reports.judged import with_verdicts
+from trainers.base import Bench
+
+TABLE = Path(__file__).with_suffix(".csv")
+SMALL = {
+    "lora": "--method fedrand --rounds 3 --clients 4 --per-round 2 --records 6 --reference 4 --novel 2 --test 1"
+    " --local-steps 2 --canaries 4",
+    "prompts": "--method fedotp --epsilon none --task digits --shots 10 --rounds 4 --clients 3 --prompt-length 4"
+    " --targets 2 --shadows 4 --canaries 6",
+}
+FIELDS = ("learner", "seed", "headlines", "others", "leaks", "least_p", "alarms", "leaking", "seconds")
+LEVEL = 0.05
+LIMIT = 13  # of 100
+SECOND = 31  # of the generator (seed, SECOND) of the second coin
+
+
+class Null(Workshop):
+    """Workers that train on members of a second coin; what attacks and audits are told is the first."""
+
+    @property
+    def executor(self) -> Executor[Bench]:
+        if self._executor is None:
+            trained = second_coin(self.federation, self.plan.seed)
+            self._executor = Executor(functools.partial(make_bench, self.plan, trained))
+        return self._executor
+
+
+def second_coin(federation: Federation, seed: int) -> Federation:
+    """The federation with the coins of each client's candidates, and of its canaries, dealt anew: the same counts."""
+    rng = np.random.default_rng((seed, SECOND))
+    clients = (
+        dataclasses.replace(c, member=rng.permutation(c.member), canary_included=rng.permutation(c.canary_included))
+        for c in federation.clients
+    )
+    return dataclasses.replace(federation, clients=tuple(clients))
+
+
+def report(plan: Plan) -> list[Evidence]:
+    """What a plan's report says in words and corrected p-values; its page is not drawn."""
+    quiet = Progress(quiet=True)
+    with Null(plan, quiet) as workshop:
+        compute.check(plan, workshop.federation)
+        compute._train(plan, workshop, quiet)
+        for cell in plan.cells:
+            compute._audit(cell, workshop, quiet)
+    return with_verdicts([read_evidence(cell) for cell in plan.cells])
+
+
+def row(learner: str, seed: int) -> dict[str, object]:
+    """A row of the table: the scores of a null that coins decided, and those among them that are called a leak."""
+    started = time.process_time()
+    with tempfile.TemporaryDirectory() as out:
+        words = f"{SMALL[learner]} --attack all --seed {seed} --threads 1 --out {out}"
+        (found,) = report(read_command(words.split()).plan)
+    cells = found.tables["cells"]
+    tested = cells[cells.z.notna()]
+    leaks = tested[tested.p_adjusted <= LEVEL]
+    assert all(f["p_adjusted"] > LEVEL or len(leaks) for f in found.findings if f.get("z") is not None)
+    return {
+        "learner": learner,
+        "seed": seed,
+        "headlines": int((tested.family == "headline").sum()),
+        "others": int((tested.family == "others").sum()),
+        "leaks": len(leaks),
+        "least_p": f"{tested.p_adjusted.min():.4g}",
+        "alarms": len({f["alarm"] for f in found.findings if f.get("alarm")}),
+        "leaking": "; ".join(
+            f"{c.family} {c.threat_model} {c.way} {c.nonmembers} {c.signal}" for c in leaks.itertuples()
+        ),
+        "seconds": round(time.process_time() - started, 1),
+    }
+
+
+def run(seeds: int) -> None:
+    """Add to the table what it lacks, both learners in turn."""
+    known = pd.read_csv(TABLE)[["learner", "seed"]].to_numpy().tolist() if TABLE.exists() else []
+    with TABLE.open("a", newline="") as file:
+        table = csv.DictWriter(file, FIELDS)
+        if not known:
+            table.writeheader()
+        for learner, seed in ((learner, seed) for seed in range(seeds) for learner in SMALL):
+            if [learner, seed] not in known:
+                table.writerow(row(learner, seed))
+                file.flush()
+                print(learner, seed, f"load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["run"]:
+        run(int(sys.argv[2]))
+    table = pd.read_csv(TABLE, keep_default_na=False)
+    print(
+        f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'of a headline':>15}{'alarm':>7}   of 100: at most {LIMIT}"
+    )
+    for learner, own in table.groupby("learner"):
+        leaks, headline = (own.leaks > 0).sum(), own.leaking.str.contains("headline ").sum()
+        scores = int((own.headlines + own.others).median())
+        print(f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{headline:>15}{(own.alarms > 0).sum():>7}")
+
+
+if __name__ == "__main__":
+    main()
