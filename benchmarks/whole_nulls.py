@@ -40,7 +40,7 @@ from trainers.base import Bench
 TABLE = Path(__file__).with_suffix(".csv")
 SMALL = {
     "lora": "--method fedrand --rounds 3 --clients 4 --per-round 2 --records 6 --reference 4 --novel 2 --test 1"
-    " --local-steps 2 --canaries 4",
+    " --local-steps 2 --canaries 4 --shadows 4",
     "prompts": "--method fedotp --epsilon none --task digits --shots 10 --rounds 4 --clients 3 --prompt-length 4"
     " --targets 2 --shadows 4 --canaries 6",
 }
