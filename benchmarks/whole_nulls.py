@@ -1,6 +1,6 @@
 """Nulls through the whole pipeline: how often a report says *leak* of members that are not those who were trained on.
 
-    python -m benchmarks.whole_nulls run 100    seeds 0 to 99 of LoRA and of prompts, a row each in whole_nulls.csv; goes on
+    python -m benchmarks.whole_nulls run 100    seeds 0 to 99 of LoRA and of prompts, a row each in whole_nulls.jsonl; goes on
                                                 where it stopped, and takes 10 s of one core a row
     python -m benchmarks.whole_nulls            what the table comes to
 
@@ -13,9 +13,9 @@ sentence or among all scores; a count of more than 13 has a probability of 0.000
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
+import json
 import os
 import sys
 import tempfile
@@ -37,14 +37,13 @@ from reports.inputs import Evidence
 from reports.judged import with_verdicts
 from trainers.base import Bench
 
-TABLE = Path(__file__).with_suffix(".csv")
+TABLE = Path(__file__).with_suffix(".jsonl")
 SMALL = {
     "lora": "--method fedrand --rounds 3 --clients 4 --per-round 2 --records 6 --reference 4 --novel 2 --test 1"
     " --local-steps 2 --canaries 4 --shadows 4",
     "prompts": "--method fedotp --epsilon none --task digits --shots 10 --rounds 4 --clients 3 --prompt-length 4"
     " --targets 2 --shadows 4 --canaries 6",
 }
-FIELDS = ("learner", "seed", "headlines", "others", "leaks", "least_p", "alarms", "leaking", "seconds")
 LEVEL = 0.05
 LIMIT = 13  # of 100
 SECOND = 31  # of the generator (seed, SECOND) of the second coin
@@ -109,22 +108,18 @@ def row(learner: str, seed: int) -> dict[str, object]:
 
 def run(seeds: int) -> None:
     """Add to the table what it lacks, both learners in turn."""
-    known = pd.read_csv(TABLE)[["learner", "seed"]].to_numpy().tolist() if TABLE.exists() else []
-    with TABLE.open("a", newline="") as file:
-        table = csv.DictWriter(file, FIELDS)
-        if not known:
-            table.writeheader()
+    known = pd.read_json(TABLE, lines=True)[["learner", "seed"]].to_numpy().tolist() if TABLE.exists() else []
+    with TABLE.open("a") as file:
         for learner, seed in ((learner, seed) for seed in range(seeds) for learner in SMALL):
             if [learner, seed] not in known:
-                table.writerow(row(learner, seed))
-                file.flush()
+                print(json.dumps(row(learner, seed)), file=file, flush=True)
                 print(learner, seed, f"load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def main() -> None:
     if sys.argv[1:2] == ["run"]:
         run(int(sys.argv[2]))
-    table = pd.read_csv(TABLE, keep_default_na=False)
+    table = pd.read_json(TABLE, lines=True)
     print(
         f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'of a headline':>15}{'alarm':>7}   of 100: at most {LIMIT}"
     )

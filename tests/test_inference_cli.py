@@ -49,7 +49,7 @@ BAD = {
     "attack's option without it": ("--variance fixed", ["--variance", "no such option"]),
     "variance unknown": ("--attack lira --variance own", ["--variance", "per-record", "own"]),
     "hidden 0": ("--attack shadow --hidden 0", ["--hidden", "at least 1", "0"]),
-    "adversary without attack": ("--shadows 8", ["--shadows", "no effect", "maxrenyi"]),
+    "adversary without attack": ("--shadows 8", ["--shadows", "no such option"]),
     "adversary of adapters": ("--method fedavg --attack maxrenyi --shadows 8", ["--shadows", "no effect", "maxrenyi"]),
     "targets negative": ("--attack lira --targets=-1", ["--targets", "at least 1", "-1"]),
     "targets not a number": ("--attack lira --targets two", ["--targets", "whole number", "two"]),

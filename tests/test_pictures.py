@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -179,11 +180,16 @@ def test_what_is_kept_is_judged_as_the_run_was(picture: Picture, tmp_path: Path)
     small.record(tmp_path / "runs", QUIET)
     report = small.plan("--out", str(tmp_path / "runs")).report_folder
     found = [f for e in with_verdicts(evidence.evidence(small.plan(), small.kept)) for f in e.findings]
-    assert json.loads(json.dumps(found)) == json.loads((report / "findings.json").read_bytes())
+    assert rounded(json.dumps(found)) == rounded((report / "findings.json").read_text())
     first = lines((report / "index.html").read_bytes())
     assert (words := lines(small.page()))[:100] == first[:100]
     assert evidence.moved(small.plan(), small.kept) == []
     assert len(words) > 100
+
+
+def rounded(findings: str) -> Any:
+    """The sums of a matrix product differ in their last digit with its shape."""
+    return json.loads(findings, parse_float=lambda number: round(float(number), 9))
 
 
 def test_lines_are_what_a_reader_sees() -> None:

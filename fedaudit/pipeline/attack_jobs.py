@@ -168,8 +168,9 @@ class _Attacker:
             if not plugin.needs:
                 key = whose, name
                 scores |= self._cached((*key, seen.log_probs.tobytes()), made.score, seen)
-                base |= self._cached((*key, "base"), made.score, seen.before_training())
-                earlier |= self._cached((*key, "earlier"), self._earlier, made, seen)
+                start = self._cached((*key, "base"), made.score, seen.before_training())
+                base |= start
+                earlier |= self._cached((*key, "earlier"), self._earlier, made, seen, start)
                 pseudo += self._cached((*key, "pseudo"), self._pseudo, made, seen)
                 continue
             scores |= made.score(seen)
@@ -221,18 +222,17 @@ class _Attacker:
             self.job.method, self.learner, self.asked, models, member, norms=self.norms, normed=SHADOWS_ASKED
         )
 
-    def _earlier(self, made: Attack, seen: Knowledge) -> dict[str, Floats]:
-        """Of an attack that is constant on the public start, the scores of the released model before the target first
+    def _earlier(self, made: Attack, seen: Knowledge, start: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Of scores that are constant on the public start (`start`) those of the released model before the target first
         took part; none if it began with the public start."""
-        start = seen.before_training()
-        constant = {name for name, values in made.score(start).items() if len(set(values[~np.isnan(values)])) == 1}
+        constant = {name for name, values in start.items() if len(set(values[~np.isnan(values)])) == 1}
         first = next(iter(self.job.transcript.participations(self.asked.client)), 0)
         if not constant or not first:
             return {}
         method, transcript = self.job.method, self.job.transcript
         model = method.model(transcript.broadcast(0) | transcript.broadcast(first))
         (answers,) = self.learner.log_probs(method, [model], self.asked.records)
-        scores = made.score(dataclasses.replace(start, answers=ClassAnswers(answers, seen.labels)))
+        scores = made.score(dataclasses.replace(seen.before_training(), answers=ClassAnswers(answers, seen.labels)))
         return {name: values for name, values in scores.items() if name in constant}
 
     def _pseudo(self, made: Attack, seen: Knowledge) -> list[pd.DataFrame]:
