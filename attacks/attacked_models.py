@@ -9,6 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from attacks.base import View
 from attacks.rebuild import WAYS, rebuild, rebuild_all
 from attacks.replay import Messages
@@ -137,6 +140,12 @@ class Target:
     @property
     def records(self) -> tuple[str, ...]:
         return (*self.candidates, *self.reference, *self.others)
+
+    def of_records(self, member: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the records [.., n] a model was trained on, from which of the candidates: on no others."""
+        found = np.zeros((*member.shape[:-1], len(self.records)), bool)
+        found[..., : len(self.candidates)] = member
+        return found
 
 
 def attacked_model(view: View, method: Method[Any], client: int, messages: Messages | None) -> State | None:

@@ -5,7 +5,8 @@ those without it,
     lira/online     log N(phi; mu_in, sigma_in) - log N(phi; mu_out, sigma_out)         Algorithm 1
     lira/offline    (phi - mu_out) / sigma_out                                           eq. 4
 (Membership Inference Attacks From First Principles, S&P 2022). The paper's offline score 1 - Pr[N(mu_out, sigma_out) >
-phi] is an increasing function of ours, which ranks equally and does not round to 1 for the strongest members.
+phi] is an increasing function of ours, which ranks equally and does not round to 1 for the strongest members. Of a text
+phi is the mean log p of its learnt tokens.
 
 Needs shadow models. Records that no shadow was trained on are nan online, those that all were trained on are nan in
 both.

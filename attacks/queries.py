@@ -79,9 +79,7 @@ def ask(
     norms: Norms | None, normed: int,
 ) -> Shadows:  # fmt: skip
     """What S shadow models say; of the first `normed` gradient norms are computed."""
-    ids = asked.records
-    trained = np.zeros((len(models), len(ids)), bool)
-    trained[:, : len(asked.candidates)] = member
+    ids, trained = asked.records, asked.of_records(member)
     lengths = None
     if norms:
         lengths = np.full(trained.shape, np.nan)

@@ -2,8 +2,9 @@
 
     LR(x, z) = (Pr(x | theta) / Pr(x)) / (Pr(z | theta) / Pr(z))       eq. 2
     score(x) = share of the population z with LR(x, z) >= gamma        eq. 3
-(Low-Cost High-Power Membership Inference Attacks, ICML 2024), Pr(x | theta) = p_y. The population are the reference
-records: known non-members of the client's own distribution. Pr(x) is estimated from shadow models:
+(Low-Cost High-Power Membership Inference Attacks, ICML 2024), Pr(x | theta) = p_y, of a text the geometric mean over
+its learnt tokens. The population are the reference records: known non-members of the client's own distribution. Pr(x)
+is estimated from shadow models:
     rmia/online     half the mean over shadows with x + half the mean over those without it: (Pr_in(x) + Pr_out(x)) / 2
     rmia/offline    ((1 + a) Pr_out(x) + (1 - a)) / 2, which takes a Pr_out(x) + (1 - a) for Pr_in(x)       appendix B.2
 No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored

@@ -5,9 +5,10 @@ records of that class, to tell whether the record was in the shadow's training s
 Attacks Against Machine Learning Models, S&P 2017; DP-FPL, section A.3. The score is the logit of "member" minus the
 other: above 0 the attack itself says "member", no threshold is needed.
 
-Its inputs are the square roots of the probabilities, whose differences are Hellinger's distances, less their mean over
-the shadows and on one scale per class: an input that hardly varies is not blown up to noise, as it is by
-log-probabilities or where each input has a scale of its own. Every record weighs the same, and as much with the shadows
+Its inputs are the square roots of the probabilities, whose differences are Hellinger's distances (of texts, which have
+one network, what training changed of the answers: `TextAnswers.features`), less their mean over the shadows and on one
+scale per class: an input that hardly varies is not blown up to noise, as it is by log-probabilities or where each input
+has a scale of its own. Every record weighs the same, and as much with the shadows
 that had it as with those that had not: who a record is then tells nothing of its membership, and 0 is neutral. All
 classes are one batched problem: AdamW on all pairs at once, a fixed number of steps, a generator of its own.
 

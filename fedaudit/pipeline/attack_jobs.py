@@ -250,11 +250,8 @@ class _Attacker:
             return None
         transcript, k = recipe.simulated(recipe.twin), self.asked.client
         seen = self._see(threat_model, transcript, None, norms=None)
-        member = np.zeros(len(self.asked.records), bool)
-        member[: len(self.asked.candidates)] = bank.members(
-            self.bench, recipe.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin]
-        )
-        return None if seen is None else (seen, member)
+        (member,) = bank.members(self.bench, recipe.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin])
+        return None if seen is None else (seen, self.asked.of_records(member))
 
     def _known(self, scores: Mapping[str, Floats], member: NDArray[np.bool_]) -> pd.DataFrame:
         """Scores of the target's own records whose membership the adversary knows."""

@@ -15,7 +15,7 @@ from attacks import queries
 from attacks.answers import TextAnswers
 from attacks.attacked_models import Model, Target, earlier_models, models
 from attacks.base import Candidates, View
-from attacks.knowledge import Attack, Floats, Knowledge
+from attacks.knowledge import Knowledge
 from attacks.rebuild import rebuild_all
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
@@ -151,7 +151,7 @@ class Base:
 
 def _attack_alone(
     params: Mapping[str, DataclassInstance], held: Sequence[Model], views: Mapping[str, View], base: Base,
-    folder: Folder,    progress: Progress,
+    folder: Folder, progress: Progress,
 ) -> dict[str, Tables]:  # fmt: skip
     """By digest what attacks say that look at one model, as far as it is not in `folder`."""
     distinct = {model.digest: model for model in held}
@@ -169,7 +169,7 @@ def _attack_alone(
 
 def _attack_beside(
     params: Mapping[str, DataclassInstance], recipe: ShadowRecipe, shown: Sequence[Model], views: Mapping[str, View],
-    base: Base,    folder: Folder, progress: Progress,
+    base: Base, folder: Folder, progress: Progress,
 ) -> dict[str, list[Tables]]:  # fmt: skip
     """By digest what attacks by shadow models say of each target's records, as far as it is not in `folder`."""
     asked = next(iter(views.values())).candidates
@@ -233,13 +233,9 @@ def attack(bench: AttackBench, job: ModelJob) -> Tables:
     """What every attack says of a model ("scores"), and what it answers, for readers ("facts")."""
     answers = job.base if job.state is None else _ask(bench, (compats(job.attacks), job.state, job.records))
     seen = Knowledge(tuple(job.records), np.array(job.known), answers, job.base)
-    scores: dict[str, Floats] = {}
-    for name, params in job.attacks.items():
-        made: Attack = plugins.plugins("attack")[name].make(params)
-        scores |= made.score(seen)
     facts = {"loss": seen.loss, "base_loss": seen.base.loss} | _tokens(answers, job.base)
     index = pd.Index(seen.records, name="record")
-    return {"scores": pd.DataFrame(scores, index), "facts": pd.DataFrame(facts, index)}
+    return {"scores": text_shadows.scores_of(job.attacks, seen), "facts": pd.DataFrame(facts, index)}
 
 
 def _tokens(answers: TextAnswers, base: TextAnswers) -> dict[str, list[Any]]:

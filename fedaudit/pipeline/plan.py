@@ -52,7 +52,7 @@ class Plan:
     task: str
     task_params: DataclassInstance | None  # None for somebody's own run
     attacks: Mapping[str, DataclassInstance]  # parameters by name; empty: utility and privacy are reported
-    adversary: Adversary  # whom attacks on prompts attack, and with what
+    adversary: Adversary  # whom it attacks, and with what
     canaries: Canaries
     audits: Mapping[str, DataclassInstance]  # the parameters of every audit that applies, by its name
     rounds: int

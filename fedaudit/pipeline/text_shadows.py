@@ -48,8 +48,7 @@ def attack(bench: AttackBench, job: TargetJob) -> dict[str, Tables]:
     base's ("base"), and of the first shadows' own, whose members the adversary knows ("pseudo")."""
     assert isinstance(bench.learner, LanguageModel)
     trained, records = shadows_of(bench, job.recipe, job.target.client), job.target.records
-    member = np.zeros((len(trained.member), len(records)), bool)
-    member[:, : len(job.target.candidates)] = trained.member
+    member = job.target.of_records(trained.member)
     ask = functools.partial(queries.ask_texts, bench.learner, records=records, compats=("exact",))
     found = {}
     for states, models in ((job.personal, trained.personal), (job.released, trained.released)):
@@ -61,12 +60,13 @@ def attack(bench: AttackBench, job: TargetJob) -> dict[str, Tables]:
                 seen = Knowledge(records, known, ask(state=unpack(state)), job.base, shadows=shadows)
                 if pseudo is None:  # the same for all models beside the same shadows
                     pseudo = _pseudo(job.attacks, seen)
-                scores, base = (_scores(job.attacks, one) for one in (seen, seen.before_training()))
+                scores, base = (scores_of(job.attacks, one) for one in (seen, seen.before_training()))
                 found[digest] = {"scores": scores, "base": base, "pseudo": pseudo}
     return found
 
 
-def _scores(attacks: Mapping[str, DataclassInstance], seen: Knowledge) -> pd.DataFrame:
+def scores_of(attacks: Mapping[str, DataclassInstance], seen: Knowledge) -> pd.DataFrame:
+    """The scores of every attack, a row per record."""
     columns: dict[str, Floats] = {}
     for name, params in attacks.items():
         made: Attack = plugins.plugins("attack")[name].make(params)
@@ -78,7 +78,7 @@ def _pseudo(attacks: Mapping[str, DataclassInstance], seen: Knowledge) -> pd.Dat
     """Scores of shadows in the place of the attacked model."""
     assert seen.shadows is not None
     some = range(min(SHADOWS_ASKED, len(seen.shadows.member)))
-    return pd.concat([_scores(attacks, seen.leave_out(s)).assign(member=seen.shadows.member[s]) for s in some])
+    return pd.concat([scores_of(attacks, seen.leave_out(s)).assign(member=seen.shadows.member[s]) for s in some])
 
 
 def joined(tables: Tables, of_targets: Sequence[Tables]) -> Tables:
