@@ -107,7 +107,7 @@ def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Int
     return ranking.auroc(values, c.member, c.client, confidence=confidence)
 
 
-def _beats(comparison: Comparison, values: pd.Series, control: pd.Series, confidence: float) -> Interval:
+def difference(comparison: Comparison, values: pd.Series, control: pd.Series, confidence: float) -> Interval:
     c = comparison
     if c.unit == "records" and c.per_client:
         return stratified.stratified_auroc_difference(
@@ -127,7 +127,7 @@ def _control(name: str, c: Comparison, scores: pd.Series, confidence: float) -> 
 
 def _beyond(name: str, signal: str, c: Comparison, scores: pd.Series, confidence: float) -> Interval:
     """By how much an attack beats a control on the same records."""
-    found = _beats(c, c.scores[signal], scores, confidence)
+    found = difference(c, c.scores[signal], scores, confidence)
     return ranking.cross_fitted(found, FOLDS, control=measure(c, scores, confidence)) if name == "blind" else found
 
 

@@ -50,9 +50,9 @@ def short(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def signed(value: float) -> str:
-    """A difference with one digit and its sign."""
-    return f"{value:+.1f}".replace("-", "−")
+def signed(value: float, digits: int = 1) -> str:
+    """A difference with fixed digits and its sign."""
+    return f"{value:+z.{digits}f}".replace("-", "−")
 
 
 def tau(value: float) -> str:

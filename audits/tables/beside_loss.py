@@ -1,0 +1,67 @@
+"""Whether an attack tells more than the calibrated loss, which needs no more than the model and its public start."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from audits.comparisons import FRESHEST, Attacked, Comparison, comparisons
+from audits.membership import difference, measure, simultaneous
+
+CALIBRATED = "loss/base"
+COLUMNS = (
+    "threat_model way signal auroc low high members nonmembers loss_way loss_auroc gain gain_low gain_high".split()
+)
+
+
+def beside_loss_table(run: Attacked, confidence: float) -> pd.DataFrame:
+    """Of every headline score the AUROC against held-out records, and how far it is above that of the calibrated loss
+    on the same records (`gain`) under the same adversary.
+
+    Attacks on messages have no loss of their own: theirs is that of the freshest models of clients that the adversary
+    holds (`loss_way`). The intervals of gains hold all at once (Bonferroni over the table), so that the best of many
+    attacks is not above by luck; a row of the calibrated loss itself has no gain.
+    """
+    rows = [
+        c
+        for c in comparisons(run)
+        if c.nonmembers == "held-out" and c.population in ("all members", "own members") and c.way != "best utility"
+    ]
+    signals = dict.fromkeys((*run.headline, CALIBRATED))
+    pairs = [(c, s, beside) for c in rows for s in signals if s in c.scores for beside in _beside(rows, c)]
+    measured = [
+        (both, signal, beside.way) for c, signal, beside in pairs if (both := _on_both(c, signal, beside)).measurable
+    ]
+    level = simultaneous(confidence, max(1, sum(signal != CALIBRATED for _, signal, _ in measured)))
+    found = []
+    for c, signal, loss_way in measured:
+        own = measure(c, c.scores[signal], confidence)
+        loss = measure(c, c.scores[CALIBRATED], confidence).value
+        gain: tuple[float, ...] = (np.nan, np.nan, np.nan)
+        if signal != CALIBRATED:
+            i = difference(c, c.scores[signal], c.scores[CALIBRATED], level)
+            gain = (i.value, i.low, i.high)
+        place = (c.threat_model, c.way, signal, own.value, own.low, own.high, own.members, own.nonmembers)
+        found.append((*place, loss_way, loss, *gain))
+    table = pd.DataFrame(found, columns=COLUMNS)
+    return table if table.gain.notna().any() else table[:0]
+
+
+def _beside(rows: Sequence[Comparison], c: Comparison) -> list[Comparison]:
+    """The comparison whose calibrated loss an attack stands beside, if there is one: its own or that of the freshest
+    models."""
+    if CALIBRATED in c.scores:
+        return [c]
+    ways = {o.way: o for o in rows if (o.threat_model, o.per_client) == (c.threat_model, c.per_client)}
+    return [ways[way] for way in FRESHEST if way in ways and CALIBRATED in ways[way].scores][:1]
+
+
+def _on_both(c: Comparison, signal: str, beside: Comparison) -> Comparison:
+    """The records that have the score and the calibrated loss, which stands among the scores."""
+    known = pd.Series(beside.scores[CALIBRATED].to_numpy(), pd.MultiIndex.from_arrays([beside.client, beside.record]))
+    loss = known.reindex(pd.MultiIndex.from_arrays([c.client, c.record])).to_numpy()
+    both = dataclasses.replace(c, scores=c.scores.assign(**{CALIBRATED: loss}))
+    return both.having(np.where(np.isnan(loss), np.nan, both.scores[signal]))

@@ -1,0 +1,113 @@
+"""What beats the calibrated loss: the table against hand calculations, on attacks that find the same, more and less, and as a section."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from audits.comparisons import first_scores
+from audits.tables.beside_loss import COLUMNS, beside_loss_table
+from reports.section import Page
+from reports.sections.beside_loss import section
+from tests.prompt_scores import changed, made_up, with_scores
+from tests.test_report import ONE
+
+SIGNALS = {"lira/online": "lira", "gradnorm": "gradnorm", "loss/base": "loss"}
+SERVER = (("server", "rebuilt"),)
+
+
+def table(seed, more=0.0, less=0.0, leak=0.5, **fields):
+    """LiRA told more than the loss by `more`, the gradient norm less by `less`."""
+    run = made_up(seed, leak=leak, signals=SIGNALS, held=SERVER, classes=0.0, shadows=0, others=0, **fields)
+    used = pd.Series(run.truth, dtype=float)
+
+    def change(scores):
+        moved = used.reindex(scores.index).fillna(0)
+        return scores.assign(
+            **{"lira/online": scores["lira/online"] + more * moved, "gradnorm": scores.gradnorm - less * moved}
+        )
+
+    return with_scores(run, change)
+
+
+def test_the_difference_is_that_of_the_means_over_clients():
+    run = table(0, more=1.0)
+    found = beside_loss_table(run, 0.95).set_index("signal")
+    assert list(found.reset_index()[COLUMNS].columns) == COLUMNS
+    for signal, row in found.iterrows():
+        each = {s: [] for s in (signal, "loss/base")}
+        for model in run.models:
+            own = run.records[model.client]
+            for s, values in each.items():
+                values.append(roc_auc_score([run.truth[r] for r in own], model.scores.loc[own, s]))
+        # the mean over clients, weighted by their pairs, which here are equally many
+        assert row.auroc == pytest.approx(np.mean(each[signal]))
+        assert row.loss_auroc == pytest.approx(np.mean(each["loss/base"]))
+        if signal == "loss/base":
+            assert np.isnan([row.gain, row.gain_low, row.gain_high]).all()
+        else:
+            assert row.gain == pytest.approx(np.mean(each[signal]) - np.mean(each["loss/base"]))
+            assert row.gain_low < row.gain < row.gain_high
+
+
+def test_an_attack_is_above_or_below_where_it_should_be():
+    found = beside_loss_table(table(1, more=2.0, less=2.0), 0.95).set_index("signal")
+    assert found.gain_low["lira/online"] > 0 > found.gain_high["gradnorm"]
+
+
+def test_attacks_that_find_as_much_as_the_loss_are_seldom_above_or_below_it():
+    """Of 200 runs with two attacks that leak as much as the loss, at most 21 say anything (a correct 5 % rule, 99.9 %)."""
+    off = [beside_loss_table(table(seed, leak=0.7, each=40, known=4), 0.95) for seed in range(200)]
+    assert sum(((t.gain_low > 0) | (t.gain_high < 0)).any() for t in off) <= 21
+
+
+def test_a_score_without_a_loss_of_its_own_stands_beside_that_of_the_freshest_models():
+    run = table(2)
+    twins = [
+        dataclasses.replace(m, way=way, scores=m.scores[names])
+        for m in run.models
+        for way, names in (
+            ("newest", ["loss/base"]),
+            ("literal", ["loss/base"]),
+            ("exact", ["gradnorm", "lira/online"]),
+        )
+    ]
+    shifted = [dataclasses.replace(m, scores=-m.scores) if m.way == "literal" else m for m in twins]
+    found = beside_loss_table(changed(run, models=shifted), 0.95)
+    assert set(found.loss_way[found.way == "exact"]) == {"newest"}
+    expected = beside_loss_table(run, 0.95).set_index("signal").gain
+    got = found[found.way == "exact"].set_index("signal").gain
+    pd.testing.assert_series_equal(got.sort_index(), expected.dropna().sort_index())
+
+
+def test_records_that_lack_one_of_both_are_left_out():
+    def change(scores):
+        scores.iloc[:20, scores.columns.get_loc("lira/online")] = np.nan
+        scores.iloc[10:30, scores.columns.get_loc("loss/base")] = np.nan
+        return scores
+
+    found = beside_loss_table(with_scores(table(3), change), 0.95).set_index("signal")
+    assert found.members["gradnorm"] + found.nonmembers["gradnorm"] == 2 * (144 - 20)
+    assert found.members["lira/online"] + found.nonmembers["lira/online"] == 2 * (144 - 30)
+
+
+def test_there_is_nothing_without_a_calibrated_loss_or_beside_it():
+    run = table(4)
+    for kept in (["lira/online", "gradnorm"], ["loss/base"]):
+        signals = {s: SIGNALS[s] for s in kept}
+        alone = with_scores(
+            changed(run, signals=signals, headlines=first_scores(signals)), lambda t, kept=kept: t[kept]
+        )
+        assert beside_loss_table(alone, 0.95).empty
+
+
+def test_the_section_says_in_words_what_is_above_and_below():
+    found = beside_loss_table(table(1, more=2.0, less=2.0), 0.95)
+    made = section(Page([dataclasses.replace(ONE, tables={"beside_loss": found})], map))
+    (part,) = made.context["beside_loss"]
+    words = {name: cells[0]["word"] for name, cells in part["shown"]["lines"]}
+    assert words == {"lira/online": "above", "gradnorm": "below", "loss/base": ""}
+    assert part["shown"]["places"] == [("server", "rebuilt")]
+    assert section(Page([dataclasses.replace(ONE, tables={})], map)) is None
