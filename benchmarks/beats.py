@@ -1,0 +1,95 @@
+"""What beats what: every attack on every method under every threat model, beside the calibrated loss on the same records, and what it costs.
+
+    python -m benchmarks.beats found texts prompts memorising    the tables, as Markdown; hours on two cores, goes on where it was stopped
+    python -m benchmarks.beats seconds texts prompts             each attack alone on a training that is there
+
+A cell of `found` is an AUROC with its 95 % interval; ▲ and ▼: above and below the calibrated loss by an interval that holds for all differences of the run.
+`seconds` has a row per attack, with the load average: a whole command (start, attack, audits, page) where the training and the shadow models are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedaudit.command.cli import read_command
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.score_names import signal_name
+from fedaudit.pipeline.run import run
+
+FOUND = {
+    "texts": "--method fedavg,fedper,fedpara,fedrand --attack all",
+    "prompts": "--method promptfl,fedotp,fedpgp,dpfpl --epsilon none --attack all",
+    "memorising": "--preset memorising --attack all",
+}
+TIMED = {"texts": "--method fedavg", "prompts": "--method fedotp --epsilon none", "memorising": "--preset memorising"}
+
+
+def found(setting: str, out: str) -> None:
+    """The table of a setting: methods and threat models across, attacks down."""
+    report = run(read_command([*FOUND[setting].split(), "--out", out]).plan, Progress()).report
+    table = pd.read_csv(report.parent / "beside_loss.csv")
+    print(f"\n### {setting}: `python audit.py {FOUND[setting]}`\n")
+    for method, rows in table.groupby("method", sort=False):
+        cells = pd.Series(
+            [_cell(row) for row in rows.itertuples()],
+            pd.MultiIndex.from_arrays([rows.signal.map(signal_name), rows.threat_model + ", " + rows.way]),
+        )
+        wide = cells.unstack(fill_value="").reindex(index=dict.fromkeys(cells.index.get_level_values(0)))
+        across = list(dict.fromkeys(cells.index.get_level_values(1)))
+        print(f"| {method} | " + " | ".join(across) + " |")
+        print("|---" * (len(across) + 1) + "|")
+        for name, row in wide[across].iterrows():
+            print(f"| {name} | " + " | ".join(row) + " |")
+        print()
+
+
+def _cell(row: object) -> str:
+    """`.734 [.700, .768] ▲`"""
+    value, low, high = (f"{getattr(row, name):.3f}".removeprefix("0") for name in ("auroc", "low", "high"))
+    sign = " ▲" if row.gain_low > 0 else " ▼" if row.gain_high < 0 else ""
+    return f"{value} [{low}, {high}]{sign}"
+
+
+def seconds(setting: str, out: str) -> None:
+    """What each attack takes alone; the training and the shadow models are there."""
+    words, place = TIMED[setting], Path(out) / f"seconds-{setting}"
+    every = read_command([*words.split(), "--attack", "all"]).plan.attacks
+
+    def timed(attack: str) -> float:
+        for folder in ("analyses", "reports"):
+            shutil.rmtree(place / folder, ignore_errors=True)
+        begun = time.perf_counter()
+        run(read_command([*words.split(), "--attack", attack, "--out", str(place)]).plan, Progress(quiet=True))
+        return time.perf_counter() - begun
+
+    timed("entropy")  # trains
+    with_shadows, without = timed("quantile"), timed("quantile")
+    print(f"\n### {setting}: `python audit.py {words} --attack ATTACK`, load {os.getloadavg()[0]:.1f}\n")
+    print(f"| attack | seconds |\n|---|---|\n| shadow models, once for all attacks | {with_shadows - without:.0f} |")
+    for attack in every:
+        print(f"| {attack} | {timed(attack):.0f} |")
+
+
+PARTS: dict[str, Callable[[str, str], None]] = {"found": found, "seconds": seconds}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("settings", nargs="+", choices=FOUND)
+    parser.add_argument("--out", default=os.path.join(tempfile.gettempdir(), "fedaudit-beats"))
+    chosen = parser.parse_args(words)
+    for setting in chosen.settings:
+        PARTS[chosen.part](setting, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
