@@ -22,9 +22,9 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.captions import Params as Captions
 from fedaudit.tasks.captions import captions
-from tests import prompt_toy
-from trainers import lora, prompts
-from trainers.base import Bench, Method, Participation, Schedule, State, Transcript, train
+from tests import maple_toy, prompt_toy
+from trainers import lora, maple, prompts
+from trainers.base import Bench, Method, Participation, Schedule, Site, State, Transcript, train
 from trainers.steps import PrivateMethod
 
 CLIENTS, ROUNDS = 3, 2
@@ -81,6 +81,10 @@ class World(ABC):
             Participation(k, r, 0, ids, self.learner, tuple(earlier), self.left_out)
             for k, ids in enumerate(self.training)
         ]
+
+    def site(self, r: int) -> Site:
+        """The server in a round, with the learner at hand."""
+        return Site(0, r, learner=lambda question: question(self.learner))
 
     def run(self, method: Method[Any], path: Path, *, seed: int = 0, turned: bool = False) -> Transcript:
         """The rounds of the loop. `turned`: candidates, test and novel records are listed in the opposite order."""
@@ -159,6 +163,26 @@ class Prompts(World):
         return float(F.cross_entropy(self.learner.scale * similar, self.learner.labels(ids)))
 
 
+class DualPrompts(Prompts):
+    """Dual prompts on the same CLIP, whose pictures are random tokens."""
+
+    def make(self, plugin: Plugin) -> Method[Any]:
+        made: Method[Any] = plugin.make(plugin.params())
+        return made
+
+    def equal(self) -> World:
+        return _dual(EQUAL)
+
+    def disguised(self, records: Set[str]) -> World:
+        world = super().disguised(records)
+        world.learner._tokens = maple_toy.disguised(world.learner._tokens, records)
+        return world
+
+    def loss(self, method: Method[Any], model: State, client: int) -> float:
+        ids = self.training[client]
+        return float(self.learner.losses(model["Pt"][None], model["Pd"][None], ids, len(ids)))
+
+
 @functools.cache
 def _lora() -> World:
     federation = captions(Captions(records=10, reference=2, novel=2, test=2), clients=CLIENTS, seed=0)
@@ -177,7 +201,13 @@ def _prompts(sizes: tuple[int, ...] = SIZES) -> World:
     return Prompts(federation.learner(settings), federation.training)
 
 
-WORLDS: Mapping[str, Any] = {"lora": _lora, "prompts": _prompts}  # by learner
+@functools.cache
+def _dual(sizes: tuple[int, ...] = SIZES) -> World:
+    settings = maple.Settings(prompt_length=9, batch=4, local_epochs=0, rate=0.1)
+    return DualPrompts(maple_toy.learner(settings, sizes), prompt_toy.federation(sizes).training)
+
+
+WORLDS: Mapping[str, Any] = {"lora": _lora, "maple": _dual, "prompts": _prompts}  # by learner
 
 
 def without_rates(settings: Any) -> Any:

@@ -73,7 +73,7 @@ class Subject:
 
     def aggregate(self, r: int, uploads: Sequence[Upload]) -> State:
         """The server's next state after a round with these messages."""
-        return self.method.aggregate(self.run.broadcast(r), uploads, Site(0, r))
+        return self.method.aggregate(self.run.broadcast(r), uploads, self.world.site(r))
 
 
 Contract = Callable[[Subject], None]
@@ -118,7 +118,7 @@ def changes_nothing_given(subject: Subject) -> None:
     given = [server, *own, *(upload.state for upload in uploads)]
     before = [{name: tensor.clone() for name, tensor in state.items()} for state in given]
     subject.updates(server, own, clients)
-    subject.method.aggregate(server, uploads, Site(0, 1))
+    subject.method.aggregate(server, uploads, subject.world.site(1))
     assert all(same(one, other) for one, other in zip(given, before, strict=True))
 
 

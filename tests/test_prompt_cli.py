@@ -41,7 +41,7 @@ BAD = {
     "another method's option": ("--method promptfl --rank 4", ["--rank", "no such option"]),
     "no noise to set": ("--method zeroshot:epsilon=1", ["zeroshot:epsilon=1", "parameters of zeroshot"]),
     "adapters and prompts": ("--method dpfpl,fedavg", ["dpfpl,fedavg", "different things"]),
-    "task of the others": ("--task captions", ["--task captions", "digits, glyphs, images"]),
+    "task of the others": ("--task captions", ["--task captions", "digits, fewshots, glyphs, images"]),
     "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
     "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
     "exporting prompts": ("--no-twin --export-run {out}", ["--export-run", "prompts"]),

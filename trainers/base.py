@@ -7,6 +7,7 @@ one by one or as one batched problem.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ class Update:
 
     upload: State
     private: State  # what it holds after the round, its whole model or its part of it; for the owner and for evaluation
-    facts: Mapping[str, object] = field(default_factory=dict)  # what the server learns beside the tensors
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the server learns beside the tensors
     noised: Noised = field(default_factory=Noised)
     sealed: State = field(default_factory=dict)  # what it puts into a computation on shares: nobody else sees it
 
@@ -79,7 +80,7 @@ class Upload:
     client: int
     records: int
     state: State
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     sealed: State = field(default_factory=dict)
 
 
@@ -123,6 +124,9 @@ class Participation:
         return generator(self.seed, "client", self.client, self.round, purpose, *([step] if step else []))
 
 
+Question = Callable[[Any], State]  # of a learner; it travels to where that is
+
+
 @dataclass(frozen=True)
 class Site:
     """The server at work in one round."""
@@ -132,6 +136,12 @@ class Site:
     noised: Noised = field(default_factory=Noised)
     party: str = "server"
     revealed: Revealed = field(default_factory=Revealed)
+    learner: Callable[[Question], State] | None = None  # answers what a server computes with the frozen model
+
+    def ask(self, question: Question) -> State:
+        """What the learner answers to a function of it, where the learner is."""
+        assert self.learner is not None, "this server has no model"
+        return self.learner(question)
 
     def generators(self, purpose: str) -> list[torch.Generator]:
         """The server's own randomness, one generator; another purpose gives an independent stream."""
@@ -506,7 +516,7 @@ def _round(
     for upload in uploads:
         check_finite(client_states(upload.client, upload.state | upload.sealed, held[upload.client]))
     # 4. the server aggregates what it received
-    site = Site(schedule.seed, r)
+    site = Site(schedule.seed, r, learner=functools.partial(_asked, executor))
     aggregate = method.aggregate(server, uploads, site)
     check_finite({"the server's aggregate": aggregate})
     # 5. utility of the new global model and of the clients' own models
@@ -527,6 +537,16 @@ def _round(
         "utility": utility,
     } | ({"revealed": seen.facts} if seen.facts else {})
     folder.write_json(f"round-{r:03d}.json", record | _noise([d.noised for d in done], site.noised))
+
+
+def _asked(executor: Executor[Bench], question: Question) -> State:
+    """A worker's answer to the server."""
+    (answer,) = executor.map(_answered, [question])
+    return unpack(answer)
+
+
+def _answered(bench: Bench, question: Question) -> bytes:
+    return pack(question(bench.learner))
 
 
 def _seen(aggregate: State, uploads: Sequence[Upload], held: Mapping[int, State]) -> tuple[State, dict[str, Any]]:

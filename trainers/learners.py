@@ -4,6 +4,7 @@ nothing heavy."""
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedaudit.machinery import plugins
@@ -37,6 +38,7 @@ class LearnerFacts:
     gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do
     # why messages are no sums of records' gradients, as attacks that solve them need; "" where they are
     nonlinear: str = ""
+    also: tuple[str, ...] = ()  # further learners whose methods it trains, beside its own in one run
     together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
 
     def fits(self, attack: Plugin) -> bool:
@@ -59,6 +61,12 @@ class LearnerFacts:
 def every_learner() -> list[str]:
     """The learners that methods train."""
     return sorted({plugin.learner for plugin in plugins.plugins("method").values()})
+
+
+def trained_by(methods: Iterable[Plugin]) -> str | None:
+    """The one learner that trains all of these methods; None if there is none."""
+    wanted = {method.learner for method in methods}
+    return next((one for one in sorted(wanted) if wanted <= {one, *facts(one).also}), None)
 
 
 def private(method: Plugin) -> bool:

@@ -34,6 +34,7 @@ from fedaudit.machinery.store import claim
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
+from trainers.prompt_settings import PromptSettings
 from trainers.steps import LocalStep, PrivateMethod, Work
 
 if TYPE_CHECKING:
@@ -72,34 +73,8 @@ class Facts(LearnerFacts):
 
 
 @dataclass(frozen=True)
-class Settings:
-    prompt_length: int = field(default=16, metadata={"help": "context vectors of a prompt, b"})
-    batch: int = field(default=8, metadata={"help": "records of a local step, |B|"})
-    local_steps: int = field(default=1, metadata={"help": "local steps per client and round (DP-FPL: 1)"})
-    local_epochs: int = field(
-        default=0, metadata={"help": "local epochs per client and round; 0 = go by --local-steps"}
-    )
-    momentum: float = field(default=0.0, metadata={"help": "SGD momentum over the local steps of a round"})
-    global_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the global prompt"})
-    local_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the local prompts"})
-    crowd: int = field(default=50, metadata={"help": "clients that train as one batched problem; bounds memory"})
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.local_epochs <= 10**6:
-            raise ValueError(f"local_epochs must not be negative, and at most 1000000, not {self.local_epochs}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, not {self.momentum}")
-        for name, most in (("prompt_length", 1024), ("batch", 10**6), ("local_steps", 10**6), ("crowd", 10**6)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
-        for name in ("global_rate", "local_rate"):
-            if not 0 < getattr(self, name) <= 10**6:
-                raise ValueError(f"{name} must be positive and at most 1000000, not {getattr(self, name)}")
-
-    @property
-    def several(self) -> bool:
-        """Whether a client may take more than one step in a round."""
-        return bool(self.local_epochs) or self.local_steps > 1
+class Settings(PromptSettings):
+    """What prompts are trained by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +215,7 @@ def taken_back(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
 class PromptMethod(PrivateMethod[Cohort]):
     """A method that trains soft prompts. Its states hold what its `prompt` makes a personalised prompt of."""
 
-    settings: Settings = field(default_factory=Settings)
+    settings: PromptSettings = field(default_factory=Settings)
 
     # what its clients' records reach: each of these tensors is noised where a method is private
     local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of its released prompt
@@ -321,7 +296,7 @@ class Learner:
         features: ImageFeatures,
         labels: Mapping[str, int],
         classes: Sequence[str],
-        settings: Settings,
+        settings: PromptSettings,
     ) -> None:
         self.clip, self.features, self.classes, self.settings = clip, features, tuple(classes), settings
         self.scale = clip.scale
@@ -385,7 +360,7 @@ class Learner:
 
     def labels(self, records: Sequence[str]) -> Tensor:
         """Places [n] among the classes."""
-        return torch.tensor([self._labels[record] for record in records])
+        return torch.tensor([self._labels[record] for record in records], dtype=torch.int64)
 
     @torch.no_grad()
     def log_probs(self, method: PromptMethod, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
@@ -423,22 +398,34 @@ class Learner:
 
 def prepared(plan: Plan, federation: Federation, methods: Sequence[PromptMethod], progress: Progress) -> Learner:
     """The learner of a plan with the features of its pictures, of their patches too where a method asks for them."""
+    clip, features, labels = encoded(plan, federation, methods, progress)
+    return Learner(clip, features, labels, federation.classes, Settings(**dataclasses.asdict(plan.settings)))
+
+
+def encoded(
+    plan: Plan, federation: Federation, methods: Sequence[PromptMethod], progress: Progress
+) -> tuple[FrozenCLIP, ImageFeatures, dict[str, int]]:
+    """The model of a plan, what its methods look at of the pictures, and the records' places among the classes."""
     assert isinstance(plan.backbone, ClipSource)
     clip = load(plan.backbone, plan.device)
     records, patches = list(federation.records.values()), any(method.patches for method in methods)
     with (cache := claim(plan.out / "cache")).lock(progress.say):
         features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
     number = {name: i for i, name in enumerate(federation.classes)}
-    labels = {r.id: number[r.group] for r in records}
-    return Learner(clip, features, labels, federation.classes, Settings(**dataclasses.asdict(plan.settings)))
+    return clip, features, {r.id: number[r.group] for r in records}
 
 
 def exam(plan: Plan, federation: Federation) -> Recognition:
     """How good the models of a plan are: by the classes that they recognise."""
+    return recognition(federation, Settings(**dataclasses.asdict(plan.settings)).crowd)
+
+
+def recognition(federation: Federation, crowd: int) -> Recognition:
+    """The classes of a federation's test images, for `crowd` clients' models at a time."""
     # with two domains a class of the other style is a neighbour's
     own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
     local = [[(r.domain, r.group) in mine for r in federation.test] for mine in own]
-    return Recognition(local, Settings(**dataclasses.asdict(plan.settings)).crowd, own_tests(federation))
+    return Recognition(local, crowd, own_tests(federation))
 
 
 def own_tests(federation: Federation) -> list[list[float]]:

@@ -5,6 +5,7 @@ Which one is decided by `fedaudit.backbones.clip_source`; the embedded one is `s
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from fedaudit.backbones.clip_images import ImageFeatures
 from fedaudit.backbones.clip_loading import opened
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.clip_text import ClassTexts, TextTower
+from fedaudit.backbones.clip_vision import VisionTower
 from fedaudit.backbones.model_folders import on_one_line
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Stage, unseen
@@ -61,13 +63,31 @@ class FrozenCLIP:
         damage."""
         if patches:
             self._check_patches()
+        see = functools.partial(self._see, patches=patches)
+        return self._stored(
+            records, see, {"patches": patches}, cache, self.embed, say=say, stage=stage, patches=patches
+        )
+
+    def _stored(
+        self,
+        records: Sequence[Record],
+        see: Callable[[Sequence[Record]], Tensor],
+        what: dict[str, bool],
+        cache: Folder,
+        width: int,
+        *,
+        say: Callable[[str], None],
+        stage: Stage,
+        patches: bool,
+    ) -> ImageFeatures:
+        """What `see` makes of records, each picture once; `what` it is decides its place in the cache."""
         digests = [record.digest for record in records]
         row = {digest: i for i, digest in enumerate(dict.fromkeys(digests))}
         pictures = dict(zip(digests, records, strict=True))
         stored = clip_images.encode(
             {digest: pictures[digest] for digest in row},
-            lambda part: self._see(part, patches=patches),
-            self._identity(patches=patches),
+            see,
+            self._identity() | what,
             cache,
             say=say,
             stage=stage,
@@ -75,7 +95,7 @@ class FrozenCLIP:
         return clip_images.gathered(
             {r.id: row[d] for r, d in zip(records, digests, strict=True)},
             [stored[digest] for digest in row],
-            torch.empty(0, self.embed, device=self.device),
+            torch.empty(0, width, device=self.device),
             patches=patches,
         )
 
@@ -86,14 +106,50 @@ class FrozenCLIP:
         """
         return self._tower.classes(names, context)
 
-    def text(self, context: Tensor, texts: ClassTexts) -> Tensor:
-        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in the context,
-        once.
+    @functools.cached_property
+    def vision(self) -> VisionTower:
+        """The image encoder as a function of visual prompts. InputError: it is no vision transformer, or its features
+        without prompts are not open_clip's."""
+        tower = VisionTower(self.model, self.name)
+        height, width = self.model.visual.image_size
+        pixels = torch.linspace(-1, 1, 3 * height * width, device=self.device).view(1, 3, height, width)
+        with torch.no_grad():
+            off = tower(tower.tokens(pixels)[None])[0] - self.model.encode_image(pixels, normalize=True)
+        if not off.abs().max() <= TOLERANCE:
+            raise InputError(
+                f"--backbone {self.name}: its image features computed token by token are not open_clip's, so that "
+                "visual prompts cannot be learned; take a model such as ViT-B-16"
+            )
+        return tower
+
+    @property
+    def picture_bytes(self) -> int:
+        """Of a picture as large as the model reads it, a byte per pixel and colour."""
+        height, width = self.model.visual.image_size
+        return int(3 * height * width)
+
+    @property
+    def depth(self) -> int:
+        """Layers that both encoders have."""
+        return min(len(self._tower.blocks), len(self.vision.blocks))
+
+    def tokens(
+        self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None], stage: Stage = unseen
+    ) -> ImageFeatures:
+        """What the first layer of the image encoder gets of records: as `rows` the class token [n, d], which is the
+        same of all, as `patches` [n, M, d]. They come from `cache`, as in `encode`."""
+        return self._stored(
+            records, self._cut, {"tokens": True}, cache, self.vision.width, say=say, stage=stage, patches=True
+        )
+
+    def text(self, context: Tensor, texts: ClassTexts, deeper: Tensor | None = None) -> Tensor:
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d], with further ones of deeper layers
+        [..., D, b, d]; differentiable in the vectors, once.
 
         Per-record gradients need no other forward pass (`trainers.prompts.taken_back`). NotImplementedError: a second
         derivative.
         """
-        return self._tower(context, texts)
+        return self._tower(context, texts, deeper)
 
     def words(self, text: str) -> Tensor:
         """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS."""
@@ -101,19 +157,24 @@ class FrozenCLIP:
 
     @torch.no_grad()
     def _see(self, records: Sequence[Record], *, patches: bool) -> Tensor:
+        return clip_images.see(self.model, self._pixels(records), patches=patches)
+
+    @torch.no_grad()
+    def _cut(self, records: Sequence[Record]) -> Tensor:
+        return self.vision.tokens(self._pixels(records))
+
+    def _pixels(self, records: Sequence[Record]) -> Tensor:
         from PIL import Image
 
-        pixels = torch.stack([self._prepare(Image.fromarray(record.image)) for record in records])
-        return clip_images.see(self.model, pixels.to(self.device), patches=patches)
+        return torch.stack([self._prepare(Image.fromarray(record.image)) for record in records]).to(self.device)
 
-    def _identity(self, *, patches: bool) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What decides the features of a picture."""
         return {
             "model": self.source.sha256,
             "preprocessing": asdict(self._preprocessing),
             "versions": [version(package) for package in ("open_clip_torch", "torch", "torchvision", "pillow")],
             "device": self.device.type,
-            "patches": patches,
         }
 
     def _check_patches(self) -> None:

@@ -11,6 +11,7 @@ activations, is computed once, in the pass forward.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -84,8 +85,12 @@ class TextTower:
             torch.tensor(order).argsort().to(self.embedding.device),
         )
 
-    def __call__(self, context: Tensor, texts: ClassTexts) -> Tensor:
-        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in the context."""
+    def __call__(self, context: Tensor, texts: ClassTexts, deeper: Tensor | None = None) -> Tensor:
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in both.
+
+        `deeper` [..., D, b, d] takes the place of what the first D layers made of the context, before the layers 2 to
+        D + 1 (MaPLe, Khattak et al. 2023, eq. 2).
+        """
         *lead, b, d = context.shape
         if b != texts.context:
             raise ValueError(f"context must hold {texts.context} vectors, for which the class texts were made, not {b}")
@@ -93,8 +98,10 @@ class TextTower:
         sos = self.embedding[self.start].expand(len(flat), 1, d)
         prefix = torch.cat([sos, flat], dim=1) + self.positions[: b + 1]  # [L, P, d]
         suffix = texts.tokens[None]  # [1, T, d] and [L, T, d] from the first layer on
-        for block in self.blocks[:-1]:
+        replaced = [] if deeper is None else deeper.reshape(len(flat), -1, b, d).unbind(1)
+        for block, below in itertools.zip_longest(self.blocks[:-1], replaced):
             prefix, suffix = _layer(block, prefix, suffix, texts.groups)
+            prefix = prefix if below is None else torch.cat([prefix[:, :1], below], dim=1)
         ends = _last_layer(self.blocks[-1], prefix, suffix, texts.groups)  # [L, C, d]
         features = F.normalize(self._project(self.ln_final(ends)), dim=-1).index_select(1, texts.places)
         return features.reshape(*lead, *features.shape[1:])
@@ -118,21 +125,21 @@ class TextTower:
 
 def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """One residual block on prefix [L, P, d] and suffix tokens [1 or L, T, d]."""
-    q, k, v = _heads(block, block.ln_1(prefix), 0, 3)
-    own_q, own_k, own_v = _heads(block, block.ln_1(suffix), 0, 3)
+    q, k, v = heads(block, block.ln_1(prefix), 0, 3)
+    own_q, own_k, own_v = heads(block, block.ln_1(suffix), 0, 3)
     seen = torch.softmax(q @ k.mT + _causal(q.shape[2], q), dim=-1) @ v
     own_seen = _attend(own_q, own_k, own_v, k, v, [(classes, n, n) for classes, n in groups])
-    return _after(block, prefix, seen), _after(block, suffix, own_seen)
+    return after(block, prefix, seen), after(block, suffix, own_seen)
 
 
 def _last_layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:
     """EOS [L, C, d] of every class after the last residual block."""
-    k, v = _heads(block, block.ln_1(prefix), 1, 3)
+    k, v = heads(block, block.ln_1(prefix), 1, 3)
     normed = block.ln_1(suffix)
-    own_k, own_v = _heads(block, normed, 1, 3)
-    (own_q,) = _heads(block, _ends(normed, groups), 0, 1)
+    own_k, own_v = heads(block, normed, 1, 3)
+    (own_q,) = heads(block, _ends(normed, groups), 0, 1)
     seen = _attend(own_q, own_k, own_v, k, v, [(classes, 1, n) for classes, n in groups])
-    return _after(block, _ends(suffix, groups), seen)
+    return after(block, _ends(suffix, groups), seen)
 
 
 def _attend(
@@ -173,7 +180,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return (a[..., None] * b[..., None, :, :]).sum(-2)
 
 
-def _heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+def heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
     """Queries (0), keys (1) and values (2) from `first` to `last` of x [L, n, d]: each [L, heads, n, e]; queries come
     scaled."""
     attention = block.attn
@@ -184,7 +191,7 @@ def _heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
     return tuple(found) if first else (found[0] / math.sqrt(attention.head_dim), *found[1:])
 
 
-def _after(block: Any, x: Tensor, seen: Tensor) -> Tensor:
+def after(block: Any, x: Tensor, seen: Tensor) -> Tensor:
     """The rest of a residual block: x [1 or L, n, d] with what attention saw [L, heads, n, e]."""
     x = x + block.ls_1(block.attn.out_proj(seen.transpose(1, 2).flatten(2)))
     inner = block.ln_2(x)

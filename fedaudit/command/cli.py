@@ -43,7 +43,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import USUAL, LearnerFacts, facts, privacy_of, private
+from trainers.learners import USUAL, LearnerFacts, facts, privacy_of, private, trained_by
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -219,10 +219,9 @@ def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
     """The methods, the task, and what the methods train. InputError if they do not fit together."""
     task = plugins.find("task", chosen.task, flag="--task") if chosen.task else None
     methods = sweeps.named(chosen.method or facts(task.learner if task else USUAL).method)
-    learners = sorted({plugin.learner for plugin, _ in methods.values()})
-    if len(learners) > 1:
+    learner = trained_by(plugin for plugin, _ in methods.values())
+    if learner is None:
         raise InputError(f"--method {chosen.method}: these train different things and cannot share one run")
-    (learner,) = learners
     if task is None:
         task = plugins.find("task", facts(learner).task, flag="--task")
     kind = facts(learner).records

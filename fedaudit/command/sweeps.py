@@ -17,15 +17,16 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import facts, privacy_of, private
+from trainers.learners import facts, privacy_of, private, trained_by
 
 Named = dict[str, tuple[Plugin, dict[str, Any]]]
 LONGEST = 150  # letters of a label, which is part of folders' names
 
 
-def classes(plugin: Plugin) -> list[type[Any]]:
-    """The dataclasses that hold a method's parameters: its own, and how it is made private where it can be."""
-    return [plugin.params, *([privacy_of(plugin.learner)] if private(plugin) else [])]
+def classes(plugin: Plugin, privacy: type[Privacy] | None = None) -> list[type[Any]]:
+    """The dataclasses that hold a method's parameters: its own, and how it is made private where it can be, by default
+    as is usual for what it trains."""
+    return [plugin.params, *([privacy or privacy_of(plugin.learner)] if private(plugin) else [])]
 
 
 def named(text: str) -> Named:
@@ -83,31 +84,34 @@ def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dic
 
     `twins`: beside each that is noised stands the same without noise.
     """
+    learner = trained_by(plugin for plugin, _ in methods.values())
+    assert learner is not None
     found: dict[str, Variant] = {}
     for label, (plugin, own) in methods.items():
-        axes = _axes(label, plugin, own, options)
+        known = classes(plugin, privacy_of(learner))
+        axes = _axes(label, known, own, options)
         if twins and "epsilon" in axes and math.inf not in axes["epsilon"]:
             axes["epsilon"] = (math.inf, *axes["epsilon"])
         for combination in itertools.product(*axes.values()):
             values = dict(zip(axes, combination, strict=True))
             several = [f":{name}={_word(value)}" for name, value in values.items() if len(axes[name]) > 1]
-            found[label + "".join(several)] = _variant(plugin, values)
+            found[label + "".join(several)] = _variant(plugin, known, values)
     return found
 
 
 def _axes(
-    label: str, plugin: Plugin, own: Mapping[str, Any], options: argparse.Namespace
+    label: str, known: Sequence[type[Any]], own: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, tuple[Any, ...]]:
     """Every parameter that a label or a flag gives a value, with its values."""
     reader = Parser(add_help=False, allow_abbrev=False)
-    for cls in classes(plugin):
+    for cls in known:
         add_fields(reader, "", cls)
     try:
         given = reader.parse_args(words_of(own))
     except InputError as error:
         raise InputError(f"--method {label}: {error}") from None
     found: dict[str, tuple[Any, ...]] = {}
-    for field in (field for cls in classes(plugin) for field in dataclasses.fields(cls)):
+    for field in (field for cls in known for field in dataclasses.fields(cls)):
         value = getattr(given if field.name in own else options, field.name)
         if value is None and field.metadata.get("sweep"):
             value = field.default
@@ -117,11 +121,8 @@ def _axes(
     return found
 
 
-def _variant(plugin: Plugin, values: Mapping[str, Any]) -> Variant:
-    parts = [
-        made(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
-        for cls in classes(plugin)
-    ]
+def _variant(plugin: Plugin, known: Sequence[type[Any]], values: Mapping[str, Any]) -> Variant:
+    parts = [made(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}) for cls in known]
     if len(parts) == 1:
         # what trains nothing stands beside what can be noised
         silent = Privacy(epsilon=math.inf) if facts(plugin.learner).private else None

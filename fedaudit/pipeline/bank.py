@@ -187,7 +187,8 @@ def _round(
             else dataclasses.replace(u, state=_beside(u.state, sent, server))
             for u in recorded
         ]
-        moved.append(method.aggregate(server, uploads, Site(seeds[s], r)))
+        site = Site(seeds[s], r, learner=lambda question: question(learner))
+        moved.append(method.aggregate(server, uploads, site))
         check_finite({f"the aggregate with shadow {s} of client {client}": moved[-1]})
         kept.append(own if update is None else update.private)
     return moved, kept

@@ -16,7 +16,7 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import fingerprint, inside, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
-from trainers.learners import LearnerFacts, facts
+from trainers.learners import LearnerFacts, facts, trained_by
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -114,7 +114,9 @@ class Plan:
         """The helper module of trainers/ that holds what the clients of every method here train."""
         if self.own is not None:
             return self.own.learner
-        return next(v.plugin.learner for v in self.methods.values() if v is not None)
+        learner = trained_by(v.plugin for v in self.methods.values() if v is not None)
+        assert learner is not None
+        return learner
 
     @functools.cached_property
     def trained(self) -> LearnerFacts:

@@ -75,3 +75,10 @@ class AdapterPrivacy(Privacy):
     clip_norm: float = _usual("clip_norm", 0.05)
     sigma: str = _usual("sigma", "calibrated")
     sampler: str = _usual("sampler", "poisson")
+
+
+@dataclass(frozen=True)
+class SilentPrivacy(Privacy):
+    """The same without noise, unless it is asked for: for baselines of a method that adds none."""
+
+    epsilon: float = _usual("epsilon", math.inf)

@@ -6,34 +6,24 @@ same 40 classes, a name being one class in either style, so a client's neighbour
 Partitions: docs/images.md.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.classification import Labelled, chosen, federate
 from fedaudit.tasks.drawings import CLASSES, DOMAINS, draw
-from fedaudit.tasks.partition_params import Partitioned
+from fedaudit.tasks.partition_params import Drawings
 
 LEARNER = "prompts"
 
 
 @dataclass(frozen=True)
-class Params(Partitioned):
-    domain: str = field(
-        default="neon", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or several as print+neon"}
-    )
-    train: int = field(default=48, metadata={"help": "training pictures of each class, held-out ones included"})
-    test: int = field(default=20, metadata={"help": "test pictures of each class"})
-
-    def __post_init__(self) -> None:
-        for name in ("train", "test"):  # all are drawn before anything is trained, and held in memory
-            if not 1 <= getattr(self, name) <= 10**4:
-                raise ValueError(f"{name} must be at least 1 and at most 10000, not {getattr(self, name)}")
-        super().__post_init__()
+class Params(Drawings):
+    """Those of drawn symbols."""
 
 
-def glyphs(params: Params, *, clients: int, seed: int) -> Federation:
+def glyphs(params: Drawings, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients; training and test pictures of each style are drawn from generators of their
     own."""
     styles = chosen(params.domain, DOMAINS, flag="--domain")
@@ -41,7 +31,7 @@ def glyphs(params: Params, *, clients: int, seed: int) -> Federation:
     return federate(drawn, params=params, clients=clients, seed=seed)
 
 
-def _drawn(style: str, params: Params, d: int, seed: int) -> Labelled:
+def _drawn(style: str, params: Drawings, d: int, seed: int) -> Labelled:
     train, test = (np.repeat(np.arange(len(CLASSES)), each) for each in (params.train, params.test))
     pictures = draw(style, train.tolist(), np.random.default_rng((seed, 5, d)))
     unseen = draw(style, test.tolist(), np.random.default_rng((seed, 3, d)))

@@ -35,3 +35,20 @@ class Partitioned:
             raise ValueError(f"reference_share must lie between 0.05 and 0.9, not {self.reference_share}")
         if self.holdout not in (0, 0.5):
             raise ValueError(f"holdout must be 0.5 (fair coins) or 0 (all records are trained on), not {self.holdout}")
+
+
+@dataclass(frozen=True)
+class Drawings(Partitioned):
+    """Base of the `Params` of tasks on drawn symbols."""
+
+    domain: str = field(
+        default="neon", metadata={"help": "style: print, outline, dots, neon, chalk, relief, or several as print+neon"}
+    )
+    train: int = field(default=48, metadata={"help": "training pictures of each class, held-out ones included"})
+    test: int = field(default=20, metadata={"help": "test pictures of each class"})
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):  # all are drawn before anything is trained, and held in memory
+            if not 1 <= getattr(self, name) <= 10**4:
+                raise ValueError(f"{name} must be at least 1 and at most 10000, not {getattr(self, name)}")
+        super().__post_init__()

@@ -1,0 +1,63 @@
+"""Rounds of dual prompts: ten clients as one batched problem beside one after the other, and what their answers cost.
+
+`python -m benchmarks.maple`: CPU seconds on one thread, on the embedded model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from fedaudit.backbones.clip import load
+from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.machinery.store import claim
+from fedaudit.tasks.fewshots import Params as FewShots
+from fedaudit.tasks.fewshots import fewshots
+from trainers.base import Participation, generator
+from trainers.dp2fl import DP2FL, Params
+from trainers.maple import Learner, Settings
+
+CLIENTS, STEPS, REPEATS = 10, 5, 3
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """CPU seconds of the fastest of some repetitions."""
+    found = []
+    for _ in range(REPEATS):
+        before = time.process_time()
+        work()
+        found.append(time.process_time() - before)
+    return min(found)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    federation, clip = fewshots(FewShots(), clients=CLIENTS, seed=0), load(resolve_clip("", ""))
+    records = list(federation.records.values())
+    number = {name: i for i, name in enumerate(federation.classes)}
+    with tempfile.TemporaryDirectory() as folder:
+        features, tokens = (see(records, claim(Path(folder)), say=print) for see in (clip.encode, clip.tokens))
+    labels = {record.id: number[record.group] for record in records}
+    settings = Settings(local_epochs=0, local_steps=STEPS)
+    learner, method = Learner(clip, features, tokens, labels, federation.classes, settings), DP2FL(Params())
+    start = method.start(learner.initial(generator(0, "initial")))
+    clients = [
+        Participation(k, 0, 0, [r.id for r in client.training_records], learner)
+        for k, client in enumerate(federation.clients)
+    ]
+    test = [record.id for record in federation.test]
+    everybody = [start] * CLIENTS
+    together = seconds(lambda: learner.work(method, everybody, everybody, clients)) / STEPS
+    alone = seconds(lambda: [learner.work(method, [start], [start], [one]) for one in clients]) / STEPS
+    answers = seconds(lambda: learner.recognised(everybody, test, method))
+    print(f"a step of {CLIENTS} clients together     {together:.3f} s")
+    print(f"one after the other           {alone:.3f} s ({together / alone:.2f} of it together)")
+    print(f"answers of {CLIENTS} models to {len(test)}   {answers:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The image encoder of a frozen CLIP as a function of learned visual prompts, for many clients and pictures at once.
+
+What a picture is before the first layer, its class token and patch embeddings with their positions, no prompt changes:
+these tokens are computed once. The prompts of the first layer stand behind them; those of each further layer take the
+places of what the layer before made of them (MaPLe, Khattak et al. 2023, eqs. 4 and 5).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedaudit.backbones.clip_text import after, heads
+from fedaudit.machinery.errors import InputError
+
+
+class VisionTower:
+    """The weights of an open_clip vision transformer. InputError: the model's image encoder is none."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        from open_clip.transformer import VisionTransformer
+
+        visual = model.visual
+        if not isinstance(visual, VisionTransformer) or visual.attn_pool is not None:
+            kind = "one with attention pooling" if hasattr(visual, "transformer") else type(visual).__name__
+            raise InputError(
+                f"--backbone {name}: its image encoder ({kind}) has no place for visual prompts; "
+                "take a vision transformer such as ViT-B-16"
+            )
+        self._visual = visual
+        self.blocks = list(visual.transformer.resblocks)
+        self.width = int(visual.positional_embedding.shape[1])  # of a token
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        """What the first layer gets of prepared images [n, 3, H, W]: [n, 1 + M, d], the class token first."""
+        found: Tensor = self._visual._embeds(pixels)
+        return found
+
+    def __call__(self, tokens: Tensor, prompts: Tensor | None = None) -> Tensor:
+        """L2-normalised features [N, B, E] of pictures [N, B, 1 + M, d] by the prompts [N, D, b, d] of N clients;
+        differentiable in the prompts, once."""
+        x = tokens.flatten(0, 1)
+        own, layers = x.shape[1], [] if prompts is None else list(prompts.unbind(1))
+        for block, below in itertools.zip_longest(self.blocks, layers):
+            if below is not None:
+                placed = self._visual.ln_pre(below) if below is layers[0] else below
+                x = torch.cat([x[:, :own], placed.repeat_interleave(tokens.shape[1], dim=0)], dim=1)
+            q, k, v = heads(block, block.ln_1(x), 0, 3)
+            if block is self.blocks[-1]:  # nobody asks what becomes of the prompts
+                q, x = q[:, :, :own], x[:, :own]
+            x = after(block, x, F.scaled_dot_product_attention(q, k, v, scale=1.0))  # queries come scaled
+        pooled, _ = self._visual._pool(x)
+        projection = self._visual.proj
+        features = pooled if projection is None else pooled @ projection
+        return F.normalize(features, dim=-1).unflatten(0, tokens.shape[:2])

@@ -1,0 +1,352 @@
+"""DP2FL: aggregation weights against a slow transcription of the equations, every degenerate case, a round by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedaudit.command.cli import read_command
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline.methods import method_of
+from tests import maple_toy, prompt_toy
+from trainers.base import Bench, Participation, Schedule, Transcript, train
+from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
+from trainers.exams import Recognition
+from trainers.maple import Settings
+
+ALPHA, BETA = 1.2, 0.2
+METHOD = DP2FL(Params())
+
+
+def sets(before: float, loss: Sequence[float]) -> tuple[list[int], list[int]]:
+    """Eqs. 6 and 7: positive and retained clients."""
+    positive = [i for i, own in enumerate(loss) if own < before]
+    retained = [i for i, own in enumerate(loss) if before <= own < ALPHA * before]
+    return positive, retained
+
+
+def initial(before: float, loss: Sequence[float], distance: Sequence[float]) -> list[float]:
+    """Eq. 11; 0 where the prompts are equal."""
+    return [(before - own) / d if d else 0.0 for own, d in zip(loss, distance, strict=True)]
+
+
+def slow_weights(before: float, loss: Sequence[float], distance: Sequence[float]) -> list[float]:
+    """Eqs. 6 to 14 for one client, line by line, with the outcomes that trainers/dp2fl.py decides."""
+    K, w = len(loss), initial(before, loss, distance)
+    positive, retained = sets(before, loss)
+    found = [0.0] * K
+    if not positive:
+        total = sum(w[j] for j in retained)
+        for i in retained:
+            if len(retained) == 1:
+                found[i] = BETA
+            elif total == 0:
+                found[i] = BETA / len(retained)
+            else:
+                found[i] = BETA * (total - w[i]) / (total * (len(retained) - 1))
+        return found
+    largest = max([abs(w[i]) for i in retained], default=0.0)
+    gamma = min(w[i] for i in positive) / largest / 3 if largest else 0.0
+    raw = {i: w[i] for i in positive} | {i: gamma * abs(w[i]) for i in retained}
+    total = sum(raw.values())
+    for i, weight in raw.items():
+        found[i] = weight / total if total else 0.0
+    return found
+
+
+def printed_weights(before: float, loss: Sequence[float], distance: Sequence[float]) -> list[float]:
+    """Eqs. 10 to 14 as printed, where there are positive and retained clients."""
+    w, (positive, retained) = initial(before, loss, distance), sets(before, loss)
+    gamma = min(w[i] for i in positive) / max(w[i] for i in retained) / 3
+    raw = {i: w[i] * (w[i] >= 0) + gamma * w[i] * (w[i] < 0) for i in (*positive, *retained)}
+    return [raw.get(i, 0.0) / sum(raw.values()) for i in range(len(loss))]
+
+
+def fast(before: Sequence[float], loss: Sequence[Sequence[float]], distance: Sequence[Sequence[float]]) -> Tensor:
+    """Of clients k, each with its column."""
+    columns = (torch.tensor(rows, dtype=torch.float64).T for rows in (loss, distance))
+    return local_weights(torch.tensor(before, dtype=torch.float64), *columns, alpha=ALPHA, beta=BETA)
+
+
+def of_one(before: float, loss: Sequence[float], distance: Sequence[float] | None = None) -> list[float]:
+    """The weights of one client, the slow and the fast ones being equal."""
+    far = distance or [1.0] * len(loss)
+    found = fast([before], [loss], [far])[:, 0].tolist()
+    assert found == pytest.approx(slow_weights(before, loss, far), abs=1e-12)
+    return found
+
+
+# --- eqs. 4 and 5 ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_global_weights_are_eq_5(seed: int) -> None:
+    loss = np.random.default_rng(seed).gamma(1.0, size=(7, 7))
+    everything = sum(loss[i, j] for i in range(7) for j in range(7))
+    expected = [(everything - sum(loss[k, j] for j in range(7))) / (everything * 6) for k in range(7)]
+    found = global_weights(torch.from_numpy(loss).sum(1))
+    np.testing.assert_allclose(found, expected)
+    assert found.sum() == pytest.approx(1)
+    assert found.argmax() == loss.sum(1).argmin()
+
+
+def test_global_weights_of_one_client_and_of_no_loss() -> None:
+    assert global_weights(torch.tensor([3.0])).tolist() == [1]
+    assert global_weights(torch.tensor([0.0])).tolist() == [1]
+    assert global_weights(torch.zeros(4)).tolist() == [0.25] * 4
+    assert global_weights(torch.full((4,), 2.0)).tolist() == [0.25] * 4
+
+
+# --- eqs. 6 to 14 ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_local_weights_are_the_equations(seed: int) -> None:
+    """Losses near what they are compared with, so that every set occurs; each weighs as the equations say."""
+    rng = np.random.default_rng(seed)
+    K = int(rng.integers(1, 9))
+    before = rng.gamma(2.0, size=K)
+    loss = before[:, None] * rng.uniform(0.5 + seed % 3 / 4, 1.6, size=(K, K))  # [k, i]; for some nobody is better
+    distance = rng.gamma(2.0, size=(K, K)) * (rng.random((K, K)) < 0.9)
+    found = fast(before.tolist(), loss.tolist(), distance.tolist()).numpy()
+    for k in range(K):
+        expected = slow_weights(before[k], loss[k].tolist(), distance[k].tolist())
+        np.testing.assert_allclose(found[:, k], expected, atol=1e-12)
+        positive, retained = sets(before[k], loss[k].tolist())
+        assert (found[:, k] >= 0).all()
+        moving = any(distance[k][i] for i in positive)
+        assert found[:, k].sum() == pytest.approx(float(moving) if positive else BETA if retained else 0.0)
+        if moving and retained:
+            assert max(found[i, k] for i in retained) <= min(found[i, k] for i in positive) / 3 + 1e-12
+
+
+def test_every_set_was_there() -> None:
+    kinds = set()
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        K = int(rng.integers(1, 9))
+        before = rng.gamma(2.0, size=K)
+        loss = before[:, None] * rng.uniform(0.5 + seed % 3 / 4, 1.6, size=(K, K))
+        for k in range(K):
+            positive, retained = sets(before[k], loss[k].tolist())
+            kinds.add((min(len(positive), 2), min(len(retained), 2)))
+    assert kinds == {(p, r) for p in range(3) for r in range(3)}
+
+
+def test_by_hand() -> None:
+    """Two better by 0.4 and 0.2, one worse by 0.1, one beyond alpha: gamma = 1/3 (0.2 / 0.1), raw .4, .2, .0667."""
+    found = of_one(1.0, [0.6, 0.8, 1.1, 1.3])
+    assert found == pytest.approx([0.6, 0.3, 0.1, 0.0])
+
+
+def test_distance_divides() -> None:
+    assert of_one(1.0, [0.6, 0.8], [2.0, 1.0]) == pytest.approx([0.5, 0.5])
+
+
+def test_one_retained_client_weighs_beta() -> None:
+    assert of_one(1.0, [1.1, 5.0]) == pytest.approx([BETA, 0])
+
+
+def test_retained_clients_alone_weigh_beta_together() -> None:
+    found = of_one(1.0, [1.05, 1.15, 1.1, 9.0])
+    assert sum(found) == pytest.approx(BETA)
+    assert found[0] > found[2] > found[1] > found[3] == 0  # who loses less weighs more
+
+
+def test_equal_losses_are_retained_alike() -> None:
+    """As much as before, so none is better: all weights of eq. 11 are 0, and eq. 12 would divide by it."""
+    assert of_one(1.0, [1.0] * 4) == pytest.approx([BETA / 4] * 4)
+    assert of_one(1.0, [1.1] * 4) == pytest.approx([BETA / 4] * 4)
+
+
+def test_retained_clients_that_lose_nothing_stand_back_behind_a_better_one() -> None:
+    assert of_one(1.0, [0.5, 1.0]) == pytest.approx([1.0, 0.0])  # eq. 14 would divide by 0
+
+
+def test_nobody_to_listen_to() -> None:
+    assert of_one(1.0, [1.2, 3.0]) == [0, 0]  # 1.2 is discarded: eq. 8 has the equal sign
+    assert of_one(0.0, [0.0, 0.5]) == [0, 0]  # nothing is below alpha times nothing
+
+
+def test_equal_prompts_weigh_nothing() -> None:
+    assert of_one(1.0, [0.5], [0.0]) == [0]
+    assert of_one(1.0, [0.5, 0.8, 1.1], [0.0, 1.0, 1.0]) == pytest.approx([0, 1, 0])
+    assert of_one(1.0, [1.1], [0.0]) == [BETA]  # of nowhere to go
+
+
+def test_one_client() -> None:
+    assert of_one(1.0, [0.4]) == [1]
+    assert of_one(1.0, [1.1]) == [BETA]
+    assert of_one(1.0, [2.0]) == [0]
+
+
+def test_eq_14_as_printed_fails() -> None:
+    """gamma is negative there, so that who did worse gets weight for it; near ties it outgrows everybody, and where a
+    retained client loses nothing it does not exist."""
+    near = [0.6, 1.0 + 1e-6, 1.19]
+    w, (positive, retained) = initial(1.0, near, [1.0] * 3), sets(1.0, near)
+    assert min(w[i] for i in positive) / max(w[i] for i in retained) < 0
+    found = printed_weights(1.0, near, [1.0] * 3)
+    assert found[2] > 0.99  # the worst of all weighs everything
+    assert of_one(1.0, near)[2] <= of_one(1.0, near)[0] / 3
+    with pytest.raises(ZeroDivisionError):
+        printed_weights(1.0, [0.6, 1.0], [1.0, 1.0])
+
+
+# --- in a command ---------------------------------------------------------------------------------------------------
+
+
+def test_baselines_of_soft_prompts_train_in_one_run() -> None:
+    """By the learner that can train them all, with its batch and epochs, and without noise unless it is asked for."""
+    plan = read_command(["--method", "dp2fl,local,fedprox,pfedme"]).plan
+    assert plan.learner == "maple"
+    assert plan.task == "fewshots"
+    assert list(plan.methods) == ["dp2fl", "local", "fedprox", "pfedme"]
+    for cell in plan.cells[1:]:
+        assert cell.variant is not None
+        assert cell.variant.privacy is not None
+        assert math.isinf(cell.variant.privacy.epsilon)
+    assert method_of(plan.cells[1]).settings == Settings()
+    noised = read_command(["--method", "dp2fl,fedprox", "--epsilon", "1"]).plan
+    assert list(noised.methods) == ["dp2fl", "fedprox:epsilon=none", "fedprox:epsilon=1"]
+    assert read_command(["--method", "local,fedprox", "--task", "fewshots"]).plan.learner == "prompts"
+
+
+@pytest.mark.parametrize("words", ["dp2fl,fedavg", "dp2fl,local,fedavg"])
+def test_others_do_not(words: str) -> None:
+    with pytest.raises(InputError, match="these train different things and cannot share one run"):
+        read_command(["--method", words])
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--attack cosine", "does not work on dual prompts, of which gradients of single records are not taken"),
+        ("--epsilon 1", "--epsilon"),
+    ],
+)
+def test_what_dual_prompts_cannot_do_is_said(words: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        read_command(["--method", "dp2fl", *words.split()])
+
+
+# --- the method -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 57])
+def test_a_list_is_divided_once_and_for_all(n: int) -> None:
+    records = [f"r{i}" for i in range(n)]
+    training, held_back = METHOD.divided(records, 3, 0)
+    assert sorted(training + held_back, key=records.index) == records
+    assert len(held_back) == (0 if n == 1 else max(1, round(0.2 * n)))
+    assert METHOD.divided(records, 3, 0) == (training, held_back)
+    assert n < 4 or METHOD.divided(records, 4, 0) != (training, held_back)
+    assert METHOD.used(records, client=3, seed=0, rounds=[1]) == set(training)
+    assert METHOD.used(records, client=3, seed=0, rounds=[]) == set()
+
+
+def run(path: Path, *, rounds: int = 3, per_round: int = 3, seed: int = 1) -> Transcript:
+    """The tests' small federation by the real loop."""
+    world, learner = prompt_toy.federation(), maple_toy.learner()
+    bench = Bench(learner, world.training, world.test)
+    own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(3)]
+    with Executor(lambda: bench) as executor:
+        return train(
+            METHOD, Schedule(rounds, 3, per_round, seed), Recognition(own, 50),
+            folder=claim(path), executor=executor, say=print, advance=lambda: None,
+        )  # fmt: skip
+
+
+def test_a_run_is_the_paper_s_algorithm(tmp_path: Path) -> None:
+    """Every aggregate against a slow transcription from what clients sent, losses by one model and client at a time."""
+    seen, learner, world = run(tmp_path), maple_toy.learner(), prompt_toy.federation()
+    own = {k: seen.broadcast(0)["Pd"] for k in range(3)}
+    divided = [METHOD.divided(ids, k, 1) for k, ids in enumerate(world.training)]
+
+    def lost(Pt: Tensor, Pd: Tensor, k: int) -> float:
+        logs = learner.log_probs(METHOD, [{"Pt": Pt, "Pd": Pd}], divided[k][1])[0]
+        return float(-np.mean(logs[np.arange(len(logs)), learner.labels(divided[k][1]).numpy()]))
+
+    for r in range(3):
+        server, sent = seen.broadcast(r), seen.uploads(r)
+        before = [lost(server["Pt"], own[k], k) for k in range(3)]
+        for k in range(3):
+            assert float(sent[k]["loss"]) == pytest.approx(before[k], abs=1e-5)
+            start = {"Pt": server["Pt"], "Pd": own[k]}
+            client = Participation(k, r, 1, world.training[k], learner, tuple(range(r)))
+            (again,) = learner.work(METHOD, [start], [{}], [client])
+            torch.testing.assert_close(again.upload["Pd"], sent[k]["Pd"], atol=1e-5, rtol=1e-4)
+        loss = [[lost(sent[i]["Pt"], sent[i]["Pd"], k) for k in range(3)] for i in range(3)]
+        total = sum(map(sum, loss))
+        w_t = [(total - sum(loss[i])) / (2 * total) for i in range(3)]
+        for name in ("Pt", "Pd"):
+            expected = sum(w * sent[i][name] for i, w in enumerate(w_t))
+            torch.testing.assert_close(seen.broadcast(r + 1)[name], expected, atol=1e-5, rtol=1e-4)
+        for k in range(3):
+            distance = [float((sent[i]["Pd"] - own[k]).norm()) for i in range(3)]
+            w_d = slow_weights(before[k], [loss[i][k] for i in range(3)], distance)
+            own[k] = own[k] + sum(w * (sent[i]["Pd"] - own[k]) for i, w in enumerate(w_d))
+            model = seen.personal(r, k)
+            torch.testing.assert_close(model["Pd"], own[k], atol=1e-5, rtol=1e-4)
+            assert torch.equal(model["Pt"], seen.broadcast(r + 1)["Pt"])
+    assert math.isfinite(float(own[0].sum()))
+
+
+def test_whose_model_a_state_is(tmp_path: Path) -> None:
+    seen = run(tmp_path, rounds=2)
+    last, sent = seen.broadcast(2), seen.upload(1, 2)
+    trained = seen.own_model(1, 2)
+    assert trained is not None
+    assert all(torch.equal(trained[name], sent[name]) for name in ("Pt", "Pd"))  # the owner holds what it trained
+    assert torch.equal(seen.released(2)["Pd"], last["personal"][2])
+    assert torch.equal(METHOD.model(last)["Pd"], last["Pd"])
+    assert torch.equal(last["trained"][2], sent["Pd"])  # all clients are sent all data prompts
+
+
+def test_validation_records_are_in_the_transcript(tmp_path: Path) -> None:
+    """With the first message, and their bytes: up once, down to the two other clients; data prompts to all others."""
+    seen, world = run(tmp_path), prompt_toy.federation()
+    held_back = {str(k): METHOD.divided(ids, k, 1)[1] for k, ids in enumerate(world.training)}
+    picture = 3 * 32 * 32
+    pictures = picture * sum(map(len, held_back.values()))
+    assert maple_toy.learner().clip.picture_bytes == picture
+    for r in range(3):
+        about = seen.round(r)
+        assert {k: u["facts"]["validation"] for k, u in about["uploads"].items()} == held_back
+        first = pictures if r == 0 else 0
+        prompts = {n: t.nbytes for n, t in seen.upload(r, 0).items()}
+        assert about["bytes_up"] == 3 * sum(prompts.values()) + first
+        assert about["bytes_down"] == 3 * (prompts["Pt"] + prompts["Pd"]) + 2 * (first + 3 * prompts["Pd"])
+    assert seen.round(0)["revealed"] == {"validation": held_back}
+    assert "revealed" not in seen.round(1)
+
+
+def test_clients_may_sit_out(tmp_path: Path) -> None:
+    """Two of three a round: who was away keeps its data prompt, who was never there starts from the global model."""
+    seen = run(tmp_path, rounds=4, per_round=2, seed=3)
+    there: set[int] = set()
+    for r in range(4):
+        server, after = seen.broadcast(r), seen.broadcast(r + 1)
+        for k in seen.cohort(r):
+            received = METHOD.download(server, Participation(k, r, 3, (), None, (0,) if k in there else ()))
+            assert torch.equal(received["Pd"], server["personal"][k] if k in there else server["Pd"])
+        for k in there - set(seen.cohort(r)):
+            assert torch.equal(after["personal"][k], server["personal"][k])
+        there |= set(seen.cohort(r))
+    assert there == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("alpha", 0.9), ("beta", 1.1), ("beta", -0.1), ("validation", 0), ("validation", 1)]
+)
+def test_parameters_are_checked(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must"):
+        Params(**{name: value})

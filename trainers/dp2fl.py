@@ -1,0 +1,184 @@
+"""DP2FL: dual prompts, one global by validation losses, one mixed for each client from all others' (Chang et al. 2025).
+
+A client trains the task prompt Pt and its data prompt Pd (`trainers/maple.py`). The server mixes the task prompts, and
+for new clients and new data the data prompts too, by the losses of all clients' models on all clients' validation
+records (eqs. 4 and 5). Each client mixes its own data prompt from those of the clients that do well on its own
+validation records (eqs. 6 to 14). There is no noise, and validation records leave the clients: a part of its list that
+a client does not train on goes to the server and to all other clients, as pictures with their classes.
+
+What everybody is sent decides the losses of all pairs and every client's mixture: both are computed here once, by the
+server, where the paper has each client compute its own. The loss of the mixture on its own records (line 16) a client
+computes at its next turn.
+
+Where the paper contradicts itself or is silent (tests/test_dp2fl.py has eq. 14 as printed, and what it does):
+- eq. 14 makes gamma at most 0 and the weights unbounded. Here it divides by the largest |w| of the retained, and
+  |gamma| |w| is what they weigh: no weight is negative, and of the retained none is above a third of the least positive
+  one's;
+- eq. 5 of one client is 1; of losses that are all 0, alike for all;
+- eq. 11 of a data prompt at no distance is 0: there is nowhere to go;
+- eq. 12 of a single retained client is beta; of retained ones that all weigh 0, beta in equal parts;
+- where nobody weighs anything, no positive or retained client among them, Pd_k stays;
+- a client whose list is one record holds nothing back: its losses are 0, and all others' are discarded;
+- a client that was not in the cohort of a round keeps its Pd_k; one that never was starts from the global model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from trainers.base import Participation, Site, State, Update, Upload, generator
+from trainers.maple import DualCohort, DualMethod, Learner
+
+LEARNER = "maple"
+TITLE = "DP²FL"
+
+
+@dataclass(frozen=True)
+class Params:
+    alpha: float = field(default=1.2, metadata={"help": "largest loss, over one's own, at which a client is retained"})
+    beta: float = field(
+        default=0.2, metadata={"help": "weight of all retained clients together where nobody does better"}
+    )
+    validation: float = field(default=0.2, metadata={"help": "part of a client's list that it shares to validate"})
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.alpha <= 10**6:
+            raise ValueError(f"alpha must be at least 1 and at most 1000000, not {self.alpha}")
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta must lie between 0 and 1, not {self.beta}")
+        if not 0 < self.validation <= 0.9:
+            raise ValueError(f"validation must be positive and at most 0.9, not {self.validation}")
+
+
+@dataclass(frozen=True)
+class DP2FL(DualMethod):
+    params: Params
+
+    shared = ("Pt", "Pd", "validation records")
+
+    def divided(self, records: Sequence[str], client: int, seed: int) -> tuple[list[str], list[str]]:
+        order = torch.randperm(len(records), generator=generator(seed, "client", client, "validation")).tolist()
+        held_back = min(max(1, round(self.params.validation * len(records))), len(records) - 1)
+        return [records[i] for i in sorted(order[held_back:])], [records[i] for i in sorted(order[:held_back])]
+
+    def download(self, server: State, client: Participation) -> State:
+        own = server["personal"][client.client] if client.earlier else server["Pd"]
+        return {"Pt": server["Pt"], "Pd": own}
+
+    def update(self, server: State, own: State, client: DualCohort) -> Update:
+        Pt, Pd = server["Pt"], server["Pd"]
+        before = client.validation_losses(Pt, Pd)  # lines 3 and 16: loss_kk of the round before
+        for step in client.steps():  # line 8
+            in_Pt, in_Pd = step.gradients(Pt, Pd)
+            Pt, Pd = step.descend(Pt, in_Pt), step.descend(Pd, in_Pd)
+        return Update(
+            upload={"Pt": Pt, "Pd": Pd, "loss": before},
+            private={"number": torch.tensor([one.client + 1 for one in client.clients])},
+            facts=client.introduced,
+        )
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        uploads = sorted(uploads, key=lambda upload: upload.client)
+        trained = {name: torch.stack([u.state[name] for u in uploads]) for name in ("Pt", "Pd", "loss")}
+        loss = site.ask(partial(losses_of_all, trained, [_validation(u) for u in uploads]))["loss"]  # line 9
+        w_t = global_weights(loss.sum(1)).float()
+        Pt, PD = (torch.tensordot(w_t, trained[name], dims=1) for name in ("Pt", "Pd"))  # eq. 4
+        before = _before(server, uploads)
+        w_d = local_weights(
+            trained["loss"], loss, _distances(trained["Pd"], before), alpha=self.params.alpha, beta=self.params.beta
+        ).float()
+        moved = torch.einsum("ik,i...->k...", w_d, trained["Pd"])
+        personal = (1 - w_d.sum(0)).view(-1, 1, 1, 1) * before + moved  # eq. 9
+        _record(uploads, site, trained["Pd"][0].nbytes)
+        tables = {"personal": personal, "trained": trained["Pd"]}
+        return {"Pt": Pt, "Pd": PD} | {name: _placed(server, name, uploads, new) for name, new in tables.items()}
+
+    def model(self, state: State) -> State:
+        """Of a message what was trained; of a client what it holds after the round; else the global model."""
+        if "number" in state and "loss" not in state:
+            return {"Pt": state["Pt"], "Pd": state["personal"][int(state["number"]) - 1]}
+        return {"Pt": state["Pt"], "Pd": state["Pd"]}
+
+
+def global_weights(total: Tensor) -> Tensor:
+    """w_t [K], eq. 5, from what each client's model loses on all validation records, [K]."""
+    K, everything = len(total), total.sum()
+    if K == 1 or not everything:
+        return torch.full_like(total, 1 / K)
+    return (everything - total) / (everything * (K - 1))
+
+
+def local_weights(before: Tensor, loss: Tensor, distance: Tensor, *, alpha: float, beta: float) -> Tensor:
+    """w_d [K, K], eqs. 6 to 14: how much of client i's data prompt goes into client k's, [i, k].
+
+    before: loss_kk of the round before, [K]; loss: loss_ik, [K, K]; distance: of i's trained data prompt from k's of
+    the round before, [K, K]. The weights of k sum to 1 where somebody does better than k did, else to beta or to 0.
+    """
+    positive = loss < before  # eq. 6
+    retained = ~positive & (loss < alpha * before)  # eq. 7
+    initial = torch.where(distance > 0, (before - loss) / distance, 0.0)  # eq. 11
+    better, worse = initial * positive, -initial * retained  # neither is negative
+    least = initial.masked_fill(~positive, torch.inf).amin(0)
+    gamma = _over(least, 3 * worse.amax(0))  # |gamma|, eq. 14
+    together = better + torch.where(positive.any(0), gamma, 0.0) * worse
+    alone = beta * _reversed(worse, retained)
+    return torch.where(positive.any(0), _over(together, together.sum(0)), alone)  # eqs. 10 and 12
+
+
+def _reversed(worse: Tensor, retained: Tensor) -> Tensor:
+    """The first case of eq. 12 without beta: the shares [i, k] of retained clients, the less they lose the more."""
+    count, total = retained.sum(0), worse.sum(0)
+    alike = _over(retained.to(worse.dtype), count)
+    return torch.where((count > 1) & (total > 0), retained * _over(total - worse, total * (count - 1)), alike)
+
+
+def _over(above: Tensor, below: Tensor) -> Tensor:
+    """above / below, 0 where that divides by 0."""
+    return torch.where(below > 0, above / below, 0.0)
+
+
+def losses_of_all(trained: State, validation: Sequence[tuple[Sequence[str], int]], learner: Learner) -> State:
+    """loss_ij [K, K] of the models of K clients on the validation records of each: line 9."""
+    rows = [learner.losses(trained["Pt"], trained["Pd"], *own) for own in validation]
+    return {"loss": torch.stack(rows, dim=1)}
+
+
+def _validation(upload: Upload) -> tuple[list[str], int]:
+    """A client's validation records with weight, and how many it holds back."""
+    return upload.facts["validation"], upload.facts["held back"]
+
+
+def _distances(trained: Tensor, before: Tensor) -> Tensor:
+    """Between data prompts i and k, [K, K] in double precision."""
+    return torch.cdist(
+        trained.flatten(1).double(), before.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
+
+
+def _before(server: State, uploads: Sequence[Upload]) -> Tensor:
+    """What clients started the round from, Pd_k of the round before [K, ..]: a new one from the global data prompt."""
+    return torch.stack([server["Pd"] if u.facts["new"] else server["personal"][u.client] for u in uploads])
+
+
+def _placed(server: State, name: str, uploads: Sequence[Upload], rows: Tensor) -> Tensor:
+    """A table [C, ..] by clients' numbers with the rows of those that took part; who never did has the public start."""
+    table = server.get(name, rows[:0])
+    places = [upload.client for upload in uploads]
+    found = server["Pd"].expand(max(len(table), *(1 + k for k in places)), *rows.shape[1:]).clone()
+    found[: len(table)] = table
+    found[places] = rows
+    return found
+
+
+def _record(uploads: Sequence[Upload], site: Site, data_prompt: int) -> None:
+    """Validation records that came in this round, and what of all clients is passed on to all others (lines 2, 6 and
+    14), where a data prompt has so many bytes."""
+    seen, others = site.revealed, len(uploads) - 1
+    pictures = sum(int(upload.facts["bytes"]) for upload in uploads)
+    seen.bytes_up += pictures
+    seen.bytes_down += others * (pictures + len(uploads) * data_prompt)
+    if pictures:
+        seen.facts["validation"] = {str(u.client): list(u.facts["validation"]) for u in uploads if u.facts["new"]}
