@@ -42,3 +42,18 @@ def gradient_norms(
     gradients = record_gradients(method, learner, learner.text, prompt, records)
     norms: NDArray[np.float64] = gradients.flatten(1).double().norm(dim=1).numpy()
     return norms
+
+
+def descents(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> NDArray[np.float64]:
+    """Unit vectors [n, m] in which each record's loss falls fastest in one client's prompt [.., b, d], of m numbers in
+    all; nan for a record without gradient."""
+    gradients = record_gradients(method, learner, learner.text, prompt, records)
+    found: NDArray[np.float64] = directions(-gradients).numpy()
+    found[~found.any(axis=1)] = np.nan
+    return found
+
+
+def directions(vectors: Tensor) -> Tensor:
+    """Vectors [n, ..] as rows [n, m] of length 1, in double precision; a zero vector, which points nowhere, stays
+    zero."""
+    return F.normalize(vectors.flatten(1).double(), dim=1, eps=1e-300)

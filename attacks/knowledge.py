@@ -29,13 +29,18 @@ class Shadows:
     member: NDArray[np.bool_]  # [S, n], which of the records each was trained on
     answers: Sequence[ModelAnswers]  # of each
     gradient_norms: Floats | None = None  # [S, n], nan for shadows that were not asked
+    # [S], what the other clients sent is common to shadows of equal numbers; None: each was trained among its own
+    trajectory: NDArray[np.int64] | None = None
+    sequence: Floats | None = None  # [S, T, n], as `Knowledge.sequence`
+    projections: Floats | None = None  # [S, n], as `Knowledge.projections`
 
     @staticmethod
     def of_classes(
-        member: NDArray[np.bool_], log_probs: Floats, labels: NDArray[np.int64], gradient_norms: Floats | None = None
-    ) -> Shadows:
-        """About classifications: log-probabilities [S, n, C]."""
-        return Shadows(member, [ClassAnswers(found, labels) for found in log_probs], gradient_norms)
+        member: NDArray[np.bool_], log_probs: Floats, labels: NDArray[np.int64], gradient_norms: Floats | None = None,
+        **more: Any,
+    ) -> Shadows:  # fmt: skip
+        """About classifications: log-probabilities [S, n, C]; `more` are the other fields."""
+        return Shadows(member, [ClassAnswers(found, labels) for found in log_probs], gradient_norms, **more)
 
     @functools.cached_property
     def loss(self) -> Floats:
@@ -52,11 +57,19 @@ class Shadows:
         return np.stack([each.features(base) for each in self.answers])
 
     def without(self, s: int) -> Shadows:
-        """All but shadow s."""
-        kept = np.arange(len(self.member)) != s
-        norms = None if self.gradient_norms is None else self.gradient_norms[kept]
-        answers = [each for t, each in enumerate(self.answers) if t != s]
-        return Shadows(self.member[kept], answers, norms)
+        """All but shadow s and, where there are several trajectories, those of its own: nor has the attacked model
+        shadows on its own."""
+        if self.trajectory is None or len(np.unique(self.trajectory)) == 1:
+            return self.of(np.arange(len(self.member)) != s)
+        return self.of(self.trajectory != self.trajectory[s])
+
+    def of(self, kept: NDArray[np.bool_]) -> Shadows:
+        """Some of them [S]."""
+        arrays = {name: getattr(self, name) for name in ("gradient_norms", "trajectory", "sequence", "projections")}
+        some = {name: array[kept] for name, array in arrays.items() if array is not None}
+        return Shadows(
+            self.member[kept], [each for each, stays in zip(self.answers, kept, strict=True) if stays], **some
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +118,12 @@ class Knowledge:
     base_gradient_norms: Floats | None = None
     shadows: Shadows | None = None
     history: Floats | None = None  # [T, n], loss under the broadcasts of some rounds, evenly spaced, in order
+    # [T, n], confidence under the released models after some rounds, evenly spaced; the last is the final one
+    sequence: Floats | None = None
+    # [n], how far training has moved the attacked vectors towards where each record's loss falls fastest, by gradients
+    # at the mean of the shadows
+    projections: Floats | None = None
+    base_projections: Floats | None = None
     rounds: Rounds | None = None
 
     @staticmethod
@@ -141,17 +160,18 @@ class Knowledge:
         """The same attack on the public start: a control, membership cannot be in it. What is seen of rounds has no
         such control."""
         return dataclasses.replace(
-            self, answers=self.base, gradient_norms=self.base_gradient_norms, history=None, rounds=None
-        )
+            self, answers=self.base, gradient_norms=self.base_gradient_norms, projections=self.base_projections,
+            history=None, sequence=None, rounds=None,
+        )  # fmt: skip
 
     def leave_out(self, s: int) -> Knowledge:
         """Shadow s as the attacked model, and the others as its shadows: its members are known."""
         assert self.shadows is not None
-        norms = None if self.shadows.gradient_norms is None else self.shadows.gradient_norms[s]
+        arrays = {name: getattr(self.shadows, name) for name in ("gradient_norms", "sequence", "projections")}
+        own: dict[str, Any] = {name: None if array is None else array[s] for name, array in arrays.items()}
         return dataclasses.replace(
-            self, answers=self.shadows.answers[s], gradient_norms=norms,
-            shadows=self.shadows.without(s), history=None, rounds=None,
-        )  # fmt: skip
+            self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None, **own
+        )
 
 
 class Attack(Protocol):

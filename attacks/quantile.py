@@ -1,4 +1,4 @@
-"""Quantile: the record's confidence among models not trained on it (Ye et al. 2022; Watson et al. 2022).
+"""Quantile, per record: its confidence among models not trained on it (Ye et al. 2022; Watson et al. 2022).
 
 quantile               share of the shadow models without the record that are less confident, ties counted half: 1 minus
                        the p-value of "not a member". A threshold on it is a quantile of the record's own losses (Ye et

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attacks.answers import TextAnswers
+from attacks.answers import TextAnswers, log_odds
 from attacks.attacked_models import Target, attacked_model
 from attacks.base import View
 from attacks.knowledge import Floats, Knowledge, Shadows
@@ -18,6 +18,7 @@ from attacks.tokens.signals import TokenSignals, joined, row_signals
 from trainers.base import Classifier, LanguageModel, Method, State
 
 Norms = Callable[[State], Floats]  # of each record's gradient in a model, [n]
+Projections = Callable[[State, State], Floats]  # of a model less its public start on each record's descent, [n]
 
 
 def ask_texts(learner: LanguageModel, state: State, records: Sequence[str], *, compats: Collection[str]) -> TextAnswers:
@@ -43,12 +44,14 @@ def ask_texts(learner: LanguageModel, state: State, records: Sequence[str], *, c
 def see(
     view: View, method: Method[Any], learner: Classifier, asked: Target, *, messages: Messages | None,
     shadows: Shadows | None, norms: Norms | None, rounds: int, solved: int | None = None,
+    sequence: Sequence[int] = (), projections: Projections | None = None,
 ) -> Knowledge | None:  # fmt: skip
     """Everything that attacks may use, of one target; None if the adversary has no model of it.
 
     `messages`: all that clients sent, where the adversary sees it; `norms`: how gradient norms are computed, if they
     are wanted; `rounds`: how many rounds are looked at, evenly spaced, 0 = none; `solved`: of how many first messages
-    of the target it is solved who was in the batch, 0 = those of its first epochs, None = of none.
+    of the target it is solved who was in the batch, 0 = those of its first epochs, None = of none; `sequence`: after
+    how many rounds each the released model is asked; `projections`: how the attacked vectors are, if they are wanted.
     """
     model = attacked_model(view, method, asked.client, messages)
     if model is None:
@@ -71,18 +74,37 @@ def see(
         shadows=shadows,
         history=history_of(view, method, learner, ids, chosen) if history else None,
         rounds=messages.rounds(asked.client, ids, chosen, solved=which) if rounds and messages else None,
+        sequence=_sequence(view, method, learner, ids, sequence) if sequence and view.gives("broadcasts") else None,
+        projections=projections(model, public) if projections else None,
+        base_projections=projections(public, public) if projections else None,
     )
+
+
+def _sequence(
+    view: View, method: Method[Any], learner: Classifier, ids: Sequence[str], rounds: Sequence[int]
+) -> Floats:
+    """See `Knowledge.sequence`."""
+    models = [method.model(view.public | view.broadcast(r)) for r in rounds]
+    return log_odds(learner.log_probs(method, models, ids), learner.labels(ids).numpy())
+
+
+def ask_sequences(method: Method[Any], learner: Classifier, asked: Target, models: Sequence[Sequence[State]]) -> Floats:
+    """What S shadows' released models after T rounds say, [S, T, n]; see `Knowledge.sequence`."""
+    ids, labels = asked.records, learner.labels(asked.records).numpy()
+    of_rounds = [log_odds(learner.log_probs(method, after, ids), labels) for after in zip(*models, strict=True)]
+    return np.stack(of_rounds, axis=1)
 
 
 def ask(
     method: Method[Any], learner: Classifier, asked: Target, models: Sequence[State], member: NDArray[np.bool_], *,
-    norms: Norms | None, normed: int,
+    norms: Norms | None, normed: int, **more: Any,
 ) -> Shadows:  # fmt: skip
-    """What S shadow models say; of the first `normed` gradient norms are computed."""
+    """What S shadow models say; of the first `normed` gradient norms are computed, and `more` are other fields."""
     ids, trained = asked.records, asked.of_records(member)
     lengths = None
     if norms:
         lengths = np.full(trained.shape, np.nan)
         for s, model in enumerate(models[:normed]):
             lengths[s] = norms(model)
-    return Shadows.of_classes(trained, learner.log_probs(method, models, ids), learner.labels(ids).numpy(), lengths)
+    answers = learner.log_probs(method, models, ids)
+    return Shadows.of_classes(trained, answers, learner.labels(ids).numpy(), lengths, **more)

@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.base import View
-from attacks.gradients import record_gradients
+from attacks.gradients import directions, record_gradients
 from attacks.knowledge import Floats, Mixture, Rounds, own_class
 from attacks.mixtures import mixture
 from attacks.rebuild import Rebuilt
@@ -143,7 +142,7 @@ class Messages:
         against its gradient [n, ..]."""
         sent = exchange.upload
         update = -sent["gradient"] if "gradient" in sent else sent["p_G"] - exchange.server["p_G"]
-        found: Floats = (_directions(update) @ _directions(-ascent).T).numpy()
+        found: Floats = (directions(update) @ directions(-ascent).T).numpy()
         return found
 
     def _mixture(self, r: int, i: int, gradients: Tensor, turn: int, complete: bool) -> Mixture:
@@ -188,9 +187,3 @@ def losses(method: Method[Any], learner: Classifier, models: Sequence[State], re
 def _of(state: State, i: int) -> State:
     """One client's of a state that leads with clients."""
     return {name: tensor[i] for name, tensor in state.items()}
-
-
-def _directions(vectors: Tensor) -> Tensor:
-    """Vectors [n, ..] as rows [n, d] of length 1, in double precision; a zero vector, which points nowhere, stays
-    zero."""
-    return F.normalize(vectors.flatten(1).double(), dim=1, eps=1e-300)

@@ -9,9 +9,13 @@ class Adversary:
         default=0, metadata={"help": "clients that are attacked, 0 = two where shadow models are trained, else all"}
     )
     shadows: int = field(default=50, metadata={"help": "shadow models of each target client (DP-FPL: 50)"})
+    shadow_trajectories: int = field(
+        default=0,
+        metadata={"help": "simulated federations that the shadow clients share, 0 = one for every ten of them"},
+    )
     shadow_kind: str = field(
         default="clients",
-        metadata={"help": "clients: shadow clients in one simulated federation; federations: as many whole ones"},
+        metadata={"help": "clients: shadow clients in a few simulated federations; federations: as many whole ones"},
     )
     trajectory: str = field(
         default="simulated",
@@ -32,6 +36,11 @@ class Adversary:
             )
         if not 4 <= self.shadows <= 10**4:
             raise ValueError(f"shadows must be at least 4 and at most 10000, not {self.shadows}")
+        if not 0 <= self.shadow_trajectories <= self.shadows:
+            raise ValueError(
+                f"shadow_trajectories must be at least 1 and at most the number of shadows, {self.shadows}, or 0 for "
+                f"the usual number, not {self.shadow_trajectories}"
+            )
         if self.shadow_kind not in ("clients", "federations"):
             raise ValueError(f"shadow_kind must be clients or federations, not {self.shadow_kind!r}")
         if self.trajectory not in ("simulated", "observed"):
@@ -42,6 +51,11 @@ class Adversary:
             raise ValueError(f"observed_rounds must be at least 2 and at most 1000000, not {self.observed_rounds}")
         if not 0 <= self.solved_rounds <= 10**6:
             raise ValueError(f"solved_rounds must not be negative, and at most 1000000, not {self.solved_rounds}")
+
+    @property
+    def trajectories(self) -> int:
+        """Simulated federations that the shadow clients of a target share."""
+        return self.shadow_trajectories or max(1, self.shadows // 10)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks import lira, rmia, shadow
+from attacks import rmia, shadow
 from attacks.answers import ClassAnswers
 from attacks.knowledge import Shadows
+from attacks.likelihood import likelihood_ratios
 from fedaudit.machinery.executor import one_thread
 from tests import inference_oracle as oracle
 
@@ -57,10 +58,10 @@ def of_lira(rng: np.random.Generator, n: int) -> Case:
     target, shadows, member = rng.standard_normal(n), rng.standard_normal((SHADOWS, n)), coins(rng, n)
 
     def fast() -> tuple[NDArray[np.float64], ...]:
-        return lira.likelihood_ratios(target, shadows, member, per_record=True)
+        return likelihood_ratios(target, shadows, member)
 
     def slow() -> tuple[NDArray[np.float64], ...]:
-        return oracle.lira(target, shadows, member, per_record=True)
+        return oracle.lira(target, shadows, member, variance="prior")
 
     np.testing.assert_allclose(fast(), slow(), rtol=1e-10, atol=1e-10)
     return Case(f"LiRA, {n:,} records x {SHADOWS} shadows", slow, fast)

@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
+from scipy.special import polygamma, psi
 from scipy.stats import norm
 
-from attacks.lira import LARGEST, SMALLEST
+from attacks.likelihood import LARGEST_FREEDOM, SMALLEST
+from attacks.lira import LARGEST
 from attacks.rmia import TIE
 from attacks.shadow import LEARNING_RATE, SEED, WEIGHT_DECAY
 
@@ -21,33 +24,101 @@ def phi(row, y):
     return min(max(odds, -LARGEST), LARGEST)
 
 
-def lira(target, shadows, member, *, per_record):
-    """Scores [n] online and offline of confidences [n] and [S, n]."""
-    common = {used: _common_variance(shadows, member == used) for used in (True, False)}
+def lira(target, shadows, member, *, variance):
+    """Scores [n] online and offline of values [n] and [S, n]."""
+    lists = {
+        used: [[shadows[s, i] for s in range(len(shadows)) if member[s, i] == used] for i in range(len(target))]
+        for used in (True, False)
+    }
+    priors = {used: _variance_prior(values) for used, values in lists.items()}
     online, offline = [], []
     for i, value in enumerate(target):
-        normal = {}
-        for used in (True, False):
-            mine = [shadows[s, i] for s in range(len(shadows)) if member[s, i] == used]
-            mean = math.fsum(mine) / len(mine) if mine else math.nan
-            variance = common[used]
-            if per_record and len(mine) > 1:
-                variance = math.fsum((x - mean) ** 2 for x in mine) / (len(mine) - 1)
-            normal[used] = mean, math.nan if math.isnan(variance) else max(math.sqrt(variance), SMALLEST)
+        if variance == "prior":
+            location, scale, freedom = _predictive(lists[False][i], *priors[False], 0.0, 0.0)
+            c, k = _centre(lists, priors, i)
+            inside = _predictive(lists[True][i], *priors[True], c, k)
+            online.append(student(value, *inside) - student(value, location, scale, freedom))
+            offline.append((value - location) / scale)
+            continue
+        normal = {used: _normal(lists[used], i, own=variance == "per-record") for used in (True, False)}
         online.append(norm.logpdf(value, *normal[True]) - norm.logpdf(value, *normal[False]))
         offline.append((value - normal[False][0]) / normal[False][1])
     return np.array(online), np.array(offline)
 
 
-def _common_variance(shadows, used):
-    squares, freedom = 0.0, 0
-    for i in range(shadows.shape[1]):
-        mine = shadows[used[:, i], i].tolist()
-        if mine:
-            mean = math.fsum(mine) / len(mine)
-            squares += math.fsum((x - mean) ** 2 for x in mine)
-            freedom += len(mine) - 1
-    return squares / freedom if freedom else math.nan
+def _normal(lists, i, *, own):
+    """Mean and unbiased standard deviation of one record; with `own` its own, if it has two values, else that of all."""
+    values = lists[i]
+    variance = _common_variance(lists)
+    if own and len(values) > 1:
+        variance = _squares(values) / (len(values) - 1)
+    return _mean(values), math.nan if math.isnan(variance) else max(math.sqrt(variance), SMALLEST)
+
+
+def _common_variance(lists):
+    freedom = sum(len(values) - 1 for values in lists if values)
+    return math.fsum(_squares(values) for values in lists if values) / freedom if freedom else math.nan
+
+
+def _squares(values):
+    mean = _mean(values)
+    return math.fsum((x - mean) ** 2 for x in values)
+
+
+def _variance_prior(lists):
+    """d and s^2 of an inverse-gamma prior of variances (Smyth 2004, section 6.2)."""
+    known = [(_squares(values), len(values) - 1) for values in lists if len(values) > 1]
+    if not known:
+        return math.inf, math.nan
+    common = max(math.fsum(q for q, _ in known) / sum(f for _, f in known), SMALLEST**2)
+    e = [math.log(max(q / f, SMALLEST**2)) - psi(f / 2) + math.log(f / 2) for q, f in known]
+    if len(e) < 2:
+        return math.inf, common
+    beyond = _squares(e) / (len(e) - 1) - _mean([polygamma(1, f / 2) for _, f in known])
+    if beyond <= polygamma(1, LARGEST_FREEDOM / 2):
+        return math.inf, common
+    half = brentq(lambda x: polygamma(1, x) - beyond, 1e-8, LARGEST_FREEDOM, xtol=1e-14, rtol=1e-14)
+    return 2 * half, math.exp(_mean(e) + psi(half) - math.log(half))
+
+
+def _shrunk(values, d, s2):
+    squares, freedom = (_squares(values), len(values) - 1) if values else (0.0, 0)
+    return s2 if math.isinf(d) else (d * s2 + squares) / (d + freedom)
+
+
+def _centre(lists, priors, i):
+    """c and k of the prior of record i's mean with it."""
+    both = [j for j in range(len(lists[True])) if lists[True][j] and lists[False][j]]
+    if not both:
+        return 0.0, 0.0
+    error = {j: _shrunk(lists[False][j], *priors[False]) / len(lists[False][j]) for j in both}
+    shift = {j: _mean(lists[True][j]) - _mean(lists[False][j]) for j in both}
+    explained = _mean([_shrunk(lists[True][j], *priors[True]) / len(lists[True][j]) + error[j] for j in both])
+    between = max(0.0, _squares(shift.values()) / (len(both) - 1) - explained) if len(both) > 1 else 0.0
+    if i not in both:
+        return math.nan, math.nan
+    own = max(_shrunk(lists[True][i], *priors[True]), SMALLEST**2)
+    return _mean(lists[False][i]) + _mean(shift.values()), own / max(between + error[i], SMALLEST**2)
+
+
+def _predictive(values, d, s2, c, k):
+    """Location, scale and degrees of freedom of Student's t."""
+    m = len(values)
+    if not m or math.isnan(k):
+        return math.nan, math.nan, math.nan
+    mean, freedom = _mean(values), d + m - (k == 0)
+    variance = s2 if math.isinf(d) else (d * s2 + _squares(values) + (mean - c) ** 2 * k * m / (k + m)) / freedom
+    scale = math.sqrt(variance * (k + m + 1) / (k + m))
+    return (k * c + m * mean) / (k + m), max(scale, SMALLEST), freedom
+
+
+def student(x, location, scale, freedom):
+    """log density of Student's t, of the normal where `freedom` is infinite."""
+    z = (x - location) / scale
+    if math.isinf(freedom):
+        return -0.5 * (math.log(2 * math.pi) + z * z) - math.log(scale)
+    constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
+    return constant - (freedom + 1) / 2 * math.log1p(z * z / freedom) - math.log(scale)
 
 
 def rmia(target, shadows, member, known, *, gamma, a):

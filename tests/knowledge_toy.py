@@ -6,12 +6,13 @@ it add `leak` to the logit of its own class. With `leak=0` members and held-out 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, own_class
+from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, log_odds, own_class
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
 LEARNT = 1.0  # what training adds to the own class of every record of the distribution, member or not
@@ -59,6 +60,20 @@ def toy_seen(
         shadows=Shadows.of_classes(in_shadow, shadow_probs, labels, norms(shadow_probs)), history=history,
         rounds=_rounds(rng, member, leak * progress, clients, lambda m, s: -own_class(train(m, s), labels)),
     )  # fmt: skip
+    where = rng.standard_normal(records)  # how far training moves the vectors along a record's gradient without it
+
+    def after(of: NDArray[np.bool_]) -> Floats:
+        """Confidences [.., T, n] over the rounds."""
+        return np.stack([log_odds(train(of, leak * part, LEARNT * part), labels) for part in progress], axis=-2)
+
+    def projected(of: NDArray[np.bool_]) -> Floats:
+        return where + leak * of + rng.standard_normal(of.shape)
+
+    assert seen.shadows is not None
+    shadow = dataclasses.replace(seen.shadows, sequence=after(in_shadow), projections=projected(in_shadow))
+    seen = dataclasses.replace(
+        seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records)
+    )
     return seen, member
 
 

@@ -18,7 +18,7 @@ from tests import prompt_toy
 from trainers.base import Bench, Schedule, Transcript
 from trainers.prompts import Step
 
-SEED = 5
+SEED = 6
 PRIVATE = Privacy(epsilon=50.0)
 TRAINED = [name for name, plugin in prompt_toy.METHODS.items() if plugin.trains and not plugin.on_shares]
 RANK = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}  # prompts here have four vectors
@@ -35,11 +35,11 @@ def bench_of(world: prompt_toy.Federation, method: Any, canaries: frozenset[str]
 def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
     recipe = recipe_at(path, method, schedule)
     simulate(bench.of_attackers, (recipe, bank.SIMULATED, schedule.rounds, True))
-    return recipe.others
+    return recipe.simulated(bank.SIMULATED)
 
 
 def recipe_at(path: Path, method: Any, schedule: Schedule) -> ShadowRecipe:
-    return ShadowRecipe(method, schedule, path, None, True, 3, SEED, {})
+    return ShadowRecipe(method, schedule, path, None, True, 3, 1, SEED, {})
 
 
 @pytest.mark.parametrize("privacy", [prompt_toy.NONE, PRIVATE], ids=["clear", "private"])
@@ -61,7 +61,7 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
     servers: list[Any] = [others.broadcast(0)]
     owns: list[Any] = [{}]
     for r in range(schedule.rounds):
-        servers, owns = bank._round(bench, method, others, client, r, servers, owns, [(members, left_out)], [own])
+        servers, owns = bank._round(bench, method, [others], client, r, servers, owns, [(members, left_out)], [own])
         for key, tensor in others.broadcast(r + 1).items():
             torch.testing.assert_close(servers[0][key], tensor, atol=2e-5, rtol=2e-5)
     last = others.participations(client)
@@ -69,6 +69,72 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
     if expected is not None:
         found = method.model(others.broadcast(0) | servers[0] | owns[0])["prompt"]
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
+    """The targets of two federations with their members and chance, side by side as one problem: each is that client, round by round."""
+    method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
+    bench, client = bench_of(world, method).of_attackers, 1
+    recipe = recipe_at(tmp_path, method, prompt_toy.SCHEDULE)
+    numbers = (bank.SIMULATED, bank.SIMULATED + 1)
+    for number in numbers:
+        simulate(bench, (recipe, number, prompt_toy.SCHEDULE.rounds, True))
+    along = [recipe.simulated(number) for number in numbers]
+    assert not torch.equal(along[0].broadcast(0)["p_G"], along[1].broadcast(0)["p_G"])  # where all take part
+    lists = [bank._list(bench, client, SEED, number) for number in numbers]
+    servers: list[Any] = [one.broadcast(0) for one in along]
+    owns: list[Any] = [{}, {}]
+    for r in range(prompt_toy.SCHEDULE.rounds):
+        seeds = [one.schedule.seed for one in along]
+        servers, owns = bank._round(bench, method, along, client, r, servers, owns, lists, seeds)
+        for one, server in zip(along, servers, strict=True):
+            for key, tensor in one.broadcast(r + 1).items():
+                torch.testing.assert_close(server[key], tensor, atol=2e-5, rtol=2e-5)
+    for one, server, own in zip(along, servers, owns, strict=True):
+        found = method.model(one.broadcast(0) | server | own)["prompt"]
+        torch.testing.assert_close(found, one.released(client)["prompt"], atol=2e-5, rtol=2e-5)
+
+
+def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(tmp_path: Path) -> None:
+    schedule = Schedule(rounds=BLOCK + 3, clients=3, per_round=3, seed=1)
+    method, world = prompt_toy.made("fedotp", {}, prompt_toy.NONE, schedule), prompt_toy.federation()
+    bench = bench_of(world, method).of_attackers
+    recipe = dataclasses.replace(recipe_at(tmp_path, method, schedule), whole=False, trajectories=2)
+    for number in recipe.federations:
+        simulate(bench, (recipe, number, schedule.rounds, True))
+    folder = claim(tmp_path / "client")
+    for until in (BLOCK, schedule.rounds):  # what was broadcast before a stop is kept
+        bank.train_shadows(bench, method, recipe.others, 0, folder, seed=SEED, shadows=5, until=until, say=print)
+    found = bank.shadows_of(bench, method, recipe.others, 0, folder, seed=SEED, shadows=5)
+    assert found.trajectory.tolist() == [0, 1, 0, 1, 0]
+    assert bank.sequence_rounds(schedule.rounds) == list(range(1, schedule.rounds + 1))
+    along = [recipe.others[t] for t in found.trajectory]
+    servers: list[Any] = [one.broadcast(0) for one in along]
+    owns: list[Any] = [{}] * 5
+    lists = [bank._list(bench, 0, SEED, s) for s in range(5)]
+    seeds = [bank.simulated_schedule(schedule, SEED, s).seed for s in range(5)]
+    for s, one in enumerate(along):
+        torch.testing.assert_close(found.start[s], method.model(one.broadcast(0)))
+    shared = recipe.others  # one reader for each trajectory, however many shadows go along it
+    along = [shared[t] for t in found.trajectory]
+    for r in range(schedule.rounds):
+        servers, owns = bank._round(bench, method, along, 0, r, servers, owns, lists, seeds)
+        for s, one in enumerate(along):
+            torch.testing.assert_close(found.sequence[s][r], method.model(one.broadcast(0) | servers[s]))
+    for s in range(5):
+        torch.testing.assert_close(found.sequence[s][-1], found.released[s])
+
+
+@pytest.mark.parametrize(("rounds", "expected"), [(1, [1]), (3, [1, 2, 3]), (20, [*range(1, 21)])])
+def test_a_sequence_of_few_rounds_has_them_all(rounds: int, expected: list[int]) -> None:
+    assert bank.sequence_rounds(rounds) == expected
+
+
+@pytest.mark.parametrize("rounds", [21, 100, 999])
+def test_a_sequence_of_many_rounds_is_spread_over_them(rounds: int) -> None:
+    found = bank.sequence_rounds(rounds)
+    assert (len(found), found[0], found[-1]) == (bank.SEQUENCE, 1, rounds)
+    assert max(np.diff(found)) - min(np.diff(found)) <= 1
 
 
 def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path) -> None:
@@ -79,7 +145,7 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
     shift = torch.full_like(others.broadcast(0)["p_G"], 0.25)
     server = {"p_G": others.broadcast(0)["p_G"] + shift}
     asked = list(bench.candidates[0])
-    moved, _ = bank._round(bench, method, others, 0, 0, [server], [{}], [(asked, frozenset())], [3])
+    moved, _ = bank._round(bench, method, [others], 0, 0, [server], [{}], [(asked, frozenset())], [3])
     working = prompt_toy.Participation(0, 0, 3, asked, bench.learner, [])
     (own,) = bench.learner.work(method, [server], [server], [working])
     recorded = others.uploads(0)
@@ -131,8 +197,8 @@ def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Step, "gradient", watched)
     folder = claim(tmp_path / "client")
-    bank.train_shadows(bench, method, others, 0, folder, seed=SEED, shadows=6, until=2, say=print)
-    found = bank.shadows_of(bench, method, others, 0, folder, seed=SEED, shadows=6)
+    bank.train_shadows(bench, method, [others], 0, folder, seed=SEED, shadows=6, until=2, say=print)
+    found = bank.shadows_of(bench, method, [others], 0, folder, seed=SEED, shadows=6)
     for s, row in enumerate(found.member):
         assert {r for r, kept in zip(bench.candidates[0], row, strict=True) if kept} == entered[s]
 
@@ -160,7 +226,7 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:
     def trained(path: Path, *stops: int) -> dict[str, bytes]:
         folder = claim(path)
         for until in stops:
-            bank.train_shadows(bench, method, others, 1, folder, seed=SEED, shadows=4, until=until, say=print)
+            bank.train_shadows(bench, method, [others], 1, folder, seed=SEED, shadows=4, until=until, say=print)
         return {name: folder.read(name) for name in folder.names()}
 
     whole = trained(tmp_path / "whole", schedule.rounds)
@@ -184,8 +250,8 @@ def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
         bench = bench_of(world, method)
         others = simulated(tmp_path / str(crowd), method, schedule, bench)
         folder = claim(tmp_path / f"client-{crowd}")
-        bank.train_shadows(bench, method, others, 0, folder, seed=SEED, shadows=5, until=schedule.rounds, say=print)
-        found.append(bank.shadows_of(bench, method, others, 0, folder, seed=SEED, shadows=5))
+        bank.train_shadows(bench, method, [others], 0, folder, seed=SEED, shadows=5, until=schedule.rounds, say=print)
+        found.append(bank.shadows_of(bench, method, [others], 0, folder, seed=SEED, shadows=5))
     torch.testing.assert_close(found[0].personal, found[1].personal, atol=2e-5, rtol=2e-5)
     assert (found[0].member == found[1].member).all()
 
@@ -204,6 +270,9 @@ def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
         torch.testing.assert_close(found.personal[s], run.personal(last, 0))
         drawn = bank.coins(SEED, s, 0, len(world.training[0]))
         assert (found.member[s] <= drawn).all()
+        assert found.trajectory[s] == s
+        for r, model in zip(bank.sequence_rounds(schedule.rounds), found.sequence[s], strict=True):
+            torch.testing.assert_close(model, method.model(run.broadcast(0) | run.broadcast(r)))
         assert len({one.schedule.seed for one in runs}) == 3
 
 

@@ -206,7 +206,12 @@ class TestTables:
         for asked in attack_jobs.questions(lab.cell, lab.federation):
             shadows = shadows_of(lab.bench, recipe, asked.client).member
             simulated = bank.members(
-                lab.bench, recipe.method, recipe.others, asked.client, seed=recipe.seed, shadows=[bank.SIMULATED]
+                lab.bench,
+                recipe.method,
+                recipe.simulated(bank.SIMULATED),
+                asked.client,
+                seed=recipe.seed,
+                shadows=[bank.SIMULATED],
             )
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
@@ -261,7 +266,7 @@ class TestShadowKinds:
         assert "cosine/mean" not in found["server"]["pseudo"]
         recipe = recipe_of(cell, lab.federation)
         assert recipe is not None
-        assert recipe.others.folder.path == cell.training_folder
+        assert recipe.others[0].folder.path == cell.training_folder
 
 
 class TestBatches:
@@ -440,7 +445,7 @@ def learnt_by_heart(path: Path) -> tuple[Bench, attack_jobs.Job]:
     """Two targets of three clients with random pictures and labels, trained for long with the shadows of both, and what the owner asks."""
     schedule, world = Schedule(ROUNDS, 3, 3, seed=1), prompt_toy.federation(3 * (RECORDS + KNOWN,), test=1)
     candidates, reference = ([ids[i] for ids in world.training] for i in (slice(RECORDS), slice(RECORDS, None)))
-    drawn = [bank.coins(3, 0, k, RECORDS) for k in range(3)]
+    drawn = [bank.coins(3, 1, k, RECORDS) for k in range(3)]
     members = [[r for r, m in zip(*pair, strict=True) if m] for pair in zip(candidates, drawn, strict=True)]
     plugin, settings = prompt_toy.METHODS["fedotp"], Settings(prompt_length=4, batch=10, global_rate=1, local_rate=1)
     method = plugin.make(plugin.params(), settings=settings).protected(prompt_toy.NONE, schedule, [*map(len, members)])
@@ -450,7 +455,7 @@ def learnt_by_heart(path: Path) -> tuple[Bench, attack_jobs.Job]:
             method, schedule, bank.NoExam(), folder=claim(path / "run"), executor=executor, say=print,
             advance=lambda: None,
         )  # fmt: skip
-    recipe = ShadowRecipe(method, schedule, path / "bank", None, False, SHADOWS, 5, {})
+    recipe = ShadowRecipe(method, schedule, path / "bank", None, False, SHADOWS, 1, 5, {})
     simulate(bench.of_attackers, (recipe, bank.SIMULATED, ROUNDS, True))
     for k in (0, 1):
         folder = claim(recipe.client(k))

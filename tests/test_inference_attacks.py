@@ -7,12 +7,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
-from attacks import entropy, gradnorm, lira, loss, maxrenyi, quantile, rmia, shadow
+from attacks import entropy, gradnorm, likelihood, lira, loss, maxrenyi, outputfree, quantile, rmia, shadow, trajectory
 from attacks.answers import ClassAnswers, log_odds
 from attacks.knowledge import Knowledge, Shadows, own_class
+from attacks.likelihood import likelihood_ratios
 from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
 from tests.knowledge_toy import log_probs_of, toy_seen
@@ -110,9 +112,10 @@ def test_the_order_of_the_records_does_not_matter(plugin):
         gradient_norms=seen.gradient_norms[order], base_gradient_norms=seen.base_gradient_norms[order],
         shadows=Shadows.of_classes(
             seen.shadows.member[:, order], log_probs_of(seen.shadows)[:, order], seen.labels[order],
-            seen.shadows.gradient_norms[:, order],
+            seen.shadows.gradient_norms[:, order], projections=seen.shadows.projections[:, order],
         ),
-        history=None, rounds=None,
+        projections=seen.projections[order], base_projections=seen.base_projections[order],
+        history=None, sequence=None, rounds=None,
     )  # fmt: skip
     rounding = 0.2 if plugin.name == "shadow" else 1e-9  # of float32, which training amplifies
     for name, score in scores_of(plugin, seen).items():
@@ -157,7 +160,9 @@ def test_certain_and_impossible_records_get_a_number(plugin):
     target = np.where((np.arange(8) % 2 == 0)[:, None], eye[labels], eye[wrong])
     seen = some_seen(target, shadows, member, labels, np.arange(8) >= 6)
     norms = np.where(np.arange(8) % 2 == 0, 0.0, 1.0)
-    for name, score in scores_of(plugin, dataclasses.replace(seen, gradient_norms=norms)).items():
+    moved = dataclasses.replace(seen.shadows, projections=np.where(member, 1.0, 0.0))
+    seen = dataclasses.replace(seen, gradient_norms=norms, shadows=moved, projections=1 - norms)
+    for name, score in scores_of(plugin, seen).items():
         assert not np.isnan(score[:6]).any(), name
         if name not in ("entropy", "entropy/confidence", "maxrenyi"):  # which know no label: both are certain
             assert (score[[0, 2, 4]] > score[[1, 3, 5]]).all(), name
@@ -211,40 +216,106 @@ def test_the_gradient_norm_is_asked_for():
 
 
 @each_grid
-@pytest.mark.parametrize("variance", ["fixed", "per-record"])
+@pytest.mark.parametrize("variance", ["prior", "fixed", "per-record"])
 def test_lira_equals_the_loop_over_records(seen, variance):
     found = lira.LiRA(lira.Params(variance)).score(seen)
     target, shadows = (
         np.array([[oracle.phi(row, y) for row, y in zip(rows, seen.labels, strict=True)] for rows in stack])
         for stack in (seen.log_probs[None], log_probs_of(seen.shadows))
     )
-    expected = oracle.lira(target[0], shadows, seen.shadows.member, per_record=variance == "per-record")
+    expected = oracle.lira(target[0], shadows, seen.shadows.member, variance=variance)
     for score, slow in zip(found.values(), expected, strict=True):
-        np.testing.assert_allclose(score, slow, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(score, slow, rtol=1e-8, atol=1e-8)
 
 
 def test_lira_by_hand():
     """Inside 1 and 3, outside -1, 0 and 1; the confidence is 2: per record N(2, 2) and N(0, 1)."""
     values, member = np.array([[1.0], [3.0], [-1.0], [0.0], [1.0]]), np.array([[1], [1], [0], [0], [0]], bool)
-    for per_record in (True, False):  # one record: the common variance is its own
-        online, offline = lira.likelihood_ratios(np.array([2.0]), values, member, per_record=per_record)
+    for variance in ("per-record", "fixed"):  # one record: the common variance is its own
+        online, offline = likelihood_ratios(np.array([2.0]), values, member, variance=variance)
         assert online[0] == pytest.approx(-0.5 * math.log(2) + 2.0)
         assert offline[0] == 2.0
+
+
+def test_lira_with_a_prior_by_hand():
+    """The same record: nothing to fit, so that d is infinite. Outside N(0, 1 + 1/3). Inside the shift is the record's own, c = 2."""
+    values, member = np.array([[1.0], [3.0], [-1.0], [0.0], [1.0]]), np.array([[1], [1], [0], [0], [0]], bool)
+    online, offline = likelihood_ratios(np.array([2.0]), values, member)
+    assert offline[0] == pytest.approx(2 / math.sqrt(4 / 3))
+    k = 2 / (1 / 3)  # the variance inside over the error of the mean outside
+    inside = stats.norm.logpdf(2, 2, math.sqrt(2 * (k + 3) / (k + 2)))
+    assert online[0] == pytest.approx(inside - stats.norm.logpdf(2, 0, math.sqrt(4 / 3)))
 
 
 def test_lira_pools_deviations_from_each_records_own_mean():
     """A record at 0 +- 1 and one at 100 +- 3, two models each: (2 + 18) / 2 = 10, the distance between the records is no variance."""
     values = np.array([[-1.0, 97.0], [1.0, 103.0], [0.0, 0.0]])
     member = np.array([[0, 0], [0, 0], [1, 1]], bool)
-    _, offline = lira.likelihood_ratios(np.array([5.0, 105.0]), values, member, per_record=False)
+    _, offline = likelihood_ratios(np.array([5.0, 105.0]), values, member, variance="fixed")
     np.testing.assert_allclose(offline, 5 / math.sqrt(10))
 
 
-def test_lira_takes_a_variance_of_each_records_own_from_64_shadows_on():
-    for shadows, variance in ((63, "fixed"), (64, "per-record")):
-        seen, _ = toy_seen(leak=1.0, shadows=shadows, records=30, known=6)
-        auto, asked = (lira.LiRA(lira.Params(name)).score(seen)["lira/online"] for name in ("auto", variance))
-        np.testing.assert_array_equal(auto, asked)
+@pytest.mark.parametrize(("d", "s2", "c", "k"), [(5.0, 2.0, 0.0, 0.0), (3.0, 0.5, 1.0, 2.0), (8.0, 1.0, -2.0, 0.3)])
+def test_the_predictive_is_the_integral_over_mean_and_variance(d, s2, c, k, monkeypatch):
+    """Bayes' rule on a grid of means and of logarithms of variances, for three values and every place of a further one."""
+    values, further = np.array([0.3, 1.1, 2.4]), np.array([-2.0, 0.5, 1.3, 4.0])
+    seen = likelihood.Values.of(values[:, None], np.ones((3, 1), bool))
+    monkeypatch.setattr(likelihood.Values, "_centre", lambda self, variance, without: (np.full(1, c), np.full(1, k)))
+    found = stats.t.pdf(further[:, None], *seen.predictive(d, s2, seen if k else None))[:, 0]
+    mean, log_variance = np.meshgrid(np.linspace(-30, 30, 3001), np.linspace(-6, 9, 601), indexing="ij")
+    variance = np.exp(log_variance)
+    prior = stats.invgamma.pdf(variance, d / 2, scale=d * s2 / 2) * variance  # of the logarithm
+    if k:
+        prior = prior * stats.norm.pdf(mean, c, np.sqrt(variance / k))
+    posterior = prior * np.prod([stats.norm.pdf(x, mean, np.sqrt(variance)) for x in values], axis=0)
+    slow = [(posterior * stats.norm.pdf(x, mean, np.sqrt(variance))).sum() / posterior.sum() for x in further]
+    np.testing.assert_allclose(found, slow, rtol=2e-3)
+
+
+@pytest.mark.parametrize(("d", "s2"), [(4.0, 0.5), (12.0, 3.0), (math.inf, 2.0)])
+def test_the_prior_of_variances_is_recovered(d, s2):
+    """Of 4,000 records with 3 to 9 values each; the fit is not told how they differ in their means."""
+    rng = np.random.default_rng(7)
+    n = 4000
+    variance = np.full(n, s2) if math.isinf(d) else d * s2 / rng.chisquare(d, n)
+    values = 50 * rng.standard_normal(n) + np.sqrt(variance) * rng.standard_normal((9, n))
+    used = np.arange(9)[:, None] < rng.integers(3, 10, n)
+    freedom, scale = likelihood.Values.of(values, used).variances()
+    assert scale == pytest.approx(s2, rel=0.06)
+    assert 1 / freedom == pytest.approx(1 / d, abs=0.02)
+
+
+def test_the_predictive_covers_as_often_as_it_says():
+    """Of new values of records whose means and variances differ, the tenth above the predictive's upper tenth: 4 values of each."""
+    rng = np.random.default_rng(8)
+    n, d = 20_000, 5.0
+    variance, mean = d / rng.chisquare(d, n), 3 * rng.standard_normal(n)
+    values = mean + np.sqrt(variance) * rng.standard_normal((4, n))
+    seen = likelihood.Values.of(values, np.ones((4, n), bool))
+    new = mean + np.sqrt(variance) * rng.standard_normal(n)
+    for tail in (0.1, 0.01, 0.001):
+        above = (stats.t.sf(new, *seen.predictive(*seen.variances())) < tail).sum()
+        assert abs(above - n * tail) < 4 * math.sqrt(n * tail), tail
+    normal = (stats.norm.sf(new, seen.mean, seen.deviation(per_record=True)) < 0.001).sum()
+    assert normal > 10 * n * 0.001  # what a variance of each record's own says
+
+
+@pytest.mark.parametrize("shadows", [4, 8, 16, 64, 256])
+@pytest.mark.parametrize("freedom", [3.0, math.inf])
+def test_a_prior_is_as_good_as_the_better_of_one_variance_and_of_many(freedom, shadows):
+    """Variances that differ, and that do not: AUROC of 2,000 records' ratios, less than which 0.006 is by chance."""
+    rng = np.random.default_rng(9)
+    n = 2000
+    variance = np.ones(n) if math.isinf(freedom) else freedom / rng.chisquare(freedom, n)
+    member = rng.random((shadows + 1, n)) < 0.5
+    values = 3 * rng.standard_normal(n) + member + np.sqrt(variance) * rng.standard_normal((shadows + 1, n))
+    found = {}
+    for how in ("prior", "fixed", "per-record"):
+        online, offline = likelihood_ratios(values[0], values[1:], member[1:], variance=how)
+        said = ~np.isnan(online + offline)
+        found[how] = [auroc(member[0][said], score[said]) for score in (online, offline)]
+    assert found["prior"][0] > max(found["fixed"][0], found["per-record"][0]) - 0.006
+    assert found["prior"][1] > max(found["fixed"][1], found["per-record"][1]) - 0.006
 
 
 def test_lira_says_nothing_of_records_without_shadows_of_a_kind():
@@ -429,13 +500,141 @@ def test_the_control_before_training_trains_no_second_time():
     assert shadow.fit.cache_info().misses == trained + 1
 
 
+# --- the trajectory of broadcasts -------------------------------------------------------------------------------------
+
+
+def test_the_trajectory_is_judged_by_fishers_weights():
+    """Weights by a loop over records and models, then LiRA's own oracle on the weighed confidences."""
+    seen, _ = toy_seen(leak=1.0, records=40, known=8, shadows=12, rounds=5)
+    values, member = seen.shadows.sequence, seen.shadows.member
+    S, T, n = values.shape
+    within, delta, both, count = np.zeros((T, T)), np.zeros(T), 0, 0
+    for i in range(n):
+        kinds = {used: [values[s, :, i] for s in range(S) if member[s, i] == used] for used in (True, False)}
+        for own in kinds.values():
+            middle = sum(own) / len(own) if own else 0
+            for row in own:
+                within += np.outer(row - middle, row - middle)
+                count += 1
+        if kinds[True] and kinds[False]:
+            delta += sum(kinds[True]) / len(kinds[True]) - sum(kinds[False]) / len(kinds[False])
+            both += 1
+    within /= count
+    weights = np.linalg.solve(within + trajectory.RIDGE * np.trace(within) / T * np.eye(T), delta / both)
+    weights /= np.linalg.norm(weights)
+    np.testing.assert_allclose(trajectory.discriminant(values, member), weights, rtol=1e-9)
+    found = scores_of(plugins.plugins("attack")["trajectory"], seen)
+    weighed = np.array([[sum(weights * values[s, :, i]) for i in range(n)] for s in range(S)])
+    target = np.array([sum(weights * seen.sequence[:, i]) for i in range(n)])
+    online, offline = oracle.lira(target, weighed, member, variance="prior")
+    np.testing.assert_allclose(found["trajectory"], online, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(found["trajectory/offline"], offline, rtol=1e-7, atol=1e-7)
+    times = np.arange(T) - (T - 1) / 2
+    slopes = np.array([[np.polyfit(np.arange(T), values[s, :, i], 1)[0] for i in range(n)] for s in range(S)])
+    own = np.array([np.polyfit(np.arange(T), seen.sequence[:, i], 1)[0] for i in range(n)])
+    slow, _ = oracle.lira((times @ times) * own, (times @ times) * slopes, member, variance="prior")
+    np.testing.assert_allclose(found["trajectory/slope"], slow, rtol=1e-6, atol=1e-6)
+
+
+def test_more_rounds_tell_more_than_the_last_one():
+    """The noise of rounds is independent here: five rounds with half of the leak each beat LiRA on the last of them."""
+    seen, member = toy_seen(leak=0.7, records=600, known=100, shadows=24, rounds=5, seed=2)
+    unknown = ~seen.known
+    last, _ = likelihood_ratios(seen.sequence[-1], seen.shadows.sequence[:, -1], seen.shadows.member)
+    found = scores_of(plugins.plugins("attack")["trajectory"], seen)
+    assert auroc(member[unknown], found["trajectory"][unknown]) > auroc(member[unknown], last[unknown]) + 0.02
+
+
+@pytest.mark.parametrize("name", ["trajectory", "outputfree"])
+@pytest.mark.parametrize("leak", [0.0, 2.0])
+def test_null_and_planted_leak_of_every_shadow_beside_the_others(name, leak):
+    seen, _ = toy_seen(leak=leak, records=120, known=30, classes=3, shadows=12, seed=3)
+    candidates, found = ~seen.known, {}
+    for s, member in enumerate(seen.shadows.member):
+        for signal, score in scores_of(plugins.plugins("attack")[name], seen.leave_out(s)).items():
+            found.setdefault(signal, []).append(auroc(member[candidates], score[candidates]))
+    bound = 4 * math.sqrt(91 / (12 * 45 * 45) / 12)
+    for signal, values in found.items():
+        assert (abs(np.mean(values) - 0.5) < bound) == (leak == 0), (signal, np.mean(values))
+
+
+@pytest.mark.parametrize(
+    "attack", [trajectory.Trajectory(trajectory.Params()), outputfree.OutputFree(outputfree.Params())]
+)
+def test_what_an_attack_needs_of_shadows_is_asked_for(attack):
+    seen, _ = toy_seen(leak=0.0)
+    with pytest.raises(ValueError, match="of shadow models too"):
+        attack.score(dataclasses.replace(seen, shadows=None))
+    with pytest.raises(ValueError, match="of shadow models too"):
+        attack.score(dataclasses.replace(seen, sequence=None, projections=None))
+
+
+# --- the released vectors ---------------------------------------------------------------------------------------------
+
+
+def test_the_released_vectors_are_judged_as_a_confidence_is():
+    seen, _ = toy_seen(leak=1.0, records=40, known=8)
+    found = scores_of(plugins.plugins("attack")["outputfree"], seen)
+    expected = oracle.lira(seen.projections, seen.shadows.projections, seen.shadows.member, variance="prior")
+    np.testing.assert_allclose(found["outputfree"], expected[0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found["outputfree/offline"], expected[1], rtol=1e-8, atol=1e-8)
+    middle = [np.mean([p[i] for p in seen.shadows.projections]) for i in range(40)]
+    np.testing.assert_allclose(found["outputfree/projection"], seen.projections - middle, atol=1e-12)
+
+
+def test_a_record_without_gradient_has_no_score_and_moves_none():
+    seen, _ = toy_seen(leak=1.0)
+    gone = seen.projections.copy()
+    gone[3] = NAN
+    of_shadows = seen.shadows.projections.copy()
+    of_shadows[:, 3] = NAN
+    kept = np.arange(len(gone)) != 3
+    attack = outputfree.OutputFree(outputfree.Params())
+    part = attack.score(
+        dataclasses.replace(
+            seen,
+            projections=seen.projections[kept],
+            shadows=dataclasses.replace(
+                seen.shadows, member=seen.shadows.member[:, kept], projections=seen.shadows.projections[:, kept]
+            ),
+        )
+    )
+    whole = attack.score(
+        dataclasses.replace(seen, projections=gone, shadows=dataclasses.replace(seen.shadows, projections=of_shadows))
+    )
+    for name, score in whole.items():
+        assert np.isnan(score[3])
+        np.testing.assert_allclose(score[kept], part[name], rtol=1e-9, atol=1e-9)
+
+
+# --- shadows along several trajectories -------------------------------------------------------------------------------
+
+
+def test_a_shadow_in_the_targets_place_has_none_of_its_trajectory_beside_it():
+    seen, _ = toy_seen(leak=1.0, shadows=12)
+    along = np.arange(12) % 3
+    shadows = dataclasses.replace(seen.shadows, trajectory=along)
+    left = dataclasses.replace(seen, shadows=shadows).leave_out(4)
+    kept = along != along[4]
+    np.testing.assert_array_equal(left.shadows.member, shadows.member[kept])
+    np.testing.assert_array_equal(left.shadows.confidence, shadows.confidence[kept])
+    np.testing.assert_array_equal(left.shadows.sequence, shadows.sequence[kept])
+    np.testing.assert_array_equal(left.shadows.projections, shadows.projections[kept])
+    np.testing.assert_array_equal(left.answers.confidence, shadows.confidence[4])
+    np.testing.assert_array_equal(left.sequence, shadows.sequence[4])
+    np.testing.assert_array_equal(left.projections, shadows.projections[4])
+    for alone in (None, np.zeros(12, int)):  # each its own, or all on one: only the shadow itself goes
+        one = dataclasses.replace(shadows, trajectory=alone).without(4)
+        np.testing.assert_array_equal(one.member, shadows.member[np.arange(12) != 4])
+
+
 # --- parameters -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: lira.Params("some"), "variance must be auto, fixed or per-record, not 'some'"),
+        (lambda: lira.Params("some"), "variance must be prior, fixed or per-record, not 'some'"),
         (lambda: rmia.Params(gamma=0.0), "gamma must be above 0 and at most 1000000, not 0.0"),
         (lambda: rmia.Params(gamma=INF), "gamma must be"),
         (lambda: rmia.Params(gamma=NAN), "gamma must be"),

@@ -22,9 +22,7 @@ from tests.test_cli import refuse
 
 PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
 LORA = [name for name, plugin in plugins.plugins("attack").items() if "texts" in plugin.records]
-STRONGEST_FIRST = (
-    "decompose lira rmia loss cosine fedmia gradnorm maxrenyi quantile shadow slope source entropy".split()
-)
+STRONGEST_FIRST = "decompose lira rmia loss cosine fedmia gradnorm maxrenyi quantile shadow slope source trajectory entropy outputfree".split()
 
 BAD = {
     "attack misspelt": ("--attack shdow", ["--attack shdow", "'shadow'"]),
@@ -56,6 +54,16 @@ BAD = {
     "shadows 3": ("--attack lira --shadows 3", ["--shadows", "at least 4", "3"]),
     "shadows not a number": ("--attack lira --shadows 4.5", ["--shadows", "whole number", "4.5"]),
     "shadow kind unknown": ("--attack lira --shadow-kind client", ["--shadow-kind", "clients or federations", "client"]),
+    "more trajectories than shadows": (
+        "--attack lira --shadows 8 --shadow-trajectories 9", ["--shadow-trajectories", "at most", "8", "9"],
+    ),
+    "trajectories without shadows": ("--attack loss --shadow-trajectories 2", ["--shadow-trajectories", "no shadow models"]),
+    "trajectories of federations": (
+        "--attack lira --shadow-kind federations --shadow-trajectories 2", ["--shadow-trajectories", "no effect", "federations"],
+    ),
+    "trajectories that are observed": (
+        "--attack lira --trajectory observed --shadow-trajectories 2", ["--shadow-trajectories", "no effect", "observed"],
+    ),
     "trajectory unknown": ("--attack lira --trajectory real", ["--trajectory", "simulated or observed", "real"]),
     "one observed round": ("--attack cosine --observed-rounds 1", ["--observed-rounds", "at least 2", "1"]),
     "federations that are observed": (
@@ -276,8 +284,21 @@ class TestDryRun:
         assert "0 on disk; 1 training to run: 30 rounds, 4 of 4 clients a round\n" in said
         assert "16 shadow models to train, 8 for each target client and method, along 1 simulated federation\n" in said
         assert "about 9 minutes with 2 workers\n" in said
-        assert "up to 64 MB" in said  # two trainings of 30 rounds, and 16 shadows of a client each
+        # two trainings of 30 rounds, and 16 shadows of a client each with twenty broadcasts
+        assert "up to 144 MB" in said
         assert list(tmp_path.iterdir()) == []
+
+    def test_every_trajectory_is_counted(self, tmp_path: Path) -> None:
+        """One for every ten shadows, or as many as are asked for: 4 of 90 s on two workers are 135 s more than one alone."""
+        said = self.said("--attack lira --shadow-trajectories 4", tmp_path)
+        assert "16 shadow models to train, 8 for each target client and method, along 4 simulated federations\n" in said
+        assert "about 10 minutes with 2 workers\n" in said
+        usual = dry_run.estimate(
+            plan_of(f"{self.TINY} --method dpfpl --epsilon none --attack lira --out {tmp_path}"), Progress(quiet=True)
+        )
+        assert (
+            "100 shadow models to train, 50 for each target client and method, along 5 simulated federations\n" in usual
+        )
 
     def test_whole_federations(self, tmp_path: Path) -> None:
         """120 s, 8 federations of 90 s on two workers, and 110 s."""
@@ -318,7 +339,7 @@ class TestDryRun:
 
     def test_what_is_on_disk_is_not_counted(self, tmp_path: Path) -> None:
         (cell,) = self.plan("--attack lira", tmp_path).cells
-        done = [cell.training_folder, *(cell.bank_folder / name for name in ("simulated", "client-000"))]
+        done = [cell.training_folder, *(cell.bank_folder / name for name in ("simulated-000", "client-000"))]
         for folder in done:
             folder.mkdir(parents=True)
             (folder / COMPLETE).write_text("[]")

@@ -241,19 +241,23 @@ def test_the_truth_moves_no_threshold():
     assert all((a.value, a.realised_fpr) == (b.realised_fpr, b.value) for a, b in rates)
 
 
-def test_rates_at_a_false_positive_rate_take_it_from_known_non_members():
-    run = made_up(16, leak=6.0, held=USER)
+@pytest.mark.parametrize("reference", [48, 36])
+def test_rates_at_a_false_positive_rate_take_it_from_known_non_members(reference):
+    """The attacked model's own reference records where they are at least 4 / FPR, else the adversary's models' non-members."""
+    run = made_up(16, leak=6.0, held=USER, known=reference)
     (f,) = findings(run, metric="tpr@10%", signal="loss", nonmembers="held-out")
-    called, least = [], 1000
+    called, least = [], 10**6
     for m in run.models:
-        known = m.pseudo[~m.pseudo.member & m.pseudo.index.str.match("c|r")].loss.to_numpy()
+        of_models = m.pseudo[~m.pseudo.member & m.pseudo.index.str.match("c|r")].loss.to_numpy()
+        known = m.scores.loss.loc[run.reference[m.client]].to_numpy() if reference == 48 else of_models
         cut = np.sort(known)[::-1][math.floor(0.1 * len(known))]
-        least = min(least, len(known))
+        least = min(least, len(of_models))
         called.append(m.scores.loss.loc[[r for r in run.records[m.client] if run.truth[r]]] > cut)
     hits = int(np.concatenate(called).sum())
     exact = stats.binomtest(hits, 144).proportion_ci(0.95)
     assert (f.value, f.low, f.high) == pytest.approx((hits / 144, exact.low, exact.high))
-    assert f.interval == "exact binomial; threshold from models of the adversary"
+    whose = "reference records" if reference == 48 else "models of the adversary"
+    assert f.interval == f"exact binomial; threshold from {whose}"
     (small,) = findings(run, metric="tpr@0.1%", signal="loss", nonmembers="held-out")
     assert small.status == f"not measurable ({least})"
 

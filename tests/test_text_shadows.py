@@ -33,9 +33,9 @@ CANDIDATES = [[f"{k}-{i}" for i in range(10)] for k in range(4)]
 
 def simulated(path: Path, method: Any, schedule: Schedule = SCHEDULE) -> tuple[Bench, Any]:
     bench = Bench(ToyLearner(0.5, layers=2), CANDIDATES, [], candidates=CANDIDATES, canaries=CANARIES)
-    recipe = ShadowRecipe(method, schedule, path, None, True, 3, SEED, {})
+    recipe = ShadowRecipe(method, schedule, path, None, True, 3, 1, SEED, {})
     simulate(bench.of_attackers, (recipe, bank.SIMULATED, schedule.rounds, True))
-    return bench, recipe.others
+    return bench, recipe.simulated(bank.SIMULATED)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -49,7 +49,7 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(name: str, t
     owns: list[Any] = [{}]
     for r in range(SCHEDULE.rounds):
         own = others.schedule.seed
-        servers, owns = bank._round(bench, method, others, client, r, servers, owns, [(listed, left_out)], [own])
+        servers, owns = bank._round(bench, method, [others], client, r, servers, owns, [(listed, left_out)], [own])
         for key, tensor in others.broadcast(r + 1).items():
             torch.testing.assert_close(servers[0][key], tensor)
     assert others.participations(client)

@@ -1,7 +1,9 @@
 """What thresholds give: balanced accuracy, and the true positive rate at small false positive rates.
 
-A threshold owes nothing to the membership that is asked about: it comes from models that the adversary trained itself,
-or else from records that are known to be non-members and, for balanced accuracy, from the other half of the records.
+A threshold owes nothing to the membership that is asked about. For a false positive rate it comes from the attacked
+model's own scores of records that are known to be non-members, where there are enough of them, and otherwise from
+models that the adversary trained itself, whose scores are those of other models; for balanced accuracy, which needs
+members too, from the latter, or else from the other half of the records.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from audits.findings import Ends, Finding, OfScore
 from audits.statistics import ranking, stratified
 
 FPRS = (0.1, 0.01, 0.001)
+# Known non-members above the threshold: with n of them the expected rate is (floor(fpr n) + 1) / (n + 1), so that from
+# n = ENOUGH / fpr on it is at most a quarter above the nominal one.
+ENOUGH = 4
 
 
 def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
@@ -27,21 +32,24 @@ def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
         accuracy = ranking.balanced_accuracy(
             *entries, confidence=confidence, per_client=c.per_client, independent=records
         )
-        reference = {name: frame[signal].dropna().to_numpy() for name, frame in c.reference.items()}
+        of_models = {}
     else:
         cuts = {name: ranking.best_threshold(frame[signal], frame.member) for name, frame in known.items()}
         accuracy = stratified.accuracy_at(*entries, cuts, confidence=confidence)
-        reference = {name: frame[signal][~frame.member].to_numpy() for name, frame in known.items()}
+        of_models = {name: frame[signal][~frame.member].to_numpy() for name, frame in known.items()}
+    reference = {name: frame[signal].dropna().to_numpy() for name, frame in c.reference.items()}
     rows = [Finding(**about, **numbers(accuracy), metric="balanced_accuracy", interval=accuracy.how)]
-    if not any(map(len, reference.values())):
-        return rows  # a run without further held-out records has no thresholds
-    how = "exact binomial" if records else "over clients"
-    how += f"; threshold from {'reference records' if known is None else 'models of the adversary'}"
     for fpr in FPRS:
+        enough = bool(reference) and min(map(len, reference.values())) * fpr >= ENOUGH
+        others, whose = of_models, "models of the adversary"
+        if enough or not of_models:
+            others, whose = reference, "reference records"
+        if not any(map(len, others.values())):
+            continue  # a run without further held-out records has no thresholds
         found = ranking.tpr_at_fpr(
             *entries,
             fpr,
-            reference=reference if c.per_client else reference[""],
+            reference=others if c.per_client else others[""],
             confidence=confidence,
             independent=records,
         )
@@ -50,7 +58,7 @@ def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
                 **about,
                 **numbers(found),
                 metric=f"tpr@{100 * fpr:g}%",
-                interval=how,
+                interval=f"{'exact binomial' if records else 'over clients'}; threshold from {whose}",
                 status=found.status,
                 realised_fpr=_number(found.realised_fpr),
                 realised_low=_number(found.realised_low),

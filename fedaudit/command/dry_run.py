@@ -39,6 +39,7 @@ class Pace:
 def estimate(plan: Plan, progress: Progress) -> str:
     """A few lines for the terminal, by a few rounds of every kind of training and an answer to an attack; nothing is
     written but the cached image embeddings."""
+    from fedaudit.pipeline.bank import sequence_rounds
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_trainings import untrained
     from fedaudit.pipeline.workers import federation_of
@@ -63,7 +64,8 @@ def estimate(plan: Plan, progress: Progress) -> str:
         [answer * (ASKED + 2 * shadows * cell.needs_shadows) for cell in attacked for _ in cell.targets],
     ]
     disk = sum(rounds * pace[_kind(cell)].size for cell in (*cells, *simulated))
-    disk += sum(shadows / plan.per_round * pace[_kind(cell)].size for cell in targets)
+    kept = 1 + (len(sequence_rounds(rounds)) if plan.trained.records == "classes" else 0)  # states of a shadow
+    disk += sum(kept * shadows / plan.per_round * pace[_kind(cell)].size for cell in targets)
     lines = _head(plan, len(missing), len(cells))
     if cells:
         lines[-1] += f": {rounds} rounds, {plan.per_round} of {plan.clients} clients a round"

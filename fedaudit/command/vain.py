@@ -106,7 +106,11 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
         attacks = [plugins.plugins("attack")[name] for name in plan.attacks]
         if not any(attack.shadows for attack in attacks):
             why = f"no shadow models are trained for {plan.attack}"
-            yield {"shadows", "shadow_kind", "trajectory"}, {"attack"}, why
+            yield {"shadows", "shadow_trajectories", "shadow_kind", "trajectory"}, {"attack"}, why
+        if plan.adversary.shadow_kind == "federations":
+            yield {"shadow_trajectories"}, {"shadow_kind"}, "whole federations are simulated, each a trajectory"
+        if plan.adversary.trajectory == "observed":
+            yield {"shadow_trajectories"}, {"trajectory"}, "the server has observed one trajectory, its own"
         if not any(attack.needs for attack in attacks):
             yield {"observed_rounds"}, {"attack"}, f"{plan.attack} observes no messages"
         if not any(attack.mixtures for attack in attacks):

@@ -40,6 +40,8 @@ DECLARATIONS: dict[str, dict[str, Declaration]] = {
         "STRENGTH": 0,
         "GRADIENTS": False,
         "MIXTURES": False,
+        "SEQUENCES": False,
+        "VECTORS": False,
         "GUESSES": (),
         "SIGNALS": {},
     },
@@ -146,6 +148,18 @@ class Plugin:
     def mixtures(self) -> bool:
         """For an attack, whether it needs messages as mixtures of records (the literal `MIXTURES`)."""
         return bool(self._declared("MIXTURES"))
+
+    @property
+    def sequences(self) -> bool:
+        """For an attack, whether it needs what the released models of many rounds say, those of the shadows too (the
+        literal `SEQUENCES`)."""
+        return bool(self._declared("SEQUENCES"))
+
+    @property
+    def vectors(self) -> bool:
+        """For an attack, whether it needs the attacked vectors themselves beside gradients of single records at the
+        shadows' mean (the literal `VECTORS`)."""
+        return bool(self._declared("VECTORS"))
 
     @property
     def guesses(self) -> tuple[str, ...]:

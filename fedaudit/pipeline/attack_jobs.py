@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
-from attacks import queries
+from attacks import gradients, queries
 from attacks.answers import ClassAnswers
 from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.decompose import solve
-from attacks.gradients import gradient_norms
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows
 from attacks.rebuild import Rebuilt
 from attacks.replay import Messages, losses
@@ -152,10 +153,14 @@ class _Attacker:
         self.norms = self._norms if any(plugin.gradients for plugin in wanted) else None
         self.rounds = job.rounds if any(plugin.needs for plugin in wanted) else 0
         self.solved = job.solved if any(plugin.mixtures for plugin in wanted) else None
+        in_order = any(plugin.sequences for plugin in wanted)
+        self.sequence = bank.sequence_rounds(job.transcript.schedule.rounds) if in_order else []
+        self.vectors = any(plugin.vectors for plugin in wanted)
 
     def tables(self, threat_model: str, attacks: Mapping[str, DataclassInstance]) -> Tables:
         whose = "released" if threat_model == "released-model" else "personal"
-        seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms)
+        along = self._projections(whose) if self.vectors else None
+        seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms, projections=along)
         if seen is None:
             return {}
         scores: dict[str, Floats] = {}
@@ -174,7 +179,9 @@ class _Attacker:
                 pseudo += self._cached((*key, "pseudo"), self._pseudo, made, seen)
                 continue
             scores |= made.score(seen)
-            if twin := self._cached((threat_model, "twin"), self._twin, threat_model):
+            if plugin.shadows:
+                pseudo += self._cached((whose, name, "pseudo"), self._pseudo, made, seen)
+            if twin := self._cached((threat_model, "twin"), self._twin, threat_model, whose):
                 again = made.score(twin[0])
                 base |= again
                 pseudo.append(self._known(again, twin[1]))
@@ -194,11 +201,12 @@ class _Attacker:
         assert isinstance(method, prompts.PromptMethod)
         assert isinstance(learner, prompts.Learner)
         key = "norms", model["prompt"].numpy().tobytes()
-        return self._cached(key, gradient_norms, method, learner, model["prompt"], self.asked.records)
+        return self._cached(key, gradients.gradient_norms, method, learner, model["prompt"], self.asked.records)
 
     def _see(
-        self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *, norms: queries.Norms | None
-    ) -> Knowledge | None:
+        self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *,
+        norms: queries.Norms | None = None, projections: queries.Projections | None = None,
+    ) -> Knowledge | None:  # fmt: skip
         asked, method, learner = self.asked, self.job.method, self.learner
         candidates = Candidates({asked.client: asked.candidates}, {asked.client: asked.reference}, ())
         view, key = View(transcript, threat_model, candidates), (threat_model, transcript.folder.path)
@@ -207,20 +215,47 @@ class _Attacker:
         return queries.see(
             view, method, learner, asked,
             messages=self._messages.get(key), shadows=shadows, norms=norms, rounds=self.rounds,
-            solved=self.solved,
+            solved=self.solved, sequence=self.sequence, projections=projections,
         )  # fmt: skip
 
-    def _shadows(self, whose: str) -> Shadows | None:
-        recipe = self.job.recipe
-        if recipe is None:
-            return None
-        trained = self._cached("bank", shadows_of, self.bench, recipe, self.asked.client)
-        return self._cached((whose, "shadows"), self._asked, getattr(trained, whose), trained.member)
+    def _trained(self) -> bank.ShadowData:
+        assert self.job.recipe is not None
+        return self._cached("bank", shadows_of, self.bench, self.job.recipe, self.asked.client)
 
-    def _asked(self, models: Sequence[State], member: NDArray[np.bool_]) -> Shadows:
+    def _shadows(self, whose: str) -> Shadows | None:
+        return self._cached((whose, "shadows"), self._asked, whose) if self.job.recipe else None
+
+    def _asked(self, whose: str) -> Shadows:
+        trained, method, learner = self._trained(), self.job.method, self.learner
+        models: Sequence[State] = getattr(trained, whose)
+        more: dict[str, Any] = {"trajectory": trained.trajectory}
+        if self.sequence:
+            asked = functools.partial(queries.ask_sequences, method, learner, self.asked, trained.sequence)
+            more["sequence"] = self._cached("sequences", asked)
+        if self.vectors:
+            along = self._projections(whose)
+            more["projections"] = np.stack([along(*pair) for pair in zip(models, trained.start, strict=True)])
         return queries.ask(
-            self.job.method, self.learner, self.asked, models, member, norms=self.norms, normed=SHADOWS_ASKED
+            method, learner, self.asked, models, trained.member, norms=self.norms, normed=SHADOWS_ASKED, **more
         )
+
+    def _projections(self, whose: str) -> queries.Projections:
+        """Of what training moved, on each record's descent where training ends on average: at the public start, moved
+        as far as the shadows were."""
+        method, learner, trained = self.job.method, self.learner, self._trained()
+        assert isinstance(method, prompts.PromptMethod)
+        assert isinstance(learner, prompts.Learner)
+        public = method.model(self.job.transcript.broadcast(0))["prompt"]
+        models: Sequence[State] = getattr(trained, whose)
+        moved = [model["prompt"] - start["prompt"] for model, start in zip(models, trained.start, strict=True)]
+        middle = public + torch.stack(moved).mean(0)
+        descents = self._cached((whose, "descents"), gradients.descents, method, learner, middle, self.asked.records)
+
+        def project(model: State, start: State) -> Floats:
+            found: Floats = descents @ (model["prompt"] - start["prompt"]).flatten().double().numpy()
+            return found
+
+        return project
 
     def _earlier(self, made: Attack, seen: Knowledge, start: Mapping[str, Floats]) -> dict[str, Floats]:
         """Of scores that are constant on the public start (`start`) those of the released model before the target first
@@ -242,14 +277,15 @@ class _Attacker:
         some = range(min(SHADOWS_ASKED, len(seen.shadows.member)))
         return [self._known(made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
 
-    def _twin(self, threat_model: str) -> tuple[Knowledge, NDArray[np.bool_]] | None:
+    def _twin(self, threat_model: str, whose: str) -> tuple[Knowledge, NDArray[np.bool_]] | None:
         """What the same adversary would have seen of a federation that drew its members anew, and those members; None
-        without one."""
+        without one. Beside it stand the shadows of the other trajectories."""
         recipe = self.job.recipe
         if recipe is None or recipe.twin is None:
             return None
         transcript, k = recipe.simulated(recipe.twin), self.asked.client
-        seen = self._see(threat_model, transcript, None, norms=None)
+        shadows = self._shadows(whose)
+        seen = self._see(threat_model, transcript, shadows.without(0) if shadows else None)  # it is the first one's
         (member,) = bank.members(self.bench, recipe.method, transcript, k, seed=recipe.seed, shadows=[recipe.twin])
         return None if seen is None else (seen, self.asked.of_records(member))
 

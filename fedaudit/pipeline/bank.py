@@ -1,10 +1,11 @@
 """Shadow models: what the adversary trains itself, by the target's own recipe, to learn how a member looks.
 
-The adversary simulates one federation whose clients draw their members anew: that gives what the other clients send. In
-it S shadow clients play the target's role, each with a coin of its own for every candidate record, and each with its
-own copy of the server: in every round a shadow's message takes the target's place among the recorded ones, and the
-server aggregates. So a shadow differs from the others in the target's members only, in its own model as in the
-global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et al. 2017). Canaries that a
+The adversary simulates a few federations whose clients draw their members anew: each gives what the other clients send
+along one trajectory. Along them S shadow clients, evenly dealt, play the target's role, each with a coin of its own for
+every candidate record, and each with its own copy of the server: in every round a shadow's message takes the target's
+place among the recorded ones, and the server aggregates. So the shadows of one trajectory differ in the target's
+members only, in their own models as in the global one, at the cost of S clients instead of S federations (DP-FPL, A.3,
+after Shokri et al. 2017); and the trajectories differ as the target's own differs from each of them. Canaries that a
 shadow's coin leaves out stay in its list with weight 0, as in the target's.
 
 On request S whole federations are simulated instead, or the other clients' messages are those that the server has
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from fedaudit.pipeline.trainings import blocks
 from trainers.base import (
     AttackBench,
     Bench,
+    Classifier,
     Method,
     NotFinite,
     Participation,
@@ -45,7 +47,8 @@ from trainers.base import (
     plugin_name,
 )
 
-SIMULATED = -1  # the simulated federation's place among the shadows
+SIMULATED = 10_000  # from here on the simulated federations are numbered: there are fewer shadows
+SEQUENCE = 20  # rounds, at most, after which the shadows' broadcasts are kept
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,11 @@ class ShadowData:
     """The shadows of one target: which candidates each was trained on [S, n], and the models [S] that came of it."""
 
     member: NDArray[np.bool_]
+    trajectory: NDArray[np.int64]  # [S], along which simulated federation each was trained
+    start: Sequence[State]  # what its training began with
     personal: Sequence[State]
     released: Sequence[State]  # the global model after the last round, with the public start for a client's own part
+    sequence: Sequence[Sequence[State]]  # the same after each of `sequence_rounds`; empty where records are texts
 
 
 class NoExam:
@@ -69,10 +75,17 @@ class NoExam:
         return {}
 
 
+def sequence_rounds(rounds: int) -> list[int]:
+    """How many rounds had gone when each broadcast of a sequence was sent, evenly spaced; the last is the released
+    model."""
+    chosen: list[int] = np.unique(np.linspace(1, rounds, min(SEQUENCE, rounds)).round().astype(int)).tolist()
+    return chosen
+
+
 def coins(seed: int, shadow: int, client: int, candidates: int) -> NDArray[np.bool_]:
     """Which of a client's candidates a shadow is trained on: a fair coin each; the first one if no coin fell on
     heads."""
-    drawn = np.random.default_rng((seed, 11, shadow + 1, client)).random(candidates) < 0.5
+    drawn = np.random.default_rng((seed, 11, shadow, client)).random(candidates) < 0.5
     return drawn if drawn.any() else np.arange(candidates) == 0
 
 
@@ -82,7 +95,7 @@ def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -
     Where only some clients take part in a round they do so as in the target's training, from the same start: who takes
     part often leaves more traces, and a shadow that never did would be none.
     """
-    own = np.random.SeedSequence([seed, 12, shadow + 1]).generate_state(1, np.uint32)
+    own = np.random.SeedSequence([seed, 12, shadow]).generate_state(1, np.uint32)
     public = schedule.public_seed if schedule.per_round < schedule.clients else None
     return dataclasses.replace(schedule, seed=int(own[0]), public=public)
 
@@ -122,36 +135,68 @@ def _list(bench: AttackBench, client: int, seed: int, shadow: int) -> tuple[list
     return listed, frozenset(listed) - drawn
 
 
+@dataclass(frozen=True)
+class _Shadows:
+    """Some shadows of a target after a round: their servers and their own parts [S], and by round what those servers
+    had sent [S]."""
+
+    servers: Sequence[State]
+    owns: Sequence[State]
+    sent: Mapping[int, Sequence[State]] = field(default_factory=dict)
+
+    def packed(self) -> State:
+        """As the tensors of a file."""
+        parts = {"server": self.servers, "own": self.owns} | {f"sent-{r:04d}": sent for r, sent in self.sent.items()}
+        return {
+            f"{part}/{n}": torch.stack([one[n] for one in states]) for part, states in parts.items() for n in states[0]
+        }
+
+    @staticmethod
+    def unpacked(tensors: State) -> _Shadows:
+        shadows = len(next(iter(tensors.values())))
+        parts: dict[str, list[State]] = {"server": [{} for _ in range(shadows)], "own": [{} for _ in range(shadows)]}
+        for name, tensor in tensors.items():
+            part, _, key = name.partition("/")
+            for s, state in enumerate(parts.setdefault(part, [{} for _ in range(shadows)])):
+                state[key] = tensor[s]
+        servers, owns = parts.pop("server"), parts.pop("own")
+        return _Shadows(servers, owns, {int(part.partition("-")[2]): sent for part, sent in sorted(parts.items())})
+
+
 def train_shadows(
-    bench: AttackBench, method: Method[Any], others: Transcript, client: int, folder: Folder, *,
+    bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
     seed: int, shadows: int,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Train the shadows of `client` up to a round, in the federation that `others` recorded; goes on from the newest
-    file there.
+    """Train the shadows of `client` up to a round, evenly in the federations that `others` recorded; goes on from the
+    newest file there.
 
     Diverged: the numbers of one are not finite any more; nothing is written.
     """
-    names = {r: _file(r) for r in blocks(others.schedule.rounds)}  # a kill loses what came since the last
+    rounds = others[0].schedule.rounds
+    names = {r: _file(r) for r in blocks(rounds)}  # a kill loses what came since the last
     done = [r for r, name in names.items() if folder.usable(name, say)]
     if done and done[-1] >= until:
         for r in done[:-1]:  # a kill before it was removed
             folder.remove(names[r])
         return
-    public = others.broadcast(0)
+    along = [others[s] for s in _dealt(shadows, others)]
     if done:
-        servers, owns = _unstacked(folder.read_tensors(names[done[-1]]))
+        now = _Shadows.unpacked(folder.read_tensors(names[done[-1]]))
     else:
-        servers, owns = [public] * shadows, [{} for _ in range(shadows)]
+        now = _Shadows([one.broadcast(0) for one in along], [{} for _ in along])
     crowd = [_list(bench, client, seed, s) for s in range(shadows)]
-    seeds = [simulated_schedule(others.schedule, seed, s).seed for s in range(shadows)]
+    seeds = [simulated_schedule(others[0].schedule, seed, s).seed for s in range(shadows)]
+    # of a text an answer costs a pass through a language model: nobody asks dozens of rounds about it
+    kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
     for r in range(done[-1] if done else 0, until):
         try:
-            servers, owns = _round(bench, method, others, client, r, servers, owns, crowd, seeds)
+            servers, owns = _round(bench, method, along, client, r, now.servers, now.owns, crowd, seeds)
         except NotFinite as what:
             training = f"the adversary's shadow models of {plugin_name(method)}"
             raise Diverged(training, seed, r, str(what), bench.learner.remedy) from None
-    folder.write_tensors(names[until], _stacked(servers, owns))
+        now = _Shadows(servers, owns, {**now.sent, r + 1: servers} if r + 1 in kept else now.sent)
+    folder.write_tensors(names[until], now.packed())
     for r in done:
         folder.remove(names[r])
 
@@ -160,38 +205,56 @@ def _file(r: int) -> str:
     return f"shadows-{r:04d}.safetensors"
 
 
+def _dealt(shadows: int, others: Sequence[Transcript]) -> NDArray[np.int64]:
+    """Along which of some trajectories each shadow is trained, [S]."""
+    return np.arange(shadows) % len(others)
+
+
 def _round(
-    bench: AttackBench, method: Method[Any], others: Transcript, client: int, r: int,
+    bench: AttackBench, method: Method[Any], along: Sequence[Transcript], client: int, r: int,
     servers: Sequence[State], owns: Sequence[State],
     lists: Sequence[tuple[Sequence[str], frozenset[str]]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
-    """One round of every shadow: it trains in the client's place, and its own server aggregates its message with the
-    recorded ones."""
-    sent, recorded, public = others.broadcast(r), _uploads(others, r), others.broadcast(0)
-    learner = bench.learner
+    """One round of every shadow, each along its trajectory: it trains in the client's place, and its own server
+    aggregates its message with the recorded ones. Whatever their trajectories, all train as one problem."""
+    learner, recorded = bench.learner, {id(one): _Recorded.of(one, r) for one in along}
     mine: list[Update | None] = [None] * len(servers)
-    if client in others.cohort(r):
-        earlier = others.participations(client, r)
+    if client in along[0].cohort(r):  # who takes part is the same in all of them
+        earlier = along[0].participations(client, r)
         for part in _split(range(len(servers)), learner.crowd):
             working = [Participation(client, r, seeds[s], lists[s][0], learner, earlier, lists[s][1]) for s in part]
             received = [method.download(servers[s], one) for s, one in zip(part, working, strict=True)]
-            found = learner.work(method, received, [owns[s] or public for s in part], working)
+            found = learner.work(method, received, [owns[s] or recorded[id(along[s])].public for s in part], working)
             for s, done in zip(part, found, strict=True):
                 check_finite(client_states(client, done.upload, done.private))
                 mine[s] = done
     moved, kept = [], []
     for s, (server, own, update) in enumerate(zip(servers, owns, mine, strict=True)):
+        beside = recorded[id(along[s])]
         uploads = [
             Upload(client, len(lists[s][0]), update.upload, update.facts)
             if update and u.client == client
-            else dataclasses.replace(u, state=_beside(u.state, sent, server))
-            for u in recorded
+            else dataclasses.replace(u, state=_beside(u.state, beside.sent, server))
+            for u in beside.uploads
         ]
         site = Site(seeds[s], r, learner=lambda question: question(learner))
         moved.append(method.aggregate(server, uploads, site))
         check_finite({f"the aggregate with shadow {s} of client {client}": moved[-1]})
         kept.append(own if update is None else update.private)
     return moved, kept
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A round of a simulated federation."""
+
+    public: State  # what its training began with
+    sent: State
+    uploads: Sequence[Upload]
+
+    @staticmethod
+    def of(transcript: Transcript, r: int) -> _Recorded:
+        return _Recorded(transcript.broadcast(0), transcript.broadcast(r), _uploads(transcript, r))
 
 
 def _beside(upload: State, sent: State, server: State) -> State:
@@ -213,37 +276,25 @@ def _split(numbers: range, size: int) -> Iterator[range]:
         yield numbers[i : i + size]
 
 
-def _stacked(servers: Sequence[State], owns: Sequence[State]) -> State:
-    parts = {"server": servers, "own": owns}
-    return {f"{part}/{n}": torch.stack([one[n] for one in states]) for part, states in parts.items() for n in states[0]}
-
-
-def _unstacked(tensors: State) -> tuple[list[State], list[State]]:
-    shadows = len(next(iter(tensors.values())))
-    servers, owns = (
-        [{n.partition("/")[2]: t[s] for n, t in tensors.items() if n.startswith(part)} for s in range(shadows)]
-        for part in ("server/", "own/")
-    )
-    return servers, owns
-
-
 def shadows_of(
-    bench: AttackBench,
-    method: Method[Any],
-    others: Transcript,
-    client: int,
-    folder: Folder,
-    *,
-    seed: int,
-    shadows: int,
-) -> ShadowData:
+    bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
+    seed: int, shadows: int,
+) -> ShadowData:  # fmt: skip
     """The finished shadows of a target."""
-    servers, owns = _unstacked(folder.read_tensors(_file(others.schedule.rounds)))
-    public = others.broadcast(0)
-    member = members(bench, method, others, client, seed=seed, shadows=range(shadows))
-    personal = [method.model(public | server | own) for server, own in zip(servers, owns, strict=True)]
-    released = [method.model(public | server) for server in servers]
-    return ShadowData(member, personal, released)
+    found = _Shadows.unpacked(folder.read_tensors(_file(others[0].schedule.rounds)))
+    dealt = _dealt(shadows, others)
+    public = [others[t].broadcast(0) for t in dealt]
+    member = members(bench, method, others[0], client, seed=seed, shadows=range(shadows))
+
+    def released(servers: Sequence[State]) -> list[State]:
+        return [method.model(start | server) for start, server in zip(public, servers, strict=True)]
+
+    personal = [method.model(p | s | own) for p, s, own in zip(public, found.servers, found.owns, strict=True)]
+    after = [released(sent) for sent in found.sent.values()]
+    return ShadowData(
+        member, dealt, [method.model(start) for start in public], personal, released(found.servers),
+        [*zip(*after, strict=True)],
+    )  # fmt: skip
 
 
 def shadows_of_federations(
@@ -254,5 +305,13 @@ def shadows_of_federations(
         [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
     )
     personal = [one.released(client) for one in federations]
-    released = [one.model(one.broadcast(0) | one.broadcast(one.schedule.rounds)) for one in federations]
-    return ShadowData(member, personal, released)
+
+    def broadcast(one: Transcript, r: int) -> State:
+        return one.model(one.broadcast(0) | one.broadcast(r))
+
+    rounds = federations[0].schedule.rounds
+    kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
+    return ShadowData(
+        member, np.arange(len(federations)), [broadcast(one, 0) for one in federations], personal,
+        [broadcast(one, rounds) for one in federations], [[broadcast(one, r) for r in kept] for one in federations],
+    )  # fmt: skip

@@ -30,12 +30,20 @@ class ShadowRecipe:
     observed: Path | None  # the training whose messages stand for those of the other clients; None: they are simulated
     whole: bool  # federations instead of clients
     shadows: int
+    trajectories: int  # simulated federations along which shadow clients are trained
     seed: int
     description: dict[str, Any]
 
+    @property
+    def federations(self) -> range:
+        """The numbers of the simulated federations."""
+        if self.observed:
+            return range(0)
+        return range(self.shadows) if self.whole else range(bank.SIMULATED, bank.SIMULATED + self.trajectories)
+
     def federation(self, shadow: int) -> Path:
         """Where a simulated federation lies."""
-        return self.folder / ("simulated" if shadow == bank.SIMULATED else f"federation-{shadow:03d}")
+        return self.folder / (f"federation-{shadow:03d}" if self.whole else f"simulated-{shadow - bank.SIMULATED:03d}")
 
     def client(self, client: int) -> Path:
         """Where the shadows of a target lie."""
@@ -47,16 +55,16 @@ class ShadowRecipe:
         return Transcript(claim(self.federation(shadow)), own, self.method.model)
 
     @property
-    def others(self) -> Transcript:
-        """The federation whose messages stand for those of the other clients."""
+    def others(self) -> list[Transcript]:
+        """The federations whose messages stand for those of the other clients."""
         if self.observed:
-            return Transcript(claim(self.observed), self.schedule, self.method.model)
-        return self.simulated(bank.SIMULATED)
+            return [Transcript(claim(self.observed), self.schedule, self.method.model)]
+        return [self.simulated(s) for s in self.federations]
 
     @property
     def twin(self) -> int | None:
         """The simulated federation that attacks on messages are compared with; None: none was simulated."""
-        return None if self.observed else 0 if self.whole else bank.SIMULATED
+        return next(iter(self.federations), None)
 
 
 def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
@@ -72,6 +80,7 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
         cell.training_folder if plan.adversary.trajectory == "observed" else None,
         plan.adversary.shadow_kind == "federations",
         plan.adversary.shadows,
+        plan.adversary.trajectories,
         plan.seed,
         cell.bank_description,
     )
@@ -107,13 +116,7 @@ def untrained(
         if cell.variant and cell.variant.plugin.trains
     ]
     recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
-    federations = [
-        (recipe, s)
-        for _, recipe in recipes
-        if recipe.observed is None
-        for s in (range(recipe.shadows) if recipe.whole else [bank.SIMULATED])
-        if not done(recipe.federation(s))
-    ]
+    federations = [(recipe, s) for _, recipe in recipes for s in recipe.federations if not done(recipe.federation(s))]
     clients = [
         (recipe, k) for cell, recipe in recipes if not recipe.whole for k in cell.targets if not done(recipe.client(k))
     ]
@@ -149,8 +152,7 @@ def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None
 def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> bank.ShadowData:
     """The finished shadows of a target."""
     if recipe.whole:
-        runs = [recipe.simulated(s) for s in range(recipe.shadows)]
-        return bank.shadows_of_federations(bench, recipe.method, runs, client, seed=recipe.seed)
+        return bank.shadows_of_federations(bench, recipe.method, recipe.others, client, seed=recipe.seed)
     folder = claim(recipe.client(client))
     return bank.shadows_of(
         bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=recipe.shadows

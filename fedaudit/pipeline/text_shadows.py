@@ -53,7 +53,7 @@ def attack(bench: AttackBench, job: TargetJob) -> dict[str, Tables]:
     found = {}
     for states, models in ((job.personal, trained.personal), (job.released, trained.released)):
         if states:
-            shadows = Shadows(member, [ask(state=model) for model in models])
+            shadows = Shadows(member, [ask(state=model) for model in models], trajectory=trained.trajectory)
             pseudo: pd.DataFrame | None = None
             for digest, state in states.items():
                 known = np.isin(records, job.target.reference)

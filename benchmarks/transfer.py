@@ -1,0 +1,143 @@
+"""Do thresholds transfer: the realised false positive rate of thresholds that come from shadow models alone.
+
+    python -m benchmarks.transfer            50 shadow models of each of 10 targets, along 1 and along 5 trajectories, 3 seeds
+    python -m benchmarks.transfer cost       CPU seconds of the same shadow models along 1, 2, 5 and 10 trajectories
+
+Every seed has its own data, training and shadow models. Of each target the threshold is that of the nominal rate among non-members of the
+adversary's own models; it is held against the target's held-out records. Printed: the mean over the targets of all seeds, two standard
+errors of it by its own spread (targets of a seed share their federation: the second number goes by the means of the seeds), that spread,
+and the least and the largest rate. Trains what is not on disk yet (--out).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from audits.statistics.ranking import tpr_at_fpr
+from fedaudit.command.cli import read_command
+from fedaudit.machinery.executor import one_thread
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline import attack_jobs, bank
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
+from fedaudit.pipeline.trainings import train_all
+from fedaudit.pipeline.workers import Workshop, make_bench
+
+ATTACKS = "lira,rmia,quantile"
+SETTING = "--epsilon=none --targets=10 --shadows=50 --quiet"
+NOMINAL = (0.1, 0.01)
+Rates = dict[tuple[str, str, float], float]  # by threat model, score and nominal rate
+
+
+def rates(method: str, trajectories: int, seed: int, out: str) -> Iterator[Rates]:
+    """The realised rates of every target of a seed."""
+    words = (
+        f"--method={method} --attack={ATTACKS} --shadow-trajectories={trajectories} --seed={seed} --out={out} {SETTING}"
+    )
+    plan, progress = read_command(words.split()).plan, Progress(quiet=True)
+    (cell,) = plan.cells
+    with Workshop(plan, progress) as workshop:
+        train_all([cell], workshop, progress)
+        train_banks([cell], workshop, progress)
+        federation = workshop.federation
+        for job in attack_jobs.jobs_of(cell, federation, cell.targets):
+            bench = make_bench(plan, federation).of_attackers
+            for k, tables in attack_jobs.attack(bench, job).items():
+                heldout = [r.id for r in federation.clients[k].records if not federation.truth[r.id]]
+                yield {
+                    (view, name, nominal): _realised(found, name, nominal, heldout)
+                    for view, found in tables.items()
+                    for name in found["scores"].columns.drop("record")
+                    for nominal in NOMINAL
+                }
+
+
+def _realised(tables: dict[str, pd.DataFrame], name: str, nominal: float, heldout: list[str]) -> float:
+    """Share of the held-out records above the threshold of the adversary's own models."""
+    scores, pseudo = tables["scores"].set_index("record")[name], tables["pseudo"]
+    known = pseudo[name][~pseudo.member.astype(bool)].dropna().to_numpy()
+    own = scores[heldout].dropna().to_numpy()
+    member = np.append(np.zeros(len(own), bool), True)  # one that nothing is said about
+    return tpr_at_fpr(np.append(own, 0.0), member, np.zeros(len(member)), nominal, reference=known).realised_fpr
+
+
+def table(method: str, trajectories: int, seeds: int, out: str) -> Iterator[str]:
+    """A line per score: what came of a nominal rate."""
+    found: dict[tuple[str, str, float], list[list[float]]] = defaultdict(list)
+    for seed in range(seeds):
+        of_seed = list(rates(method, trajectories, seed, out))
+        for key in of_seed[0]:
+            found[key].append([each[key] for each in of_seed])
+    for (view, name, nominal), values in found.items():
+        every, means = np.concatenate(values), np.mean(values, axis=1)
+        error, of_seeds = (2 * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan for x in (every, means))
+        yield (
+            f"{method:<10}{trajectories:>3}  {view:<16}{name:<21}{nominal:>6.0%}{every.mean():>9.1%} ± {error:.1%} ({of_seeds:.1%})"
+            f"{every.std(ddof=1):>9.1%}{every.min():>8.1%}{every.max():>8.1%}"
+        )
+
+
+def cost(words: str) -> Iterator[str]:
+    """CPU seconds of the shadow models of one target."""
+    for trajectories in (1, 2, 5, 10):
+        with tempfile.TemporaryDirectory() as out:
+            more = f"--threads=1 --quiet --shadow-trajectories={trajectories} --out={out}"
+            plan, progress = read_command([*words.split(), *more.split()]).plan, Progress(quiet=True)
+            one_thread()
+            with Workshop(plan, progress) as workshop:
+                _ = workshop.executor
+                simulated, trained, shadows = _cost(plan.cells[0], workshop, make_bench(plan, workshop.federation))
+        yield f"{trajectories:>12}{simulated:>24.1f}{trained:>20.1f}{shadows:>10}"
+
+
+def _cost(cell: Cell, workshop: Workshop, bench: Any) -> tuple[float, float, int]:
+    recipe = recipe_of(cell, workshop.federation)
+    assert recipe is not None
+    rounds, client = recipe.schedule.rounds, cell.targets[0]
+    simulated = sum(_cpu(lambda s=s: simulate(bench, (recipe, s, rounds, True))) for s in recipe.federations)  # type: ignore[misc]
+    trained = _cpu(
+        lambda: bank.train_shadows(
+            bench, recipe.method, recipe.others, client, claim(recipe.client(client)), seed=recipe.seed,
+            shadows=recipe.shadows, until=rounds, say=print,
+        )
+    )  # fmt: skip
+    return simulated, trained, recipe.shadows
+
+
+def _cpu(work: Callable[[], Any]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=("rates", "cost"), default="rates")
+    parser.add_argument("--methods", default="dpfpl", help="prompt methods, by commas")
+    parser.add_argument("--trajectories", default="1,5", help="simulated federations, by commas")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", default="fedaudit-runs", help="where trainings and shadow models are kept")
+    chosen = parser.parse_args()
+    if chosen.part == "cost":
+        print(f"{'trajectories':>12}{'simulated federations':>24}{'shadow clients':>20}{'of them':>10}   CPU seconds")
+        for line in cost("--method=dpfpl --epsilon=none --attack=lira"):
+            print(line, flush=True)
+        return
+    print(f"{'':<15}{'':<16}{'':<21}{'nominal':>6}{'mean':>8} ± 2 s.e. (seeds){'spread':>6}{'least':>8}{'most':>8}")
+    for method in chosen.methods.split(","):
+        for trajectories in map(int, chosen.trajectories.split(",")):
+            for line in table(method, trajectories, chosen.seeds, chosen.out):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
