@@ -53,7 +53,7 @@ class LearnerFacts:
             return f"whose records are {self.records}"
         if attack.shadows and not self.shadows:
             return "of which no shadow models can be trained"
-        if (attack.gradients or attack.needs) and not self.gradients:
+        if (attack.gradients or attack.vectors or attack.needs) and not self.gradients:
             return "of which gradients of single records are not taken"
         return None
 

@@ -74,7 +74,7 @@ def estimate(plan: Plan, progress: Progress) -> str:
     seconds = sum(sum(part) / min(_beside(plan, part is work[0]), len(part)) for part in work if part)
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
     wanted = [plugins.plugins("attack")[name] for name in plan.attacks] if attacked else []
-    looking = any(plugin.gradients or plugin.needs for plugin in wanted)
+    looking = any(plugin.gradients or plugin.vectors or plugin.needs for plugin in wanted)
     unknown = ", attacks by gradients and messages not counted" if looking else ""
     lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
     lines += [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
