@@ -24,7 +24,14 @@ CURVE = 11  # rounds of a loss trajectory
 NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
 PER_ROUND = 8  # candidates per client that every earlier round's model is asked about
 # what an adversary of one target attacks
-HELD = {"prompt-user": "prompt", "released-model": "final", "server": "rebuilt", "owner": "true state"}
+HELD = {
+    "prompt-user": "prompt",
+    "released-model": "final",
+    "server": "rebuilt",
+    "clustering-server": "estimated",
+    "colluding-users": "final",
+    "owner": "true state",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +160,6 @@ def attacked_model(view: View, method: Method[Any], client: int, messages: Messa
     global one; None if there is none."""
     if view.threat_model == "prompt-user":
         return view.personal(client)
-    if view.threat_model == "released-model":
-        return method.model(view.public | view.broadcast(view.rounds))
+    if view.threat_model in ("released-model", "colluding-users"):
+        return method.model(view.public | view.broadcast(view.rounds) | method.place(client))
     return messages.rebuilt(client).state if messages else view.private(client)

@@ -6,8 +6,10 @@ capability.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from attacks.threats import THREAT_MODELS, LacksCapability, require
 from trainers.base import State, Transcript
@@ -26,14 +28,17 @@ class Candidates:
 
 
 class View:
-    """What the adversary of one threat model sees of a transcript."""
+    """What the adversary of one threat model sees of a transcript; `users` are those who collude, where users do."""
 
-    def __init__(self, transcript: Transcript, threat_model: str, candidates: Candidates) -> None:
+    def __init__(
+        self, transcript: Transcript, threat_model: str, candidates: Candidates, *, users: Collection[int] = ()
+    ) -> None:
         if threat_model not in THREAT_MODELS:
             raise ValueError(f"threat model must be one of {', '.join(THREAT_MODELS)}, not {threat_model}")
         self._transcript = transcript
         self.threat_model = threat_model
         self.candidates = candidates
+        self.users = tuple(users)
         self.rounds = transcript.schedule.rounds
         self.clients = range(transcript.schedule.clients)
 
@@ -86,6 +91,23 @@ class View:
         """Names of the tensors that a client's message of round r did not hold; the method, and so this, is public."""
         self._require("uploads")
         return self._transcript.kept(r, client)
+
+    def sums(self, r: int) -> tuple[list[list[int]], Tensor]:
+        """The clients of every group of round r, and the means [K, ..] of what they put into the sums."""
+        self._require("sums of uploads")
+        return self._transcript.summed(r), self._transcript.revealed(r)["gradients"]
+
+    def distances(self, r: int) -> tuple[list[list[int]], State]:
+        """The groups G about whose means was asked in round r, and what was decoded beside sums: `distances` [n, G] are
+        the squared ones of all clients to these means. Both empty where nothing was asked."""
+        self._require("distances")
+        found = self._transcript.revealed(r)
+        return self._transcript.asked(r), {name: tensor for name, tensor in found.items() if name != "gradients"}
+
+    def shares(self, r: int) -> State:
+        """The shares [m, dealer, ..] that the m colluding users hold of all clients' vectors in round r."""
+        self._require("shares")
+        return {name: tensor[list(self.users)] for name, tensor in self._transcript.held(r).items()}
 
     def personal(self, client: int) -> State:
         """The personalised prompt that a client releases: the sum, not its parts."""

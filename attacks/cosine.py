@@ -7,8 +7,8 @@ federated learning against overparameterized models", ICLR 2023). A record is in
 cosine/mean  over all observed rounds.
 cosine/max   of the best of them.
 
-Needs the server's view (uploads). Compare members with held-out records of the same client: all records of its classes
-align with its updates.
+Needs the server's view; a clustering server takes the mean of a cluster for the update of each of its clients. Compare
+members with held-out records of the same client: all records of its classes align with its updates.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("classes",)
 STRENGTH = 1
-NEEDS = ("uploads",)
+NEEDS = ("sums of uploads",)
 SIGNALS = {
     "cosine/mean": ("update cosine, mean", "the cosine with the client's updates"),
     "cosine/max": ("update cosine, max", "the largest cosine with the client's updates"),

@@ -29,7 +29,7 @@ from attacks.knowledge import Floats, Knowledge, Mixture
 
 RECORDS = ("classes",)
 STRENGTH = 5
-NEEDS = ("uploads",)
+NEEDS = ("sums of uploads",)
 MIXTURES = True
 SIGNALS = {"decompose": ("decomposition", "the share of the client's messages")}
 SUM = 1e3  # weight of the row that holds the sum of the shares

@@ -35,6 +35,15 @@ def record_gradients(method: PromptMethod, learner: Learner, text: Text, at: Ten
     return taken_back(features, at, above)
 
 
+def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> Tensor:
+    """Gradient [b, d] of the records' mean cross-entropy in a prompt [b, d]."""
+    images, labels = learner.images(records, patches=method.patches), learner.labels(records)
+    with torch.enable_grad():
+        at = prompt.detach().requires_grad_()
+        loss = F.cross_entropy(learner.scale * method.scores(learner.text(at)[None], images[None])[0], labels)
+    return torch.autograd.grad(loss, at)[0]
+
+
 def gradient_norms(
     method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]
 ) -> NDArray[np.float64]:

@@ -51,6 +51,16 @@ def mixture(
     )
 
 
+def of_sum(gradients: Tensor, sent: Tensor, *, r: int, divisor: int) -> Mixture:
+    """One client's part of a sum of round r over several: gradients [n, ..] of single records, and what is left of the
+    sum for them [..]. Each is in it once or not at all, and how many are is known on average only."""
+    rows, target = _reduced(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
+    return Mixture(
+        round=r, gradients=rows, sent=target, numbers=sent.numel(), divisor=float(divisor), low=0.0, high=1.0,
+        total=len(gradients) / 2, known="on average", scaled=False, std=0.0,
+    )  # fmt: skip
+
+
 def _poisson_shares(counts: Floats) -> tuple[float, float]:
     """Least and largest share of a record that may be in any of the steps."""
     return float(np.minimum(counts, 0).sum()), float(np.maximum(counts, 0).sum())

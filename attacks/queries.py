@@ -72,7 +72,7 @@ def see(
         gradient_norms=lengths[0],
         base_gradient_norms=lengths[1],
         shadows=shadows,
-        history=history_of(view, method, learner, ids, chosen) if history else None,
+        history=history_of(view, method, learner, ids, chosen, asked.client) if history else None,
         rounds=messages.rounds(asked.client, ids, chosen, solved=which) if rounds and messages else None,
         sequence=_sequence(view, method, learner, ids, sequence) if sequence and view.gives("broadcasts") else None,
         projections=projections(model, public) if projections else None,

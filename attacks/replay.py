@@ -11,30 +11,31 @@ the last. How good that is differs:
 - DP-FPL: the random Q of every round is the client's own. The server takes the expected step: after 100 noise-free
   rounds of rank 8 with a prompt of 16 vectors, p_L is off by .4 to .5 of its length and p_i by a third. At rank 0 it is
   exact.
+- SecFPP: the server decodes sums over clusters. The mean of a client's cluster is taken for what the client did, and
+  what the other clients put into a sum for what all of their candidates would.
 - With noise on the client's own part the replay is that of a run without it, and soon says little.
 - Local prompts and zero-shot send nothing: there is nothing to rebuild.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from attacks.base import View
-from attacks.gradients import directions, record_gradients
+from attacks.gradients import directions, mean_gradient, record_gradients
 from attacks.knowledge import Floats, Mixture, Rounds, own_class
-from attacks.mixtures import mixture
+from attacks.mixtures import mixture, of_sum
 from attacks.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
-from trainers.base import Classifier, Method, Site, State, Upload, generator
+from trainers.base import Classifier, Method, Participation, State, generator
 from trainers.prompts import Learner, PromptMethod, stacked
-from trainers.protection import Protection
 
 EPOCHS = 2  # whose messages are solved: in each a record is in one batch
 
@@ -63,21 +64,25 @@ class Exchange:
 class Messages:
     """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
 
-    def __init__(self, view: View, method: Method[Any], learner: Classifier) -> None:
-        self.view, self.method, self.learner = view, method, learner
-        self.exchanges = _exchanges(
-            view, method, learner
-        )  # by round; rounds in which nobody sent anything are not there
+    def __init__(
+        self, view: View, method: Method[Any], learner: Classifier, candidates: Sequence[Sequence[str]] = ()
+    ) -> None:
+        """`candidates`: what each client's list may hold, by which sums over several are taken apart."""
+        self.view, self.method, self.learner, self.candidates = view, method, learner, candidates
+        self._means: dict[tuple[int, int], Tensor] = {}
+        self.exchanges = self._exchanges()  # by round; rounds in which nobody sent anything are not there
 
     def rebuilt(self, client: int) -> Rebuilt:
         """The client's personalised prompt after its last participation, as `View.private` has the true one."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
+        way = "rebuilt" if self.view.gives("uploads") else "estimated"
         if not rounds:
-            return Rebuilt(client, "rebuilt", None, None, None, None, "never sent anything")
+            return Rebuilt(client, way, None, None, None, None, "never sent anything")
         last = self.exchanges[rounds[-1]]
         i = last.clients.index(client)
-        state = self.method.model(_of(last.after, i) | self.view.broadcast(rounds[-1] + 1) | _of(last.upload, i))
-        return Rebuilt(client, "rebuilt", state, rounds[-1], 0, 0)
+        server = self.view.broadcast(rounds[-1] + 1) | self.method.place(client)
+        state = self.method.model(_of(last.after, i) | server | _of(last.upload, i))
+        return Rebuilt(client, way, state, rounds[-1], 0, 0)
 
     def rounds(
         self, client: int, records: Sequence[str], rounds: Sequence[int], *, solved: Solved | None = None
@@ -108,19 +113,50 @@ class Messages:
                     mixtures.append(self._mixture(r, i, gradients[: solved.own], turns.index(r), solved.complete))
         return Rounds(client, loss, cosine, tuple(mixtures))
 
+    def _exchanges(self) -> dict[int, Exchange]:
+        view = self.view
+        own, chance, found = dict.fromkeys(view.clients, view.public), generator(0, "server", "replay"), {}
+        for r in range(view.rounds):
+            messages = self._messages(r)
+            if not messages:
+                continue
+            server, upload = stacked([self._sent(r, k) for k in messages]), stacked(list(messages.values()))
+            before = stacked([own[k] for k in messages])
+            sizes = [self._listed(r, k) for k in messages]
+            after = self.method.replay(server, before, upload, self.learner, chance, sizes)
+            own |= {k: _of(after, i) for i, k in enumerate(messages)}
+            found[r] = Exchange(list(messages), server, before, upload, after)
+        return found
+
+    def _messages(self, r: int) -> dict[int, State]:
+        """By client what it sent in round r; where only sums are seen, the mean of its group in its place."""
+        if self.view.gives("uploads"):
+            return dict(sorted(self.view.uploads(r).items()))
+        groups, means = self.view.sums(r)
+        return {k: {"gradient": means[g]} for k, g in sorted((k, g) for g, group in enumerate(groups) for k in group)}
+
+    def _sent(self, r: int, client: int) -> State:
+        """What a client received in round r."""
+        server = self.view.broadcast(r)
+        if self.view.gives("uploads"):
+            return server
+        return self.method.download(server, Participation(client, r, 0, (), self.learner))
+
+    def _listed(self, r: int, client: int) -> int:
+        """How many records a client's list holds: it says so, or half of what it may hold."""
+        return self.view.records(r, client) if self.view.gives("uploads") else max(1, len(self.candidates[client]) // 2)
+
     def _stepped(self, exchange: Exchange) -> Tensor:
         """Prompts [M, .., b, d] with the server's step on each client's message alone, and the client's own part after
         the round."""
         assert isinstance(self.method, PromptMethod)
-        noise_free = dataclasses.replace(self.method, protection=Protection())
-        alone = noise_free.aggregate(exchange.server, [Upload(0, 1, exchange.upload)], Site(seed=0, round=0))
-        return noise_free.prompt(exchange.after | alone)
+        return self.method.prompt(exchange.after | self.method.alone(exchange.server, exchange.upload))
 
     def _first(self, client: int, turns: Sequence[int], rounds: int) -> Sequence[int]:
         """The first so many rounds of a client, by default those of its first epochs."""
         assert isinstance(self.method, PromptMethod)
         if not rounds and turns:
-            listed = self.view.records(turns[0], client)
+            listed = self._listed(turns[0], client)
             epoch = epoch_length(records=listed, batch=self.method.settings.batch)
             rounds = math.ceil(EPOCHS * epoch / self.method.steps(listed))
         return turns[:rounds]
@@ -149,34 +185,34 @@ class Messages:
         exchange, method, learner = self.exchanges[r], self.method, self.learner
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
-        listed = self.view.records(r, exchange.clients[i])
+        listed = self._listed(r, exchange.clients[i])
         sent = method.of_records(exchange.server, exchange.own, exchange.upload, learner, method.steps(listed))
-        return mixture(method, gradients, sent[i], r=r, turn=turn, listed=listed, complete=complete)
+        if self.view.gives("uploads"):
+            return mixture(method, gradients, sent[i], r=r, turn=turn, listed=listed, complete=complete)
+        group = next(group for group in self.view.sums(r)[0] if exchange.clients[i] in group)
+        others = [self._expected(r, k) for k in group if k != exchange.clients[i]]
+        own = len(group) * sent[i] - (torch.stack(others).sum(0) if others else 0)
+        return of_sum(gradients, own / len(group), r=r, divisor=len(group) * listed)
 
-
-def _exchanges(view: View, method: Method[Any], learner: Classifier) -> dict[int, Exchange]:
-    own = dict.fromkeys(view.clients, view.public)
-    chance = generator(0, "server", "replay")
-    found = {}
-    for r in range(view.rounds):
-        messages = dict(sorted(view.uploads(r).items()))
-        if not messages:
-            continue
-        server, upload = stacked([view.broadcast(r)] * len(messages)), stacked(list(messages.values()))
-        before = stacked([own[k] for k in messages])
-        sizes = [view.records(r, k) for k in messages]
-        after = method.replay(server, before, upload, learner, chance, sizes)
-        own |= {k: _of(after, i) for i, k in enumerate(messages)}
-        found[r] = Exchange(list(messages), server, before, upload, after)
-    return found
+    def _expected(self, r: int, client: int) -> Tensor:
+        """What a client may have put into the sum of round r: the mean gradient of all that its list may hold."""
+        if (r, client) not in self._means:
+            exchange, method, learner = self.exchanges[r], self.method, self.learner
+            assert isinstance(method, PromptMethod)
+            assert isinstance(learner, Learner)
+            i = exchange.clients.index(client)
+            prompt = method.prompt(method.began(_of(exchange.server, i), _of(exchange.own, i)))
+            self._means[r, client] = mean_gradient(method, learner, prompt, self.candidates[client])
+        return self._means[r, client]
 
 
 def history_of(
-    view: View, method: Method[Any], learner: Classifier, records: Sequence[str], rounds: Sequence[int]
+    view: View, method: Method[Any], learner: Classifier, records: Sequence[str], rounds: Sequence[int], client: int
 ) -> Floats:
     """Losses [T, n] under the global states that T rounds started from, with the public start for a client's own
     part."""
-    return losses(method, learner, [method.model(view.public | view.broadcast(r)) for r in rounds], records)
+    states = [view.public | view.broadcast(r) | method.place(client) for r in rounds]
+    return losses(method, learner, [method.model(state) for state in states], records)
 
 
 def losses(method: Method[Any], learner: Classifier, models: Sequence[State], records: Sequence[str]) -> Floats:

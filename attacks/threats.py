@@ -19,7 +19,9 @@ THREAT_MODELS: dict[str, frozenset[str]] = {
         {"personal prompts"}
     ),  # prompt as a service: each client's released p_i, the sum of its parts
     "released-model": frozenset({"broadcasts"}),
-    "server": frozenset({"broadcasts", "uploads"}),
+    "server": frozenset({"broadcasts", "uploads", "sums of uploads"}),
+    "clustering-server": frozenset({"broadcasts", "sums of uploads", "distances"}),  # of clients that compute on shares
+    "colluding-users": frozenset({"broadcasts", "shares"}),  # the same clients, some of which put shares together
     "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with
 }
 
@@ -44,8 +46,9 @@ def refusal(attack: Plugin, threat_model: str, *learners: LearnerFacts) -> str |
     """Why an attack cannot run under a threat model against what these train (none: everything that it fits); None if
     it can."""
     able = [one for one in learners or map(facts, every_learner()) if one.fits(attack)]
-    if able and all(threat_model not in learner.threat_models for learner in able):
-        return f"{able[0].title} methods release no personal prompt"
+    if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
+        lacks = "release no personal prompt" if threat_model == "prompt-user" else "compute nothing on secret shares"
+        return f"{able[0].title} methods {lacks}"
     try:
         for capability in attack.needs:
             require(threat_model, capability)

@@ -48,6 +48,8 @@ WHO = {
     ("server", "literal"): "the server, rebuilding clients as the paper does,",
     ("server", "newest"): "the server, rebuilding clients from their newest messages,",
     ("server", "server-fill"): "the server, filling what it did not receive with its aggregate,",
+    ("clustering-server", "estimated"): "the clustering server, from sums over clusters,",
+    ("colluding-users", "final"): "users who put together what they hold",
     ("owner", "true state"): "the owner of a client's true model (the upper bound)",
 }
 BLIND = "a classifier that never sees a model"

@@ -28,6 +28,8 @@ SEES = {
     "prompt-user": "holds one client's released prompt",
     "released-model": "holds every model that the server broadcasts",
     "server": "also receives every client's upload",
+    "clustering-server": "decodes distances and sums over clusters, and receives no upload",
+    "colluding-users": "put together the shares that they hold",
     "owner": "holds the client's true state: the upper bound",
 }
 

@@ -20,7 +20,6 @@ from attacks.base import View
 from attacks.lira import LiRA
 from attacks.lira import Params as LiRAParams
 from attacks.replay import Messages
-from attacks.threats import THREAT_MODELS
 from audits import membership
 from audits.comparisons import Attacked, ScoredModel
 from fedaudit.command import cli
@@ -37,8 +36,9 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from tests import prompt_toy
 from trainers.base import Bench, Schedule, train
-from trainers.prompts import Settings
+from trainers.prompts import Facts, Settings
 
+ADVERSARIES = Facts().threat_models
 WORDS = (
     "--method dpfpl --epsilon none --attack lira,cosine --train 4 --test 1 --clients 3 --rounds 3 --shadows 4 --canaries 12 "
     "--observed-rounds 2 --threads 1 --quiet"
@@ -137,7 +137,7 @@ class TestTruth:
         again = attack_jobs.attack(lab.bench.of_attackers, job)
         assert again.keys() == found.keys() == {0, 1}
         for k, views in found.items():
-            assert again[k].keys() == views.keys() == set(THREAT_MODELS)
+            assert again[k].keys() == views.keys() == set(ADVERSARIES)
             for view, tables in views.items():
                 assert again[k][view].keys() == tables.keys() == {"scores", "base", "facts", "pseudo"}
                 for name, table in tables.items():
@@ -160,7 +160,7 @@ class TestTruth:
             sent = pickle.dumps(jobs)
             attack_jobs.attack(lab.bench.of_attackers, jobs[0])
             held.append((sent, [pickle.dumps(view) for view in views]))
-            assert [view.threat_model for view in views] == 2 * [*THREAT_MODELS]
+            assert [view.threat_model for view in views] == 2 * [*ADVERSARIES]
             views.clear()
         assert held[0] == held[1]
 
@@ -244,7 +244,7 @@ class TestShadowKinds:
         cell = lab.trained(rounds=2, adversary=more)
         assert {path.name for path in cell.bank_folder.iterdir()} == {f"federation-00{s}" for s in range(4)}
         found = lab.attack(cell)[0]
-        assert found.keys() == set(THREAT_MODELS)
+        assert found.keys() == set(ADVERSARIES)
         recipe = recipe_of(cell, lab.federation)
         assert recipe is not None
         shadows = shadows_of(lab.bench, recipe, 0)
@@ -298,37 +298,37 @@ class TestBatches:
 
 
 SEES = {
-    "uploads": "does not see uploads (these do: server)",
-    "broadcasts": "does not see broadcasts (these do: released-model, server, owner)",
+    "sums": "does not see sums of uploads (these do: server, clustering-server)",
+    "broadcasts": "does not see broadcasts (these do: released-model, server, clustering-server, colluding-users, owner)",
 }
 OBSERVED = "only the server observes the other clients' messages (--trajectory)"
 SENDS, TRAINS = "this method sends nothing", "this method trains nothing"
 ALLOWED: dict[str, dict[str, dict[str, str | None]]] = {
     "--method dpfpl": {
-        "prompt-user": {"cosine": SEES["uploads"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
-        "released-model": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": None},
+        "prompt-user": {"cosine": SEES["sums"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
+        "released-model": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": None},
         "server": {"cosine": None, "slope": None, "loss": None, "lira": None},
-        "owner": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": None},
+        "owner": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": None},
     },
     "--method local": {
-        "prompt-user": {"cosine": SEES["uploads"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
+        "prompt-user": {"cosine": SEES["sums"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
         "released-model": dict.fromkeys(("cosine", "slope", "loss", "lira"), SENDS),
         "server": dict.fromkeys(("cosine", "slope", "loss", "lira"), SENDS),
-        "owner": {"cosine": SEES["uploads"], "slope": SENDS, "loss": None, "lira": None},
+        "owner": {"cosine": SEES["sums"], "slope": SENDS, "loss": None, "lira": None},
     },
     "--method zeroshot": {
-        threat_model: dict.fromkeys(("cosine", "slope", "loss", "lira"), TRAINS) for threat_model in THREAT_MODELS
+        threat_model: dict.fromkeys(("cosine", "slope", "loss", "lira"), TRAINS) for threat_model in ADVERSARIES
     },
     "--method dpfpl --trajectory observed": {
-        "prompt-user": {"cosine": SEES["uploads"], "slope": SEES["broadcasts"], "loss": None, "lira": OBSERVED},
-        "released-model": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": OBSERVED},
+        "prompt-user": {"cosine": SEES["sums"], "slope": SEES["broadcasts"], "loss": None, "lira": OBSERVED},
+        "released-model": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": OBSERVED},
         "server": {"cosine": None, "slope": None, "loss": None, "lira": None},
-        "owner": {"cosine": SEES["uploads"], "slope": None, "loss": None, "lira": OBSERVED},
+        "owner": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": OBSERVED},
     },
 }
 
 
-@pytest.mark.parametrize("threat_model", THREAT_MODELS)
+@pytest.mark.parametrize("threat_model", ADVERSARIES)
 @pytest.mark.parametrize("words", ALLOWED)
 def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
     plan = cli.read_command([*words.split(), "--attack", "cosine,slope,loss,lira", "--epsilon", "none"]).plan

@@ -7,10 +7,11 @@ import sys
 import pandas as pd
 import pytest
 
-from attacks.threats import THREAT_MODELS
 from audits.verdicts import VERDICTS
 from tests.whole_runs import Job, contents, report
+from trainers.prompts import Facts
 
+ADVERSARIES = Facts().threat_models
 PROMPTS = (
     "--method dpfpl --epsilon none --train 3 --test 1 --clients 3 --rounds 11 --shadows 4 --canaries 12 --threads 2"
 )
@@ -45,16 +46,16 @@ def test_leaves_a_report_on_every_adversary(whole):
     table = pd.read_csv(folder / "findings.csv")
     assert len(table) == len(findings(folder))
     aurocs = table[table.metric == "auroc"]
-    assert set(aurocs.threat_model) == set(THREAT_MODELS)
+    assert set(aurocs.threat_model) == set(ADVERSARIES)
     assert set(aurocs.attack) == {"shadow", "cosine"}
     assert set(aurocs[aurocs.attack == "cosine"].threat_model) == {"server"}
     assert set(aurocs.nonmembers) >= {"held-out", "left-out canaries"}
     assert set(aurocs.verdict.dropna()) <= set(VERDICTS)
     refused = pd.read_csv(folder / "refused.csv")
-    assert set(refused.threat_model) == set(THREAT_MODELS) - {"server"}
+    assert set(refused.threat_model) == set(ADVERSARIES) - {"server"}
     assert all("does not see uploads" in why for why in refused.why)
     page = (folder / "index.html").read_text()
-    assert all(threat_model in page for threat_model in THREAT_MODELS)
+    assert all(threat_model in page for threat_model in ADVERSARIES)
     assert "None" not in page
     assert str(out) not in page + (folder / "findings.json").read_text()
     assert "AUROC" in done.stdout
@@ -125,7 +126,7 @@ def test_only_the_server_observes_the_others_messages(whole, tmp_path):
     }
     assert {f["threat_model"] for f in findings(report(done)) if f["metric"] == "auroc"} == {"server"}
     refused = pd.read_csv(report(done) / "refused.csv")
-    assert set(refused.threat_model) == set(THREAT_MODELS) - {"server"}
+    assert set(refused.threat_model) == set(ADVERSARIES) - {"server"}
     assert all("only the server observes" in why for why in refused.why)
 
 

@@ -224,7 +224,7 @@ def test_a_client_that_never_came_cannot_be_rebuilt(trained: Trained) -> None:
 @pytest.mark.parametrize("threat_model", ["prompt-user", "released-model", "owner"])
 def test_only_the_server_has_messages(trained: Trained, threat_model: str) -> None:
     method, transcript = trained("fedotp", {})
-    with pytest.raises(LacksCapability, match=f"{threat_model} does not see uploads"):
+    with pytest.raises(LacksCapability, match=f"{threat_model} does not see sums of uploads"):
         Messages(view_of(transcript, threat_model), method, federation().learner())
 
 
@@ -320,6 +320,9 @@ def test_the_update_of_a_batch_of_one_record_is_its_own_descent() -> None:
 
         clients, rounds, public = range(2), 1, {"p_G": torch.tensor([[0.1]]), "p_L": torch.tensor([[0.2]])}
 
+        def gives(self, capability: str) -> bool:
+            return True
+
         def broadcast(self, r: int) -> State:
             return self.public
 
@@ -387,7 +390,7 @@ def test_the_history_is_under_broadcasts_with_the_public_start(
 ) -> None:
     method, transcript = trained(name, params)
     records, rounds = asked(federation()), [0, 3, 6]
-    found = history_of(view_of(transcript, "released-model"), method, federation().learner(), records, rounds)
+    found = history_of(view_of(transcript, "released-model"), method, federation().learner(), records, rounds, 0)
     assert found.shape == (3, len(records))
     public = transcript.broadcast(0)
     for t, r in enumerate(rounds):
@@ -400,11 +403,11 @@ def test_the_history_is_under_broadcasts_with_the_public_start(
 def test_a_prompt_user_has_no_history(trained: Trained) -> None:
     method, transcript = trained("fedotp", {})
     with pytest.raises(LacksCapability, match="prompt-user does not see broadcasts"):
-        history_of(view_of(transcript, "prompt-user"), method, federation().learner(), ["0-0"], [1])
+        history_of(view_of(transcript, "prompt-user"), method, federation().learner(), ["0-0"], [1], 0)
 
 
 def test_where_nothing_is_broadcast_the_history_is_flat(trained: Trained) -> None:
     method, transcript = trained("local", {})
-    found = history_of(view_of(transcript), method, federation().learner(), asked(federation()), [0, 3, 6])
+    found = history_of(view_of(transcript), method, federation().learner(), asked(federation()), [0, 3, 6], 0)
     # equal prompts in one batch: kernels may differ in the last digits from row to row
     np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape), rtol=1e-6)

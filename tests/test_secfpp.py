@@ -67,8 +67,10 @@ def test_there_is_a_round_with_two_clusters(whole: Transcript) -> None:
 def test_the_secure_path_is_the_plaintext_path(
     whole: Transcript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Meeting, "squared_distances", lambda self, vectors, groups: plain_distances(vectors, groups))
-    monkeypatch.setattr(Meeting, "sums", lambda self, v, groups, limit=0.0: [v[group].sum(0) for group in groups])
+    monkeypatch.setattr(
+        Meeting, "squared_distances", lambda self, vectors, groups, **_: plain_distances(vectors, groups)
+    )
+    monkeypatch.setattr(Meeting, "sums", lambda self, v, groups, **_: [v[group].sum(0) for group in groups])
     equal(whole, run(tmp_path, secfpp(), federation(SIZES), SCHEDULE), atol=1e-5)
 
 
@@ -89,8 +91,10 @@ def test_what_is_revealed_is_in_the_files_and_nothing_else_is(whole: Transcript)
         assert whole.uploads(r) == {}
         tensors = whole.folder.read_tensors(f"round-{r:03d}.safetensors")
         names = {name for name in tensors if not name.startswith("private/")}
-        shown = {"gradients"} | ({"distances", "moment"} if r >= 1 else set())
-        assert names == {f"revealed/{n}" for n in shown} | {f"aggregate/{n}" for n in ("p_G", "p_0", "cluster", "half")}
+        shown = {"gradients"} | ({"distances", "moment", "basis"} if r >= 1 else set())
+        held = {"gradients"} | ({"prompts"} if r >= 1 else set())
+        public = {f"aggregate/{n}" for n in ("p_G", "p_0", "cluster", "half")}
+        assert names == public | {f"revealed/{n}" for n in shown} | {f"held/{n}" for n in held}
         assert {name.split("/")[2] for name in tensors if name.startswith("private/")} == {"p_L", "point"}
         groups = about["revealed"].get("groups", [])
         assert all(len(group) >= 4 for group in groups)
@@ -131,7 +135,7 @@ def test_several_steps_are_those_of_the_slow_oracle(tmp_path: Path, steps: dict[
 
 def test_bytes_include_the_shares(whole: Transcript) -> None:
     method = secfpp()
-    users = method._protocol(USERS, entries=4 * 8)
+    users = method.protocol(USERS, entries=4 * 8)
     length = users.of_sums.length(4 * 16)
     about, one_prompt = whole.round(0), 4 * 16 * 4
     assert about["bytes_up"] == 8 * length * (USERS * USERS + USERS)
@@ -142,7 +146,7 @@ def test_every_reduction_runs(tmp_path: Path) -> None:
     for how in ("random", "none"):
         schedule = dataclasses.replace(SCHEDULE, rounds=2)
         done = run(tmp_path / how, secfpp(reduction=how), federation(SIZES), schedule)
-        assert set(done.revealed(1)) == {"distances", "gradients"}
+        assert set(done.revealed(1)) - {"basis"} == {"distances", "gradients"}
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ class Revealed:
 
     tensors: State = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    held: State = field(default_factory=dict)  # what users hold of each other's, not the server: [holder, dealer, ..]
     bytes_up: int = 0  # of all clients; shares for other clients pass through the server
     bytes_down: int = 0
 
@@ -204,6 +205,10 @@ class Method(ABC, Generic[Client]):
         stays as it was.
         """
         return own
+
+    def place(self, client: int) -> State:
+        """What a state of the server's needs beside it to be read as a client's, where it holds several models."""
+        return {}
 
     def model(self, state: State) -> State:
         """What a party's state stands for: one adapter pair A and B per layer, or a prompt; differentiable."""
@@ -425,6 +430,20 @@ class Transcript:
         """What a computation on shares told the server in round r; nothing where there was none."""
         return self._part(r, "revealed")
 
+    def asked(self, r: int) -> list[list[int]]:
+        """The groups of clients to whose means distances were revealed in round r."""
+        groups: list[list[int]] = self.round(r).get("revealed", {}).get("groups", [])
+        return groups
+
+    def summed(self, r: int) -> list[list[int]]:
+        """The groups of clients whose sums were revealed in round r."""
+        groups: list[list[int]] = self.round(r).get("revealed", {}).get("summed", [])
+        return groups
+
+    def held(self, r: int) -> State:
+        """The shares [holder, dealer, ..] that clients hold of each other's vectors in round r, by what is shared."""
+        return self._part(r, "held")
+
     def personal(self, r: int, client: int) -> State:
         """A client's personalised prompt after round r: the aggregate with the client's own part. It is what prompt
         users get."""
@@ -527,6 +546,7 @@ def _round(
     tensors, messages = _seen(aggregate, uploads, held)
     seen = site.revealed
     tensors |= {f"revealed/{name}": tensor for name, tensor in seen.tensors.items()}
+    tensors |= {f"held/{name}": tensor for name, tensor in seen.held.items()}
     folder.write_tensors(f"round-{r:03d}.safetensors", tensors)
     record = {
         "round": r,

@@ -35,6 +35,7 @@ from trainers.base import Participation, Site, State, Update, Upload, weighted_m
 from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
 from trainers.prompt_settings import PromptSettings
+from trainers.protection import Protection
 from trainers.steps import LocalStep, PrivateMethod, Work
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Facts(LearnerFacts):
     clients: int = 10
     per_round: int | None = None
     threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
+    on_shares: tuple[str, ...] = ("clustering-server", "colluding-users")
     backbone: str = "clip"
     unattacked: bool = True
     alone: tuple[str, ...] = ("loss", "reconstruct")
@@ -275,6 +277,11 @@ class PromptMethod(PrivateMethod[Cohort]):
     def descent(self, p_G: Tensor, upload: State) -> Tensor:
         """What an upload says of the gradients in p_G: their sum over the steps of the round."""
         return upload["gradient"] if "gradient" in upload else (p_G - upload["p_G"]) / self.settings.global_rate
+
+    def alone(self, server: State, upload: State) -> State:
+        """The server's state after a step on one client's message alone, without noise."""
+        noise_free = dataclasses.replace(self, protection=Protection())
+        return noise_free.aggregate(server, [Upload(0, 1, upload)], Site(seed=0, round=0))
 
     def of_records(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
         """What of `descent` the clients' records made, for who sees no more than the uploads: less the terms of the

@@ -32,7 +32,7 @@ from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment, secpc
 from fedaudit.privacy.settings import Privacy
 from fedaudit.privacy.sharing import Tolerance
 from trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
-from trainers.prompts import Cohort, PromptMethod
+from trainers.prompts import Cohort, Learner, PromptMethod
 
 LEARNER = "prompts"
 TITLE = "SecFPP"
@@ -58,6 +58,9 @@ class Params:
         default=0.35, metadata={"help": "share of a cluster's scatter that two halves must explain to be split"}
     )
     merge: float = field(default=0.1, metadata={"help": "share below which two clusters are merged"})
+    masks: bool = field(
+        default=True, metadata={"help": "hide all of a distance's polynomial but the distance; without, slices show"}
+    )
     vanish: int = field(default=0, metadata={"help": "a drill: users that vanish in every round"})
     lie: int = field(default=0, metadata={"help": "a drill: users that answer wrongly in every round"})
 
@@ -90,7 +93,7 @@ class SecFPP(PromptMethod):
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:
         if schedule.per_round < schedule.clients:
             raise InputError(f"--per-round {schedule.per_round}: all users of SecFPP take part in every round")
-        self._protocol(schedule.clients, entries=1)  # what cannot be decoded is refused before anything trains
+        self.protocol(schedule.clients, entries=1)  # what cannot be decoded is refused before anything trains
         return super().protected(privacy, schedule, sizes)
 
     def start(self, initial: State) -> State:
@@ -120,9 +123,25 @@ class SecFPP(PromptMethod):
         return {"p_G": p_G, "p_0": server["p_0"], "cluster": cluster, "half": half}
 
     def prompt(self, state: State) -> Tensor:
-        """P_G,s + P_L, of who is no user the first cluster's."""
-        own = int(state["cluster"][state["point"] - 1]) if "point" in state else 0
-        return state["p_G"][own] + state["p_L"]
+        """P_G,s + P_L, of who is no user the first cluster's; what a user is sent is its own cluster's."""
+        if "cluster" not in state:
+            return state["p_G"] + state["p_L"]
+        several = "point" in state and len(state["cluster"]) > 1
+        return state["p_G"][int(state["cluster"][state["point"] - 1]) if several else 0] + state["p_L"]
+
+    def place(self, client: int) -> State:
+        return {"point": torch.tensor(client + 1)}
+
+    def replay(
+        self, server: State, own: State, upload: State, learner: Learner, generator: torch.Generator,
+        sizes: Sequence[int],
+    ) -> State:  # fmt: skip
+        """For who knows the mean gradient of a user's cluster only: as if all steps had been on it."""
+        steps = torch.tensor([self.steps(n) for n in sizes])[:, None, None]
+        return {"p_L": own["p_L"] - self.settings.local_rate * steps * upload["gradient"]}
+
+    def alone(self, server: State, upload: State) -> State:
+        return {"p_G": server["p_G"] - self.settings.global_rate * upload["gradient"]}
 
     def _on_shares(self, server: State, uploads: Sequence[Upload], site: Site) -> tuple[Clusters, Tensor]:
         """The clusters after SecPC and their mean gradients [K, b, d]; what that reveals is the site's record."""
@@ -139,25 +158,33 @@ class SecFPP(PromptMethod):
             seen.facts["groups"] = [group.tolist() for group in clusters.groups(rule.least)]
             clusters, distances = secpc(meeting, rule, clusters, vectors, rng)
             seen.tensors["distances"] = torch.from_numpy(distances)
-        sums = meeting.sums(gradients.reshape(len(users), -1), clusters.members)
+            if meeting.polynomials is not None:
+                seen.tensors["polynomials"] = torch.from_numpy(meeting.polynomials)
+        sums = meeting.sums(gradients.reshape(len(users), -1), clusters.members, kept="gradients")
         means = sums / np.array([[len(members)] for members in clusters.members])
         seen.tensors["gradients"] = torch.from_numpy(means.reshape(-1, *gradients.shape[1:])).float()
-        seen.facts |= {"absent": sorted(meeting.absent), "wrong": sorted(meeting.named)}
-        seen.bytes_up, seen.bytes_down = meeting.bytes_up, meeting.bytes_down
+        seen.held = {name: torch.from_numpy(shares) for name, shares in meeting.held.items()}
+        seen.facts |= {"absent": sorted(meeting.absent), "wrong": sorted(meeting.named), "decoded": meeting.decoded}
+        seen.facts["summed"] = [members.tolist() for members in clusters.members]
+        seen.facts["sent"] = {kind: each.tolist() for kind, each in meeting.sent.items()}
+        seen.bytes_up += meeting.bytes_up
+        seen.bytes_down += meeting.bytes_down
         return clusters, seen.tensors["gradients"]
 
     def _reduced(self, moved: Floats, meeting: Meeting, site: Site) -> Floats:
         """Vectors [n, b k] of the prompts' movements [n, b, d] in directions that all users have in common (line 8)."""
-        k = min(self.params.components, moved.shape[2])
+        k, seen = min(self.params.components, moved.shape[2]), site.revealed
         if self.params.reduction == "none":
-            basis = np.eye(moved.shape[2])
-        elif self.params.reduction == "random":
+            return moved.reshape(len(moved), -1)
+        if self.params.reduction == "random":
             draws = _numpy(generator(site.seed, "projection")).normal(size=(moved.shape[2], k))
             basis = np.linalg.qr(draws).Q
         else:
             moment = pooled_moment(meeting, moved)
-            site.revealed.tensors["moment"] = torch.from_numpy(moment)
             basis = np.linalg.eigh(moment).eigenvectors[:, -k:]
+            seen.tensors["moment"] = torch.from_numpy(moment)
+            seen.bytes_down += len(moved) * basis.nbytes  # the server sends it to all
+        seen.tensors["basis"] = torch.from_numpy(basis.copy())
         return (moved @ basis).reshape(len(moved), -1)
 
     def _meeting(self, users: Sequence[Upload], shape: Sequence[int], site: Site) -> Meeting:
@@ -165,10 +192,12 @@ class SecFPP(PromptMethod):
         numbers = [generator(site.seed, "client", user.client, site.round, "shares") for user in users]
         drawn = _numpy(generator(site.seed, "drill", site.round)).permutation(len(users)).tolist()
         vanish, lie = self.params.vanish, self.params.lie
-        protocol = self._protocol(len(users), entries=shape[0] * shape[1])
-        return Meeting(protocol, list(map(_numpy, numbers)), drawn[:vanish], drawn[vanish : vanish + lie])
+        protocol = self.protocol(len(users), entries=shape[0] * shape[1])
+        absent, liars = drawn[:vanish], drawn[vanish : vanish + lie]
+        return Meeting(protocol, list(map(_numpy, numbers)), absent, liars, masked=self.params.masks)
 
-    def _protocol(self, users: int, *, entries: int) -> Protocol:
+    def protocol(self, users: int, *, entries: int) -> Protocol:
+        """What so many users agree on for vectors of so many entries."""
         own = self.params
         tolerance = Tolerance(own.colluders or max(1, 3 * users // 10), own.absent, own.wrong)
         return Protocol(users, tolerance, round(1 / own.precision), entries)

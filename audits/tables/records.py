@@ -29,7 +29,8 @@ COIN_FLIPPED = ("member", "held-out", "canary", "left-out canary")  # what a ran
 TOP = 10  # one in so many records is in an attack's top
 EXPOSED = 8  # records shown as pictures
 PIXELS = 256  # a side of a picture, at most
-STRONGEST = ("server", "prompt-user", "released-model", "owner")  # of the adversaries the first one's records are shown
+# of the adversaries the first one's records are shown
+STRONGEST = ("server", "clustering-server", "prompt-user", "released-model", "colluding-users", "owner")
 CLASSES = "threat_model way client label signal success low high members nonmembers".split()
 AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
 SHOWN = "threat_model way rank record client score percentile asked label reason png".split()

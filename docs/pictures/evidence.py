@@ -61,7 +61,7 @@ def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
     about, tables = folder.read_json(f"{name}.json"), dict[str, pd.DataFrame]()
     params = {audit: asdict(given) for audit, given in cell.plan.audits.items()}
     assert cell.variant is not None
-    privacy, threats = cell.variant.privacy or Privacy(epsilon=math.inf), cell.plan.trained.threat_models
+    privacy, threats = cell.variant.privacy or Privacy(epsilon=math.inf), cell.threat_models
     tables["privacy"] = privacy_table(Ledger.from_json(about["ledger"]), method_of(cell), privacy, threats)
     found: Sequence[Any]
     if cell.plan.attacks:

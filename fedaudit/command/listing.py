@@ -25,10 +25,10 @@ def matrix() -> list[str]:
     """Which attack runs under which threat model, and why not where it does not."""
     attacks = plugins.plugins("attack").values()
     lines = ["attacks under threat models (yes, or the number of the reason):"]
-    lines.append(f"  {'':<15}" + "".join(f"{name:<16}" for name in THREAT_MODELS))
+    lines.append(f"  {'':<15}" + "".join(f"{name:<19}" for name in THREAT_MODELS))
     reasons: dict[str, int] = {}
     for attack in attacks:
         found = [refusal(attack, threat_model) for threat_model in THREAT_MODELS]
         cells = ["yes" if why is None else str(reasons.setdefault(why, len(reasons) + 1)) for why in found]
-        lines.append(f"  {attack.name:<15}" + "".join(f"{cell:<16}" for cell in cells))
+        lines.append(f"  {attack.name:<15}" + "".join(f"{cell:<19}" for cell in cells))
     return [*lines, *(f"  {number}: {why}" for why, number in reasons.items())]

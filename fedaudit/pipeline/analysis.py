@@ -11,6 +11,7 @@ from audits.subject import Result, Subject
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
+from fedaudit.pipeline import on_shares
 from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
@@ -57,6 +58,8 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         if attacks:
             tables = attacks.tables(cell, run, workshop)
             advance()
+    if cell.variant and cell.variant.plugin.on_shares:
+        tables |= on_shares.tables(cell)
     results = [*subject.before.values()][::-1]  # what stands beside what others say is read first
     for result in results:
         tables |= result.tables
@@ -80,7 +83,7 @@ def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
         transcript=transcript_of(cell),
         method=method_of(cell, workshop.federation.sizes) if cell.variant else None,
         privacy=cell.variant.privacy if cell.variant else None,
-        threat_models=plan.trained.threat_models,
+        threat_models=cell.threat_models,
         names=cell.names,
         attacked=run,
         canaries={k: _coins(clients[k]) for k in cell.targets if clients[k].canaries},

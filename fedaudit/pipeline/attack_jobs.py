@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attacks import gradients, queries
 from attacks.answers import ClassAnswers
-from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
+from attacks.attacked_models import CURVE, HELD, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.decompose import solve
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows
@@ -77,7 +77,7 @@ def refused(cell: Cell) -> pd.DataFrame:
     """Every attack that did not run under a threat model, and why."""
     found = [
         (name, threat_model, why)
-        for threat_model in cell.plan.trained.threat_models
+        for threat_model in cell.threat_models
         for name, why in allowed(cell, threat_model).items()
         if why is not None
     ]
@@ -111,9 +111,7 @@ def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[
     """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share
     what is read once."""
     params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
-    able = {
-        view: [n for n, why in allowed(cell, view).items() if why is None] for view in cell.plan.trained.threat_models
-    }
+    able = {view: [n for n, why in allowed(cell, view).items() if why is None] for view in cell.threat_models}
     views = {view: {name: params[name] for name in names} for view, names in able.items() if names}
     method, recipe = method_of(cell, federation.sizes), recipe_of(cell, federation)
     asked = [question for question in questions(cell, federation) if question.client in targets]
@@ -158,7 +156,7 @@ class _Attacker:
         self.vectors = any(plugin.vectors for plugin in wanted)
 
     def tables(self, threat_model: str, attacks: Mapping[str, DataclassInstance]) -> Tables:
-        whose = "released" if threat_model == "released-model" else "personal"
+        whose = "released" if HELD[threat_model] == "final" else "personal"
         along = self._projections(whose) if self.vectors else None
         seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms, projections=along)
         if seen is None:
@@ -210,8 +208,8 @@ class _Attacker:
         asked, method, learner = self.asked, self.job.method, self.learner
         candidates = Candidates({asked.client: asked.candidates}, {asked.client: asked.reference}, ())
         view, key = View(transcript, threat_model, candidates), (threat_model, transcript.folder.path)
-        if view.gives("uploads") and key not in self._messages:
-            self._messages[key] = Messages(view, method, learner)
+        if view.gives("sums of uploads") and key not in self._messages:
+            self._messages[key] = Messages(view, method, learner, self.bench.candidates)
         return queries.see(
             view, method, learner, asked,
             messages=self._messages.get(key), shadows=shadows, norms=norms, rounds=self.rounds,
@@ -265,7 +263,7 @@ class _Attacker:
         if not constant or not first:
             return {}
         method, transcript = self.job.method, self.job.transcript
-        model = method.model(transcript.broadcast(0) | transcript.broadcast(first))
+        model = method.model(transcript.broadcast(0) | transcript.broadcast(first) | method.place(self.asked.client))
         (answers,) = self.learner.log_probs(method, [model], self.asked.records)
         scores = made.score(dataclasses.replace(seen.before_training(), answers=ClassAnswers(answers, seen.labels)))
         return {name: values for name, values in scores.items() if name in constant}
@@ -317,11 +315,12 @@ def _batches(seen: Knowledge) -> Tables:
     return {"batches": pd.DataFrame(rows, columns=["round", "residual", "least", "error"])} if rows else {}
 
 
-def rebuilt(bench: AttackBench, job: tuple[Method[Any], Transcript]) -> list[tuple[Rebuilt, bytes | None]]:
+def rebuilt(bench: AttackBench, job: tuple[Method[Any], Transcript, str]) -> list[tuple[Rebuilt, bytes | None]]:
     """Every client as the server rebuilds it, its model packed."""
-    method, transcript = job
+    method, transcript, threat_model = job
     assert isinstance(bench.learner, Classifier)
-    messages = Messages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
+    view = View(transcript, threat_model, Candidates({}, {}, ()))
+    messages = Messages(view, method, bench.learner, bench.candidates)
     found = [messages.rebuilt(k) for k in messages.view.clients]
     return [(dataclasses.replace(r, state=None), None if r.state is None else pack(r.state)) for r in found]
 

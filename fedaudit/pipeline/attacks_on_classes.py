@@ -53,14 +53,14 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
     if solved:
         rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
         found["batches"] = pd.concat(rows, ignore_index=True)[["client", "round", "residual", "least", "error"]]
-    if any(model.threat_model == "server" for model in run.models):
-        found["coverage"] = _coverage(cell, workshop)
+    for server in {model.threat_model for model in run.models} & {"server", "clustering-server"}:
+        found["coverage"] = _coverage(cell, workshop, server)
     return found
 
 
-def _coverage(cell: Cell, workshop: Workshop) -> pd.DataFrame:
+def _coverage(cell: Cell, workshop: Workshop, server: str) -> pd.DataFrame:
     """What the server can rebuild of every client, not only of the targets."""
-    job = method_of(cell, workshop.federation.sizes), transcript_of(cell)
+    job = method_of(cell, workshop.federation.sizes), transcript_of(cell), server
     (found,) = workshop.attackers.map(attack_jobs.rebuilt, [job])
     clients = [dataclasses.replace(one, state=unpack(state) if state else None) for one, state in found]
     return coverage_table(clients, transcript_of(cell))

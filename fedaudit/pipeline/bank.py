@@ -307,7 +307,7 @@ def shadows_of_federations(
     personal = [one.released(client) for one in federations]
 
     def broadcast(one: Transcript, r: int) -> State:
-        return one.model(one.broadcast(0) | one.broadcast(r))
+        return one.model(one.broadcast(0) | one.broadcast(r) | method.place(client))
 
     rounds = federations[0].schedule.rounds
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []

@@ -242,6 +242,12 @@ class Cell:
         return list(range(min(self.plan.adversary.targets or usual, self.plan.clients)))
 
     @property
+    def threat_models(self) -> tuple[str, ...]:
+        """The adversaries that there are of its method."""
+        learner = self.plan.trained
+        return learner.adversaries(self.variant.plugin) if self.variant else learner.threat_models
+
+    @property
     def variant(self) -> Variant | None:
         return self.plan.methods[self.method]
 

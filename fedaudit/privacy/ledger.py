@@ -19,6 +19,8 @@ _WORDS = {
     "sampler": ("epochs", "poisson"),
     "relation": ("zero-out",),
 }
+# threat models that see what local and shared releases have jointly made, beside the server, which sees uploads
+JOINT = ("released-model", "prompt-user", "clustering-server", "colluding-users", "owner")
 
 
 def sensitivity(*, clip: str, norm: float, batch: int, clients: int = 1) -> float:
@@ -204,11 +206,8 @@ class Ledger:
             raise ValueError(f"whose must be own or other, not {whose}")
         if threat_model == "server":
             return self._uploads()
-        if threat_model not in ("released-model", "prompt-user", "owner"):
-            raise ValueError(
-                f"threat_model must be released-model, server, prompt-user or owner, not {threat_model}: its view is "
-                f"not accounted for"
-            )
+        if threat_model not in JOINT:
+            raise ValueError(f"threat_model must be server or one of {', '.join(JOINT)}, not {threat_model}")
         if not self.shared and (threat_model == "released-model" or whose == "other"):
             return Observed(releases=(), why="nothing is shared between clients")
         return self._jointly()

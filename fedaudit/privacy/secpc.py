@@ -69,62 +69,81 @@ class Meeting:
     generators: Sequence[np.random.Generator]  # of every user: its masks
     absent: Collection[int] = ()  # users that vanish once they have dealt their shares
     liars: Collection[int] = ()  # users whose answers are wrong
+    masked: bool = True  # False: the server decodes all of a distance's polynomial
     named: set[int] = field(default_factory=set)  # users whose answers were found to be wrong
-    bytes_up: int = 0
-    bytes_down: int = 0
+    held: dict[str, Residues] = field(default_factory=dict)  # shares [holder, dealer, length] that are kept, by name
+    polynomials: Integers | None = None  # [D (ell + t - 1) + 1, n, G], what unmasked distances show: first their slices
+    sent: dict[str, Integers] = field(default_factory=dict)  # bytes [n] of every user: shares, masks and answers
+    decoded: int = 0  # residues
 
-    def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE) -> Floats:
-        """Sums [G, d] of the groups' vectors, of [n, d]."""
+    @property
+    def bytes_up(self) -> int:
+        """Of all users; what is for other users passes through the server."""
+        return int(sum(each.sum() for each in self.sent.values()))
+
+    @property
+    def bytes_down(self) -> int:
+        return int(sum(each.sum() for kind, each in self.sent.items() if kind != "answers"))
+
+    def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE, kept: str = "") -> Floats:
+        """Sums [G, d] of the groups' vectors, of [n, d]; the shares are kept under that name, if there is one."""
         sharing = self.protocol.of_sums
         self._check(groups)
-        shares = self._dealt(sharing, [quantised(vector, FINE, limit) for vector in vectors])  # [n, n, length]
+        shares = self._dealt(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
         answers = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
         values = self._opened(sharing, answers.reshape(len(answers), -1)).reshape(sharing.slices, len(groups), -1)
         return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
 
-    def squared_distances(self, vectors: Floats, groups: Sequence[Numbers]) -> Floats:
+    def squared_distances(self, vectors: Floats, groups: Sequence[Numbers], *, kept: str = "") -> Floats:
         """Squared distances [n, G] of vectors [n, d], of length 1 at most, to the means of groups."""
         sharing, steps = self.protocol.of_distances, self.protocol.steps
         self._check(groups)
         sizes = np.array([len(group) for group in groups])
-        shares = self._dealt(sharing, [quantised(vector, steps, 1.0 + 1e-9) for vector in vectors])
-        masks = self._masks(sharing, len(vectors) * len(groups))
+        shares = self._dealt(sharing, [quantised(vector, steps, 1.0 + 1e-9) for vector in vectors], kept)
         centres = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
         answers = np.stack(
             [sharing.squared_distances(shares[:, j], centres[j], sizes) for j in range(len(self.generators))]
         )
-        slices = self._opened(sharing, sharing.field.add(answers.reshape(len(answers), -1), masks))
+        words = answers.reshape(len(answers), -1)
+        if self.masked:
+            slices = self._opened(sharing, sharing.field.add(words, self._masks(sharing, words.shape[1])))
+        else:
+            values = self._opened(sharing, words, values=sharing.size)
+            self.polynomials = values.reshape(sharing.size, len(vectors), len(groups))
+            slices = values[: sharing.slices]
         whole = sharing.field.sum(sharing.field.of(slices), axis=0).reshape(len(vectors), len(groups))
         return whole / (steps * sizes.astype(np.float64)) ** 2
 
-    def _dealt(self, sharing: Sharing, vectors: Sequence[Integers]) -> Residues:
+    def _dealt(self, sharing: Sharing, vectors: Sequence[Integers], kept: str) -> Residues:
         """The shares [dealer, holder, length] of all users' vectors."""
         shares = np.stack([sharing.share(v, rng) for v, rng in zip(vectors, self.generators, strict=True)])
-        self._count(shares[0].size * len(shares))
+        self._count("shares", range(len(shares)), shares[0].size)
+        if kept:
+            self.held[kept] = shares.swapaxes(0, 1)
         return shares
 
     def _masks(self, sharing: Sharing, count: int) -> Residues:
         """What hides the distances' polynomials [n, count]: t + 1 users deal it, one of whom does not collude."""
-        dealers = self.generators[: self.protocol.tolerance.colluders + 1]
-        dealt = np.stack([sharing.zero_sums(count, rng) for rng in dealers])
-        self._count(dealt.size)
+        dealers = range(self.protocol.tolerance.colluders + 1)
+        dealt = np.stack([sharing.zero_sums(count, self.generators[user]) for user in dealers])
+        self._count("masks", dealers, dealt[0].size)
         return sharing.field.sum(dealt, axis=0)
 
-    def _opened(self, sharing: Sharing, answers: Residues) -> Integers:
+    def _opened(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
         """What the server decodes of the answers [n, W] of those who are left."""
         there = [user for user in range(len(answers)) if user not in self.absent]
         for user in sorted(self.liars):
             answers[user] += 1 + sharing.field.uniform(answers[user].shape, self.generators[user]) % (
                 sharing.field.q - 1
             )
-        self.bytes_up += len(there) * answers.shape[1] * WIDTH
-        values, wrong = sharing.opened(there, sharing.field.of(answers[there]))
+        self._count("answers", there, answers.shape[1])
+        found, wrong = sharing.opened(there, sharing.field.of(answers[there]), values=values)
         self.named |= set(wrong)
-        return values
+        self.decoded += found.size
+        return found
 
-    def _count(self, dealt: int) -> None:
-        self.bytes_up += dealt * WIDTH
-        self.bytes_down += dealt * WIDTH
+    def _count(self, kind: str, users: Sequence[int], residues: int) -> None:
+        self.sent.setdefault(kind, np.zeros(self.protocol.users, np.int64))[users] += residues * WIDTH
 
     def _check(self, groups: Sequence[Numbers]) -> None:
         small = min(map(len, groups))
@@ -146,5 +165,5 @@ def secpc(
     meeting: Meeting, rule: Rule, clusters: Clusters, vectors: Floats, rng: np.random.Generator
 ) -> tuple[Clusters, Floats]:
     """Algorithm 1: the clusters after a round, and the distances [n, G] that were revealed for it."""
-    distances = meeting.squared_distances(vectors, clusters.groups(rule.least))
+    distances = meeting.squared_distances(vectors, clusters.groups(rule.least), kept="prompts")
     return rule.revised(clusters, distances, rng), distances

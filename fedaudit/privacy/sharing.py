@@ -112,15 +112,20 @@ class Sharing:
         gaps = field.subtract(centres, scaled)
         return field.sum(field.multiply(gaps, gaps), axis=2)
 
-    def opened(self, users: Sequence[int], answers: Residues) -> tuple[Integers, list[int]]:
+    def opened(
+        self, users: Sequence[int], answers: Residues, *, values: int | None = None
+    ) -> tuple[Integers, list[int]]:
         """Values [ell, W] at the slices' points of the W polynomials of which some users sent values [m, W], and the
-        users whose values were wrong. InputError: too few users, one twice, or too many wrong ones."""
+        users whose values were wrong. InputError: too few users, one twice, or too many wrong ones.
+
+        `values`: so many, at further points that are no user's too; `size` of them are the whole polynomial.
+        """
         twice = sorted({user for user in users if list(users).count(user) > 1})
         if twice:
             raise InputError(f"users {', '.join(map(str, twice))} answer twice; each has one evaluation point")
         points = self.points[np.asarray(users, int)]
         right, wrong = reed_solomon.decode(self.field, points, answers, size=self.size, wrong=self.tolerance.wrong)
-        decoding = self.field.lagrange(points[right], self._nodes(self.slices))
+        decoding = self.field.lagrange(points[right], self._nodes(values or self.slices))
         return self.field.signed(self.field.product(decoding, answers[right])), [users[i] for i in wrong]
 
 

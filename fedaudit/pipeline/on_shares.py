@@ -1,0 +1,161 @@
+"""What a training on secret shares told whom: tables of what was revealed and sent, and of what two adversaries make of
+it, beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from attacks.base import Candidates, View
+from attacks.collude import LATTICE, recovered
+from attacks.knowledge import Floats
+from attacks.locate import Asked, placed, trilaterated
+from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.plan import Cell
+from fedaudit.privacy.secpc import Protocol
+from fedaudit.privacy.sharing import Sharing
+from fedaudit.tasks.base import client_name
+from trainers.base import Transcript
+
+REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
+SENT = "round client shares masks answers".split()
+LOCATED = "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error".split()
+COLLUDING = "what colluders equations slices right error".split()
+
+
+def tables(cell: Cell) -> dict[str, pd.DataFrame]:
+    """Of a training on shares. Errors are squared and relative: 0 is exact, 1 what a guess of nothing has."""
+    transcript = transcript_of(cell)
+    entries = transcript.broadcast(0)["p_0"].numel()
+    protocol: Protocol = method_of(cell, ()).protocol(cell.plan.clients, entries=entries)  # type: ignore[attr-defined]
+    found = {"revealed": revealed(transcript), "sent": sent(transcript)}
+    if any(transcript.asked(r) for r in range(transcript.schedule.rounds)):
+        found["located"] = located(transcript, protocol)
+    found["colluding"] = colluding(transcript, protocol)
+    return found
+
+
+def revealed(transcript: Transcript) -> pd.DataFrame:
+    """A row per round: how much of what the server decoded."""
+    rows = []
+    for r in range(transcript.schedule.rounds):
+        facts, tensors = transcript.round(r)["revealed"], transcript.revealed(r)
+        asked, summed = transcript.asked(r), transcript.summed(r)
+        distances = tensors["distances"].numel() if asked else 0
+        numbers = len(summed) + ("moment" in tensors)
+        names = [", ".join(map(client_name, facts[who])) for who in ("absent", "wrong")]
+        rows.append((r, len(asked), distances, "polynomials" in tensors, numbers, facts["decoded"], *names))
+    return pd.DataFrame(rows, columns=REVEALED)
+
+
+def sent(transcript: Transcript) -> pd.DataFrame:
+    """A row per round and client: bytes of the shares and masks that it dealt and of its answers."""
+    rows = []
+    for r in range(transcript.schedule.rounds):
+        kinds = transcript.round(r)["revealed"]["sent"]
+        none = [0] * transcript.schedule.clients
+        each = zip(*(kinds.get(kind, none) for kind in SENT[2:]), strict=True)
+        rows += [(r, client_name(k), *own) for k, own in enumerate(each)]
+    return pd.DataFrame(rows, columns=SENT)
+
+
+def colluding(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+    """What m users who put their shares together learn of the others' last prompts and gradients, from m = t on."""
+    rounds, n, t = transcript.schedule.rounds, protocol.users, protocol.tolerance.colluders
+    rows = []
+    for what, sharing in (("prompts", protocol.of_distances), ("gradients", protocol.of_sums)):
+        r = next((r for r in reversed(range(rounds)) if what in transcript.held(r)), None)
+        if r is None:
+            continue
+        ell = sharing.slices
+        true = slices_of(_view(transcript, range(n)), r, what, sharing)
+        for m in range(t, t + ell + 1) if ell <= LATTICE else (t, t + 1, t + ell):
+            found = slices_of(_view(transcript, range(n - m, n)), r, what, sharing)
+            others = slice(0, n - m)
+            guess = np.zeros_like(true) if found is None else found
+            right = 0.0 if found is None else float((guess == true)[:, others].mean())
+            rows.append((what, m, m - t, ell, right, _error(guess[:, others], true[:, others])))
+    return pd.DataFrame(rows, columns=COLLUDING)
+
+
+def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+    """What the server makes of distances, by the round up to which it has seen them: of users' distances to each other,
+    of these slice by slice, and of prompts, alone and with the vectors of t users who collude with it."""
+    n, t, sharing = protocol.users, protocol.tolerance.colluders, protocol.of_distances
+    view = View(transcript, "clustering-server", Candidates({}, {}, ()))
+    whole: list[Asked] = []
+    parts: list[list[Asked]] = [[] for _ in range(sharing.slices)]
+    rows = []
+    for r in (r for r in range(view.rounds) if transcript.asked(r)):
+        groups, seen = view.distances(r)
+        whole.append((groups, seen["distances"].numpy()))
+        sizes = np.array([len(group) for group in groups])
+        for own, values in zip(parts, seen.get("polynomials", ()), strict=False):
+            own.append((groups, values.numpy() / (protocol.steps * sizes) ** 2))
+        exact = slices_of(_view(transcript, range(n)), r, "prompts", sharing)
+        true = np.moveaxis(exact / protocol.steps, 1, 0)  # [n, ell, length]
+        where = placed(whole)
+        by_slice = [placed(own).squared if own else where.squared / len(parts) for own in parts]
+        apart = [_squared(true[:, s]) for s in range(len(parts))]
+        public = _public(view, r, seen.get("basis"), true.shape)
+        if "polynomials" in seen:
+            guess = np.stack([_told(true[:, s], by_slice[s], public[:, s], t) for s in range(len(parts))], axis=1)
+        else:
+            flat = [part.reshape(n, -1) for part in (true, public)]
+            guess = _told(flat[0], where.squared, flat[1], t).reshape(true.shape)
+        honest = slice(0, n - t)
+        rows.append((
+            r, len(groups), where.rank, n * (n - 1) // 2, _apart(where.squared, _squared(true.reshape(n, -1))),
+            len(parts), float(np.mean([_apart(*pair) for pair in zip(by_slice, apart, strict=True)])),
+            _error(public, true), t, _error(guess[honest], true[honest]),
+        ))  # fmt: skip
+    return pd.DataFrame(rows, columns=LOCATED)
+
+
+def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
+    """The slices [ell, dealer, length] of all users' vectors as the colluding users find them; None where they
+    cannot."""
+    shares = view.shares(r)[what].numpy()  # [m, dealer, length]
+    found = recovered(sharing, view.users, shares.reshape(len(shares), -1))
+    return None if found is None else found.reshape(sharing.slices, *shares.shape[1:])
+
+
+def _view(transcript: Transcript, users: Sequence[int]) -> View:
+    return View(transcript, "colluding-users", Candidates({}, {}, ()), users=users)
+
+
+def _told(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:
+    """All vectors [n, d] for who knows those of the last t users and takes the squared distances for right."""
+    known = slice(len(true) - t, None)
+    return trilaterated(true[known], squared[:, known], prior)
+
+
+def _public(view: View, r: int, basis: Tensor | None, shape: Sequence[int]) -> Floats:
+    """Users' vectors [n, ell, length] as if their prompts had moved as the global prompts of their clusters did."""
+    server = view.broadcast(r)
+    moved = (server["p_G"] - server["p_0"]).double()[server["cluster"].expand(shape[0])]
+    length = moved.flatten(1).norm(dim=1).clamp(min=1e-300)
+    directions = moved / length[:, None, None]
+    flat = (directions if basis is None else directions @ basis).flatten(1).numpy()
+    return np.pad(flat, ((0, 0), (0, shape[1] * shape[2] - flat.shape[1]))).reshape(shape)
+
+
+def _squared(vectors: Floats) -> Floats:
+    """Squared distances [n, n]."""
+    found: Floats = np.square(vectors[:, None] - vectors[None]).sum(-1)
+    return found
+
+
+def _apart(found: Floats, true: Floats) -> float:
+    """The error of distances of users to each other, 1 for who takes all of them to be alike."""
+    pairs = np.triu_indices(len(true), 1)
+    return _error(found[pairs] - true[pairs].mean(), true[pairs] - true[pairs].mean())
+
+
+def _error(found: Any, true: Any) -> float:
+    off, size = (float(np.square(part.astype(np.float64)).sum()) for part in (found - true, true))
+    return off / size if size else float(off > 0)
