@@ -73,7 +73,7 @@ def colluding(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
             continue
         ell = sharing.slices
         true = slices_of(_view(transcript, range(n)), r, what, sharing)
-        for m in range(t, t + ell + 1) if ell <= LATTICE else (t, t + 1, t + ell):
+        for m in (m for m in (range(t, t + ell + 1) if ell <= LATTICE else (t, t + 1, t + ell)) if m < n):
             found = slices_of(_view(transcript, range(n - m, n)), r, what, sharing)
             others = slice(0, n - m)
             guess = np.zeros_like(true) if found is None else found
