@@ -33,6 +33,11 @@ TABLES = {
     "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
     "attribution": "client kind accuracy low high n chance",
     "batches": "client round residual least error",
+    # of clients that compute on secret shares; errors are squared and relative to what is looked for
+    "revealed": "round centres distances polynomials sums decoded absent wrong",
+    "sent": "round client shares masks answers",  # bytes
+    "located": "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error",
+    "colluding": "what colluders equations slices right error",
     "refused": "attack threat_model why",
     "canaries": "kind inserted left_out number guesses ceiling gaussian_ceiling delta needed",
 }

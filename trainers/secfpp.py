@@ -129,6 +129,9 @@ class SecFPP(PromptMethod):
         several = "point" in state and len(state["cluster"]) > 1
         return state["p_G"][int(state["cluster"][state["point"] - 1]) if several else 0] + state["p_L"]
 
+    def began(self, server: State, own: State) -> State:
+        return {"p_G": server["p_G"], "p_L": own["p_L"]}
+
     def place(self, client: int) -> State:
         return {"point": torch.tensor(client + 1)}
 

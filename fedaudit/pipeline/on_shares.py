@@ -3,6 +3,7 @@ it, beside the truth."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,19 +100,19 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
         exact = slices_of(_view(transcript, range(n)), r, "prompts", sharing)
         true = np.moveaxis(exact / protocol.steps, 1, 0)  # [n, ell, length]
         where = placed(whole)
-        by_slice = [placed(own).squared if own else where.squared / len(parts) for own in parts]
-        apart = [_squared(true[:, s]) for s in range(len(parts))]
         public = _public(view, r, seen.get("basis"), true.shape)
+        apart = math.nan  # nothing is seen of slices
         if "polynomials" in seen:
-            guess = np.stack([_told(true[:, s], by_slice[s], public[:, s], t) for s in range(len(parts))], axis=1)
+            by_slice = [(placed(own).squared, true[:, s], public[:, s]) for s, own in enumerate(parts)]
+            apart = float(np.mean([_apart(squared, _squared(own)) for squared, own, _ in by_slice]))
+            guess = np.stack([_told(own, squared, prior, t) for squared, own, prior in by_slice], axis=1)
         else:
             flat = [part.reshape(n, -1) for part in (true, public)]
             guess = _told(flat[0], where.squared, flat[1], t).reshape(true.shape)
         honest = slice(0, n - t)
         rows.append((
             r, len(groups), where.rank, n * (n - 1) // 2, _apart(where.squared, _squared(true.reshape(n, -1))),
-            len(parts), float(np.mean([_apart(*pair) for pair in zip(by_slice, apart, strict=True)])),
-            _error(public, true), t, _error(guess[honest], true[honest]),
+            len(parts), apart, _error(public, true), t, _error(guess[honest], true[honest]),
         ))  # fmt: skip
     return pd.DataFrame(rows, columns=LOCATED)
 

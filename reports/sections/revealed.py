@@ -1,0 +1,47 @@
+"""Revealed: what a server decoded of clients that compute on secret shares, what they sent, and what is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.section import Page, Row, Section
+
+ORDER = 72
+ROUNDS = 12  # that are shown, evenly spaced; the files have all
+TABLES = ("revealed", "sent", "located", "colluding")
+
+
+def section(page: Page) -> Section | None:
+    """Where clients computed on shares."""
+    names = [part["name"] for part in page.parts("revealed", len)]
+    if not names:
+        return None
+    shown = {name: {part["name"]: part["shown"] for part in page.parts(name, _shown)} for name in TABLES}
+    parts = [{"name": name} | {table: rows.get(name, []) for table, rows in shown.items()} for name in names]
+    for part in parts:
+        part["traffic"] = _traffic(part.pop("sent"))
+    links = [("revealed", "What was revealed")]
+    return Section(links, {"revealed": parts}, tables=page.files(*TABLES))
+
+
+def _shown(table: pd.DataFrame) -> list[Row]:
+    """The rows, with rounds counted from 1; of what is told once a round some, evenly spaced."""
+    if "round" not in table:
+        return table.to_dict("records")
+    counted = table.assign(round=table["round"] + 1)
+    if "client" not in table:
+        counted = counted.iloc[
+            np.unique(np.linspace(0, len(counted) - 1, min(ROUNDS, len(counted))).round().astype(int))
+        ]
+    return counted.to_dict("records")
+
+
+def _traffic(rows: list[Row]) -> list[dict[str, Any]]:
+    """Bytes that a client sent in a round, by kind: the mean over rounds and clients, and the largest."""
+    table = pd.DataFrame(rows)
+    kinds = {"shares": "shares, to the other clients", "masks": "masks of distances, to the other clients",
+             "answers": "answers, to the server"}  # fmt: skip
+    return [{"kind": words, "mean": table[kind].mean(), "most": table[kind].max()} for kind, words in kinds.items()]

@@ -1,0 +1,378 @@
+"""Attacks on what SecFPP reveals: nothing of t users, exact where it must be, against brute force; views hold no private prompt."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from attacks.base import Candidates, LacksCapability, View
+from attacks.collude import noise_free, recovered
+from attacks.decompose import solve
+from attacks.gradients import mean_gradient
+from attacks.locate import placed, trilaterated
+from attacks.replay import Messages, Solved
+from attacks.threats import THREAT_MODELS
+from fedaudit.pipeline import on_shares
+from fedaudit.privacy.field import Field, Residues
+from fedaudit.privacy.secpc import Meeting, Protocol
+from fedaudit.privacy.sharing import Sharing, Tolerance
+from tests.prompt_toy import federation, run
+from tests.test_secfpp import SCHEDULE, SETTINGS, SIZES, USERS, first_updates, secfpp
+from tests.test_secpc import plain_distances
+from trainers.base import State, Transcript
+from trainers.secfpp import Params, SecFPP
+
+Floats = NDArray[np.float64]
+PROTOCOL = Protocol(20, Tolerance(6), 10**5, 1536)  # four slices of distances
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+class Scattered(Sharing):
+    """With evaluation points drawn from the whole field."""
+
+    @property
+    def points(self) -> Residues:
+        return rng(1).integers(self.field.q, size=self.users)
+
+    def _nodes(self, count: int) -> Residues:
+        return rng(2).integers(self.field.q, size=100)[:count]
+
+
+# --- users who collude ------------------------------------------------------------------------------------------------
+
+
+def error(found: Any, true: Any) -> float:
+    return float(((found - true) ** 2).sum() / (true.astype(float) ** 2).sum())
+
+
+@pytest.mark.parametrize("kind", [Sharing, Scattered])
+def test_no_noise_is_left_in_combinations_and_no_more_can_be(kind: type[Sharing]) -> None:
+    plan = PROTOCOL.of_distances
+    sharing = kind(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
+    users = [19, 3, 4, 8, 0, 11, 7, 2]
+    combined = noise_free(sharing, users).astype(object)
+    assert combined.shape == (2, 8)
+    noise = sharing.encoding[users, sharing.slices :].astype(object)
+    assert not (combined @ noise % sharing.field.q).any()
+    assert (combined @ sharing.encoding[users, : sharing.slices].astype(object) % sharing.field.q).any(axis=1).all()
+
+
+def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
+    """Between them m - t projections of ell: consecutive points make equations in small whole numbers."""
+    sharing, t = PROTOCOL.of_distances, 6
+    true = np.rint(9000 * rng().normal(size=4 * 60)).astype(np.int64)
+    shares = sharing.share(true, rng(3))
+    found = {m: recovered(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
+    assert all(found[m] is None for m in range(1, t + 1))
+    errors = [error(found[m].reshape(-1), true) for m in range(t + 1, t + 5)]  # type: ignore[union-attr]
+    assert errors[3] == 0
+    np.testing.assert_allclose(errors[:3], [0.75, 0.5, 0.25], atol=0.1)
+
+
+def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
+    """Two slices within +-2^15 in a field of 45 bits; within +-2^25 there are too many solutions."""
+    plan = Protocol(20, Tolerance(6, 2, 1), 10**5, 1536).of_distances
+    sharing = Scattered(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
+    for bits, right in ((15, 1.0), (25, 0.0)):
+        true = rng().integers(-(2**bits), 2**bits, size=(2, 50))
+        shares = sharing.share(true.reshape(-1), rng(3))
+        found = recovered(sharing, range(7), shares[:7])
+        assert found is not None
+        assert (found == true).mean() == right
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
+    """Over a field of 1009, two slices, one equation."""
+    kind = (Sharing, Scattered)[seed % 2]
+    sharing = kind(Field(1009), 9, 2, 2, Tolerance(2))
+    true = rng(seed).integers(-20, 21, size=(2, 5))
+    shares = sharing.share(true.reshape(-1), rng(seed))[:3]
+    found = recovered(sharing, range(3), shares)
+    assert found is not None
+    combined = noise_free(sharing, range(3)).astype(object)
+    slices, sides = combined @ sharing.encoding[:3, :2].astype(object), combined @ shares.astype(object)
+    assert not ((slices @ found.astype(object) - sides) % 1009).any()
+    near = np.array(list(itertools.product(range(-40, 41), repeat=2)))
+    for column in range(5):
+        fits = near[((near.astype(object) @ slices[0] - sides[0, column]) % 1009) == 0]
+        least = (fits**2).sum(1).min()
+        assert (found[:, column] ** 2).sum() <= 2 * least  # nearest plane: within 2^(k / 2) of the nearest
+
+
+def test_what_t_users_see_does_not_depend_on_what_is_shared() -> None:
+    """The same noise of the t users' own points explains any other vector: shares of it exist that they hold as well."""
+    sharing, held = PROTOCOL.of_distances, [2, 5, 9, 11, 14, 19]
+    shares = sharing.share(np.arange(40), rng(0))
+    other = sharing.share(np.arange(40) ** 2, rng(1))
+    difference = sharing.field.subtract(shares, other)[held]
+    noise = sharing.encoding[held, sharing.slices :].astype(object)
+    from sympy import Matrix
+
+    inverse = np.array(Matrix(noise.tolist()).inv_mod(sharing.field.q).tolist(), dtype=object)
+    moved = inverse @ difference.astype(object) % sharing.field.q  # what the other noise must be more
+    assert (noise @ moved % sharing.field.q == difference).all()
+
+
+# --- the clustering server --------------------------------------------------------------------------------------------
+
+
+def asked(vectors: Floats, rounds: int, seed: int = 0) -> list[tuple[list[list[int]], Floats]]:
+    """Halves drawn anew in every round, and the distances to their means."""
+    orders = [rng(seed + r).permutation(len(vectors)) for r in range(rounds)]
+    halves = [[order[: len(order) // 2], order[len(order) // 2 :]] for order in orders]
+    return [([group.tolist() for group in groups], plain_distances(vectors, groups)) for groups in halves]
+
+
+def squared(vectors: Floats) -> Floats:
+    found: Floats = ((vectors[:, None] - vectors) ** 2).sum(-1)
+    return found
+
+
+def test_users_that_stand_still_are_placed() -> None:
+    vectors = rng().normal(size=(8, 5))
+    few, many = placed(asked(vectors, 2)), placed(asked(vectors, 12))
+    assert few.rank < many.rank == 28
+    np.testing.assert_allclose(many.squared, squared(vectors), atol=0.6)
+    nearest = squared(vectors) + 1e9 * np.eye(8)
+    assert ((many.squared + 1e9 * np.eye(8)).argmin(1) == nearest.argmin(1)).all()
+
+
+def test_where_all_are_alike_nothing_is_found() -> None:
+    """Users equally far from each other: no pair is called nearer than another."""
+    found = placed(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
+    np.testing.assert_allclose(found, 2, atol=1e-6)
+
+
+def test_a_domain_is_seen_in_one_round() -> None:
+    """Two clumps, asked about by halves that are not they: mates are nearer than others on average."""
+    vectors = np.repeat(2 * np.eye(2, 6), 6, axis=0) + 0.1 * rng().normal(size=(12, 6))
+    order = [[0, 1, 2, 3, 6, 7], [4, 5, 8, 9, 10, 11]]
+    found = placed([(order, plain_distances(vectors, [np.array(group) for group in order]))]).squared
+    own = np.repeat([0, 1], 6)
+    same = (own[:, None] == own) & ~np.eye(12, dtype=bool)
+    assert found[same].mean() < 0.7 * found[own[:, None] != own].mean()
+
+
+@pytest.mark.parametrize("d", [1, 3, 8])
+def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
+    points = rng().normal(size=(d + 6, d))
+    known, others = points[: d + 1], points[d + 1 :]
+    to = ((others[:, None] - known) ** 2).sum(-1)
+    nothing = np.zeros_like(others)
+    np.testing.assert_allclose(trilaterated(known, to, nothing), others, atol=1e-8)
+    fewer = trilaterated(known[:d], to[:, :d], nothing)
+    assert np.abs(fewer - others).max() > 0.01
+    axes = known[1:d] - known[0]  # what they do tell is the projection onto the directions between them
+    np.testing.assert_allclose((fewer - known[0]) @ axes.T, (others - known[0]) @ axes.T, atol=1e-8)
+
+
+def test_without_masks_each_slice_is_located_by_itself() -> None:
+    """Three known users and prompts of four numbers: two slices of two are known exactly, the whole is not."""
+    vectors = rng().normal(size=(9, 4))
+    known, others = vectors[:3], vectors[3:]
+    whole = trilaterated(known, ((others[:, None] - known) ** 2).sum(-1), np.zeros_like(others))
+    parts = [
+        trilaterated(known[:, s], ((others[:, None, s] - known[:, s]) ** 2).sum(-1), np.zeros((6, 2)))
+        for s in (slice(0, 2), slice(2, 4))
+    ]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), others, atol=1e-8)
+    assert error(whole, others) > 0.1
+
+
+def test_unmasked_polynomials_hold_the_distance_of_every_slice() -> None:
+    vectors = rng().normal(size=(20, 12)) / 6
+    groups = [np.arange(10), np.arange(10, 20)]
+    parties = Meeting(PROTOCOL, [rng(user) for user in range(20)], masked=False)
+    distances = parties.squared_distances(vectors, groups)
+    np.testing.assert_allclose(distances, plain_distances(vectors, groups), atol=1e-4)
+    seen = parties.polynomials
+    assert seen is not None
+    assert seen.shape == (PROTOCOL.of_distances.size, 20, 2)
+    for s in range(4):
+        part = plain_distances(vectors[:, 3 * s : 3 * s + 3], groups)
+        np.testing.assert_allclose(seen[s] / (10 * PROTOCOL.steps) ** 2, part, atol=1e-4)
+
+
+# --- what a run's views hold ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    return run(tmp_path_factory.mktemp("views"), secfpp(), federation(SIZES), SCHEDULE)
+
+
+def view(transcript: Transcript, threat_model: str) -> View:
+    return View(transcript, threat_model, Candidates({}, {}, ()), users=(8, 9))
+
+
+def everything(seen: View) -> Iterator[Tensor]:
+    """Every tensor that a view gives; what it refuses is left out."""
+    asks: list[tuple[Any, ...]] = [("public",), *((name, r) for name in ("broadcast", "uploads", "sums", "distances", "shares") for r in range(SCHEDULE.rounds))]  # fmt: skip
+    for name, *args in asks:
+        try:
+            found = getattr(seen, name)(*args) if args else getattr(seen, name)
+        except LacksCapability:
+            continue
+        yield from _tensors(found)
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, dict | tuple | list):
+        for part in found.values() if isinstance(found, dict) else found:
+            yield from _tensors(part)
+
+
+@pytest.mark.parametrize("threat_model", ["released-model", "server", "clustering-server", "colluding-users"])
+def test_no_private_prompt_is_in_any_view(whole: Transcript, threat_model: str) -> None:
+    """Nor a gradient, nor a direction, whole or a row of a tensor; shares of them are there as good as random."""
+    secrets = [update.sealed[name] for update in first_updates(whole.broadcast(0)) for name in update.sealed]
+    secrets += [whole.private(r, k)["p_L"] for r in range(SCHEDULE.rounds) for k in range(USERS)]
+    secrets += [whole.personal(r, k)["prompt"] for r in range(SCHEDULE.rounds) for k in range(USERS)]
+    flat = [secret.flatten().double() for secret in secrets]
+    seen = list(everything(view(whole, threat_model)))
+    assert seen
+    for tensor in seen:
+        rows = (
+            tensor.double().reshape(-1, len(flat[0]))
+            if tensor.numel() % len(flat[0]) == 0
+            else tensor.new_zeros(0, len(flat[0])).double()
+        )
+        for secret in flat:
+            assert not ((rows - secret).norm(dim=1) < 1e-4 * secret.norm()).any()
+
+
+def test_a_planted_prompt_would_be_found(whole: Transcript) -> None:
+    """The walk does see what an owner has."""
+    owned = whole.private(0, 3)["p_L"].flatten().double()
+    assert any(
+        (tensor.flatten().double() - owned).norm() < 1e-6
+        for tensor in _tensors({"a": [whole.private(0, 3)]})
+        if tensor.numel() == len(owned)
+    )
+
+
+def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
+    server, users = view(whole, "clustering-server"), view(whole, "colluding-users")
+    assert set(server.distances(2)[1]) == {"distances", "moment", "basis"}
+    assert server.distances(0) == ([], {})
+    assert sorted(k for group in server.sums(2)[0] for k in group) == list(range(USERS))
+    held = users.shares(2)
+    assert {name: len(shares) for name, shares in held.items()} == {"prompts": 2, "gradients": 2}
+    assert (held["prompts"] == whole.held(2)["prompts"][[8, 9]]).all()
+    for asked_of, name in ((server, "shares"), (server, "upload"), (users, "sums"), (users, "distances")):
+        with pytest.raises(LacksCapability):
+            getattr(asked_of, name)(*([2, 0] if name == "upload" else [2]))
+    for name in THREAT_MODELS:
+        if name != "owner":
+            with pytest.raises(LacksCapability, match="private states"):
+                view(whole, name).private(0)
+
+
+def test_all_shares_together_are_what_was_shared(whole: Transcript) -> None:
+    """What the tables of a report take for the truth."""
+    method = secfpp()
+    sharing = method.protocol(USERS, entries=64).of_sums
+    everybody = View(whole, "colluding-users", Candidates({}, {}, ()), users=range(USERS))
+    slices = on_shares.slices_of(everybody, 0, "gradients", sharing)
+    found = np.moveaxis(slices, 1, 0).reshape(USERS, -1)[:, :64] / 1e6
+    true = np.stack([u.sealed["gradient"].flatten().numpy() for u in first_updates(whole.broadcast(0))])
+    np.testing.assert_allclose(found, true, atol=1e-6)
+
+
+def test_the_tables_of_a_run(whole: Transcript) -> None:
+    protocol = secfpp().protocol(USERS, entries=64)
+    revealed, sent = on_shares.revealed(whole), on_shares.sent(whole)
+    for r in range(SCHEDULE.rounds):
+        about = whole.round(r)
+        own = sent[sent["round"] == r]
+        assert own[["shares", "masks", "answers"]].to_numpy().sum() == about["bytes_up"]
+        assert revealed.distances[r] == USERS * len(about["revealed"].get("groups", []))
+    located = on_shares.located(whole, protocol)
+    assert located["round"].tolist() == [1, 2, 3, 4]
+    assert (located["rank"].diff().dropna() >= 0).all()
+    colluding = on_shares.colluding(whole, protocol)
+    for _, table in colluding.groupby("what"):
+        assert table.right.tolist()[0] == 0
+        assert table.error.tolist()[0] == 1
+        assert table.equations.tolist() == list(range(len(table)))
+        if table.colluders.max() == 2 + table.slices.max():
+            assert table.right.tolist()[-1] == 1
+
+
+def test_a_run_without_masks_is_the_same_and_shows_slices(whole: Transcript, tmp_path: Path) -> None:
+    bare = run(tmp_path, secfpp(masks=False), federation(SIZES), SCHEDULE)
+    for r in range(SCHEDULE.rounds):
+        torch.testing.assert_close(bare.broadcast(r + 1), whole.broadcast(r + 1), atol=0, rtol=0)
+        assert ("polynomials" in bare.revealed(r)) == (r >= 1)
+    protocol = secfpp().protocol(USERS, entries=64)
+    assert on_shares.located(bare, protocol).slices_error.notna().all()
+    assert on_shares.located(whole, protocol).slices_error.isna().all()
+
+
+# --- the batch behind a sum -------------------------------------------------------------------------------------------
+
+
+class Sums:
+    """A clustering server's view of one round in which nothing was private but who was a member."""
+
+    def __init__(self, start: State, groups: list[list[int]], means: Tensor) -> None:
+        self.public = self._server = start
+        self.clients, self.rounds, self._found = range(USERS), 1, (groups, means)
+
+    def gives(self, capability: str) -> bool:
+        return capability != "uploads"
+
+    def broadcast(self, r: int) -> State:
+        return self._server
+
+    def sums(self, r: int) -> tuple[list[list[int]], Tensor]:
+        return self._found
+
+
+def auroc_of_groups(size: int, leak: bool = True) -> float:
+    """Members of the first clients' lists against the others of their candidates, by the solved sums of groups."""
+    world, method = federation((12,) * USERS), SecFPP(Params(), settings=SETTINGS)
+    learner = world.learner(SETTINGS)
+    g = torch.Generator().manual_seed(1)
+    start = method.start({name: 0.05 * torch.randn(4, 16, generator=g) for name in ("p_G", "p_L")})
+    coins = rng(0 if leak else 1).permuted(np.tile(np.arange(12) < 6, (USERS, 1)), axis=1)
+    prompt = method.prompt(start)
+    lists = [
+        [r for r, used in zip(ids, own, strict=True) if used] for ids, own in zip(world.training, coins, strict=True)
+    ]
+    means = torch.stack([mean_gradient(method, learner, prompt, records) for records in lists])
+    groups = [list(range(i, i + size)) for i in range(0, USERS, size)]
+    seen = Sums(start, groups, torch.stack([means[group].mean(0) for group in groups]))
+    messages = Messages(seen, method, learner, world.training)  # type: ignore[arg-type]
+    found = []
+    truth = coins if leak else rng(5).permuted(coins, axis=1)
+    for k in range(USERS):
+        (mixture,) = messages.rounds(k, world.training[k], [], solved=Solved(1, 12, True)).mixtures
+        shares = solve(mixture).shares
+        found.append(roc_auc_score(truth[k], np.nan_to_num(shares)))
+    return float(np.mean(found))
+
+
+@pytest.mark.usefixtures("unsafe_but_quick")
+def test_a_single_gradient_names_its_batch_and_sums_hide_it() -> None:
+    """A group of one names every member, one of two nearly all; the larger the group, the less."""
+    alone, two, five = (auroc_of_groups(size) for size in (1, 2, 5))
+    assert alone > 0.99
+    assert alone > two > five > 0.5
+    assert abs(auroc_of_groups(1, leak=False) - 0.5) < 0.15, "coins that nothing was trained by"
+    print(alone, two, five)
