@@ -74,17 +74,16 @@ def see(
         shadows=shadows,
         history=history_of(view, method, learner, ids, chosen, asked.client) if history else None,
         rounds=messages.rounds(asked.client, ids, chosen, solved=which) if rounds and messages else None,
-        sequence=_sequence(view, method, learner, ids, sequence) if sequence and view.gives("broadcasts") else None,
+        sequence=_sequence(view, method, learner, asked, sequence) if sequence and view.gives("broadcasts") else None,
         projections=projections(model, public) if projections else None,
         base_projections=projections(public, public) if projections else None,
     )
 
 
-def _sequence(
-    view: View, method: Method[Any], learner: Classifier, ids: Sequence[str], rounds: Sequence[int]
-) -> Floats:
+def _sequence(view: View, method: Method[Any], learner: Classifier, asked: Target, rounds: Sequence[int]) -> Floats:
     """See `Knowledge.sequence`."""
-    models = [method.model(view.public | view.broadcast(r)) for r in rounds]
+    ids, place = asked.records, method.place(asked.client)
+    models = [method.model(view.public | view.broadcast(r) | place) for r in rounds]
     return log_odds(learner.log_probs(method, models, ids), learner.labels(ids).numpy())
 
 
