@@ -60,16 +60,36 @@ class Model:
         return digest.hexdigest()[:16]
 
 
-def models(view: View, attacks: Collection[object] = ()) -> list[Model]:
+def models(view: View, attacks: Collection[object] = (), *, history: bool = False) -> list[Model]:
     """Everything that the adversary can attack with a model attack; the public base comes first in every view.
 
     `attacks` are their parameters: whether clients' models are asked about records of another distribution too
     (`NovelRows`), as the released model always is, and which ways of rebuilding are looked at (`RebuiltWays`).
+    `history`: earlier rounds' models are asked about all candidates and references, for attacks on losses over rounds.
     """
     ways = {own.ways for own in attacks if isinstance(own, RebuiltWays)} - {"all"}
     left_out = {"round", *WAYS} - ways if ways else set()
     everywhere = any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in attacks)
-    return [model for model in _models(view, novel_of_clients=everywhere) if model.way not in left_out]
+    found = _models(view, novel_of_clients=everywhere, history=history)
+    return [model for model in found if model.way not in left_out]
+
+
+def released_last(view: View) -> Model:
+    """The released model as the last of the rounds' models, asked about what `history` asks the others."""
+    asked = view.candidates
+    records = [r for part in (asked.clients, asked.reference) for own in part.values() for r in own]
+    return Model(view.threat_model, "round", None, view.rounds, functools.partial(view.broadcast, view.rounds), records)
+
+
+def listened(view: View, client: int, most: int) -> list[int]:
+    """The rounds whose messages are looked at for a client's records, all of them but for `most` evenly spaced ones:
+    those of them in which it took part.
+
+    In each, every client of the cohort is rebuilt in every way and asked about the client's candidates and references;
+    gradients and inputs of these are taken once, where the client began.
+    """
+    observed = np.linspace(0, view.rounds - 1, min(most, view.rounds)).round().astype(int)
+    return [r for r in view.participations(client) if r in observed]
 
 
 def earlier_models(view: View, first: Mapping[int, int]) -> list[Model]:
@@ -85,7 +105,7 @@ def earlier_models(view: View, first: Mapping[int, int]) -> list[Model]:
     ]
 
 
-def _models(view: View, *, novel_of_clients: bool) -> list[Model]:
+def _models(view: View, *, novel_of_clients: bool, history: bool) -> list[Model]:
     asked = view.candidates
     pool = [r for records in asked.clients.values() for r in records]
     reference = [r for records in asked.reference.values() for r in records]
@@ -93,6 +113,8 @@ def _models(view: View, *, novel_of_clients: bool) -> list[Model]:
     found = [Model(view.threat_model, "base", None, 0, functools.partial(view.broadcast, 0), everything)]
     if view.threat_model == "released-model":
         sample = [r for records in asked.clients.values() for r in records[:PER_ROUND]]
+        if history:
+            sample = [*pool, *reference]
         for r in range(1, view.rounds):
             found.append(Model(view.threat_model, "round", None, r, functools.partial(view.broadcast, r), sample))
         last, best = (functools.partial(view.broadcast, r) for r in (view.rounds, view.served_best))

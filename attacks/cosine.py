@@ -17,7 +17,7 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 1
 NEEDS = ("sums of uploads",)
 SIGNALS = {

@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 1
 NEEDS = ("uploads",)
 SIGNALS = {

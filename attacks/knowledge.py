@@ -103,6 +103,24 @@ class Rounds:
     # [T, K, n], of each client's update with the record's descent direction: 1 = the update lowers its loss the most
     cosine: Floats
     mixtures: tuple[Mixture, ...] = ()  # of its own messages of its first rounds, where they are asked for
+    began: Floats | None = None  # [T, n], cross-entropy where this client began its rounds; of adapters
+    residual: Floats | None = None  # [T, n], of the record's inputs on the rows of the change of A; of adapters
+
+    def about(self, asked: Sequence[str], records: Sequence[str]) -> Rounds:
+        """The same of other records than those n that were `asked`; nan about further ones."""
+        places = np.array([asked.index(r) if r in asked else len(asked) for r in records], int)
+
+        def of(values: Floats | None) -> Floats | None:
+            if values is None:
+                return None
+            return np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], axis=-1)[..., places]
+
+        loss, cosine = of(self.loss), of(self.cosine)
+        assert loss is not None
+        assert cosine is not None
+        return dataclasses.replace(
+            self, loss=loss, cosine=cosine, began=of(self.began), residual=of(self.residual), mixtures=()
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +135,8 @@ class Knowledge:
     gradient_norms: Floats | None = None  # [n], L2 norm of the loss's gradient in the attacked prompt
     base_gradient_norms: Floats | None = None
     shadows: Shadows | None = None
-    history: Floats | None = None  # [T, n], loss under the broadcasts of some rounds, evenly spaced, in order
+    # [T, n], loss under the broadcasts of some rounds, evenly spaced, in order; of adapters the final one too
+    history: Floats | None = None
     # [T, n], confidence under the released models after some rounds, evenly spaced; the last is the final one
     sequence: Floats | None = None
     # [n], how far training has moved the attacked vectors towards where each record's loss falls fastest, by gradients
@@ -140,6 +159,12 @@ class Knowledge:
     def loss(self) -> Floats:
         """Cross-entropy [n] of the records under the attacked model, in nats (per token)."""
         return self.answers.loss
+
+    @property
+    def states(self) -> Floats | None:
+        """Losses [T, n] under all states that are seen of what is attacked, in order: the client's own where its
+        messages are seen, else the broadcasts; None where no rounds are looked at."""
+        return self.history if self.rounds is None else self.rounds.loss[:, self.rounds.client]
 
     @property
     def log_probs(self) -> Floats:

@@ -8,6 +8,9 @@ quantile               share of the shadow models without the record that are le
 quantile/difficulty    mean loss of those models - loss: the loss calibrated by how hard the record is (Watson et al.,
                        On the Importance of Difficulty Calibration in Membership Inference Attacks, ICLR 2022). A loss
                        counts as at most 100 nats.
+quantile/rounds        the same over all states that the adversary sees of what it attacks, their mean loss in the place
+                       of the last one's: the shadows are in their last state, and the order of a client's records does
+                       not depend on how far earlier ones lie above it. Where records are texts.
 
 Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels.
 `quantile/difficulty` does not, but takes a nat for a nat in records whose loss varies much and little from model to
@@ -19,13 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
+from attacks.loss import mean_over_states
 
 RECORDS = ("texts", "classes")
 STRENGTH = 1
 SHADOWS = True
+ROUNDS = True
 SIGNALS = {
     "quantile": ("quantile", "its confidence among shadow models without it"),
     "quantile/difficulty": ("quantile, difficulty", "the loss calibrated by the record's difficulty"),
+    "quantile/rounds": ("quantile, all rounds", "the loss of all rounds calibrated by the record's difficulty"),
 }
 LARGEST = 100.0  # loss, in nats
 
@@ -50,4 +56,7 @@ class Quantile:
         with np.errstate(invalid="ignore"):  # 0 / 0
             difficulty = np.where(out, losses, 0.0).sum(0) / out.sum(0)
             rank = (below + equal / 2) / out.sum(0)
-        return {"quantile": rank, "quantile/difficulty": difficulty - np.minimum(seen.loss, LARGEST)}
+        found = {"quantile": rank, "quantile/difficulty": difficulty - np.minimum(seen.loss, LARGEST)}
+        if (mean := mean_over_states(seen, LARGEST)) is not None:
+            found["quantile/rounds"] = difficulty - mean
+        return found

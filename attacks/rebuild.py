@@ -38,9 +38,10 @@ class Rebuilt:
     why: str = ""
 
 
-def rebuild(view: View, client: int, way: str) -> Rebuilt:
-    """The client after its last participation, as far as its messages tell."""
-    rounds = view.participations(client)
+def rebuild(view: View, client: int, way: str, until: int | None = None) -> Rebuilt:
+    """The client after its last participation, or its last one before round `until`, as far as its messages till then
+    tell."""
+    rounds = [r for r in view.participations(client) if until is None or r < until]
     if not rounds:
         return Rebuilt(client, way, None, None, None, None, "never took part")
     last = rounds[-1]
@@ -59,6 +60,18 @@ def rebuild(view: View, client: int, way: str) -> Rebuilt:
     if way == "literal" and len(rounds) > 1:
         why = "its last two messages lack the same part"
     return Rebuilt(client, way, None, last, None, None, why)
+
+
+def began(view: View, client: int, r: int, way: str) -> State:
+    """What the client started from in round r, as the server puts it together: what it was sent, and of what it keeps
+    to itself its state after its last participation.
+
+    Where that cannot be rebuilt, as before a first participation, what the server holds stands for it. Every tensor
+    that a client sends starts from the broadcast, with all methods.
+    """
+    before = rebuild(view, client, way, until=r)
+    own = {} if before.state is None else before.state
+    return view.broadcast(r) | {name: own[name] for name in view.kept(r, client) if name in own}
 
 
 def rebuild_all(view: View, clients: Sequence[int]) -> list[Rebuilt]:

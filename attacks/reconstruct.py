@@ -1,5 +1,7 @@
 """Server-side client reconstruction: clients rebuilt from messages, then attacked by calibrated loss (FedRand, 4.2).
 
+`reconstruct` is of the last state of each, `reconstruct/rounds` (of texts) the mean over all its rebuilt states.
+
 What it adds is the server's; the same loss of the other adversaries' models stands beside it. The report says who can
 be rebuilt, how stale the parts are and how far the result is from the owner's true model; a client that cannot be
 rebuilt gets no number. `attacks.rebuild` says what each way takes for the parts that a last message did not hold,
@@ -9,12 +11,16 @@ rebuilt gets no number. `attacks.rebuild` says what each way takes for the parts
 from dataclasses import dataclass
 
 from attacks.knowledge import Floats, Knowledge
-from attacks.loss import losses
+from attacks.loss import losses, over_rounds
 from attacks.settings import RebuiltWays
 
 RECORDS = ("texts", "classes")
 STRENGTH = 2
-SIGNALS = {"reconstruct": ("reconstruction", "the loss of rebuilt clients calibrated by the untrained model")}
+ROUNDS = True
+SIGNALS = {
+    "reconstruct": ("reconstruction", "the loss of rebuilt clients calibrated by the untrained model"),
+    "reconstruct/rounds": ("reconstruction, all rounds", "the calibrated loss of clients rebuilt after each round"),
+}
 
 
 @dataclass(frozen=True)
@@ -29,4 +35,5 @@ class Reconstruct:
         self.params = params
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
-        return {"reconstruct": losses(seen)["loss/base"]}
+        over = {f"reconstruct/{name}": values for name, values in over_rounds(seen).items()}
+        return {"reconstruct": losses(seen)["loss/base"]} | over

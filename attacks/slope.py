@@ -5,6 +5,10 @@ the target client's own model where its messages are seen, otherwise of the rele
 client's records take part. The loss trajectory as a membership signal: Nasr et al. 2019, section IV; Liu et al. 2022
 ("Membership inference attacks by exploiting loss trajectory").
 
+Where the server sees whole participations of a client, begun with adapters that it sent, the slope is that within them:
+how far the loss falls from where the client began to what it sent, a mean over its participations (the least-squares
+slope with a level of its own for each).
+
 Needs the broadcasts of a run. Rounds without the client are left out; with fewer than two left nothing can be said.
 """
 
@@ -14,7 +18,7 @@ import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 1
 NEEDS = ("broadcasts",)
 SIGNALS = {"slope": ("loss slope", "the slope of the loss over rounds")}
@@ -32,10 +36,12 @@ class Slope:
         self.params = params
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
-        losses = seen.history if seen.rounds is None else seen.rounds.loss[:, seen.rounds.client]
+        losses, began = seen.states, None if seen.rounds is None else seen.rounds.began
         if losses is None:
             raise ValueError("the slope attack needs losses over rounds")
-        return {"slope": -least_squares_slope(losses)}
+        if began is None:
+            return {"slope": -least_squares_slope(losses)}
+        return {"slope": np.ma.masked_invalid(began - losses).mean(0).filled(np.nan)}
 
 
 def least_squares_slope(losses: Floats) -> Floats:

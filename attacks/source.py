@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from attacks.knowledge import Floats, Knowledge, Rounds
 
-RECORDS = ("classes",)
+RECORDS = ("texts", "classes")
 STRENGTH = 1
 NEEDS = ("uploads",)
 SIGNALS = {"source": ("source inference", "source inference")}

@@ -268,6 +268,23 @@ class LanguageModel(Protocol):
 
 
 @runtime_checkable
+class AdaptedModel(LanguageModel, Protocol):
+    """What attacks on messages ask of a learner of texts beside; states are plain adapters, A and B per layer."""
+
+    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
+        """Text loss (nats per token) of each record."""
+
+    def gradients(self, state: State, records: Sequence[str], *, each: bool) -> Iterator[Tensor]:
+        """Of each record's text loss, [R, P] of some records at a time: all tensors of `state` laid end to end."""
+
+    def inputs(
+        self, adapter: State, records: Sequence[str], reduce: Callable[[str, Tensor], Tensor | None]
+    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        """(places in `records`, `reduce`(layer, inputs [R, T, in]) by layer) of some records at a time; None is left
+        out."""
+
+
+@runtime_checkable
 class Classifier(Protocol):
     """What is asked of a learner whose records are classes; `method` is one of its own."""
 

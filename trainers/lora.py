@@ -10,9 +10,10 @@ details"); Hu et al. (2022).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,7 @@ class Facts(LearnerFacts):
     privacy: str = "AdapterPrivacy"
     records: str = "texts"
     shadows: bool = True
+    gradients: bool = True
     nonlinear: str = (
         "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
     )
@@ -323,6 +325,38 @@ class Learner(OneByOne):
             inputs = self.vlm.batch([encoded[i] for i in part]).inputs
             logits = prefix.logits(inputs) if prefix else self.model(**inputs, use_cache=False).logits
             yield [(i, rows[: len(encoded[i].ids)]) for i, rows in zip(part, logits.float(), strict=True)]
+
+    @torch.no_grad()
+    def inputs(
+        self, adapter: State, records: Sequence[str], reduce: Callable[[str, Tensor], Tensor | None]
+    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        """(places in `records`, what `reduce` makes of the inputs [R, T, in] of each adapted layer, by its name) of
+        records of similar length, a chunk at a time. Rows behind a record's own tokens are padding."""
+        found: dict[str, Tensor] = {}
+
+        def look(name: str, layer: Any, given: tuple[Tensor]) -> None:
+            if (reduced := reduce(name, given[0])) is not None:
+                found[name] = reduced
+
+        layers = {name: self._layer(name) for name in dict.fromkeys(name[:-2] for name in adapter)}
+        hooks = [layer.register_forward_pre_hook(functools.partial(look, name)) for name, layer in layers.items()]
+        encoded = [self.data[record] for record in records]
+        order = sorted(range(len(records)), key=lambda i: (len(encoded[i].ids), i))
+        few = self.vlm.chunk(max((len(e.ids) for e in encoded), default=1))
+        try:
+            with self._at(adapter):
+                for start in range(0, len(order), few):
+                    part = order[start : start + few]
+                    self.model(**self.vlm.batch([encoded[i] for i in part]).inputs, use_cache=False)
+                    yield part, dict(found)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _layer(self, name: str) -> torch.nn.Module:
+        """The adapted layer of that name."""
+        place: torch.nn.Module = self.model.get_submodule(self._names[f"{name}.A"].rpartition(".lora_A")[0])
+        return place
 
     def _prefix(self, record: Encoded, length: int) -> Prefix:
         """The first words of a record, under the model as it is."""

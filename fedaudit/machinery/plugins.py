@@ -42,6 +42,7 @@ DECLARATIONS: dict[str, dict[str, Declaration]] = {
         "MIXTURES": False,
         "SEQUENCES": False,
         "VECTORS": False,
+        "ROUNDS": False,
         "GUESSES": (),
         "SIGNALS": {},
     },
@@ -160,6 +161,12 @@ class Plugin:
         """For an attack, whether it needs the attacked vectors themselves beside gradients of single records at the
         shadows' mean (the literal `VECTORS`)."""
         return bool(self._declared("VECTORS"))
+
+    @property
+    def rounds(self) -> bool:
+        """For an attack that needs one model, whether it has a score of all states that an adversary sees of it, where
+        records are texts (the literal `ROUNDS`)."""
+        return bool(self._declared("ROUNDS"))
 
     @property
     def guesses(self) -> tuple[str, ...]:

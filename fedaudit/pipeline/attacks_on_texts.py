@@ -3,6 +3,7 @@ compared with the truth."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from attacks import queries
 from attacks.answers import TextAnswers
-from attacks.attacked_models import Model, Target, earlier_models, models
+from attacks.attacked_models import Model, Target, earlier_models, models, released_last
 from attacks.base import Candidates, View
 from attacks.knowledge import Knowledge
 from attacks.rebuild import rebuild_all
+from attacks.threats import refusal
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
 from audits.tables.coverage import coverage_table
@@ -25,10 +28,11 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
-from fedaudit.pipeline import attack_jobs, text_shadows
+from fedaudit.pipeline import attack_jobs, bank, text_shadows
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, train_banks
+from fedaudit.pipeline.text_rounds import OverRounds, Seen
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, Record
 from trainers.base import AttackBench, Bench, LanguageModel, Transcript, pack, unpack
@@ -48,10 +52,12 @@ class ModelJob:
     known: Sequence[bool]  # of the records, which are non-members by construction
     state: bytes | None  # None: the public base, which was asked before
     base: TextAnswers  # about the same records
+    seen: Seen  # of rounds
 
 
 Tables = dict[str, pd.DataFrame]  # "scores" and "facts": a row per record (index)
 Scored = list[tuple[Model, Tables]]
+Place = tuple[str, str, int | None]  # threat model, way and client of a model
 
 
 def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked:
@@ -104,24 +110,49 @@ def _views(cell: Cell, transcript: Transcript, federation: Federation) -> dict[s
 
 
 def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Workshop, progress: Progress) -> Scored:
-    """Every model that any adversary holds with what the attacks say of it; equal models are attacked once."""
+    """Every model that any adversary holds with what the attacks say of it; equal models of which no more is known are
+    attacked once."""
     known = plugins.plugins("attack")
     params = {name: known[name].own(given) for name, given in cell.plan.attacks.items()}
     alone, beside = ({n: p for n, p in params.items() if known[n].shadows is shadows} for shadows in (False, True))
-    held = [model for view in views.values() for model in models(view, params.values())]
+    over = _over_rounds(cell, views)
+    held = [model for view in views.values() for model in models(view, params.values(), history=over is not None)]
     held = [model for model in held if alone or model.way == "base" or text_shadows.role(model)]
     held += _earlier(cell, views["released-model"]) if alone else []
     base = Base(next(model for model in held if model.way == "base"), compats(alone), workshop.attackers)
-    tables = _attack_alone(alone, held, views, base, folder, progress)
+    attackers = Attacks(alone, base, {name: allowed(cell, name) for name in views}, folder, progress)
+    tables, over = attackers.tables(held, views, over)
+    recipe = recipe_of(cell, workshop.federation)
+    twins = _twins(cell, recipe, attackers, views, over) if recipe and over else {}
     if beside:
-        recipe = recipe_of(cell, workshop.federation)
         assert recipe is not None
-        able = {name for name in views if attack_jobs.allowed(cell, name)[next(iter(beside))] is None}
+        able = {name for name in views if allowed(cell, name)[next(iter(beside))] is None}
         shown = [model for model in held if model.threat_model in able and text_shadows.role(model)]
-        of_targets = _attack_beside(beside, recipe, shown, views, base, folder, progress)
-        joined = {digest: text_shadows.joined(tables[digest], parts) for digest, parts in of_targets.items()}
-        return [(m, joined[m.digest] if m in shown else tables[m.digest]) for m in held]
-    return [(model, tables[model.digest]) for model in held]
+        of_targets = _attack_beside(beside, recipe, shown, views, over, base, folder, progress)
+        tables |= {key: text_shadows.joined(tables[key], parts) for key, parts in of_targets.items()}
+    return [(model, _with_twin(tables[key_of(model, over)], twins.get(_place(model)))) for model in held]
+
+
+def _over_rounds(cell: Cell, views: Mapping[str, View]) -> OverRounds | None:
+    """What the attacks ask of rounds; None: nothing."""
+    wanted = [plugins.plugins("attack")[name] for name in cell.plan.attacks]
+    if not any(plugin.needs or plugin.rounds for plugin in wanted):
+        return None
+    messages = any("uploads" in plugin.needs for plugin in wanted)
+    return OverRounds(views, cell.plan.adversary.observed_rounds, messages)
+
+
+def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
+    """Every attack with the reason why it does not run under a threat model, somebody's own training included."""
+    if cell.variant is None:
+        known = plugins.plugins("attack")
+        return {name: refusal(known[name], threat_model, cell.plan.trained) for name in cell.plan.attacks}
+    return attack_jobs.allowed(cell, threat_model)
+
+
+def key_of(model: Model, over: OverRounds | None) -> str:
+    """What its tables are called: the same for equal models of which no more is known than their answers."""
+    return f"{model.digest}-{model.threat_model}" if over and over.concerns(model) else model.digest
 
 
 def _earlier(cell: Cell, view: View) -> list[Model]:
@@ -149,49 +180,138 @@ class Base:
         return self._answers.of([place[record] for record in records])
 
 
-def _attack_alone(
-    params: Mapping[str, DataclassInstance], held: Sequence[Model], views: Mapping[str, View], base: Base,
-    folder: Folder, progress: Progress,
-) -> dict[str, Tables]:  # fmt: skip
-    """By digest what attacks say that look at one model, as far as it is not in `folder`."""
-    distinct = {model.digest: model for model in held}
-    names = {d: {"scores": f"scores-{d}.parquet", "facts": f"scores-{d}-facts.parquet"} for d in distinct}
-    todo = [d for d, files in names.items() if not all(folder.usable(file, progress.say) for file in files.values())]
-    if todo:
-        with progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(todo)) as advance:
-            known = {r for view in views.values() for own in view.candidates.reference.values() for r in own}
-            jobs = (_job(distinct[digest], params, base, known) for digest in todo)
-            for digest, found in zip(todo, base.attackers.map(attack, jobs), strict=True):
-                _write(folder, names[digest], found)
-                advance()
-    return {digest: _read(folder, files) for digest, files in names.items()}
+@dataclass(frozen=True)
+class Attacks:
+    """The attacks without shadow models, and what they need to run."""
+
+    params: Mapping[str, DataclassInstance]
+    base: Base
+    refused: Mapping[str, Mapping[str, str | None]]  # by threat model, why an attack does not run; None: it does
+    folder: Folder
+    progress: Progress
+    of: str = ""  # whom they attack, if not the training itself
+
+    def tables(
+        self, held: Sequence[Model], views: Mapping[str, View], over: OverRounds | None
+    ) -> tuple[dict[str, Tables], OverRounds | None]:
+        """By key what they say of every model, as far as it is not on disk; and what is known of rounds."""
+        if over is None:
+            return self._tables(held, views, None), None
+        last = released_last(views["released-model"])
+        plain = [model for model in held if not over.concerns(model)]
+        found = self._tables([*plain, last], views, over)
+        broadcasts = {m.round: found[key_of(m, over)]["facts"] for m in (*plain, last) if m.way in ("base", "round")}
+        over = over.after(broadcasts)
+        return found | self._tables([model for model in held if over.concerns(model)], views, over), over
+
+    def _tables(self, held: Sequence[Model], views: Mapping[str, View], over: OverRounds | None) -> dict[str, Tables]:
+        distinct = {key_of(model, over): model for model in held}
+        prefix = "-".join(filter(None, ("scores", self.of)))
+        names = {k: {"scores": f"{prefix}-{k}.parquet", "facts": f"{prefix}-{k}-facts.parquet"} for k in distinct}
+        usable = functools.partial(self.folder.usable, say=self.progress.say)
+        todo = [key for key, files in names.items() if not all(usable(file) for file in files.values())]
+        if todo:
+            if over:
+                over.listen([distinct[key] for key in todo], self.base.attackers, self.progress)
+            with self.progress.stage(f"attack: {len(distinct)} models of {len(held)} views", len(todo)) as advance:
+                known = {r for view in views.values() for own in view.candidates.reference.values() for r in own}
+                jobs = (self._job(distinct[key], known, over) for key in todo)
+                for key, found in zip(todo, self.base.attackers.map(attack, jobs), strict=True):
+                    _write(self.folder, names[key], found)
+                    advance()
+        return {key: _read(self.folder, files) for key, files in names.items()}
+
+    def _job(self, model: Model, known: set[str], over: OverRounds | None) -> ModelJob:
+        seen = over.seen(model, model.records) if over else Seen()
+        knows = not over or over.concerns(model)
+        attack_of = plugins.plugins("attack")
+        params = {
+            name: own
+            for name, own in self.params.items()
+            if self.refused[model.threat_model][name] is None and (knows or not attack_of[name].needs)
+        }
+        state = None if model.way == "base" else pack(model.state)
+        return ModelJob(
+            params, model.records, [r in known for r in model.records], state, self.base.about(model.records), seen
+        )
+
+
+def _twins(
+    cell: Cell, recipe: ShadowRecipe, attacks: Attacks, views: Mapping[str, View], over: OverRounds
+) -> dict[Place, Tables]:
+    """By model the control of what is seen of rounds: the same scores of a federation that drew its members anew
+    ("base"), and whom it drew ("pseudo")."""
+    wanted = {name: own for name, own in attacks.params.items() if plugins.plugins("attack")[name].needs}
+    if recipe.twin is None or not wanted:
+        return {}
+    transcript, asked = recipe.simulated(recipe.twin), next(iter(views.values())).candidates
+    seen = {name: View(transcript, name, asked) for name in views}
+    held = [model for view in seen.values() for model in models(view, history=True)]
+    again = dataclasses.replace(attacks, params=wanted, of="twin")
+    tables, twin = again.tables(held, seen, dataclasses.replace(over, views=seen, heard={}))
+    jobs = [(recipe, transcript, k) for k in cell.targets]
+    drawn = dict(zip(cell.targets, attacks.base.attackers.map(_drawn, jobs), strict=True))
+    found: dict[Place, Tables] = {}
+    for model in (model for model in held if over.concerns(model)):
+        scores = tables[key_of(model, twin)]["scores"]
+        found[_place(model)] = {"base": scores}
+        if model.client is not None:
+            known = dict(zip(asked.clients[model.client], drawn[model.client], strict=True))
+            known |= dict.fromkeys(asked.reference[model.client], False)
+            found[_place(model)]["pseudo"] = scores.loc[[*known]].assign(member=[*known.values()])
+    return found
+
+
+def _drawn(bench: AttackBench, job: tuple[ShadowRecipe, Transcript, int]) -> NDArray[np.bool_]:
+    """Which of a client's candidates the twin was trained on."""
+    recipe, transcript, client = job
+    assert recipe.twin is not None
+    (member,) = bank.members(bench, recipe.method, transcript, client, seed=recipe.seed, shadows=[recipe.twin])
+    return member
+
+
+def _place(model: Model) -> Place:
+    return model.threat_model, model.way, model.client
+
+
+def _with_twin(tables: Tables, twin: Tables | None) -> Tables:
+    """A model's tables with the control of what is seen of rounds."""
+    if twin is None:
+        return tables
+    found = {name: [table] for name, table in tables.items()}
+    for name, table in twin.items():
+        found.setdefault(name, []).append(table)
+    base = pd.concat(found["base"], axis=1)
+    return tables | {"base": base} | ({"pseudo": pd.concat(found["pseudo"])} if "pseudo" in found else {})
 
 
 def _attack_beside(
     params: Mapping[str, DataclassInstance], recipe: ShadowRecipe, shown: Sequence[Model], views: Mapping[str, View],
-    base: Base, folder: Folder, progress: Progress,
+    over: OverRounds | None, base: Base, folder: Folder, progress: Progress,
 ) -> dict[str, list[Tables]]:  # fmt: skip
-    """By digest what attacks by shadow models say of each target's records, as far as it is not in `folder`."""
+    """By key what attacks by shadow models say of each target's records, as far as it is not in `folder`."""
     asked = next(iter(views.values())).candidates
     jobs = {k: [m for m in shown if m.client in (k, None)] for k in asked.clients}
     names = {
-        (k, model.digest): {t: f"scores-{model.digest}-{k:03d}-{t}.parquet" for t in ("scores", "base", "pseudo")}
+        (k, key): {t: f"scores-{key}-{k:03d}-{t}.parquet" for t in ("scores", "base", "pseudo")}
         for k, models in jobs.items()
-        for model in models
+        for key in (key_of(model, over) for model in models)
     }
     done = {pair for pair, files in names.items() if all(folder.usable(file, progress.say) for file in files.values())}
-    todo = [k for k, models in jobs.items() if any((k, model.digest) not in done for model in models)]
+    todo = [k for k, models in jobs.items() if any((k, key_of(m, over)) not in done for m in models)]
     if todo:
+        if over:
+            over.listen([model for k in todo for model in jobs[k]], base.attackers, progress)
         with progress.stage(f"attacks beside shadow models of {len(todo)} clients", len(todo)) as advance:
             targets = (Target(k, asked.clients[k], asked.reference[k], ()) for k in todo)
-            given = (_target_job(params, recipe, target, jobs[target.client], base) for target in targets)
+            given = (_target_job(params, recipe, target, jobs[target.client], over, base) for target in targets)
             for k, found in zip(todo, base.attackers.map(text_shadows.attack, given), strict=True):
-                for digest, tables in found.items():
-                    _write(folder, names[k, digest], tables)
+                for key, tables in found.items():
+                    _write(folder, names[k, key], tables)
                 advance()
     of_targets: dict[str, list[Tables]] = {}
-    for (_, digest), files in names.items():
-        of_targets.setdefault(digest, []).append(_read(folder, files))
+    for (_, key), files in names.items():
+        of_targets.setdefault(key, []).append(_read(folder, files))
     return of_targets
 
 
@@ -204,18 +324,17 @@ def _read(folder: Folder, files: Mapping[str, str]) -> Tables:
     return {table: folder.read_table(file).set_index("record") for table, file in files.items()}
 
 
-def _job(model: Model, params: Mapping[str, DataclassInstance], base: Base, known: set[str]) -> ModelJob:
-    state = None if model.way == "base" else pack(model.state)
-    return ModelJob(params, model.records, [r in known for r in model.records], state, base.about(model.records))
-
-
 def _target_job(
-    params: Mapping[str, DataclassInstance], recipe: ShadowRecipe, target: Target, models: Sequence[Model], base: Base
-) -> text_shadows.TargetJob:
-    personal, released = (
-        {m.digest: pack(m.state) for m in models if text_shadows.role(m) == role} for role in ("personal", "released")
-    )
-    return text_shadows.TargetJob(params, recipe, target, personal, released, base.about(target.records))
+    params: Mapping[str, DataclassInstance], recipe: ShadowRecipe, target: Target, models: Sequence[Model],
+    over: OverRounds | None, base: Base,
+) -> text_shadows.TargetJob:  # fmt: skip
+    held = {
+        key_of(m, over): text_shadows.Held(
+            text_shadows.role(m), pack(m.state), over.seen(m, target.records) if over else Seen()
+        )
+        for m in models
+    }
+    return text_shadows.TargetJob(params, recipe, target, held, base.about(target.records))
 
 
 def compats(params: Mapping[str, DataclassInstance]) -> tuple[str, ...]:
@@ -232,7 +351,9 @@ def _ask(bench: AttackBench, job: tuple[tuple[str, ...], bytes, Sequence[str]]) 
 def attack(bench: AttackBench, job: ModelJob) -> Tables:
     """What every attack says of a model ("scores"), and what it answers, for readers ("facts")."""
     answers = job.base if job.state is None else _ask(bench, (compats(job.attacks), job.state, job.records))
-    seen = Knowledge(tuple(job.records), np.array(job.known), answers, job.base)
+    seen = Knowledge(
+        tuple(job.records), np.array(job.known), answers, job.base, history=job.seen.history, rounds=job.seen.rounds
+    )
     facts = {"loss": seen.loss, "base_loss": seen.base.loss} | _tokens(answers, job.base)
     index = pd.Index(seen.records, name="record")
     return {"scores": text_shadows.scores_of(job.attacks, seen), "facts": pd.DataFrame(facts, index)}

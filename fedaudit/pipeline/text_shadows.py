@@ -16,6 +16,7 @@ from attacks.attacked_models import SHADOWS_ASKED, Model, Target
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows
 from fedaudit.machinery import plugins
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
+from fedaudit.pipeline.text_rounds import Seen
 from trainers.base import AttackBench, LanguageModel, unpack
 
 if TYPE_CHECKING:
@@ -25,14 +26,22 @@ Tables = dict[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
+class Held:
+    """A model to attack, packed, with what is known of rounds beside it."""
+
+    role: str | None  # which of a shadow's models stands beside it
+    state: bytes
+    seen: Seen
+
+
+@dataclass(frozen=True)
 class TargetJob:
-    """One target and the models to attack, by digest and packed: its own ones and released ones of everybody."""
+    """One target and the models to attack, by key: its own ones and released ones of everybody."""
 
     attacks: Mapping[str, DataclassInstance]  # name to parameters
     recipe: ShadowRecipe
     target: Target
-    personal: Mapping[str, bytes]
-    released: Mapping[str, bytes]
+    held: Mapping[str, Held]
     base: TextAnswers  # about the target's records
 
 
@@ -44,24 +53,28 @@ def role(model: Model) -> str | None:
 
 
 def attack(bench: AttackBench, job: TargetJob) -> dict[str, Tables]:
-    """By digest what every attack says of a model's answers about the target's records ("scores"), of the public
+    """By key what every attack says of a model's answers about the target's records ("scores"), of the public
     base's ("base"), and of the first shadows' own, whose members the adversary knows ("pseudo")."""
     assert isinstance(bench.learner, LanguageModel)
     trained, records = shadows_of(bench, job.recipe, job.target.client), job.target.records
     member = job.target.of_records(trained.member)
     ask = functools.partial(queries.ask_texts, bench.learner, records=records, compats=("exact",))
     found = {}
-    for states, models in ((job.personal, trained.personal), (job.released, trained.released)):
-        if states:
+    known = np.isin(records, job.target.reference)
+    for role, models in (("personal", trained.personal), ("released", trained.released)):
+        held = {key: one for key, one in job.held.items() if one.role == role}
+        if held:
             shadows = Shadows(member, [ask(state=model) for model in models], trajectory=trained.trajectory)
             pseudo: pd.DataFrame | None = None
-            for digest, state in states.items():
-                known = np.isin(records, job.target.reference)
-                seen = Knowledge(records, known, ask(state=unpack(state)), job.base, shadows=shadows)
+            for key, one in held.items():
+                seen = Knowledge(
+                    records, known, ask(state=unpack(one.state)), job.base,
+                    shadows=shadows, history=one.seen.history, rounds=one.seen.rounds,
+                )  # fmt: skip
                 if pseudo is None:  # the same for all models beside the same shadows
                     pseudo = _pseudo(job.attacks, seen)
                 scores, base = (scores_of(job.attacks, one) for one in (seen, seen.before_training()))
-                found[digest] = {"scores": scores, "base": base, "pseudo": pseudo}
+                found[key] = {"scores": scores, "base": base, "pseudo": pseudo}
     return found
 
 

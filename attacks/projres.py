@@ -1,0 +1,64 @@
+"""ProjRes: what entered a layer in training lies in the span of its change (Deng et al. 2026, arXiv 2604.21197).
+
+A step of SGD adds multiples of the inputs x of its batch to the rows of A: the gradient is B^T sum_t d_t x_t^T. So the
+change of A, which a client sends, has its rows in the span of the inputs of the records that it was trained on, and at
+most as many directions as the rank. Score: minus the relative projection residual |x - P x| / |x| of a record's own
+inputs on the rows of the change, where the client began; a mean over the rows that predict its text, over the layers,
+and over the observed rounds.
+
+- Exact after one SGD step whose batch has no more inputs than the rank: residual 0 of a member. With more inputs the
+  change has fewer directions than they span, and a member's residual is below 1 only in part.
+- With B = 0 A does not move in the first step: such layers say nothing, and a round in which none moved is left out.
+- AdamW divides every number of the gradient by its own size and sums over steps: rows of such a change lie in no span
+  of inputs. docs/attacks.md has what is left after 1, 4 and 8 of its steps.
+
+Needs the server's view (uploads), and rounds in which the client sent A.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, linalg
+
+from attacks.knowledge import Floats, Knowledge
+
+RECORDS = ("texts",)
+STRENGTH = 1
+NEEDS = ("uploads",)
+SIGNALS = {"projres": ("projection residual", "the projection residual on what its client's adapters changed by")}
+STILL = 1e-6  # of the length of A: a smaller change is weight decay's or rounding
+FLAT = 1e-5  # of the largest singular value: directions below it are rounding
+
+
+@dataclass(frozen=True)
+class Params:
+    """The projection residual has no parameters."""
+
+
+class ProjRes:
+    signals = tuple(SIGNALS)
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def score(self, seen: Knowledge) -> dict[str, Floats]:
+        if seen.rounds is None or seen.rounds.residual is None:
+            raise ValueError("the projection residual needs what was seen of rounds")
+        return {"projres": -np.ma.masked_invalid(seen.rounds.residual).mean(0).filled(np.nan)}
+
+
+def row_space(change: Tensor, start: Tensor) -> Tensor | None:
+    """Orthonormal directions [q, in] of the rows of a change [r, in] of A, q <= r; None if A, [r, in], did not move."""
+    if linalg.norm(change) <= STILL * linalg.norm(start):
+        return None
+    _, sizes, directions = linalg.svd(change.double(), full_matrices=False)
+    found: Tensor = directions[sizes > FLAT * sizes[0]]
+    return found
+
+
+def residuals(inputs: Tensor, directions: Tensor) -> Tensor:
+    """|x - P x| / |x| of inputs [.., in] by the projection P on directions [q, in], [..] in double precision."""
+    x = inputs.double()
+    left = x - (x @ directions.T) @ directions
+    found: Tensor = linalg.vector_norm(left, dim=-1) / linalg.vector_norm(x, dim=-1).clamp_min(1e-300)
+    return found
