@@ -6,12 +6,13 @@ method each tensor that is sent started. That is the whole pair A and B of every
 many AdamW steps and no gradient: what is compared with it is a direction, never a size.
 
 **A record's gradient** is that of its caption loss in the tensors that the message holds, where the client began as far
-as the server can put that together (`attacks.rebuild.began`): what was sent, and of the parts that the client keeps its
-rebuilt last state. FedPara's private pair is never seen, and left out of that model. Where B is zero the gradient in A
-is zero: FedRand's A of the first round has no direction, and says nothing.
+as the server can put that together (`attacks.rebuild.began`): what was sent, and of the parts that the client keeps
+what its newest earlier message held, or else what the server holds. FedPara's private pair is never seen, and left out
+of that model. Where B is zero the gradient in A is zero: FedRand's A of the first round has no direction, and says
+nothing.
 
 **A client's model** after a round is what was rebuilt of it by then, in the same way as the model that is attacked;
-rounds in which it cannot be are nan. Where a client began is put together in one way for all: the newest.
+rounds in which it cannot be are nan.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def hear(view: View, learner: AdaptedModel, client: int, r: int, records: Sequen
                 if np.isnan(of_way[k]).all():
                     of_way[k] = learner.losses(state, records)
                     known.append((state, of_way[k]))
-    start = began(view, client, r, "newest")
+    start = began(view, client, r)
     heard = Heard(
         loss, np.array(learner.losses(start, records)), np.full((len(view.clients), n), np.nan), np.full(n, np.nan)
     )

@@ -5,7 +5,7 @@ loss         -loss = log p_y, of a text the mean over its tokens: Yeom et al., P
 loss/base    loss before training - loss: how far training from the public start lowered it, so that an easy record does
              not look like a member.
 loss/rounds  the mean of loss/base over all states that the adversary sees of what it attacks: a client rebuilt after
-             each of its participations, or all broadcasts. Where records are texts.
+             each of its participations, or all broadcasts. On LoRA.
 
 Needs the attacked model only. `loss/base` is constant on the public start itself. A record that both models hold
 impossible is nan there.
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.answers import ClassAnswers
 from attacks.knowledge import Floats, Knowledge
 
 RECORDS = ("texts", "classes")
@@ -51,11 +50,8 @@ def over_rounds(seen: Knowledge) -> dict[str, Floats]:
 
 
 def mean_over_states(seen: Knowledge, largest: float = np.inf) -> Floats | None:
-    """Mean loss [n] of texts over all states that are seen, none counted as more than `largest`; None where none are.
-
-    Of classes too: there the rounds looked at are those that attacks on messages ask for, where such ones run.
-    """
-    if seen.states is None or isinstance(seen.answers, ClassAnswers):
+    """Mean loss [n] over all states that are seen, none counted as more than `largest`; None where none are."""
+    if seen.states is None:
         return None
     found: Floats = np.ma.masked_invalid(np.minimum(seen.states, largest)).mean(0).filled(np.nan)
     return found

@@ -27,7 +27,7 @@ STRENGTH = 1
 NEEDS = ("uploads",)
 SIGNALS = {"projres": ("projection residual", "the projection residual on what its client's adapters changed by")}
 STILL = 1e-6  # of the length of A: a smaller change is weight decay's or rounding
-FLAT = 1e-5  # of the largest singular value: directions below it are rounding
+FLAT = 1e-6  # of the largest singular value: directions below it are rounding
 
 
 @dataclass(frozen=True)

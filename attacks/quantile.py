@@ -10,7 +10,7 @@ quantile/difficulty    mean loss of those models - loss: the loss calibrated by 
                        counts as at most 100 nats.
 quantile/rounds        the same over all states that the adversary sees of what it attacks, their mean loss in the place
                        of the last one's: the shadows are in their last state, and the order of a client's records does
-                       not depend on how far earlier ones lie above it. Where records are texts.
+                       not depend on how far earlier ones lie above it. On LoRA.
 
 Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels.
 `quantile/difficulty` does not, but takes a nat for a nat in records whose loss varies much and little from model to

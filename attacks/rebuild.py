@@ -62,15 +62,16 @@ def rebuild(view: View, client: int, way: str, until: int | None = None) -> Rebu
     return Rebuilt(client, way, None, last, None, None, why)
 
 
-def began(view: View, client: int, r: int, way: str) -> State:
+def began(view: View, client: int, r: int) -> State:
     """What the client started from in round r, as the server puts it together: what it was sent, and of what it keeps
-    to itself its state after its last participation.
+    to itself what the newest of its earlier messages held.
 
-    Where that cannot be rebuilt, as before a first participation, what the server holds stands for it. Every tensor
-    that a client sends starts from the broadcast, with all methods.
+    Every tensor that a client sends starts from the broadcast, with all methods. What it never sent, or has just begun
+    to keep, is taken from there too.
     """
-    before = rebuild(view, client, way, until=r)
-    own = {} if before.state is None else before.state
+    own: State = {}
+    for earlier in view.participations(client):
+        own |= view.upload(earlier, client) if earlier < r else {}
     return view.broadcast(r) | {name: own[name] for name in view.kept(r, client) if name in own}
 
 

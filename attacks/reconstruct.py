@@ -1,6 +1,6 @@
 """Server-side client reconstruction: clients rebuilt from messages, then attacked by calibrated loss (FedRand, 4.2).
 
-`reconstruct` is of the last state of each, `reconstruct/rounds` (of texts) the mean over all its rebuilt states.
+`reconstruct` is of the last state of each, `reconstruct/rounds`, on LoRA, the mean over all its rebuilt states.
 
 What it adds is the server's; the same loss of the other adversaries' models stands beside it. The report says who can
 be rebuilt, how stale the parts are and how far the result is from the owner's true model; a client that cannot be

@@ -73,7 +73,7 @@ def findings(run: Attacked, params: Params, *, names: Names, epsilon: Words) -> 
         rows: list[Finding] = []
         for attack, signals in run.headlines.items():
             beside = [s for s, of in run.signals.items() if of == attack and s in BESIDE and s not in signals]
-            for signal in (s for s in (*signals, *beside) if s in comparison.scores):
+            for signal in (s for s in (*signals, *beside) if asked(comparison, s)):
                 named = signal in signals and not comparison.descriptive
                 shared: OfAttack = {**names, "attack": attack, "headline": named}
                 rows += _rows(run, comparison, signal, shared, params.confidence, epsilon)
@@ -81,6 +81,13 @@ def findings(run: Attacked, params: Params, *, names: Names, epsilon: Words) -> 
         if len(run.headlines) > 1:
             found += _best(run, comparison, rows, names, params.confidence, epsilon)
     return found
+
+
+def asked(c: Comparison, signal: str) -> bool:
+    """Whether an attack was asked about a row's records: some are asked about the clients' own distribution only."""
+    if signal not in c.scores or c.nonmembers != "novel objects":
+        return signal in c.scores
+    return bool(c.scores[signal][~c.member].notna().any())
 
 
 def _coin(run: Attacked, c: Comparison, signal: str) -> dict[str, Any]:
@@ -284,7 +291,7 @@ def cells(run: Attacked, confidence: float) -> pd.DataFrame:
     """
     found = []
     for c in (c for c in comparisons(run) if not c.descriptive):
-        signals = [s for s in c.scores if pd.api.types.is_numeric_dtype(c.scores[s])]
+        signals = [s for s in c.scores if pd.api.types.is_numeric_dtype(c.scores[s]) and asked(c, s)]
         row = _cells(run, c, signals, confidence)
         level = simultaneous(confidence, max(1, len(row)))
         for cell in row:

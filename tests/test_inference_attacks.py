@@ -114,8 +114,8 @@ def test_the_order_of_the_records_does_not_matter(plugin):
             seen.shadows.member[:, order], log_probs_of(seen.shadows)[:, order], seen.labels[order],
             seen.shadows.gradient_norms[:, order], projections=seen.shadows.projections[:, order],
         ),
-        projections=seen.projections[order], base_projections=seen.base_projections[order],
-        history=None, sequence=None, rounds=None,
+        projections=seen.projections[order], base_projections=seen.base_projections[order], sequence=None,
+        history=seen.history[:, order], rounds=seen.rounds.about(seen.records, [seen.records[i] for i in order]),
     )  # fmt: skip
     rounding = 0.2 if plugin.name == "shadow" else 1e-9  # of float32, which training amplifies
     for name, score in scores_of(plugin, seen).items():

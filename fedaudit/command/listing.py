@@ -6,6 +6,7 @@ from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
 from fedaudit.pipeline import papers
 from reports.section import places
+from trainers.learners import every_learner, facts
 
 
 def listing() -> str:
@@ -31,4 +32,14 @@ def matrix() -> list[str]:
         found = [refusal(attack, threat_model) for threat_model in THREAT_MODELS]
         cells = ["yes" if why is None else str(reasons.setdefault(why, len(reasons) + 1)) for why in found]
         lines.append(f"  {attack.name:<15}" + "".join(f"{cell:<19}" for cell in cells))
-    return [*lines, *(f"  {number}: {why}" for why, number in reasons.items())]
+    return [*lines, *(f"  {number}: {why}" for why, number in reasons.items()), *unfit()]
+
+
+def unfit() -> list[str]:
+    """Which attacks do not work on what a learner trains, and why."""
+    lines = ["attacks that do not work on what is trained:"]
+    for trained in map(facts, every_learner()):
+        for attack in plugins.plugins("attack").values():
+            if why := trained.lacks(attack):
+                lines.append(f"  {attack.name:<15}on {trained.noun}, {why}")
+    return lines

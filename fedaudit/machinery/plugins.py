@@ -164,8 +164,8 @@ class Plugin:
 
     @property
     def rounds(self) -> bool:
-        """For an attack that needs one model, whether it has a score of all states that an adversary sees of it, where
-        records are texts (the literal `ROUNDS`)."""
+        """For an attack on one model, whether it also has a score of all states that an adversary sees of it (the
+        literal `ROUNDS`); they are computed where records are texts."""
         return bool(self._declared("ROUNDS"))
 
     @property

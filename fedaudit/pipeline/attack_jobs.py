@@ -161,6 +161,7 @@ class _Attacker:
         seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms, projections=along)
         if seen is None:
             return {}
+        alone = dataclasses.replace(seen, history=None, rounds=None)  # equal for equal models
         scores: dict[str, Floats] = {}
         base: dict[str, Floats] = {}
         earlier: dict[str, Floats] = {}
@@ -170,7 +171,7 @@ class _Attacker:
             made: Attack = plugin.make(params)
             if not plugin.needs:
                 key = whose, name
-                scores |= self._cached((*key, seen.log_probs.tobytes()), made.score, seen)
+                scores |= self._cached((*key, seen.log_probs.tobytes()), made.score, alone)
                 start = self._cached((*key, "base"), made.score, seen.before_training())
                 base |= start
                 earlier |= self._cached((*key, "earlier"), self._earlier, made, seen, start)

@@ -1,0 +1,220 @@
+"""What a server computes of the messages of adapters: against loops over records, clients, tokens and layers; the projection residual by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.adapter_messages import Heard, hear, joined, projections
+from attacks.attacked_models import listened
+from attacks.base import Candidates, View
+from attacks.projres import residuals, row_space
+from attacks.rebuild import began, rebuild
+from fedaudit.machinery import plugins
+from tests.method_worlds import WORLDS
+from trainers.base import State, Transcript
+from trainers.lora import Learner, Settings
+
+SLOW = ("fedavg", "fedpara")  # whose messages hold what those of the others do
+METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+CLIENT, STEPS = 1, 2
+NOBODY = Candidates({}, {}, ())
+
+
+@pytest.fixture(scope="module")
+def world() -> Any:
+    found = copy.copy(WORLDS["lora"]())
+    object.__setattr__(found, "learner", with_settings(found.learner, local_steps=STEPS, batch=1))
+    return found
+
+
+def with_settings(learner: Learner, **more: Any) -> Learner:
+    found = copy.copy(learner)
+    found.settings = Settings(**more)
+    return found
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def run(request: Any, world: Any, tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    method = world.make(plugins.plugins("method")[request.param])
+    found: Transcript = world.run(method, tmp_path_factory.mktemp(request.param))
+    return found
+
+
+def loss(learner: Learner, state: State, record: str) -> torch.Tensor:
+    return learner.loss(state, [record])
+
+
+def slow_began(run: Transcript, r: int) -> State:
+    """By hand: the broadcast; what is not sent in round 1 is of the message of round 0, if that held it."""
+    found = dict(run.broadcast(r))
+    if r == 1:
+        found |= {name: t for name, t in run.upload(0, CLIENT).items() if name not in run.upload(1, CLIENT)}
+    return found
+
+
+def slow_cosine(learner: Learner, start: State, change: State, record: str) -> float:
+    leaves = {name: t.clone().requires_grad_(name in change) for name, t in start.items()}
+    loss(learner, leaves, record).backward()
+    dot, own, other = 0.0, 0.0, 0.0
+    for name, t in change.items():
+        gradient = leaves[name].grad
+        assert gradient is not None
+        dot -= float((gradient.double() * t.double()).sum())
+        own, other = own + float((gradient.double() ** 2).sum()), other + float((t.double() ** 2).sum())
+    return dot / math.sqrt(own * other) if own * other else math.nan
+
+
+def slow_residual(learner: Learner, start: State, change: State, record: str) -> float:
+    """Layer by layer, each projection by least squares on the rows of the change; token by token."""
+    encoded, found = learner.data[record], []
+    seen: dict[str, torch.Tensor] = {}
+    for _, of_layers in learner.inputs(start, [record], lambda name, x: x.clone()):
+        seen |= of_layers
+    for name, t in change.items():
+        if not name.endswith(".A") or not t.any():
+            continue
+        rows, inputs = t.double().T.numpy(), seen[name[:-2]][0].double().T.numpy()  # [in, r], [in, T]
+        left = inputs - rows @ np.linalg.lstsq(rows, inputs, rcond=1e-6)[0]
+        for place in range(encoded.prompt - 1, len(encoded.ids) - 1):
+            found.append(np.linalg.norm(left[:, place]) / np.linalg.norm(inputs[:, place]))
+    return float(np.mean(found)) if found else math.nan
+
+
+@pytest.mark.parametrize("r", [0, 1])
+def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, r: int) -> None:
+    learner, view = world.learner, View(run, "server", NOBODY)
+    records = [world.training[CLIENT][0], world.training[0][0]]
+    heard = hear(view, learner, CLIENT, r, records, messages=True)
+    start = began(view, CLIENT, r)
+    expected = slow_began(run, r)
+    assert start.keys() == expected.keys()
+    assert all(torch.equal(t, expected[name]) for name, t in start.items())
+    changes = {k: {n: t - run.broadcast(r)[n] for n, t in run.upload(r, k).items()} for k in run.cohort(r)}
+    for i, record in enumerate(records):
+        assert heard.began[i] == pytest.approx(float(loss(learner, start, record)), abs=1e-5)
+        assert heard.residual[i] == pytest.approx(
+            slow_residual(learner, start, changes[CLIENT], record), abs=1e-5, nan_ok=True
+        )
+        for k, change in changes.items():
+            slow = slow_cosine(learner, start, change, record)
+            assert heard.cosine[k, i] == pytest.approx(slow, abs=1e-4, nan_ok=True)
+        for way, losses in heard.loss.items():
+            for k in range(3):
+                state = rebuild(view, k, way, until=r + 1).state
+                slow = math.nan if state is None else float(loss(learner, state, record))
+                assert losses[k, i] == pytest.approx(slow, abs=1e-5, nan_ok=True)
+
+
+def test_without_messages_only_the_clients_own_losses_are_computed(world: Any, run: Transcript) -> None:
+    view, records = View(run, "server", NOBODY), list(world.training[CLIENT][:1])
+    some = hear(view, world.learner, CLIENT, 1, records, messages=False)
+    whole = hear(view, world.learner, CLIENT, 1, records, messages=True)
+    for way, losses in some.loss.items():
+        np.testing.assert_array_equal(losses[CLIENT], whole.loss[way][CLIENT])
+        assert np.isnan(losses[[0, 2]]).all()
+    assert np.isnan(some.cosine).all()
+    assert np.isnan(some.residual).all()
+
+
+def test_a_client_is_rebuilt_after_each_round_from_what_came_till_then(run: Transcript) -> None:
+    view = View(run, "server", NOBODY)
+    for way in ("literal", "newest", "server-fill"):
+        first = rebuild(view, CLIENT, way, until=1)
+        assert first.seen == 0
+        assert rebuild(view, CLIENT, way, until=2).seen == rebuild(view, CLIENT, way).seen == 1
+        if first.state is not None:
+            assert all(torch.equal(t, first.state[name]) for name, t in run.upload(0, CLIENT).items())
+    assert rebuild(view, CLIENT, "newest", until=0).state is None
+
+
+def test_rounds_are_those_of_the_client_among_the_observed_ones(run: Transcript) -> None:
+    view = View(run, "server", NOBODY)
+    assert listened(view, CLIENT, 20) == [0, 1]
+    assert listened(view, CLIENT, 1) == [0]
+
+
+def test_rounds_joined_hold_what_each_said_and_nothing_of_further_records() -> None:
+    rng = np.random.default_rng(0)
+    heard = [
+        Heard({"exact": rng.random((3, 2)), "newest": rng.random((3, 2))}, rng.random(2), rng.random((3, 2)), rng.random(2))
+        for _ in range(4)
+    ]  # fmt: skip
+    found = joined(1, "newest", heard).about(["a", "b"], ["b", "c", "a"])
+    for t, one in enumerate(heard):
+        np.testing.assert_array_equal(found.loss[t][:, [2, 0]], one.loss["newest"])
+        np.testing.assert_array_equal(found.cosine[t][:, [2, 0]], one.cosine)
+        assert found.began is not None
+        assert found.residual is not None
+        np.testing.assert_array_equal(found.began[t][[2, 0]], one.began)
+        np.testing.assert_array_equal(found.residual[t][[2, 0]], one.residual)
+        assert np.isnan([*found.loss[t][:, 1], *found.cosine[t][:, 1], found.began[t][1], found.residual[t][1]]).all()
+
+
+# --- the projection residual ----------------------------------------------------------------------------------------
+
+
+def test_the_residual_by_hand() -> None:
+    """One direction, (3, 4, 0) / 5: of (0, 5, 0) the projection has length 4, the residual 3, of (0, 0, 2) all is left."""
+    start = torch.ones(2, 3)
+    directions = row_space(torch.tensor([[3.0, 4.0, 0.0], [-6.0, -8.0, 0.0]]), start)
+    assert directions is not None
+    assert directions.shape == (1, 3)
+    inputs = torch.tensor([[3.0, 4.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 2.0]])
+    np.testing.assert_allclose(residuals(inputs, directions), [0, 0.6, 1], rtol=0, atol=1e-7)
+
+
+def test_one_step_of_sgd_holds_its_inputs_as_far_as_the_rank_goes() -> None:
+    """The gradient in A is B^T sum_t d_t x_t^T: six inputs and rank 8 are held whole, twelve are not."""
+    generator = torch.Generator().manual_seed(0)
+    inputs, other = torch.randn(12, 40, generator=generator), torch.randn(5, 40, generator=generator)
+    above, b = torch.randn(12, 30, generator=generator), torch.randn(30, 8, generator=generator)
+    start = torch.randn(8, 40, generator=generator)
+    for tokens, whole in ((6, True), (12, False)):
+        gradient = sum(b.T @ above[t, :, None] @ inputs[t, None] for t in range(tokens))
+        directions = row_space(-0.1 * gradient, start)
+        assert directions is not None
+        assert len(directions) == min(8, tokens)
+        of_members, of_others = residuals(inputs[:tokens], directions), residuals(other, directions)
+        assert (float(of_members.max()) < 1e-5) is whole
+        assert float(of_others.min()) > 0.5
+
+
+def test_a_layer_that_did_not_move_says_nothing() -> None:
+    start = torch.ones(2, 3)
+    assert row_space(torch.zeros(2, 3), start) is None
+    assert row_space(1e-8 * start, start) is None  # weight decay
+
+
+def sgd_step(learner: Learner, start: State, batch: Sequence[str], rate: float = 1.0) -> State:
+    """The change of all tensors by one step, gradient by gradient."""
+    leaves = {name: t.clone().requires_grad_() for name, t in start.items()}
+    learner.loss(leaves, batch).backward()
+    return {name: -rate * t.grad for name, t in leaves.items() if t.grad is not None}
+
+
+def test_on_the_model_a_member_of_one_sgd_step_leaves_no_residual_and_others_do(world: Any) -> None:
+    """Rank 64 is above the tokens of a record; B is not zero."""
+    learner, (member, other) = world.learner, world.training[0][:2]
+    generator = torch.Generator().manual_seed(1)
+    shapes = {
+        name: (64, t.shape[1]) if name.endswith(".A") else (t.shape[0], 64) for name, t in learner.parameters.items()
+    }
+    start = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    top = {name: t for name, t in sgd_step(learner, start, [member]).items() if name.startswith("layers.5.mlp")}
+    found = projections(learner, start, top, [member, other])
+    assert found[0] < 1e-5
+    assert found[1] > 0.5
+
+
+def test_with_b_zero_the_first_step_moves_no_a(world: Any) -> None:
+    learner, records = world.learner, list(world.training[0][:2])
+    start = learner.initial(torch.Generator().manual_seed(0))
+    change = sgd_step(learner, start, records[:1])
+    assert np.isnan(projections(learner, start, change, records)).all()
