@@ -183,7 +183,8 @@ def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsy
     said = capsys.readouterr()
     assert said.err.strip() == (
         f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
-        "there are RECORDS, ON_TEXTS, NEEDS, SHADOWS, STRENGTH, GRADIENTS, MIXTURES, SEQUENCES, VECTORS, GUESSES, SIGNALS"
+        "there are RECORDS, ON_TEXTS, NEEDS, SHADOWS, STRENGTH, GRADIENTS, MIXTURES, SEQUENCES, VECTORS, ROUNDS, GUESSES, "
+        "SIGNALS"
     )
     assert said.out == ""
     assert not out.exists()

@@ -120,7 +120,7 @@ def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Wor
     held = [model for model in held if alone or model.way == "base" or text_shadows.role(model)]
     held += _earlier(cell, views["released-model"]) if alone else []
     base = Base(next(model for model in held if model.way == "base"), compats(alone), workshop.attackers)
-    attackers = Attacks(alone, base, {name: allowed(cell, name) for name in views}, folder, progress)
+    attackers = LoneAttacks(alone, base, {name: allowed(cell, name) for name in views}, folder, progress)
     tables, over = attackers.tables(held, views, over)
     recipe = recipe_of(cell, workshop.federation)
     twins = _twins(cell, recipe, attackers, views, over) if recipe and over else {}
@@ -181,7 +181,7 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Attacks:
+class LoneAttacks:
     """The attacks without shadow models, and what they need to run."""
 
     params: Mapping[str, DataclassInstance]
@@ -237,7 +237,7 @@ class Attacks:
 
 
 def _twins(
-    cell: Cell, recipe: ShadowRecipe, attacks: Attacks, views: Mapping[str, View], over: OverRounds
+    cell: Cell, recipe: ShadowRecipe, attacks: LoneAttacks, views: Mapping[str, View], over: OverRounds
 ) -> dict[Place, Tables]:
     """By model the control of what is seen of rounds: the same scores of a federation that drew its members anew
     ("base"), and whom it drew ("pseudo")."""
