@@ -256,6 +256,8 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
     why = refusal(attack, threat_model)
     if attack.records == ("texts",) and threat_model == "prompt-user":
         assert why == "LoRA methods release no personal prompt"
+    elif attack.records == ("texts",) and threat_model in ("clustering-server", "colluding-users"):
+        assert why == "LoRA methods compute nothing on secret shares"
     elif missing:
         assert f"the threat model {threat_model} does not see {missing[0]}" in why
         with pytest.raises(LacksCapability, match=f"{threat_model} does not see {missing[0]}"):
