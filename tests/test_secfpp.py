@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 def secfpp(**params: Any) -> SecFPP:
     """Two colluders, so that four users make a cluster; split as soon as halves differ at all."""
-    usual = {"colluders": 2, "absent": 2, "wrong": 1, "together": 1, "split": 0.12, "merge": 0.05}
+    usual = {"colluders": 2, "absent": 2, "wrong": 1, "together": 1, "split": 1.1, "merge": 0.5}
     return SecFPP(Params(**(usual | params)), settings=SETTINGS).protected(NONE, SCHEDULE, SIZES)
 
 
@@ -91,11 +91,12 @@ def test_what_is_revealed_is_in_the_files_and_nothing_else_is(whole: Transcript)
         assert whole.uploads(r) == {}
         tensors = whole.folder.read_tensors(f"round-{r:03d}.safetensors")
         names = {name for name in tensors if not name.startswith("private/")}
-        shown = {"gradients"} | ({"distances", "moment", "basis"} if r >= 1 else set())
+        shown = {"gradients", "distances" if r else "scatter"}
         held = {"gradients"} | ({"prompts"} if r >= 1 else set())
-        public = {f"aggregate/{n}" for n in ("p_G", "p_0", "cluster", "half")}
-        assert names == public | {f"revealed/{n}" for n in shown} | {f"held/{n}" for n in held}
-        assert {name.split("/")[2] for name in tensors if name.startswith("private/")} == {"p_L", "point"}
+        public = {"p_G", "p_0", "cluster", "half"} | (set() if r else {"metric"})
+        kinds = {"revealed": shown, "held": held, "aggregate": public}
+        assert names == {f"{kind}/{n}" for kind, each in kinds.items() for n in each}
+        assert {name.split("/")[2] for name in tensors if name.startswith("private/")} == {"p_L", "point", "mark"}
         groups = about["revealed"].get("groups", [])
         assert all(len(group) >= 4 for group in groups)
         assert len(groups) <= USERS // 4
@@ -135,18 +136,19 @@ def test_several_steps_are_those_of_the_slow_oracle(tmp_path: Path, steps: dict[
 
 def test_bytes_include_the_shares(whole: Transcript) -> None:
     method = secfpp()
-    users = method.protocol(USERS, entries=4 * 8)
-    length = users.of_sums.length(4 * 16)
-    about, one_prompt = whole.round(0), 4 * 16 * 4
-    assert about["bytes_up"] == 8 * length * (USERS * USERS + USERS)
-    assert about["bytes_down"] == 8 * length * USERS * USERS + USERS * 2 * one_prompt
+    users = method.protocol(USERS, entries=1)
+    width = 4 * 16  # of a prompt, and so many directions are told apart in it
+    gradients, scatter = (users.of_sums.length(entries) for entries in (width, width * (width + 1) // 2))
+    about, one_prompt = whole.round(0), width * 4
+    assert about["bytes_up"] == 8 * (gradients + scatter) * (USERS * USERS + USERS)
+    assert about["bytes_down"] == 8 * (gradients + scatter) * USERS * USERS + USERS * 2 * one_prompt
 
 
 def test_every_reduction_runs(tmp_path: Path) -> None:
-    for how in ("random", "none"):
+    for how, more in (("moments", {"moment"}), ("random", set()), ("none", set())):
         schedule = dataclasses.replace(SCHEDULE, rounds=2)
-        done = run(tmp_path / how, secfpp(reduction=how), federation(SIZES), schedule)
-        assert set(done.revealed(1)) - {"basis"} == {"distances", "gradients"}
+        done = run(tmp_path / how, secfpp(clustered="prompts", reduction=how), federation(SIZES), schedule)
+        assert set(done.revealed(1)) - {"basis"} == {"distances", "gradients"} | more
 
 
 @pytest.mark.parametrize(
@@ -168,8 +170,8 @@ def test_what_cannot_run_is_refused_before_it_starts(
 @pytest.mark.parametrize(
     "params",
     [
-        {"reduction": "svd"}, {"components": 0}, {"colluders": -1}, {"precision": 0.5}, {"split": 0.0}, {"merge": 0.5},
-        {"together": -1}, {"vanish": 1}, {"lie": 1},
+        {"clustered": "users"}, {"directions": 1}, {"reduction": "svd"}, {"components": 0}, {"colluders": -1},
+        {"precision": 0.5}, {"split": 0.0}, {"merge": 3.0}, {"together": 0}, {"vanish": 1}, {"lie": 1},
     ],
     ids=str,
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.metrics import calinski_harabasz_score
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.clustering import Clusters, Floats, Numbers, Rule
@@ -66,7 +67,7 @@ def test_what_is_decoded_is_what_was_to_be_computed() -> None:
 
 def test_secpc_is_that_of_the_plaintext_to_the_users_cluster() -> None:
     vectors, owner = blobs((10, 10), 2.0)
-    rule, parties, shared, plain = Rule(8, 0.3, 0.1), meeting(), rng(5), rng(5)
+    rule, parties, shared, plain = Rule(8, 2.1, 1.6), meeting(), rng(5), rng(5)
     one = other = rule.first(20, rng(4))
     for _ in range(8):
         one, distances = secpc(parties, rule, one, vectors, shared)
@@ -117,17 +118,17 @@ def test_it_finds_how_many_there_are(sizes: tuple[int, ...], least: int) -> None
     """In at least 9 of 10 draws; two domains lie symmetric about the first centre."""
     right = 0
     for seed in range(10):
-        vectors, owner = blobs(sizes, 2.0 if len(sizes) > 1 else 0.0, seed)
-        found = clustered(vectors, Rule(least, 0.3, 0.1), 20, seed)
+        vectors, owner = blobs(sizes, 1.0 if len(sizes) > 1 else 0.0, seed, entries=256)
+        found = clustered(vectors, Rule(least, 2.1, 1.6), 20, seed)
         right += partition(found.cluster) == partition(owner)
         assert min(map(len, found.members)) >= least
     assert right >= 9
 
 
 def test_clusters_that_come_together_are_merged() -> None:
-    apart, owner = blobs((10, 10), 2.0)
-    together, _ = blobs((20,), 0.0)
-    rule = Rule(8, 0.4, 0.1)
+    apart, owner = blobs((10, 10), 1.0, entries=256)
+    together, _ = blobs((20,), 0.0, entries=256)
+    rule = Rule(8, 2.1, 1.6)
     clusters = Clusters(owner, np.zeros(20, np.int64))
     for vectors, count in ((apart, 2), (together, 1)):
         after = rule.revised(clusters, plain_distances(vectors, clusters.groups(8)), rng())
@@ -140,22 +141,20 @@ def test_a_user_in_the_wrong_cluster_moves_unless_too_few_are_left() -> None:
     wrong[np.flatnonzero(owner == 0)[0]] = 1
     for least, right in ((8, True), (10, False)):
         clusters = Clusters(wrong, np.zeros(20, np.int64))
-        found = Rule(least, 0.9, 0.1).revised(clusters, plain_distances(vectors, clusters.groups(least)), rng())
+        found = Rule(least, 1e3, 0.1).revised(clusters, plain_distances(vectors, clusters.groups(least)), rng())
         assert (partition(found.cluster) == partition(owner)) == right
 
 
 def test_the_gap_and_the_scatter_come_from_distances_alone() -> None:
-    """Split exactly where the share of the scatter between the halves, computed of the vectors, passes the limit."""
+    """Split exactly where F of the halves, by scikit-learn of the vectors, passes the limit."""
     vectors, owner = blobs((10, 10), 0.7)
     clusters = Clusters(np.zeros(20, np.int64), owner)
-    centred = vectors - vectors.mean(0)
-    between = sum(10 * (centred[owner == side].mean(0) ** 2).sum() for side in (0, 1))
-    share = between / (centred**2).sum()
+    apart = calinski_harabasz_score(vectors, owner)
     distances = plain_distances(vectors, clusters.groups(8))
-    for limit, count in ((share - 1e-6, 2), (share + 1e-6, 1)):
+    for limit, count in ((apart - 1e-6, 2), (apart + 1e-6, 1)):
         assert len(Rule(8, limit, 0.0).revised(clusters, distances, rng()).members) == count
 
 
 def test_equal_prompts_stay_together() -> None:
-    found = clustered(np.zeros((20, 3)), Rule(8, 0.3, 0.1), 5)
+    found = clustered(np.zeros((20, 3)), Rule(8, 2.1, 1.6), 5)
     assert len(found.members) == 1

@@ -131,6 +131,24 @@ class Cohort(Work["Step"]):
             loss = (losses * (whole.weights / whole.sizes).T).sum()
         return torch.autograd.grad(loss, at)[0]
 
+    def class_gradients(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients [N, C, b, d] in one prompt [b, d] of the mean cross-entropy over each client's records of each
+        class, 0 where it has none, and the numbers [N, C] of these records. Records of weight 0 are no records here."""
+        whole = self.minibatch([client.records for client in self.clients])
+        with torch.enable_grad():
+            at = prompt.detach().requires_grad_()
+            text = self.learner.text(at)  # [C, E]
+        labels = F.one_hot(whole.labels, len(text)).float()  # [R, N, C]
+        errors = self.method.scores(text.detach(), whole.images).mul(self.learner.scale).softmax(-1) - labels
+        held = labels * whole.weights[..., None]
+        counts = held.sum(0)
+        found = torch.zeros(*counts.shape, *prompt.shape)
+        for n, own in enumerate(counts > 0):
+            share = held[:, n, own] / counts[n, own]
+            above = torch.einsum("rk,rc,re->kce", share, errors[:, n], whole.images[:, n])
+            found[n, own] = taken_back(text, at, self.learner.scale * above)
+        return found, counts
+
 
 class Step(LocalStep):
     """One step of every client of a cohort."""

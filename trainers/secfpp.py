@@ -6,10 +6,16 @@ its P_G,s. The server learns no prompt and no single gradient: what it does lear
 All users take part in every round.
 
 Where the paper is silent or contradicts itself:
-- clustered are the personalised prompts (Algorithm 2) by the direction in which they moved from the public start,
-  (P_i - P_0) / |P_i - P_0|: lengths say how many classes a user has rather than which domain;
-- an SVD of each user's own has no common basis. The k directions are those of the largest pooled second moment, which
-  the server gets by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
+- its prompts (Algorithm 2) differ by the classes of a user as much as by its domain, so that they show no domains where
+  these have classes in common. Clustered by default are what the users' first steps would be, class by class: the
+  gradients of single classes at the public start P_0, in `--directions` public random directions, and of those the mean
+  over a user's classes. What single classes do to it is told by the scatter of a user's own classes about their mean:
+  all of these have one domain. Its secure sum W is revealed once, and means are looked at in the metric W^-1, in which
+  users differ alike in every direction if by classes alone (Fisher's discriminant, with users as groups);
+- with `--clustered prompts` the personalised prompts are clustered by the direction in which they moved from the public
+  start, (P_i - P_0) / |P_i - P_0|: lengths say how many classes a user has rather than which domain. An SVD of each
+  user's own has no common basis. The k directions are those of the largest pooled second moment, which the server gets
+  by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
 - t is three users of ten, and ell the largest slice count that decodes: the paper's t = n / 3 with
   ell = (n - t) / 2 cannot be decoded for more than 7 users;
 - how clusters are split and merged: `fedaudit/privacy/clustering.py`.
@@ -39,11 +45,20 @@ TITLE = "SecFPP"
 ON_SHARES = True
 
 
+RIDGE = 0.01  # of the mean scatter, added to that of every direction
+FEW = 3  # records of a class that count half
+
+
 @dataclass(frozen=True)
 class Params:
-    components: int = field(default=8, metadata={"help": "directions k that a prompt is reduced to (SecFPP: 8)"})
+    clustered: str = field(
+        default="gradients",
+        metadata={"help": "what users are clustered by: gradients (of classes at the start) or prompts (SecFPP)"},
+    )
+    directions: int = field(default=256, metadata={"help": "public random directions that gradients are looked at in"})
+    components: int = field(default=8, metadata={"help": "directions k that prompts are reduced to (SecFPP: 8)"})
     reduction: str = field(
-        default="moments", metadata={"help": "of prompts before they are clustered: moments, random or none"}
+        default="moments", metadata={"help": "of prompts that are clustered: moments, random or none"}
     )
     colluders: int = field(
         default=0, metadata={"help": "users t that may put their shares together; 0 = three of ten (SecFPP: a third)"}
@@ -53,11 +68,11 @@ class Params:
     precision: float = field(
         default=1e-5, metadata={"help": "step of the whole numbers that prompts of length 1 are shared as"}
     )
-    together: int = field(default=4, metadata={"help": "first rounds, in which all users share one global prompt"})
+    together: int = field(default=2, metadata={"help": "first rounds, in which all users share one global prompt"})
     split: float = field(
-        default=0.35, metadata={"help": "share of a cluster's scatter that two halves must explain to be split"}
+        default=2.1, metadata={"help": "F, scatter between over within halves, from which a cluster is split"}
     )
-    merge: float = field(default=0.1, metadata={"help": "share below which two clusters are merged"})
+    merge: float = field(default=1.6, metadata={"help": "F below which two clusters are merged"})
     masks: bool = field(
         default=True, metadata={"help": "hide all of a distance's polynomial but the distance; without, slices show"}
     )
@@ -65,6 +80,10 @@ class Params:
     lie: int = field(default=0, metadata={"help": "a drill: users that answer wrongly in every round"})
 
     def __post_init__(self) -> None:
+        if self.clustered not in ("gradients", "prompts"):
+            raise ValueError(f"clustered must be gradients or prompts, not {self.clustered}")
+        if not 2 <= self.directions <= 4096:
+            raise ValueError(f"directions must be at least 2 and at most 4096, not {self.directions}")
         if self.reduction not in ("moments", "random", "none"):
             raise ValueError(f"reduction must be moments, random or none, not {self.reduction}")
         if not 1 <= self.components <= 4096:
@@ -72,12 +91,12 @@ class Params:
         for name in ("colluders", "absent", "wrong", "vanish", "lie"):
             if not 0 <= getattr(self, name) <= 10**4:
                 raise ValueError(f"{name} must be at least 0 and at most 10000, not {getattr(self, name)}")
-        if not 0 <= self.together <= 10**6:
-            raise ValueError(f"together must be at least 0 and at most 1000000, not {self.together}")
+        if not 1 <= self.together <= 10**6:
+            raise ValueError(f"together must be at least 1 and at most 1000000, not {self.together}")
         if not 1e-9 <= self.precision <= 0.1:
             raise ValueError(f"precision must be from 0.000000001 to 0.1, not {self.precision}")
-        if not 0 < self.split <= 1:
-            raise ValueError(f"split must be above 0 and at most 1, not {self.split}")
+        if not 0 < self.split <= 1e6:
+            raise ValueError(f"split must be above 0 and at most 1000000, not {self.split}")
         if not 0 <= self.merge < self.split:
             raise ValueError(f"merge must be at least 0 and below split ({self.split:g}), not {self.merge}")
         for drill, most in (("vanish", self.absent), ("lie", self.wrong)):
@@ -103,24 +122,42 @@ class SecFPP(PromptMethod):
     def download(self, server: State, client: Participation) -> State:
         everybody = server["cluster"]  # one entry for all of them at the start
         own = int(everybody[client.client if len(everybody) > 1 else 0])
-        return {"p_G": server["p_G"][own], "p_0": server["p_0"]}
+        sent = {name: server[name] for name in ("p_0", "metric") if name in server}
+        return {"p_G": server["p_G"][own]} | sent
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, p_L = server["p_G"], own["p_L"]
         for step in client.steps():
             p_L = step.descend(p_L, step.clip(step.gradient(p_G + p_L), "p_L"), "p_L")  # line 7
         P = p_G + p_L
-        return Update(
-            upload={},
-            private={"p_L": p_L, "point": torch.tensor([one.client + 1 for one in client.clients])},
-            sealed={"moved": _directions(P - server["p_0"]), "gradient": client.gradient(P)},  # line 6
-        )
+        private = {"p_L": p_L, "point": torch.tensor([one.client + 1 for one in client.clients])}
+        sealed = {"gradient": client.gradient(P)}  # line 6
+        if self.params.clustered == "prompts":
+            sealed["vector"] = _directions(P - server["p_0"])
+        elif "mark" not in own:
+            private["mark"], sealed["classes"] = self._marks(client, server["p_0"])
+        else:
+            sealed["vector"] = private["mark"] = _measured(own["mark"], server.get("metric"))
+        return Update(upload={}, private=private, sealed=sealed)
+
+    def _marks(self, client: Cohort, p_0: Tensor) -> tuple[Tensor, Tensor]:
+        """Means [N, D] of the gradients of users' classes, and what their classes differ by [N, C, D], of length 1."""
+        gradients, counts = client.class_gradients(p_0[0])
+        flat = gradients.flatten(2)
+        directions = min(self.params.directions, flat.shape[2])
+        public = torch.randn(flat.shape[2], directions, generator=generator(0, "directions"))
+        seen = flat @ public
+        weights = F.normalize(counts / (counts + FEW), p=1, dim=1)[..., None]
+        mean = (weights * seen).sum(1)
+        return mean, _directions(weights.sqrt() * (seen - mean[:, None]))
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         clusters, gradient = self._on_shares(server, uploads, site)  # lines 8, 11 and 12
         p_G = _carried(server, clusters) - self.settings.global_rate * gradient  # line 13
         cluster, half = torch.from_numpy(clusters.cluster), torch.from_numpy(clusters.half)
-        return {"p_G": p_G, "p_0": server["p_0"], "cluster": cluster, "half": half}
+        state = {"p_G": p_G, "p_0": server["p_0"], "cluster": cluster, "half": half}
+        scatter = site.revealed.tensors.get("scatter")
+        return state if scatter is None else state | {"metric": _inverse_root(scatter)}
 
     def prompt(self, state: State) -> Tensor:
         """P_G,s + P_L, of who is no user the first cluster's; what a user is sent is its own cluster's."""
@@ -149,15 +186,19 @@ class SecFPP(PromptMethod):
     def _on_shares(self, server: State, uploads: Sequence[Upload], site: Site) -> tuple[Clusters, Tensor]:
         """The clusters after SecPC and their mean gradients [K, b, d]; what that reveals is the site's record."""
         users = sorted(uploads, key=lambda upload: upload.client)
-        moved, gradients = (np.stack([u.sealed[n].double().numpy() for u in users]) for n in ("moved", "gradient"))
-        rng = _numpy(site.generators("SecPC")[0])
-        meeting = self._meeting(users, moved.shape[1:], site)
+        sealed = {n: np.stack([u.sealed[n].double().numpy() for u in users]) for n in users[0].sealed}
+        gradients, rng = sealed["gradient"], _numpy(site.generators("SecPC")[0])
+        meeting = self._meeting(users, site, entries=gradients[0].size)
         rule = Rule(meeting.protocol.least, self.params.split, self.params.merge)
         half = server.get("half")
         clusters = rule.first(len(users), rng) if half is None else Clusters(server["cluster"].numpy(), half.numpy())
         seen = site.revealed
+        if "classes" in sealed:
+            seen.tensors["scatter"] = torch.from_numpy(pooled_moment(meeting, sealed["classes"]))
         if site.round >= self.params.together:
-            vectors = self._reduced(moved, meeting, site)
+            vectors = sealed["vector"]
+            if self.params.clustered == "prompts":
+                vectors = self._reduced(vectors, meeting, site)
             seen.facts["groups"] = [group.tolist() for group in clusters.groups(rule.least)]
             clusters, distances = secpc(meeting, rule, clusters, vectors, rng)
             seen.tensors["distances"] = torch.from_numpy(distances)
@@ -190,12 +231,12 @@ class SecFPP(PromptMethod):
         seen.tensors["basis"] = torch.from_numpy(basis.copy())
         return (moved @ basis).reshape(len(moved), -1)
 
-    def _meeting(self, users: Sequence[Upload], shape: Sequence[int], site: Site) -> Meeting:
+    def _meeting(self, users: Sequence[Upload], site: Site, *, entries: int) -> Meeting:
         """The parties of a round; a drill draws who vanishes and who lies."""
         numbers = [generator(site.seed, "client", user.client, site.round, "shares") for user in users]
         drawn = _numpy(generator(site.seed, "drill", site.round)).permutation(len(users)).tolist()
         vanish, lie = self.params.vanish, self.params.lie
-        protocol = self.protocol(len(users), entries=shape[0] * shape[1])
+        protocol = self.protocol(len(users), entries=entries)
         absent, liars = drawn[:vanish], drawn[vanish : vanish + lie]
         return Meeting(protocol, list(map(_numpy, numbers)), absent, liars, masked=self.params.masks)
 
@@ -206,9 +247,23 @@ class SecFPP(PromptMethod):
         return Protocol(users, tolerance, round(1 / own.precision), entries)
 
 
-def _directions(moved: Tensor) -> Tensor:
-    """Movements [N, b, d] with length 1, or 0 where nothing moved."""
-    return F.normalize(moved.flatten(1), dim=1).view_as(moved)
+def _directions(matrices: Tensor) -> Tensor:
+    """Matrices [N, .., ..] with length 1, or 0 where they are 0."""
+    return F.normalize(matrices.flatten(1), dim=1).view_as(matrices)
+
+
+def _measured(mark: Tensor, metric: Tensor | None) -> Tensor:
+    """Marks [N, D] with length 1 in the metric [N, D, D], which users get once."""
+    return mark if metric is None else F.normalize(torch.einsum("nd,nde->ne", mark, metric))
+
+
+def _inverse_root(scatter: Tensor) -> Tensor:
+    """W^-1/2 [D, D] of a scatter W with a ridge; of none, where no user has two classes, the plain metric."""
+    trace = scatter.trace() / len(scatter)
+    if trace <= 0:
+        return torch.eye(len(scatter))
+    values, vectors = torch.linalg.eigh(scatter / trace)
+    return (vectors * (values.clamp(min=0) + RIDGE) ** -0.5 @ vectors.T).float()
 
 
 def _carried(server: State, clusters: Clusters) -> Tensor:

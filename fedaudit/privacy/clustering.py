@@ -2,14 +2,18 @@
 
 The paper names no rule. Here a centre is the mean of at least m users, and a cluster that could be divided is asked
 about by the means of two halves. Distances to these say on which side of them a user lies, so that users change halves
-from round to round: 2-means, one step a round. They also give the gap between the halves, and with it the share of the
-cluster's scatter that this division explains. A round ends with the first of these that applies:
+from round to round: 2-means, one step a round. They also give the gap between the halves, and with it how far apart
+these are: between their means lies F times the scatter that one degree of freedom has within them (Calinski and
+Harabasz 1974; about 1 where a division has nothing to do with the vectors). A round ends with the first of these that
+applies:
 
-- split:  a cluster whose halves explain at least `split` of its scatter becomes two;
-- merge:  the two clusters that explain the least of their common scatter, if less than `merge`, become one;
-- move:   users go to the cluster whose centre is nearer than their own, the farthest first, while m are left.
+- split:  a cluster whose halves are at least `split` apart becomes two;
+- merge:  the two clusters that are the least apart, if less than `merge`, become one;
+- move:   users go to the cluster that they add less scatter to than to their own, the farthest first, while m are left.
 
-A user's own weight in a centre is taken out of its distance, |g| / (|g| - 1) (x - mean) = x - the mean of the others.
+A user moves where it adds least to the scatter, |g| / (|g| - 1) of its squared distance to the centre of its own group,
+|g| / (|g| + 1) of that to another's (Hartigan and Wong 1979): of unrelated users both are alike on average, whereas mere
+distances prefer a user's own group, whose centre it is a part of.
 Two domains that lie symmetric about the first centre are equally far from it; halves drawn at random are not symmetric,
 and 2-means pulls them apart. Halves at which it comes to rest without a split are drawn anew.
 """
@@ -84,45 +88,46 @@ class Rule:
                 self._halve(half, *part)
         centres = [_centre(part) for part in parts]
         for s, part in enumerate(parts):
-            if len(part) == 2 and _explained(part[0], part[1]) >= self.split:
+            if len(part) == 2 and _apart(part[0], part[1]) >= self.split:
                 members = centres[s][0]
                 cluster = clusters.cluster.copy()
                 cluster[members[half[members] == 1]] = cluster.max() + 1
                 return self.divided(cluster, rng)
         pairs = itertools.combinations(range(len(centres)), 2)
-        apart = {(s, other): _explained(centres[s], centres[other]) for s, other in pairs}
+        apart = {(s, other): _apart(centres[s], centres[other]) for s, other in pairs}
         if apart and apart[nearest := min(apart, key=apart.__getitem__)] < self.merge:
             return self.divided(_joined(clusters.cluster, *nearest), rng)
         moved = self._moved(clusters.cluster, centres)
-        # balanced halves only change names: a user's own half lacks its weight, so that it prefers the other
+        # halves may change names
         settled = all(len(set(half[group] ^ clusters.half[group])) == 1 for group in clusters.members)
         if settled or (moved != clusters.cluster).any():
             return self.divided(moved, rng)
         return Clusters(moved, half)
 
     def _halve(self, half: Numbers, first: Part, second: Part) -> None:
-        """Every user to the half that is nearer, at least m to each."""
+        """Every user to the half that it adds less scatter to, at least m to each."""
         members = np.concatenate([first[0], second[0]])
-        ahead = (_without_own(first) - _without_own(second))[members]  # negative: nearer to the first
+        ahead = (_cost(first) - _cost(second))[members]  # negative: rather in the first
         order = members[np.argsort(ahead, kind="stable")]
         cut = min(max(int((ahead < 0).sum()), self.least), len(members) - self.least)
         half[order[:cut]], half[order[cut:]] = 0, 1
 
     def _moved(self, cluster: Numbers, centres: list[Part]) -> Numbers:
-        away = np.stack([_without_own(part) for part in centres], axis=1)
-        gain = away[np.arange(len(cluster)), cluster] - away.min(axis=1)
+        costs = np.stack([_cost(part) for part in centres], axis=1)
+        gain = costs[np.arange(len(cluster)), cluster] - costs.min(axis=1)
         moved = cluster.copy()
         for user in np.argsort(-gain, kind="stable"):
             if gain[user] > 0 and (moved == moved[user]).sum() > self.least:
-                moved[user] = away[user].argmin()
+                moved[user] = costs[user].argmin()
         return moved
 
 
-def _without_own(part: Part) -> Floats:
-    """Squared distances to the mean of a group's other users."""
+def _cost(part: Part) -> Floats:
+    """What every user adds to the scatter of a group: of its members as they are there, of others if they came."""
     group, distances = part
-    found = distances.copy()
-    found[group] *= (len(group) / max(1, len(group) - 1)) ** 2
+    size = len(group)
+    found = distances * size / (size + 1)
+    found[group] = distances[group] * size / max(1, size - 1)
     return found
 
 
@@ -143,11 +148,15 @@ def _centre(part: list[Part]) -> Part:
     return np.sort(np.concatenate([a, b])), mean
 
 
-def _explained(first: Part, second: Part) -> float:
-    """The share of the scatter of two groups' users that lies between their means; 0 where there is none."""
-    between = len(first[0]) * len(second[0]) / (len(first[0]) + len(second[0])) * _gap(first, second)
-    within = first[1][first[0]].sum() + second[1][second[0]].sum()
-    return float(between / (between + within)) if between + within > 0 else 0.0
+def _apart(first: Part, second: Part) -> float:
+    """F of two groups: the scatter between their means over that within them by degree of freedom; 0 where there is
+    none."""
+    n = len(first[0]) + len(second[0])
+    between = len(first[0]) * len(second[0]) / n * _gap(first, second)
+    within = float(first[1][first[0]].sum() + second[1][second[0]].sum())
+    if within <= 0:
+        return float("inf") if between > 0 else 0.0
+    return between * (n - 2) / within
 
 
 def _joined(cluster: Numbers, s: int, other: int) -> Numbers:

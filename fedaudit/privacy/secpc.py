@@ -151,13 +151,13 @@ class Meeting:
             raise InputError(f"a group of {small} users: at least t + 2 = {self.protocol.least} hide each other")
 
 
-def pooled_moment(meeting: Meeting, prompts: Floats) -> Floats:
-    """sum_i P_i^T P_i [d, d] over all users' prompts [n, b, d], of length 1 at most, by a secure sum."""
-    upper = np.triu_indices(prompts.shape[2])
-    own = np.einsum("nbd,nbe->nde", prompts, prompts)[:, *upper]
-    (total,) = meeting.sums(own, [np.arange(len(prompts))], limit=1 + 1e-9)
-    found = np.zeros((prompts.shape[2],) * 2)
-    found[upper] = total
+def pooled_moment(meeting: Meeting, matrices: Floats) -> Floats:
+    """sum_i A_i^T A_i [d, d] over all users' matrices A_i [b, d] of [n, b, d], of length 1 at most, by a secure sum."""
+    upper = np.triu_indices(matrices.shape[2])
+    own = np.einsum("nbd,nbe->nde", matrices, matrices)[:, *upper]
+    (total,) = meeting.sums(RANGE * own, [np.arange(len(matrices))], limit=RANGE + 1 / FINE)  # as fine as can be
+    found = np.zeros((matrices.shape[2],) * 2)
+    found[upper] = total / RANGE
     return found + np.triu(found, 1).T
 
 
