@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
@@ -18,8 +19,8 @@ from tests.prompt_toy import METHODS, NONE, federation, made, run
 from tests.prompt_toy import close as prompt_close
 from tests.test_secpc import plain_distances
 from trainers.base import Schedule, Transcript, Update
-from trainers.prompts import Settings
-from trainers.secfpp import Params, SecFPP
+from trainers.prompts import Cohort, Settings
+from trainers.secfpp import Params, SecFPP, _inverse_root, _measured
 
 USERS, ROUNDS = 10, 5
 SCHEDULE = Schedule(rounds=ROUNDS, clients=USERS, per_round=USERS, seed=1)
@@ -120,6 +121,52 @@ def test_a_clusters_gradient_is_the_mean_of_its_users(whole: Transcript) -> None
     torch.testing.assert_close(whole.broadcast(1)["p_G"], moved)
 
 
+def test_class_gradients_are_means_of_those_of_single_records() -> None:
+    """Of the records that count; of a class without any, 0."""
+    world = dataclasses.replace(federation((6, 5)), left_out=frozenset({"0-1", "1-3"}))
+    learner, method = world.learner(SETTINGS), secfpp()
+    clients, prompt = world.clients(learner), learner.initial(torch.Generator().manual_seed(3))["p_G"]
+    found, counts = Cohort(learner, clients, method).class_gradients(prompt)
+    for k, client in enumerate(clients):
+        for c in range(len(world.classes)):
+            own = [r for r in client.records if r not in world.left_out and world.labels[r] == c]
+            single = [dataclasses.replace(client, records=(r,)) for r in own]
+            each = [Cohort(learner, [one], method).gradient(prompt[None])[0] for one in single]
+            expected = torch.stack(each).mean(0) if each else torch.zeros_like(prompt)
+            torch.testing.assert_close(found[k, c], expected, atol=1e-5, rtol=1e-4)
+            assert counts[k, c] == len(own)
+
+
+def test_the_metric_shows_a_domain_that_classes_hide() -> None:
+    """Users of two domains who hold 10 of 30 classes each: classes move their gradients ten times as far as domains do,
+    but in few directions."""
+    g = torch.Generator().manual_seed(0)
+    users, held, entries = 20, 10, 64
+    domain = torch.arange(users) % 2
+    classes = torch.zeros(30, entries)
+    classes[:, :8] = 10 * torch.randn(30, 8, generator=g)
+    noise = 0.3 * torch.randn(users, held, entries, generator=g)
+    own = torch.stack([classes[torch.randperm(30, generator=g)[:held]] for _ in range(users)]) + noise
+    own[..., 8] += domain[:, None]  # 1 apart
+    mean = own.mean(1)
+    apart = F.normalize((own - mean[:, None]).flatten(1)).view_as(own)
+    metric = _inverse_root(torch.einsum("ncd,nce->de", apart, apart).double())
+    seen = _measured(mean, metric.expand(users, -1, -1))
+
+    def told(vectors: torch.Tensor) -> int:
+        """Users who are nearer to the mean of the others of their domain."""
+        centres = [[vectors[(domain == d) & (torch.arange(users) != i)].mean(0) for d in (0, 1)] for i in range(users)]
+        gaps = [[(vectors[i] - centre).norm() for centre in pair] for i, pair in enumerate(centres)]
+        return sum(bool(pair[int(domain[i])] < pair[1 - int(domain[i])]) for i, pair in enumerate(gaps))
+
+    assert told(seen) == users
+    assert told(F.normalize(mean)) < 15  # a guess is right of 10, of 15 in 2 of 100 cases
+
+
+def test_without_classes_to_compare_the_metric_is_the_plain_one() -> None:
+    assert (_inverse_root(torch.zeros(3, 3).double()) == torch.eye(3)).all()
+
+
 @pytest.mark.parametrize("steps", [{"local_epochs": 2}, {"local_steps": 3}], ids=str)
 def test_several_steps_are_those_of_the_slow_oracle(tmp_path: Path, steps: dict[str, int]) -> None:
     """Of records of weight 0 too: they count in every mean."""
@@ -147,7 +194,7 @@ def test_bytes_include_the_shares(whole: Transcript) -> None:
 def test_every_reduction_runs(tmp_path: Path) -> None:
     for how, more in (("moments", {"moment"}), ("random", set()), ("none", set())):
         schedule = dataclasses.replace(SCHEDULE, rounds=2)
-        done = run(tmp_path / how, secfpp(clustered="prompts", reduction=how), federation(SIZES), schedule)
+        done = run(tmp_path / how, secfpp(clustered="prompt", reduction=how), federation(SIZES), schedule)
         assert set(done.revealed(1)) - {"basis"} == {"distances", "gradients"} | more
 
 

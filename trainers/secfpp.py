@@ -12,7 +12,7 @@ Where the paper is silent or contradicts itself:
   over a user's classes. What single classes do to it is told by the scatter of a user's own classes about their mean:
   all of these have one domain. Its secure sum W is revealed once, and means are looked at in the metric W^-1, in which
   users differ alike in every direction if by classes alone (Fisher's discriminant, with users as groups);
-- with `--clustered prompts` the personalised prompts are clustered by the direction in which they moved from the public
+- with `--clustered prompt` the personalised prompts are clustered by the direction in which they moved from the public
   start, (P_i - P_0) / |P_i - P_0|: lengths say how many classes a user has rather than which domain. An SVD of each
   user's own has no common basis. The k directions are those of the largest pooled second moment, which the server gets
   by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
@@ -52,8 +52,8 @@ FEW = 3  # records of a class that count half
 @dataclass(frozen=True)
 class Params:
     clustered: str = field(
-        default="gradients",
-        metadata={"help": "what users are clustered by: gradients (of classes at the start) or prompts (SecFPP)"},
+        default="gradient",
+        metadata={"help": "what users are clustered by: gradient (of classes at the start) or prompt (SecFPP)"},
     )
     directions: int = field(default=256, metadata={"help": "public random directions that gradients are looked at in"})
     components: int = field(default=8, metadata={"help": "directions k that prompts are reduced to (SecFPP: 8)"})
@@ -80,8 +80,8 @@ class Params:
     lie: int = field(default=0, metadata={"help": "a drill: users that answer wrongly in every round"})
 
     def __post_init__(self) -> None:
-        if self.clustered not in ("gradients", "prompts"):
-            raise ValueError(f"clustered must be gradients or prompts, not {self.clustered}")
+        if self.clustered not in ("gradient", "prompt"):
+            raise ValueError(f"clustered must be gradient or prompt, not {self.clustered}")
         if not 2 <= self.directions <= 4096:
             raise ValueError(f"directions must be at least 2 and at most 4096, not {self.directions}")
         if self.reduction not in ("moments", "random", "none"):
@@ -132,7 +132,7 @@ class SecFPP(PromptMethod):
         P = p_G + p_L
         private = {"p_L": p_L, "point": torch.tensor([one.client + 1 for one in client.clients])}
         sealed = {"gradient": client.gradient(P)}  # line 6
-        if self.params.clustered == "prompts":
+        if self.params.clustered == "prompt":
             sealed["vector"] = _directions(P - server["p_0"])
         elif "mark" not in own:
             private["mark"], sealed["classes"] = self._marks(client, server["p_0"])
@@ -197,7 +197,7 @@ class SecFPP(PromptMethod):
             seen.tensors["scatter"] = torch.from_numpy(pooled_moment(meeting, sealed["classes"]))
         if site.round >= self.params.together:
             vectors = sealed["vector"]
-            if self.params.clustered == "prompts":
+            if self.params.clustered == "prompt":
                 vectors = self._reduced(vectors, meeting, site)
             seen.facts["groups"] = [group.tolist() for group in clusters.groups(rule.least)]
             clusters, distances = secpc(meeting, rule, clusters, vectors, rng)

@@ -11,8 +11,8 @@ applies:
 - merge:  the two clusters that are the least apart, if less than `merge`, become one;
 - move:   users go to the cluster that they add less scatter to than to their own, the farthest first, while m are left.
 
-A user moves where it adds least to the scatter, |g| / (|g| - 1) of its squared distance to the centre of its own group,
-|g| / (|g| + 1) of that to another's (Hartigan and Wong 1979): of unrelated users both are alike on average, whereas mere
+A user moves where it adds least to the scatter: |g| / (|g| - 1) of its squared distance to the centre of its own group,
+|g| / (|g| + 1) of that to another's (Hartigan and Wong 1979). Of unrelated users both are alike on average, while mere
 distances prefer a user's own group, whose centre it is a part of.
 Two domains that lie symmetric about the first centre are equally far from it; halves drawn at random are not symmetric,
 and 2-means pulls them apart. Halves at which it comes to rest without a split are drawn anew.
