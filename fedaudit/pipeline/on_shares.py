@@ -136,7 +136,10 @@ def _told(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:
 
 
 def _public(view: View, r: int, basis: Tensor | None, shape: Sequence[int]) -> Floats:
-    """Users' vectors [n, ell, length] as if their prompts had moved as the global prompts of their clusters did."""
+    """Users' vectors [n, ell, length] as if their prompts had moved as the global prompts of their clusters did; of
+    vectors that are not the prompts' movements nothing is public, and they are taken for 0."""
+    if "scatter" in view.distances(0)[1]:
+        return np.zeros(shape)
     server = view.broadcast(r)
     moved = (server["p_G"] - server["p_0"]).double()[server["cluster"].expand(shape[0])]
     length = moved.flatten(1).norm(dim=1).clamp(min=1e-300)
