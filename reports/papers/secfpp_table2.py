@@ -51,6 +51,16 @@ class TableCell:
     seeds: int
 
 
+@dataclass(frozen=True)
+class OnTests:
+    """Ours on one kind of test set, by task."""
+
+    split: str
+    place: str  # in words
+    ours: Mapping[str, Mapping[Row, TableCell]]
+    orders: Mapping[str, Agreement | None]
+
+
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     """Write table2.csv and index.html through `write(name, bytes)`; the page comes last.
 
@@ -62,9 +72,9 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     parts = []
     for split, place in SPLITS.items():
         ours = {task: _cells(task, cells, split) for task, cells in evidence.items()}
-        parts.append({"split": split, "place": place, "ours": ours, "orders": _orders(ours)})
+        parts.append(OnTests(split, place, ours, _orders(ours)))
     write("table2.csv", csv(_long(parts)))
-    rows = [row for row in _rows() if any(row in own for part in parts for own in part["ours"].values())]
+    rows = [row for row in _rows() if any(row in own for part in parts for own in part.ours.values())]
     seeds = sorted({e.seed for cells in evidence.values() for e in cells})
     table = {"rows": [(row, _name(row)) for row in rows], "columns": list(evidence), "parts": parts, "seeds": seeds}
     write("index.html", render("papers/secfpp_table2.html", table | {"paper": paper(), "mean": _paper_means()}))
@@ -129,12 +139,11 @@ def _name(row: Row) -> str:
     return f"{title}, no noise" if math.isinf(epsilon) else f"{title}, ε {epsilon:g} ({LEVELS[epsilon]})"
 
 
-def _long(parts: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+def _long(parts: Sequence[OnTests]) -> pd.DataFrame:
     rows = []
     for part in parts:
-        ours: Mapping[str, Mapping[Row, TableCell]] = part["ours"]  # type: ignore[assignment]
-        for task, cells in ours.items():
+        for task, cells in part.ours.items():
             for (method, epsilon), c in cells.items():
                 noise = "none" if math.isinf(epsilon) else f"{epsilon:g}"
-                rows.append((task, method, noise, part["split"], c.value, c.low, c.high, c.seeds))
+                rows.append((task, method, noise, part.split, c.value, c.low, c.high, c.seeds))
     return pd.DataFrame(rows, columns="task method epsilon split accuracy low high seeds".split())
