@@ -81,8 +81,8 @@ def _largest(shares: pd.Series) -> float | None:
     return float(shares.max()) if shares.notna().any() else None
 
 
-def mean_interval(values: Any, confidence: float) -> tuple[float | None, float | None]:
-    """Student's interval of the mean of independent percentages, cut at 0 and 100; None for a single one."""
+def mean_interval(values: Any, confidence: float, *, least: float = 0.0) -> tuple[float | None, float | None]:
+    """Student's interval of the mean of independent percentages, cut at `least` and 100; None for a single one."""
     from scipy.stats import t
 
     n = len(values)
@@ -90,7 +90,7 @@ def mean_interval(values: Any, confidence: float) -> tuple[float | None, float |
         return None, None
     half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
     middle = float(np.mean(values))
-    return max(0.0, middle - half), min(100.0, middle + half)
+    return max(least, middle - half), min(100.0, middle + half)
 
 
 def accuracies(transcript: Transcript) -> pd.DataFrame:

@@ -16,19 +16,19 @@ SETTINGS = Settings(prompt_length=4, batch=4, local_epochs=0, rate=0.1)
 
 
 @functools.cache
-def pictures(sizes: tuple[int, ...]) -> torch.Tensor:
+def pictures(sizes: tuple[int, ...], test: int = 12) -> torch.Tensor:
     """Random prepared images [n, 3, H, W] of the records of a federation."""
     g = torch.Generator().manual_seed(5)
     height, width = prompt_toy.clip().model.visual.image_size
-    return torch.randn(len(prompt_toy.federation(sizes).ids), 3, height, width, generator=g)
+    return torch.randn(len(prompt_toy.federation(sizes, test=test).ids), 3, height, width, generator=g)
 
 
-def learner(settings: Settings = SETTINGS, sizes: tuple[int, ...] = prompt_toy.SIZES) -> Learner:
+def learner(settings: Settings = SETTINGS, sizes: tuple[int, ...] = prompt_toy.SIZES, *, test: int = 12) -> Learner:
     """The learner of a federation with clients of these sizes."""
-    world = prompt_toy.federation(sizes)
+    world = prompt_toy.federation(sizes, test=test)
     row = {record: i for i, record in enumerate(world.ids)}
     with torch.no_grad():
-        tokens = world.clip.vision.tokens(pictures(sizes))
+        tokens = world.clip.vision.tokens(pictures(sizes, test))
     soft = world.learner()
     cut = ImageFeatures(row, tokens[:, 0], list(tokens))
     return Learner(world.clip, soft.features, cut, world.labels, world.classes, settings)

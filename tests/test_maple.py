@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +13,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from audits.findings import Accuracy
+from audits.personal import Params as PersonalParams
+from audits.personal import personal
+from audits.subject import Subject
 from fedaudit.backbones import clip as clips
 from fedaudit.backbones.clip import FrozenCLIP
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
-from fedaudit.tasks.base import IMAGE, Record
+from fedaudit.tasks.base import IMAGE, Record, client_name
+from reports.inputs import Evidence
+from reports.section import Page
+from reports.sections import personal as personal_section
 from tests import maple_toy, prompt_toy, tiny_clip
-from trainers.base import Participation, generator
+from trainers.base import Bench, Participation, Schedule, Transcript, generator
 from trainers.dp2fl import DP2FL, Params
+from trainers.exams import Personalisation
 from trainers.maple import DualStep, Learner, Settings, visual_prompts
 
 METHOD = DP2FL(Params())
@@ -265,3 +276,76 @@ def test_settings_are_checked() -> None:
     for name, value, why in (("rate", 0, "positive"), ("tokens", 0, "at least 1"), ("depth", 0, "at least 1")):
         with pytest.raises(ValueError, match=f"{name} must be {why}"):
             Settings(**{name: value})
+
+
+# --- how good models are --------------------------------------------------------------------------------------------
+
+
+def slow_f1(right: Sequence[int], named: Sequence[int], weights: Sequence[float]) -> float:
+    """Macro-F1 in percent over the classes that have weight, by counting."""
+    found = []
+    for c in sorted({y for y, w in zip(right, weights, strict=True) if w > 0}):
+        pairs = list(zip(right, named, weights, strict=True))
+        hit = sum(w for y, said, w in pairs if y == said == c)
+        wrong = sum(w for y, said, w in pairs if (y == c) != (said == c))
+        found.append(2 * hit / (2 * hit + wrong))
+    return 100 * sum(found) / len(found)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_personal_and_global_models_on_each_clients_own_test_set(shared: bool) -> None:
+    learner, world = maple_toy.learner(test=30), prompt_toy.federation(test=30)
+    g = np.random.default_rng(0)
+    local = [[world.labels[t] in own for t in world.test] for own in ((0, 1), (1, 2, 3), (4,))]
+    chances = [row / row.sum() for row in g.random((3, 30)) * np.array(local)] if shared else []
+    Pt, Pd = random_model(learner)
+    rows = torch.stack([random_model(learner, k)[1][0] for k in range(3)])
+    server = {"Pt": Pt[0], "Pd": Pd[0], "personal": rows}
+    own = {k: {"number": torch.tensor(k + 1)} for k in range(3)}
+    bench = Bench(learner, world.training, world.test)
+    exam = Personalisation(local, 50, chances)
+    with Executor(lambda: bench) as executor:
+        found = exam.after(executor, METHOD, server, own, last=True)
+        assert "personal/f1" not in exam.after(executor, METHOD, server, own, last=False)[client_name(0)]
+    right = learner.labels(world.test).tolist()
+    for k in range(3):
+        weights = (chances[k] if shared else np.array(local[k]) / sum(local[k])).tolist()
+        models = {"personal": {"Pt": Pt[0], "Pd": rows[k]}, "global": {"Pt": Pt[0], "Pd": Pd[0]}}
+        for who, model in models.items():
+            named = learner.log_probs(METHOD, [model], world.test)[0].argmax(1).tolist()
+            hits = sum(w for y, said, w in zip(right, named, weights, strict=True) if y == said)
+            mine = found[client_name(k)]
+            assert mine[f"{who}/accuracy"] == pytest.approx(100 * hits)
+            assert mine[f"{who}/f1"] == pytest.approx(slow_f1(right, named, weights))
+        assert mine["personal/accuracy"] == pytest.approx(mine["own_test" if shared else "local"])
+
+
+def test_what_is_reported_of_them(tmp_path: Path) -> None:
+    """Means over clients, the difference within each, and the paper's numbers beside."""
+    utility = {
+        "clients": {"own_test": 50.0},
+        "client-0": {"personal/accuracy": 40.0, "personal/f1": 30.0, "global/accuracy": 50.0, "global/f1": 20.0},
+        "client-1": {"personal/accuracy": 60.0, "personal/f1": 50.0, "global/accuracy": 40.0, "global/f1": 60.0},
+    }
+    folder = claim(tmp_path)
+    for r, found in enumerate(({}, utility)):
+        folder.write_json(f"round-{r:03d}.json", {"utility": found})
+    names: Any = {"run": "key", "method": "dp2fl", "task": "fewshots", "seed": 0}
+    subject = Subject(
+        transcript=Transcript(folder, Schedule(2, 2, 2)), method=METHOD, privacy=None, threat_models=(), names=names,
+        attacked=None,
+    )  # fmt: skip
+    result = personal(subject, PersonalParams())
+    values = {finding.metric: finding.value for finding in result.findings}
+    assert values == {
+        "personal/accuracy": 50, "personal/f1": 40, "global/accuracy": 45, "global/f1": 40,
+        "global-personal/accuracy": -5, "global-personal/f1": 0,
+    }  # fmt: skip
+    bounds = {f.metric: (f.low, f.high) for f in result.findings if isinstance(f, Accuracy)}
+    assert bounds["global-personal/accuracy"] == (-100, 100)  # of two clients
+    findings = [dataclasses.asdict(finding) for finding in result.findings]
+    row = personal_section._row(Page([Evidence("dp2fl", 0, None, "fewshots", findings, {}, {}, [])], map), "dp2fl")
+    assert [cell["value"] for cell in row["cells"]] == [50, 40, 45, -5]
+    assert row["paper"] == ["82.13", "80.59", "-0.33"]
+    folder.write_json("round-001.json", {"utility": {"clients": {"own_test": 50.0}}})
+    assert personal(subject, PersonalParams()).findings == ()

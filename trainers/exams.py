@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
@@ -36,6 +37,17 @@ class Recognising(Protocol):
 
     def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
         """Which records [M, n] M models recognise."""
+
+
+@runtime_checkable
+class Naming(Protocol):
+    """A learner whose models name classes; `method` is one of its own."""
+
+    def predicted(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.int64]:
+        """Places [M, n] of the classes that M models name."""
+
+    def labels(self, records: Sequence[str]) -> Tensor:
+        """Places [n] of the right ones."""
 
 
 @dataclass(frozen=True)
@@ -155,3 +167,50 @@ def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDAr
     shared = unpack(server)
     assert isinstance(bench.learner, Recognising)
     return bench.learner.recognised([method.model(shared | unpack(part)) for part in own], bench.test, method)
+
+
+@dataclass(frozen=True)
+class Personalisation(Recognition):
+    """The same, and after the last round how good personal models are beside the global one (DP2FL, Tables 1 and 2).
+
+    Both on each client's own test set: every test image counts by its chance to be drawn into it; where no class is
+    shared, the images of the client's classes count alike. F1 is macro, over the classes that a client holds: micro-F1
+    of one label per image is accuracy.
+    """
+
+    def after(
+        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+    ) -> Utilities:
+        found = super().after(executor, method, server, clients, last=last)
+        if not last:
+            return found
+        jobs = [(method, pack(server), pack(clients[k]), self._weights(k)) for k in clients]
+        for k, more in zip(clients, executor.map(_personal, jobs), strict=True):
+            found[client_name(k)] |= more
+        return found
+
+    def _weights(self, client: int) -> NDArray[np.float64]:
+        """What each test image counts for in the client's own test set, of sum 1."""
+        weights = np.asarray(self.chances[client] if len(self.chances) else self.local[client], dtype=float)
+        return weights / weights.sum()
+
+
+def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.float64]]) -> dict[str, float]:
+    """Accuracy and macro-F1 (percent) of a client's model, and of the global one where clients send something."""
+    from sklearn.metrics import accuracy_score, f1_score
+
+    method, server, own, weights = job
+    shared, learner = unpack(server), bench.learner
+    assert isinstance(learner, Naming)
+    states = {"personal": shared | unpack(own)} | ({"global": shared} if method.sends else {})
+    counts = weights > 0
+    test = [record for record, some in zip(bench.test, counts, strict=True) if some]
+    right, weights = learner.labels(test).numpy(), weights[counts]
+    found = {}
+    for who, named in zip(
+        states, learner.predicted([method.model(s) for s in states.values()], test, method), strict=True
+    ):
+        f1 = f1_score(right, named, labels=np.unique(right), average="macro", sample_weight=weights, zero_division=0)
+        found[f"{who}/accuracy"] = 100 * float(accuracy_score(right, named, sample_weight=weights))
+        found[f"{who}/f1"] = 100 * float(f1)
+    return found

@@ -40,7 +40,7 @@ from fedaudit.machinery.store import claim
 from fedaudit.privacy.ledger import epoch_length
 from trainers import prompts
 from trainers.base import Method, Participation, State, Update
-from trainers.exams import Recognition
+from trainers.exams import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.prompt_settings import PromptSettings
 from trainers.prompts import EVALUATED, HARD_PROMPT, INITIAL_STD, PromptMethod, stacked
@@ -275,11 +275,13 @@ class Learner(prompts.Learner):
         logs: NDArray[np.float64] = self._of_models(models, records).double().log_softmax(-1).numpy()
         return logs
 
-    def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
+    def predicted(
+        self, models: Sequence[State], records: Sequence[str], method: PromptMethod | DualMethod
+    ) -> NDArray[np.int64]:
         if isinstance(method, PromptMethod):
-            return super().recognised(models, records, method)
-        right: NDArray[np.bool_] = (self._of_models(models, records).argmax(-1) == self.labels(records)).numpy()
-        return right
+            return super().predicted(models, records, method)
+        named: NDArray[np.int64] = self._of_models(models, records).argmax(-1).numpy()
+        return named
 
     def _of_models(self, models: Sequence[State], records: Sequence[str]) -> Tensor:
         both = (torch.stack([model[name] for model in models]).split(self.crowd) for name in ("Pt", "Pd"))
@@ -305,6 +307,6 @@ def prepared(
     return Learner(clip, features, tokens, labels, federation.classes, settings)
 
 
-def exam(plan: Plan, federation: Federation) -> Recognition:
-    """How good the models of a plan are: by the classes that they recognise."""
-    return prompts.recognition(federation, Settings(**dataclasses.asdict(plan.settings)).crowd)
+def exam(plan: Plan, federation: Federation) -> Personalisation:
+    """How good the models of a plan are: by the classes that they recognise, in the end beside the global model."""
+    return Personalisation(*prompts.tested(federation, Settings(**dataclasses.asdict(plan.settings)).crowd))

@@ -406,19 +406,22 @@ class Learner:
         logs: NDArray[np.float64] = scores[0].log_softmax(-1).numpy()
         return logs
 
-    @torch.no_grad()
     def recognised(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.bool_]:
         """Which records [N, n] the prompts of N clients recognise."""
+        right: NDArray[np.bool_] = self.predicted(models, records, method) == self.labels(records).numpy()
+        return right
+
+    @torch.no_grad()
+    def predicted(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.int64]:
+        """Places [N, n] of the classes that the prompts of N clients name."""
         prompts = torch.stack([model["prompt"] for model in models])
         if (prompts == prompts[:1]).all():  # a method without personal part
             prompts = prompts[:1]
         text = self.text(prompts).expand(len(models), *([-1] * (prompts.ndim - 1)))
         images = self.images(records, patches=method.patches)
-        right = [
-            method.scores(text, part[None]).argmax(-1) == self.labels(ids)
-            for part, ids in zip(images.split(EVALUATED), _split(records, EVALUATED), strict=True)
-        ]
-        return torch.cat(right, dim=1).numpy()
+        return torch.cat(
+            [method.scores(text, part[None]).argmax(-1) for part in images.split(EVALUATED)], dim=1
+        ).numpy()
 
 
 def prepared(plan: Plan, federation: Federation, methods: Sequence[PromptMethod], progress: Progress) -> Learner:
@@ -442,15 +445,15 @@ def encoded(
 
 def exam(plan: Plan, federation: Federation) -> Recognition:
     """How good the models of a plan are: by the classes that they recognise."""
-    return recognition(federation, Settings(**dataclasses.asdict(plan.settings)).crowd)
+    return Recognition(*tested(federation, Settings(**dataclasses.asdict(plan.settings)).crowd))
 
 
-def recognition(federation: Federation, crowd: int) -> Recognition:
-    """The classes of a federation's test images, for `crowd` clients' models at a time."""
+def tested(federation: Federation, crowd: int) -> tuple[list[list[bool]], int, list[list[float]]]:
+    """What a `Recognition` of a federation's test images is made of, for `crowd` clients' models at a time."""
     # with two domains a class of the other style is a neighbour's
     own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
     local = [[(r.domain, r.group) in mine for r in federation.test] for mine in own]
-    return Recognition(local, crowd, own_tests(federation))
+    return local, crowd, own_tests(federation)
 
 
 def own_tests(federation: Federation) -> list[list[float]]:
@@ -469,10 +472,6 @@ def own_tests(federation: Federation) -> list[list[float]]:
         kinds = ((r.domain, r.group) for r in federation.test)
         found.append([counts[kind] / tested[kind] / total for kind in kinds])
     return found
-
-
-def _split(records: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [records[i : i + size] for i in range(0, len(records), size)]
 
 
 def stacked(states: Sequence[State]) -> State:

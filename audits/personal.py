@@ -1,0 +1,66 @@
+"""Personal audit: accuracy and macro-F1 of clients' models after the last round, beside the global model's.
+
+Where a learner's exam measures them (DP2FL's Tables 1 and 2): both models on each client's own test set, and the
+difference global less personal. Means over clients; the interval is Student's over these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from audits.findings import Accuracy, OfRun
+from audits.subject import Result, Subject
+from audits.utility import mean_interval
+from fedaudit.privacy.ledger import strict
+
+NEEDS = ("classes",)
+COLUMNS = ("personal/accuracy", "personal/f1", "global/accuracy", "global/f1")
+GAINS = {"global-personal/accuracy": COLUMNS[::2], "global-personal/f1": COLUMNS[1::2]}
+
+
+@dataclass(frozen=True)
+class Params:
+    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence <= 0.9999:
+            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+
+
+def personal(subject: Subject, params: Params) -> Result:
+    """How good a training's personal models are, and its global one for the same clients."""
+    last = subject.transcript.round(subject.transcript.schedule.rounds - 1)["utility"]
+    rows = {k: splits for k, splits in last.items() if COLUMNS[0] in splits}
+    if not rows:
+        return Result()
+    table = pd.DataFrame([{"client": k} | {c: own.get(c, np.nan) for c in COLUMNS} for k, own in rows.items()])
+    for gain, (without, against) in GAINS.items():
+        table[gain] = table[against] - table[without]
+    spent = subject.privacy.epsilon if subject.privacy else float("inf")
+    found: list[OfRun] = []
+    for metric in table.columns[1:]:
+        values = table[metric].dropna().to_numpy()
+        if not len(values):
+            continue
+        low, high = mean_interval(values, params.confidence, least=-100.0 if metric in GAINS else 0.0)
+        found.append(
+            Accuracy(
+                **subject.names,
+                metric=metric,
+                value=float(values.mean()),
+                low=low,
+                high=high,
+                confidence=params.confidence,
+                before=None,
+                clients=len(values),
+                rounds=1,
+                epsilon=strict(spent),
+                noise_ratio=None,
+                clipped=None,
+                interval="Student's t over clients",
+            )
+        )
+    return Result(found, {"personal": table})

@@ -1,0 +1,58 @@
+"""Personal and global: clients' own models beside the global one, and what DP2FL prints of both."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from reports.section import Page, Section
+
+ORDER = 22
+SHOWN = ("personal/accuracy", "personal/f1", "global/accuracy", "global-personal/accuracy")
+OF_PAPER = ("accuracy", "micro_f1", "difference")
+PRINTED = {"local": "Local", "fedprox": "FP+P", "pfedme": "pF+P", "dp2fl": "DP2FL"}  # as Table 1 calls them
+
+
+def section(page: Page) -> Section | None:
+    """Where both were measured."""
+    measured = dict.fromkeys(f["method"] for f in page.findings if f["metric"] == SHOWN[0])
+    if not measured:
+        return None
+    titles = {e.method: v.title for v in page.runs for e in v.evidence}
+    rows = [_row(page, label) | {"name": titles[label]} for label in measured]
+    links = [("personal", "Personal and global")]
+    return Section(links, {"personal": rows}, tables=page.files("personal"))
+
+
+def _row(page: Page, label: str) -> dict[str, Any]:
+    """Of a method the mean over seeds of every number, with the spread of several or the interval of one."""
+    cells = []
+    for metric in SHOWN:
+        found = [f for f in page.findings if f["method"] == label and f["metric"] == metric]
+        values = [f["value"] for f in found]
+        bounds = (found[0]["low"], found[0]["high"]) if len(found) == 1 and found[0]["low"] is not None else None
+        spread = stdev(values) if len(values) > 1 else None
+        cells.append({"value": mean(values), "bounds": bounds, "sd": spread} if values else None)
+    paper = printed().get(label.partition(":")[0], {})
+    return {"cells": cells, "paper": [paper.get(name, "") for name in OF_PAPER]}
+
+
+@functools.cache
+def printed() -> dict[str, dict[str, str]]:
+    """The paper's averages over eight data sets, by method: accuracy, what it calls micro-F1, and Table 2's Diff."""
+    found: dict[str, dict[str, str]] = {}
+    names = {theirs: ours for ours, theirs in PRINTED.items()}
+    for row in _table(1):
+        if row["dataset"] == "AVG":
+            found.setdefault(names[row["method"]], {})[row["metric"]] = row["value"]
+    means = {row["model"]: row["value"] for row in _table(2) if row["dataset"] == "AVG"}
+    found["dp2fl"] |= {"global": means["global_model"], "difference": means["global_minus_local"]}
+    return found
+
+
+def _table(number: int) -> list[dict[str, str]]:
+    with (Path(__file__).parent.parent / "papers" / f"dp2fl_table{number}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
