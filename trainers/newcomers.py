@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
+from torch import Tensor
 
 from trainers.base import Participation, Site, State, Transcript, Upload
 from trainers.dp2fl import DP2FL
@@ -30,21 +30,18 @@ def after_a_round(
     learner: Learner,
     transcript: Transcript,
     training: Sequence[Sequence[str]],
-    start: Mapping[str, torch.Tensor],
+    start: Mapping[str, Tensor],
 ) -> list[State]:
     """The models of all clients after one further round with a new one, which comes last, from `start`.
 
-    `training` are the clients' lists, one more than the run had. That the new one began at `start` the others' server
-    knows: its mixture moves from there (eq. 9), as an old client's does from its own.
+    `training` are the clients' lists, one more than the run had. The new one's mixture moves from the data prompt that
+    it began at (eq. 9), as an old client's does from its own.
     """
     schedule, r = transcript.schedule, transcript.schedule.rounds
-    new = len(training) - 1
-    last = transcript.broadcast(r)
-    server = last | {"personal": torch.cat([last["personal"], start["Pd"][None]])}
-    before = [tuple(transcript.participations(k)) if k < new else (0,) for k in range(len(training))]
+    server = transcript.broadcast(r) | {"Pd": start["Pd"]}  # which is what clients without a mixture of their own get
     clients = [
-        Participation(k, r, schedule.seed, own, learner, earlier)
-        for k, (own, earlier) in enumerate(zip(training, before, strict=True))
+        Participation(k, r, schedule.seed, own, learner, tuple(transcript.participations(k)))
+        for k, own in enumerate(training)
     ]
     received = [method.download(server, one) for one in clients[:-1]] + [dict(start)]
     done = learner.work(method, received, [{}] * len(clients), clients)
