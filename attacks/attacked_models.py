@@ -27,6 +27,7 @@ PER_ROUND = 8  # candidates per client that every earlier round's model is asked
 HELD = {
     "prompt-user": "prompt",
     "released-model": "final",
+    "peer": "passed on",
     "server": "rebuilt",
     "clustering-server": "estimated",
     "colluding-users": "final",
@@ -182,6 +183,8 @@ def attacked_model(view: View, method: Method[Any], client: int, messages: Messa
     global one; None if there is none."""
     if view.threat_model == "prompt-user":
         return view.personal(client)
+    if view.threat_model == "peer":
+        return method.model(view.public | view.others_part(method, client))
     if view.threat_model in ("released-model", "colluding-users"):
         return method.model(view.public | view.broadcast(view.rounds) | method.place(client))
     return messages.rebuilt(client).state if messages else view.private(client)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from attacks.threats import THREAT_MODELS, LacksCapability, require
-from trainers.base import State, Transcript
+from trainers.base import Method, State, Transcript
 
 __all__ = ["THREAT_MODELS", "Candidates", "LacksCapability", "View"]
 
@@ -66,6 +67,12 @@ class View:
         instead of the last one."""
         self._require("broadcasts")
         return self._transcript.served_best
+
+    def others_part(self, method: Method[Any], client: int) -> State:
+        """What of a client all others are sent in the end, in the released model."""
+        self._require("others' parts")
+        last = self._transcript.broadcast(self.rounds)
+        return last | method.passed_on(last, client)
 
     def participations(self, client: int) -> list[int]:
         """Rounds in which a client sent something."""

@@ -19,11 +19,15 @@ THREAT_MODELS: dict[str, frozenset[str]] = {
         {"personal prompts"}
     ),  # prompt as a service: each client's released p_i, the sum of its parts
     "released-model": frozenset({"broadcasts"}),
+    "peer": frozenset({"broadcasts", "others' parts"}),  # another client, where each is sent the parts of all others
     "server": frozenset({"broadcasts", "uploads", "sums of uploads"}),
     "clustering-server": frozenset({"broadcasts", "sums of uploads", "distances"}),  # of clients that compute on shares
     "colluding-users": frozenset({"broadcasts", "shares"}),  # the same clients, some of which put shares together
     "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with
 }
+
+# what methods do not do that have no adversary of this kind
+LACKS = {"prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others"}
 
 
 class LacksCapability(PermissionError):
@@ -47,7 +51,7 @@ def refusal(attack: Plugin, threat_model: str, *learners: LearnerFacts) -> str |
     it can."""
     able = [one for one in learners or map(facts, every_learner()) if one.fits(attack)]
     if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
-        lacks = "release no personal prompt" if threat_model == "prompt-user" else "compute nothing on secret shares"
+        lacks = LACKS.get(threat_model, "compute nothing on secret shares")
         return f"{able[0].title} methods {lacks}"
     try:
         for capability in attack.needs:

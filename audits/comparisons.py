@@ -22,10 +22,32 @@ from fedaudit.tasks.base import client_name
 COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
 FEW = 3  # clients at most over which there is no interval: records are its units
 TRAINED = "members that trained"  # those of a client's members that were in a batch
-THREAT_MODELS = ("prompt-user", "released-model", "server", "clustering-server", "colluding-users", "owner")
-WAYS = ("final", "prompt", "exact", "literal", "newest", "server-fill", "rebuilt", "estimated", "true state")
+THREAT_MODELS = ("prompt-user", "released-model", "peer", "server", "clustering-server", "colluding-users", "owner")
+WAYS = (
+    "final",
+    "prompt",
+    "passed on",
+    "exact",
+    "literal",
+    "newest",
+    "server-fill",
+    "rebuilt",
+    "estimated",
+    "true state",
+)
 # of several that an adversary holds, the first that reaches half of the clients stands for it
-FRESHEST = ("prompt", "final", "rebuilt", "estimated", "exact", "newest", "server-fill", "literal", "true state")
+FRESHEST = (
+    "prompt",
+    "final",
+    "passed on",
+    "rebuilt",
+    "estimated",
+    "exact",
+    "newest",
+    "server-fill",
+    "literal",
+    "true state",
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,7 @@ WHO = {
     ("prompt-user", "prompt"): "whoever uses a client's released prompt",
     ("released-model", "final"): "whoever holds the released model",
     ("released-model", "best utility"): "whoever holds the model of the round that served best",
+    ("peer", "passed on"): "another client, from what all are sent of each other,",
     ("server", "rebuilt"): "the server, from the messages that it receives,",
     ("server", "exact"): "the server, from messages that held a whole model,",
     ("server", "literal"): "the server, rebuilding clients as the paper does,",

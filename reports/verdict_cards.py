@@ -27,6 +27,7 @@ AGAINST = {  # non-members: how they are called, and what a reader must know whe
 SEES = {
     "prompt-user": "holds one client's released prompt",
     "released-model": "holds every model that the server broadcasts",
+    "peer": "is another client, and is sent the parts of all others",
     "server": "also receives every client's upload",
     "clustering-server": "decodes distances and sums over clusters, and receives no upload",
     "colluding-users": "put together the shares that they hold",

@@ -11,12 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.attacked_models import attacked_model
+from attacks.base import Candidates, LacksCapability, View
+from attacks.threats import require
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
+from fedaudit.pipeline import attack_jobs
 from fedaudit.pipeline.bank import NoExam
 from fedaudit.pipeline.methods import method_of
+from fedaudit.privacy.ledger import Ledger
 from tests import maple_toy, prompt_toy
 from trainers.base import Bench, Participation, Schedule, Site, Transcript, Upload, train
 from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
@@ -395,3 +400,40 @@ def test_a_round_with_a_new_client_from_the_global_model_is_the_loop_s(tmp_path:
     others = after_a_round(METHOD, learner, run_of_two, world.training, starts(run_of_two)["init"])
     assert not torch.equal(others[2]["Pd"], models[2]["Pd"])
     assert not torch.equal(others[0]["Pt"], models[0]["Pt"])  # all others hear of it
+
+
+# --- other clients as adversaries -----------------------------------------------------------------------------------
+
+
+def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> None:
+    seen = run(tmp_path)
+    last, nobody = seen.broadcast(3), Candidates({}, {}, ())
+    for k in range(3):
+        model = attacked_model(View(seen, "peer", nobody), METHOD, k, None)
+        assert model is not None
+        assert torch.equal(model["Pd"], seen.upload(2, k)["Pd"])
+        assert torch.equal(model["Pt"], last["Pt"])
+    released = attacked_model(View(seen, "released-model", nobody), METHOD, 0, None)
+    assert released is not None
+    assert torch.equal(released["Pd"], last["Pd"])
+    for other in ("released-model", "server", "owner", "prompt-user"):
+        with pytest.raises(LacksCapability, match=r"does not see others' parts \(these do: peer\)"):
+            View(seen, other, nobody).others_part(METHOD, 0)
+    for capability in ("uploads", "private states", "personal prompts"):
+        with pytest.raises(LacksCapability):
+            require("peer", capability)
+
+
+def test_only_methods_that_pass_parts_on_have_peers() -> None:
+    plan = read_command(["--method", "dp2fl,fedprox", "--attack", "loss"]).plan
+    found = {cell.method: attack_jobs.allowed(cell, "peer")["loss"] for cell in plan.cells}
+    assert found == {"dp2fl": None, "fedprox": "this method passes no part of a client on to others"}
+    with pytest.raises(InputError, match="peer sees nothing here"):
+        read_command(["--method", "promptfl", "--attack", "loss", "--fail-if", "peer leak"])
+
+
+def test_everybody_s_ledger_is_unbounded() -> None:
+    ledger = Ledger(steps=(), exposures=(), shared=METHOD.shared)
+    for threat_model in ("released-model", "peer", "server", "owner", "prompt-user"):
+        for whose in ("own", "other"):
+            assert "validation records" in ledger.seen(threat_model, whose=whose).clear

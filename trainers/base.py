@@ -158,6 +158,7 @@ class Method(ABC, Generic[Client]):
     `Client` is what its clients work with: a `Participation`, or for prompts a whole cohort as one batched problem.
     """
 
+    passes_on: ClassVar[bool] = False  # whether clients are sent parts of each other
     # what its clients' records reach, as the ledger's readers call it; what no noise is added to is unbounded
     local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of the model that it holds in the end
     shared: ClassVar[tuple[str, ...]] = ("what clients train",)  # uploaded and broadcast
@@ -208,6 +209,11 @@ class Method(ABC, Generic[Client]):
 
     def place(self, client: int) -> State:
         """What a state of the server's needs beside it to be read as a client's, where it holds several models."""
+        return {}
+
+    def passed_on(self, server: State, client: int) -> State:
+        """What the server's state holds of one client that all others are sent, by the names that `model` knows; {}
+        where they are sent no more than the released model."""
         return {}
 
     def model(self, state: State) -> State:

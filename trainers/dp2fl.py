@@ -58,6 +58,7 @@ class DP2FL(DualMethod):
     params: Params
 
     shared = ("Pt", "Pd", "validation records")
+    passes_on = True
 
     def divided(self, records: Sequence[str], client: int, seed: int) -> tuple[list[str], list[str]]:
         order = torch.randperm(len(records), generator=generator(seed, "client", client, "validation")).tolist()
@@ -95,6 +96,9 @@ class DP2FL(DualMethod):
         _record(uploads, site, trained["Pd"][0].nbytes)
         tables = {"personal": personal, "trained": trained["Pd"]}
         return {"Pt": Pt, "Pd": PD} | {name: _placed(server, name, uploads, new) for name, new in tables.items()}
+
+    def passed_on(self, server: State, client: int) -> State:
+        return {"Pd": server["trained"][client]} if client < len(server.get("trained", ())) else {}
 
     def model(self, state: State) -> State:
         """Of a message what was trained; of a client what it holds after the round; else the global model."""

@@ -62,7 +62,7 @@ class Facts(LearnerFacts):
     rounds: int = 10
     clients: int = 10
     per_round: int | None = None
-    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
+    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "peer", "server", "owner")
     backbone: str = "clip"
     unattacked: bool = True
     alone: tuple[str, ...] = ("loss", "reconstruct")

@@ -30,7 +30,7 @@ TOP = 10  # one in so many records is in an attack's top
 EXPOSED = 8  # records shown as pictures
 PIXELS = 256  # a side of a picture, at most
 # of the adversaries the first one's records are shown
-STRONGEST = ("server", "clustering-server", "prompt-user", "released-model", "colluding-users", "owner")
+STRONGEST = ("server", "clustering-server", "peer", "prompt-user", "released-model", "colluding-users", "owner")
 CLASSES = "threat_model way client label signal success low high members nonmembers".split()
 AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
 SHOWN = "threat_model way rank record client score percentile asked label reason png".split()

@@ -20,7 +20,7 @@ _WORDS = {
     "relation": ("zero-out",),
 }
 # threat models that see what local and shared releases have jointly made, beside the server, which sees uploads
-JOINT = ("released-model", "prompt-user", "clustering-server", "colluding-users", "owner")
+JOINT = ("released-model", "peer", "prompt-user", "clustering-server", "colluding-users", "owner")
 
 
 def sensitivity(*, clip: str, norm: float, batch: int, clients: int = 1) -> float:
@@ -208,7 +208,7 @@ class Ledger:
             return self._uploads()
         if threat_model not in JOINT:
             raise ValueError(f"threat_model must be server or one of {', '.join(JOINT)}, not {threat_model}")
-        if not self.shared and (threat_model == "released-model" or whose == "other"):
+        if not self.shared and (threat_model in ("released-model", "peer") or whose == "other"):
             return Observed(releases=(), why="nothing is shared between clients")
         return self._jointly()
 
