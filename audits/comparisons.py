@@ -22,32 +22,12 @@ from fedaudit.tasks.base import client_name
 COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
 FEW = 3  # clients at most over which there is no interval: records are its units
 TRAINED = "members that trained"  # those of a client's members that were in a batch
+SHARED = "members given to others"  # those that it sent around as they are
 THREAT_MODELS = ("prompt-user", "released-model", "peer", "server", "clustering-server", "colluding-users", "owner")
-WAYS = (
-    "final",
-    "prompt",
-    "passed on",
-    "exact",
-    "literal",
-    "newest",
-    "server-fill",
-    "rebuilt",
-    "estimated",
-    "true state",
-)
+# of one client
+WAYS = tuple("final,prompt,passed on,exact,literal,newest,server-fill,rebuilt,estimated,true state".split(","))
 # of several that an adversary holds, the first that reaches half of the clients stands for it
-FRESHEST = (
-    "prompt",
-    "final",
-    "passed on",
-    "rebuilt",
-    "estimated",
-    "exact",
-    "newest",
-    "server-fill",
-    "literal",
-    "true state",
-)
+FRESHEST = tuple("prompt,final,passed on,rebuilt,estimated,exact,newest,server-fill,literal,true state".split(","))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +80,7 @@ class Attacked:
     # of every candidate and canary (`Federation.coins`); none where no coin of ours decided who is a member
     coins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     unused: Mapping[int, Sequence[str]] = field(default_factory=dict)  # members that were in no batch
+    shared: Mapping[int, Sequence[str]] = field(default_factory=dict)  # members that their client sent to others
     seed: int = 0  # of the training: exchanges of coins are drawn from it
 
     @property
@@ -135,6 +116,11 @@ class Attacked:
         """A client's candidates without members that were in no batch, and which of them are members."""
         unused = set(self.unused.get(client, ()))
         return {r: member for r, member in self.row(client, "held-out").items() if r not in unused}
+
+    def given(self, client: int) -> dict[str, bool]:
+        """What a client sent to others of its candidates, and those that are no members."""
+        shared = set(self.shared.get(client, ()))
+        return {r: member for r, member in self.row(client, "held-out").items() if r in shared or not member}
 
     def row(self, client: int, nonmembers: str) -> dict[str, bool]:
         """The records of a client's part in a comparison, and which of them are members."""
@@ -198,8 +184,8 @@ class Comparison:
 
     @property
     def descriptive(self) -> bool:
-        """Whether there is no verdict about it: who was in a batch depends on the coins."""
-        return self.population == TRAINED
+        """Whether there is no verdict about it: who was in a batch, or was sent around, depends on the coins."""
+        return self.population in (TRAINED, SHARED)
 
     @property
     def measurable(self) -> bool:
@@ -242,6 +228,8 @@ def comparisons(run: Attacked) -> tuple[Comparison, ...]:
         found += [_per_client(run, models, nonmembers) for nonmembers in kinds]
         if any(run.unused.get(client_of(m)) for m in models):
             found.append(_per_client(run, models, "held-out", TRAINED))
+        if any(run.shared.get(client_of(m)) for m in models):
+            found.append(_per_client(run, models, "held-out", SHARED))
     return tuple(found)
 
 
@@ -303,8 +291,8 @@ def _per_client(
     run: Attacked, models: Sequence[ScoredModel], nonmembers: str, population: str = "own members"
 ) -> Comparison:
     """One model per client, each asked about its own records."""
-    trained = population == TRAINED
-    rows = [run.trained(client_of(m)) if trained else run.row(client_of(m), nonmembers) for m in models]
+    some = {TRAINED: run.trained, SHARED: run.given}.get(population)
+    rows = [some(client_of(m)) if some else run.row(client_of(m), nonmembers) for m in models]
     parts = [(m, {r: u for r, u in row.items() if r in m.scores.index}) for m, row in zip(models, rows, strict=True)]
     client = np.array([client_name(client_of(m)) for m, own in parts for _ in own], dtype=str)
     record = np.array([r for _, own in parts for r in own], dtype=str)
@@ -328,7 +316,7 @@ def _per_client(
         earlier=earlier,
         blind=np.array(blind, dtype=float),
         reference=known if nonmembers in ("held-out", "novel objects") else {},
-        coin=bool(run.coins) and nonmembers in COIN and not trained,
+        coin=bool(run.coins) and nonmembers in COIN and some is None,
         unit="records" if run.few or len(parts) <= FEW else "clients",
         within=_classes(run, client, record, member) if nonmembers == "other clients" else None,
         pseudo=pseudo if nonmembers in COIN else {},

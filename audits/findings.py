@@ -86,7 +86,8 @@ class Finding(OfRun):
     attack: str
     threat_model: str
     way: str  # which model the adversary holds: prompt, final, rebuilt, exact, literal, newest, server-fill, true state
-    population: str  # whose records count as members; "members that trained" are those of them in a batch
+    population: str  # whose records count as members; "members that trained" are those of them in a batch,
+    # "members given to others" those that a client sent around as they are
     # "held-out" (same distribution), "novel objects" (the papers' own split), "other clients", "left-out canaries"
     nonmembers: str
     signal: str

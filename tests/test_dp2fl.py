@@ -14,6 +14,7 @@ from torch import Tensor
 from attacks.attacked_models import attacked_model
 from attacks.base import Candidates, LacksCapability, View
 from attacks.threats import require
+from audits.comparisons import SHARED, TRAINED, comparisons
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
@@ -23,6 +24,7 @@ from fedaudit.pipeline.bank import NoExam
 from fedaudit.pipeline.methods import method_of
 from fedaudit.privacy.ledger import Ledger
 from tests import maple_toy, prompt_toy
+from tests.prompt_scores import changed, made_up
 from trainers.base import Bench, Participation, Schedule, Site, Transcript, Upload, train
 from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
 from trainers.exams import Recognition
@@ -437,3 +439,32 @@ def test_everybody_s_ledger_is_unbounded() -> None:
     for threat_model in ("released-model", "peer", "server", "owner", "prompt-user"):
         for whose in ("own", "other"):
             assert "validation records" in ledger.seen(threat_model, whose=whose).clear
+
+
+# --- validation records as members of their own ---------------------------------------------------------------------
+
+
+def test_records_given_to_others_are_a_row_of_their_own() -> None:
+    """Beside all members, against the same held-out records; who was given is no coin of ours, so without a verdict."""
+    whole = made_up(leak=0.5)
+    members = {k: [r for r in own if whole.truth[r]] for k, own in whole.records.items()}
+    given = {k: own[:3] for k, own in members.items()}
+    rows = {
+        c.population: c for c in comparisons(changed(whole, shared=given, unused=given)) if c.nonmembers == "held-out"
+    }
+    own, trained, shared = (rows[name] for name in ("own members", TRAINED, SHARED))
+    assert set(shared.record[shared.member]) == {r for some in given.values() for r in some}
+    assert set(trained.record[trained.member]) == {r for k in members for r in members[k][3:]}
+    assert set(shared.record[~shared.member]) == set(own.record[~own.member]) == set(trained.record[~trained.member])
+    assert shared.descriptive
+    assert not shared.coin
+    assert SHARED not in {c.population for c in comparisons(whole)}
+
+
+def test_what_a_client_gives_to_others_is_what_it_holds_back() -> None:
+    records = [f"r{i}" for i in range(10)]
+    training, held_back = METHOD.divided(records, 0, 1)
+    assert METHOD.shown(records, client=0, seed=1) == set(held_back)
+    assert METHOD.used(records, client=0, seed=1, rounds=[0]) == set(training)
+    fedprox = method_of(read_command(["--method", "fedprox", "--epsilon", "none"]).plan.cells[0])
+    assert fedprox.shown(records, client=0, seed=1) == set()

@@ -196,6 +196,10 @@ class Method(ABC, Generic[Client]):
         """Those of a client's list that were in a batch of its if it took part in `rounds`, whatever their weight."""
         return set(records) if rounds else set()
 
+    def shown(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
+        """Those of a client's list that others are given as they are."""
+        return set()
+
     def replay(
         self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
     ) -> State:

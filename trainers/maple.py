@@ -172,6 +172,9 @@ class DualMethod(Method[DualCohort]):
     def start(self, initial: State) -> State:
         return {name: initial[name] for name in ("Pt", "Pd")}
 
+    def shown(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
+        return set(self.divided(records, client, seed)[1])
+
     def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
         """What a client trains on: several epochs leave nothing of it out."""
         return set(self.divided(records, client, seed)[0]) if rounds else set()
@@ -280,8 +283,9 @@ class Learner(prompts.Learner):
     ) -> NDArray[np.int64]:
         if isinstance(method, PromptMethod):
             return super().predicted(models, records, method)
-        named: NDArray[np.int64] = self._of_models(models, records).argmax(-1).numpy()
-        return named
+        alike = all(torch.equal(model[n], models[0][n]) for model in models for n in ("Pt", "Pd"))  # as before training
+        named: NDArray[np.int64] = self._of_models(models[: 1 if alike else None], records).argmax(-1).numpy()
+        return np.repeat(named, len(models) // len(named), axis=0)
 
     def _of_models(self, models: Sequence[State], records: Sequence[str]) -> Tensor:
         both = (torch.stack([model[name] for model in models]).split(self.crowd) for name in ("Pt", "Pd"))

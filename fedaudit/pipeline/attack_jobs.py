@@ -109,6 +109,15 @@ def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
     return method.used(listed, client=client, seed=cell.seed, rounds=rounds) - holder.left_out
 
 
+def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
+    """The records that a client gave to others as they are, with weight."""
+    holder = federation.clients[client]
+    if not transcript_of(cell).participations(client):
+        return set()
+    listed = [r.id for r in holder.training_records]
+    return method_of(cell, federation.sizes).shown(listed, client=client, seed=cell.seed) - holder.left_out
+
+
 def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
     """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share
     what is read once."""

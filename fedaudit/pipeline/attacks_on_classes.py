@@ -129,6 +129,7 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
         others={k: list(question.others) for k, question in asked.items()},
         canaries={k: [r.id for r in client.canaries] for k, client in clients.items()},
         unused=unused,
+        shared={k: sorted(attack_jobs.shared_of(cell, federation, k)) for k in clients},
         coins=federation.coins,
         seed=cell.seed,
         truth=federation.truth,
