@@ -446,7 +446,7 @@ def test_everybody_s_ledger_is_unbounded() -> None:
 
 def test_records_given_to_others_are_a_row_of_their_own() -> None:
     """Beside all members, against the same held-out records; who was given is no coin of ours, so without a verdict."""
-    whole = made_up(leak=0.5)
+    whole = made_up(0, leak=0.5)
     members = {k: [r for r in own if whole.truth[r]] for k, own in whole.records.items()}
     given = {k: own[:3] for k, own in members.items()}
     rows = {

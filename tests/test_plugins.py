@@ -254,10 +254,10 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same."""
     missing = [capability for capability in attack.needs if capability not in THREAT_MODELS[threat_model]]
     why = refusal(attack, threat_model)
-    if attack.records == ("texts",) and threat_model == "prompt-user":
-        assert why == "LoRA methods release no personal prompt"
-    elif attack.records == ("texts",) and threat_model in ("clustering-server", "colluding-users"):
-        assert why == "LoRA methods compute nothing on secret shares"
+    fitting = [learner for learner in map(facts, every_learner()) if learner.fits(attack)]
+    if not any(threat_model in (*learner.threat_models, *learner.on_shares) for learner in fitting):
+        lacks = {"prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others"}
+        assert why == f"{fitting[0].title} methods {lacks.get(threat_model, 'compute nothing on secret shares')}"
     elif missing:
         assert f"the threat model {threat_model} does not see {missing[0]}" in why
         with pytest.raises(LacksCapability, match=f"{threat_model} does not see {missing[0]}"):

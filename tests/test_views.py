@@ -57,7 +57,7 @@ def test_who_took_part_is_the_servers_knowledge(fedrand):
 
 
 def test_unknown_threat_model(fedrand):
-    with pytest.raises(ValueError, match=r"released-model, server, .*, owner, not insider"):
+    with pytest.raises(ValueError, match=r"released-model, peer, server, .*, owner, not insider"):
         View(fedrand, "insider", CANDIDATES)
 
 
