@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import Folder
-from fedaudit.pipeline.trainings import blocks
+from fedaudit.pipeline.trainings import BLOCK, blocks
 from trainers.base import (
     AttackBench,
     Bench,
@@ -174,7 +174,7 @@ def train_shadows(
     Diverged: the numbers of one are not finite any more; nothing is written.
     """
     rounds = others[0].schedule.rounds
-    names = {r: _file(r) for r in blocks(rounds)}  # a kill loses what came since the last
+    names = {r: _file(r) for r in stops(rounds)}  # a kill loses what came since the last
     done = [r for r, name in names.items() if folder.usable(name, say)]
     if done and done[-1] >= until:
         for r in done[:-1]:  # a kill before it was removed
@@ -199,6 +199,11 @@ def train_shadows(
     folder.write_tensors(names[until], now.packed())
     for r in done:
         folder.remove(names[r])
+
+
+def stops(rounds: int) -> Sequence[int]:
+    """The rounds up to which shadows are trained by a job: each where there are few, which are long ones."""
+    return range(1, rounds + 1) if rounds <= BLOCK else blocks(rounds)
 
 
 def _file(r: int) -> str:

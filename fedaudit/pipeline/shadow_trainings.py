@@ -97,11 +97,13 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
     if not federations and not clients:
         return
     recipe, _ = (federations or clients)[0]
-    rounds, attackers = blocks(recipe.schedule.rounds), workshop.attackers
+    rounds, attackers = recipe.schedule.rounds, workshop.attackers
+    parts = (simulate, federations, blocks(rounds)), (_train, clients, bank.stops(rounds))
     shadows = len(clients) * recipe.shadows or len(federations)
-    with progress.stage(f"{shadows} shadow models", len(rounds) * len([*federations, *clients])) as advance:
-        for function, jobs in ((simulate, federations), (_train, clients)):
-            for until in rounds:
+    steps = sum(len(jobs) * len(untils) for _, jobs, untils in parts)
+    with progress.stage(f"{shadows} shadow models", steps) as advance:
+        for function, jobs, untils in parts:
+            for until in untils:
                 for _ in attackers.map(function, [(*job, until, progress.quiet) for job in jobs]):
                     advance()
 
