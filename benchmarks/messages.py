@@ -1,0 +1,84 @@
+"""What a server finds of members of LoRA clients in their messages, beside the calibrated loss of their last state.
+
+    python -m benchmarks.messages [any option of audit.py]     a training, and two to five minutes of one core a method
+
+Every client's candidates, over all rounds in which it took part: for each way of rebuilding the mean over clients of
+the AUROC of members against held-out records, its standard error, and of how many clients there is a number. These are
+the attacks of `audit.py`, without its controls, reference records and intervals, which take longer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from attacks.adapter_messages import hear, joined
+from attacks.attacked_models import listened
+from attacks.base import Candidates, View
+from attacks.knowledge import Knowledge
+from attacks.queries import ask_texts
+from attacks.rebuild import WAYS, rebuild
+from fedaudit.command.cli import read_command
+from fedaudit.machinery import plugins
+from fedaudit.machinery.executor import one_thread
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline.methods import transcript_of
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.trainings import train_all
+from fedaudit.pipeline.workers import Workshop, make_bench
+from trainers.lora import Learner
+
+ATTACKS = ("loss", "slope", "source", "fedmia", "cosine", "projres")
+Found = dict[tuple[str, str], list[float]]  # way and score to AUROCs of clients
+
+
+def main(words: Sequence[str]) -> None:
+    one_thread()
+    with tempfile.TemporaryDirectory() as folder:
+        out = [] if "--out" in words else ["--out", folder]
+        plan = read_command([*words, "--attack", ",".join(ATTACKS), *out]).plan
+        with Workshop(plan, Progress()) as workshop:
+            train_all(plan.cells, workshop, Progress())
+            bench = make_bench(plan, workshop.federation)
+            assert isinstance(bench.learner, Learner)
+            for cell in plan.cells:
+                began = time.process_time()
+                found = over_clients(cell, workshop, bench.learner)
+                print(f"\n{cell.method}, {time.process_time() - began:.0f} CPU s, load {os.getloadavg()[0]:.1f}")
+                for (way, score), aurocs in sorted(found.items()):
+                    error = np.std(aurocs, ddof=1) / len(aurocs) ** 0.5 if len(aurocs) > 1 else np.nan
+                    print(f"  {way:<12}{score:<14}{np.mean(aurocs):.3f} ± {error:.3f}  ({len(aurocs)})", flush=True)
+
+
+def over_clients(cell: Cell, workshop: Workshop, learner: Learner) -> Found:
+    federation, found = workshop.federation, Found()
+    view = View(transcript_of(cell), "server", Candidates({}, {}, ()))
+    attacks = {name: plugins.plugins("attack")[name] for name in ATTACKS}
+    for k in cell.targets:
+        records = federation.clients[k].candidates
+        member = np.array([federation.truth[r] for r in records])
+        turns = listened(view, k, cell.plan.adversary.observed_rounds)
+        heard = [hear(view, learner, k, r, records, messages=True) for r in turns]
+        base = ask_texts(learner, view.public, records, compats=("exact",))
+        ways = dict.fromkeys(one.way for way in WAYS for one in [rebuild(view, k, way)] if one.state is not None)
+        for way in ways:
+            rounds = joined(k, way, heard)
+            seen = Knowledge(tuple(records), np.zeros(len(records), bool), base, base, rounds=rounds)
+            scores = {"loss/base": base.loss - rounds.loss[-1, k]}
+            for plugin in attacks.values():
+                made = plugin.make(plugin.params()).score(seen)
+                scores |= {name: score for name, score in made.items() if name not in ("loss", "loss/base")}
+            for name, score in scores.items():
+                if not np.isnan(score).any():
+                    found.setdefault((way, name), []).append(float(roc_auc_score(member, score)))
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
