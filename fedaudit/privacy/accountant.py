@@ -2,7 +2,8 @@
 
 A record that takes part in every step of a joint release moves it by mu = sqrt(sum of squared shifts) standard
 deviations: the composition is one Gaussian mechanism (Dong, Roth, Su 2022, corollary 3.3), whose epsilon at delta is
-exact (Balle and Wang 2018). Poisson sampling goes through the library's privacy loss distributions, which round up.
+exact (Balle and Wang 2018). Poisson sampling goes through the library's privacy loss distributions, which round up;
+only the inverse of a privacy loss, which the library takes number by number in Python, is taken here for all at once.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedaudit.privacy.ledger import Exposure, Json, Ledger, participations, sampling_rate, strict
 from fedaudit.privacy.settings import Privacy
 
 if TYPE_CHECKING:
-    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.pld.pld_pmf import PLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
 RELATIONS = ("zero-out", "replace")
 GRID = 1e-4  # of the privacy loss distribution, the library's own; a finer one lowers an epsilon of 0.01 by 1 %
@@ -205,23 +210,45 @@ def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: f
     always = _gaussian_epsilon(math.sqrt(sum(count * mu**2 for mu, count in steps)), delta)
     if rate == 1 or not 0 < always <= LARGEST:
         return always
-    accountant = _sampled(steps, rate, grid=GRID * max(1.0, always / 10))
-    if accountant.get_delta(0.0) <= delta:  # the library would overflow here
+    losses = _sampled(steps, rate, grid=GRID * max(1.0, always / 10))
+    if losses.get_delta_for_epsilon(0.0) <= delta:  # the library would overflow here
         return 0.0
-    return min(always, float(accountant.get_epsilon(delta)))
+    return min(always, float(losses.get_epsilon_for_delta(delta)))
 
 
-def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) -> PLDAccountant:
-    """The library's accountant of Gaussian steps (mu, how often), each with a Poisson sample at `rate`."""
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
+def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) -> PrivacyLossDistribution:
+    """The privacy loss of Gaussian steps (mu, how often), each with a Poisson sample at `rate`, under trainings with
+    the record and without it."""
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, identity
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=grid)
+    losses = identity(grid)
     for mu, count in steps:
         if mu > 0 and count:
-            step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1 / mu))
-            accountant.compose(step, count)
-    return accountant
+            once = [_loss(mu, rate, adjacency, grid) for adjacency in (AdjacencyType.REMOVE, AdjacencyType.ADD)]
+            losses = losses.compose(PrivacyLossDistribution(*once).self_compose(count))
+    return losses
+
+
+def _loss(mu: float, rate: float, adjacency: AdjacencyType, grid: float) -> PLDPmf:
+    """The privacy loss of one step, as `from_gaussian_mechanism` of the library makes it: deltas on the grid, connected
+    (Doroshenko et al. 2022)."""
+    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
+    step = GaussianPrivacyLoss(1 / mu, sampling_prob=rate, adjacency_type=adjacency)
+    ends = step.connect_dots_bounds()
+    low, high = math.floor(ends.epsilon_lower / grid), math.ceil(ends.epsilon_upper / grid)
+    epsilon = np.arange(low, high + 1) * grid
+    # x whose loss is epsilon: where +-epsilon = log(1 - q + q exp(l)), the loss without sampling is +-l; none is enough
+    # for an epsilon beyond +-log(1 - q)
+    sign, q = (-1, rate) if adjacency is AdjacencyType.ADD else (1, rate)
+    exponent = sign * epsilon - np.log(q)
+    with np.errstate(divide="ignore"):
+        unsampled = sign * (exponent + np.log1p(-np.exp(np.minimum(np.log1p(-q) - np.log(q) - exponent, 0))))
+    x = (0.5 if adjacency is AdjacencyType.ADD else -0.5) - unsampled / mu**2
+    delta = np.clip(step.mu_upper_cdf(x) - np.exp(epsilon + step.mu_lower_log_cdf(x)), 0, 1)
+    return create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, delta)
 
 
 @functools.cache
@@ -230,8 +257,8 @@ def _sampled_deltas(steps: tuple[tuple[float, int], ...], rate: float, epsilons:
     always = math.sqrt(sum(count * mu**2 for mu, count in steps))
     if not always:
         return [0.0] * len(epsilons)
-    accountant = _sampled(steps, rate, grid=COARSE * always)
-    return [float(delta) for delta in accountant.get_delta(epsilons)]
+    losses = _sampled(steps, rate, grid=COARSE * always)
+    return [float(delta) for delta in losses.get_delta_for_epsilon(epsilons)]
 
 
 @functools.cache
