@@ -253,7 +253,7 @@ class Learner(OneByOne):
             more, labels = {"logits_to_keep": keep}, labels[:, 1 - keep :]
         weights = {self._names[name]: tensor for name, tensor in adapter.items()}
         given = batch.inputs | more | {"use_cache": False}
-        logits = torch.func.functional_call(self.model, weights, kwargs=given).logits
+        logits = torch.func.functional_call(self.model, weights, kwargs=given, tie_weights=False).logits
         return logits[:, :-1].float(), labels
 
     @contextmanager
