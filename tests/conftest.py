@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from reports.figures.drawing import Plot, PrintedFigure
+from tests.unprinted import unprinted
 
 pytest.register_assert_rewrite("tests.whole_runs")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -25,16 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 @pytest.fixture(scope="module")
 def unsafe_but_quick() -> Iterator[None]:
-    """For files that are not about a power cut or what a figure looks like: waiting for the disk and printing figures,
-    as SVG and PDF, are half of a tiny run. They are plotted all the same."""
+    """For files that are not about a power cut or what a figure looks like."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _: None)
         patch.setattr("reports.figures.drawing.printed", unprinted)
         yield
-
-
-def unprinted(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigure | None:
-    """A figure with the table behind it, and nothing to be seen."""
-    from reports.figures.drawing import PrintedFigure
-
-    return plot and PrintedFigure(name, alt, b'<svg viewBox="0 0 1 1"></svg>', b"%PDF", plot[1], caption)

@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
-from fedaudit.tasks.captions import Params as Captions
-from fedaudit.tasks.captions import captions
-from tests import maple_toy, prompt_toy
+from fedaudit.tasks.base import Record
+from tests import maple_toy, prompt_toy, tiny_models
 from trainers import lora, maple, prompts
 from trainers.base import Bench, Method, Participation, Schedule, Site, State, Transcript, train
 from trainers.steps import PrivateMethod
@@ -99,7 +98,7 @@ class World(ABC):
 
 
 class LoRA(World):
-    """Adapters of the embedded model, one local step."""
+    """Adapters of a tiny random model, one local step."""
 
     def make(self, plugin: Plugin) -> Method[Any]:
         made: Method[Any] = plugin.make(plugin.params())
@@ -185,13 +184,20 @@ class DualPrompts(Prompts):
 
 @functools.cache
 def _lora() -> World:
-    federation = captions(Captions(records=10, reference=2, novel=2, test=2), clients=CLIENTS, seed=0)
+    rng = np.random.default_rng(0)
+    records = [
+        Record(
+            f"r{i}", "g", rng.integers(0, 255, (20, 30, 3), dtype=np.uint8), "USER : <image> describe the picture :",
+            " ".join(rng.choice(tiny_models.WORDS, size=3 + i % 5)),
+        )
+        for i in range(9)
+    ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        vlm = load(EMBEDDED)
-        data = vlm.encode(list(federation.records.values()), claim(Path(folder)), say=print)
-    own = [tuple(r.id for r in client.training_records) for client in federation.clients]
+        vlm = load(tiny_models.save(Path(folder) / "model", tiny_models.llava))
+        data = vlm.encode(records, claim(Path(folder) / "cache"), say=print)
     learner = lora.Learner(vlm, data, lora.Settings(local_steps=1, batch=1))
-    return LoRA(learner, tuple(ids[: 2 + k] for k, ids in enumerate(own)))
+    names = [record.id for record in records]
+    return LoRA(learner, (tuple(names[:2]), tuple(names[2:5]), tuple(names[5:])))
 
 
 @functools.cache

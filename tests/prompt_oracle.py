@@ -32,8 +32,9 @@ def text_features(clip: Any, context: Tensor, names: Sequence[str]) -> Tensor:
     """[C, E] of context [b, d]: [SOS][context][name]["."][EOS][padding] of every class over the full context length."""
     model, end = _doubled(clip), tiny_clip.VOCABULARY["<end>"]
     prompts, ends = [], []
+    tokenizer = tiny_clip.tokenizer()
     for name in names:
-        sos, *rest = tiny_clip.tokenizer().encode(f"{name} .").ids
+        sos, *rest = tokenizer.encode(f"{name} .").ids
         assert rest[-1] == end
         ends.append(1 + len(context) + len(rest) - 1)
         rest += [0] * (clip.context_length - 1 - len(context) - len(rest))

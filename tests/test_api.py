@@ -1,23 +1,27 @@
 """The suite as a library, variants and presets of the command, on a tiny setting of the embedded model."""
 
 import dataclasses
-import subprocess
-import sys
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
+from threadpoolctl import threadpool_info
 
 import fedaudit
 from fedaudit.backbones import EMBEDDED
 from fedaudit.command import cli
 from fedaudit.command.words import words_of
 from fedaudit.machinery.errors import InputError
+from reports.figures import drawing
+from tests.unprinted import unprinted
+from tests.warm import exit_code
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
-TINY = {
-    "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 8, "novel": 8, "test": 3, "local_steps": 2, "threads": 1,
-}  # fmt: skip
+TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "attack": "loss", "threads": 1}
+TWO = TINY | {"method": ["promptfl", "local"]}
 
 
 def plan_of(*words):
@@ -96,9 +100,7 @@ class TestPresets:
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    return out, fedaudit.audit(
-        method=["fedavg", "fedper"], quiet=True, fail_if=["auroc >= 0", "auroc > 1"], out=out, **TINY
-    )
+    return out, fedaudit.audit(quiet=True, fail_if=["auroc >= 0", "auroc > 1"], out=out, **TWO)
 
 
 class TestAudit:
@@ -106,7 +108,7 @@ class TestAudit:
         out, found = audited
         assert found.report.is_file()
         assert found.report.is_relative_to(out)
-        assert set(found.findings.method) == {"fedavg", "fedper"}
+        assert set(found.findings.method) == {"promptfl", "local"}
         rows = found.findings.query("metric == 'auroc' and headline")
         assert rows.value.between(0, 1).all()
         assert (rows.low <= rows.value).all()
@@ -116,8 +118,8 @@ class TestAudit:
         runs = fedaudit.runs(out).set_index("run")
         assert runs.method.to_dict() == dict(found.findings[["run", "method"]].drop_duplicates().to_numpy().tolist())
         assert len(runs) == 2
-        assert all(list(out.glob(f"analyses/{row.method}-seed0-maxrenyi-{run}")) for run, row in runs.iterrows())
-        tiny = {"schedule.rounds": 2, "schedule.clients": 3, "task.records": 6, "attack.maxrenyi.k": 10}
+        assert all(list(out.glob(f"analyses/{row.method}-seed0-loss-{run}")) for run, row in runs.iterrows())
+        tiny = {"schedule.rounds": 2, "schedule.clients": 3, "task.train": 12, "training.batch": 8}
         assert all(row[name] == value for name, value in tiny.items() for _, row in runs.iterrows())
         pd.testing.assert_frame_equal(fedaudit.findings(out), found.findings)
 
@@ -128,16 +130,16 @@ class TestAudit:
 
     def test_the_command_finds_it_done_and_says_the_gates_with_exit_code_1(self, audited, capsys):
         out, found = audited
-        words = words_of(TINY | {"method": ["fedavg", "fedper"], "out": out})
+        words = words_of(TWO | {"out": out})
         assert cli.main([*words, "--fail-if", "server auroc.high >= 0"]) == 1
         said = capsys.readouterr()
         assert f"report: {found.report}" in said.out
         assert "reused: report" in said.err
-        assert "failed: server auroc.high >= 0: fedavg (seed 0), server, exact" in said.err
+        assert "failed: server auroc.high >= 0: promptfl (seed 0), server, " in said.err
         assert cli.main([*words, "--fail-if", "auroc > 1"]) == 0
 
     def test_a_gate_that_nothing_answers(self, audited, capsys):
-        words = words_of(TINY | {"method": ["fedavg", "fedper"], "out": audited[0]})
+        words = words_of(TWO | {"out": audited[0]})
         assert cli.main([*words, "--fail-if", "tpr@0.1% > 0.5"]) == 2
         assert "nothing in this run can answer it (not measurable" in capsys.readouterr().err
 
@@ -146,7 +148,7 @@ class TestAudit:
             fedaudit.audit(round=3)
 
     def test_a_dry_run_is_a_text_and_trains_nothing(self, tmp_path):
-        said = fedaudit.dry_run(method="fedavg", quiet=True, out=tmp_path / "new", **TINY)
+        said = fedaudit.dry_run(method="promptfl", quiet=True, out=tmp_path / "new", **TINY)
         assert "1 training to run" in said
         assert "report: " in said
         assert not list((tmp_path / "new").glob("r*"))
@@ -156,7 +158,7 @@ class TestAudit:
         file.write_text("dry_run: true\n")
         for options in ({"dry_run": True}, {"config": file}):
             with pytest.raises(InputError, match=r"dry_run: fedaudit.audit trains; fedaudit.dry_run"):
-                fedaudit.audit(out=tmp_path / "out", **options, **TINY)
+                fedaudit.audit(method="promptfl", out=tmp_path / "out", **options, **TINY)
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
@@ -191,19 +193,20 @@ class TestAudit:
 
     def test_the_callers_threads_are_given_back(self, tmp_path):
         """In a process that has computed with several threads before, with workers."""
-        code = (
-            "import torch, numpy, threadpoolctl, fedaudit\n"
-            "torch.set_num_threads(2); torch.randn(600, 600) @ torch.randn(600, 600); numpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
-            "def threads(): return torch.get_num_threads(), {i['filepath']: i['num_threads'] for i in threadpoolctl.threadpool_info()}\n"
-            "before = threads()\n"
-            f"found = fedaudit.audit(method='fedavg', out={str(tmp_path)!r}, **{TINY | {'threads': 2, 'quiet': True}!r})\n"
-            "assert found.report.exists() and threads()[0] == before[0] and before[1].items() <= threads()[1].items()\n"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
+        assert exit_code(_audits_after_computing, tmp_path) == 0
 
     def test_defaults_are_the_commands(self):
         assert cli.read_command(words_of({})).plan.backbone == EMBEDDED
+
+
+def _audits_after_computing(out: Path) -> None:
+    torch.set_num_threads(2)
+    _ = torch.randn(600, 600) @ torch.randn(600, 600), np.ones((300, 300)) @ np.ones((300, 300))
+    pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+    drawing.printed = unprinted
+    assert fedaudit.audit(method="promptfl", quiet=True, out=out, **(TINY | {"threads": 2})).report.exists()
+    assert torch.get_num_threads() == 2
+    assert pools.items() <= {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}.items()
 
 
 def test_exports_ask_for_one_training():

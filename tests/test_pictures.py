@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from PIL import Image
 
 from audits import verdicts
@@ -25,6 +26,7 @@ from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from reports.judged import with_verdicts
+from tests.unprinted import unprinted
 
 ROOT = HERE.parent.parent
 NAMES = [picture.name for picture in PICTURES]
@@ -37,7 +39,12 @@ PAGE = b"<title>no</title><style>no {}</style><h1>One  &amp;\ntwo</h1><p>three <
 
 
 @pytest.fixture(params=PICTURES, ids=NAMES)
-def picture(request: pytest.FixtureRequest) -> Picture:
+def picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Picture:
+    """Its page without the figures' PDF; of LoRA's report no figure is among the words in the picture."""
+    if request.param.name == "report":
+        monkeypatch.setattr("reports.figures.drawing.printed", unprinted)
+    else:
+        monkeypatch.setattr(FigureCanvasPdf, "print_pdf", lambda *_, **__: None)
     return request.param
 
 

@@ -15,7 +15,9 @@ import pytest
 from tests.warm import Started
 from tests.whole_runs import Job, contents, report
 
-JOB = Job("--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 1 --threads 2".split())
+JOB = Job(
+    "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 1 --threads 2".split(), printing=False
+)
 Whole = tuple[Path, subprocess.CompletedProcess[str], Path]
 
 

@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def audit(place: Path, words: str) -> subprocess.CompletedProcess[str]:
-    return Started(words.split(), place).finish()
+    return Started(words.split(), place, printing=False).finish()
 
 
 def test_it_is_listed_and_asked_by_its_own_flags(place: Path) -> None:

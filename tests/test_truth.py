@@ -14,11 +14,11 @@ from trainers.base import AttackBench
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 LORA = (
-    "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 "
-    "--canaries 4 --attack loss"
+    "--method fedrand --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1 "
+    "--canaries 2 --attack loss"
 )
 PROMPTS = (
-    "--method fedotp --rounds 2 --clients 3 --train 4 --test 1 --attack lira,loss,cosine --shadows 4 --targets 1 "
+    "--method fedotp --rounds 2 --clients 2 --train 4 --test 1 --attack lira,cosine --shadows 4 --targets 1 "
     "--canaries 4 --observed-rounds 2"
 )
 QUIET = Progress(quiet=True)

@@ -204,7 +204,7 @@ def test_momentum_goes_on_where_nothing_weighs(tmp_path: Path) -> None:
 
 
 def adapters(**settings: Any) -> tuple[Learner, list[str]]:
-    """The embedded model, and the ids of four texts of unequal length."""
+    """A tiny model, and the ids of four texts of unequal length."""
     found = WORLDS["lora"]()
     learner = copy.copy(found.learner)
     learner.settings = dataclasses.replace(learner.settings, **settings)

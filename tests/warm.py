@@ -10,10 +10,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedaudit.machinery.closure import OURS
+from tests.unprinted import unprinted
 
 ROOT = Path(__file__).parent.parent
 _context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
@@ -22,11 +23,14 @@ if sys.platform == "linux":
 
 
 class Started:
-    """A running command of the `audit.py` in the folder `cwd`, of the project or of a changed copy of it."""
+    """A running command of the `audit.py` in the folder `cwd`, of the project or of a changed copy of it.
 
-    def __init__(self, words: Sequence[str], cwd: Path) -> None:
+    `printing`: figures are printed, not only plotted.
+    """
+
+    def __init__(self, words: Sequence[str], cwd: Path, *, printing: bool = True) -> None:
         self._words, self._said = words, tempfile.TemporaryDirectory()
-        self.process = _context.Process(target=_command, args=(words, cwd, Path(self._said.name)))
+        self.process = _context.Process(target=_command, args=(words, cwd, Path(self._said.name), printing))
         self.process.start()
 
     def finish(self) -> subprocess.CompletedProcess[str]:
@@ -38,7 +42,15 @@ class Started:
         return subprocess.CompletedProcess(self._words, self.process.exitcode, stdout, stderr)
 
 
-def _command(words: Sequence[str], cwd: Path, said: Path) -> None:
+def exit_code(function: Callable[..., None], *given: object) -> int | None:
+    """Of a process that does nothing else."""
+    process = _context.Process(target=function, args=given)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _command(words: Sequence[str], cwd: Path, said: Path, printing: bool) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.chdir(cwd)
@@ -47,6 +59,10 @@ def _command(words: Sequence[str], cwd: Path, said: Path) -> None:
         sys.path.insert(0, str(cwd))
     from fedaudit.__main__ import main
 
+    if not printing:
+        from reports.figures import drawing
+
+        drawing.printed = unprinted
     assert Path(sys.modules["fedaudit"].__path__[0]).parent == cwd
     sys.exit(main(words))
 

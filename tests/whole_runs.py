@@ -21,6 +21,7 @@ class Job:
     """One tiny setting of the command."""
 
     words: Sequence[str]
+    printing: bool = True  # of figures
 
     def command(self, out: Path) -> list[str]:
         """For a process that starts from nothing."""
@@ -36,7 +37,7 @@ class Job:
         return [*words, *more, "--out", str(out)]
 
     def start(self, out: Path, *more: str) -> Started:
-        return Started(self.options(out, *more), ROOT)
+        return Started(self.options(out, *more), ROOT, printing=self.printing)
 
     def audit(self, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
         done = self.start(out, *more).finish()
