@@ -2,7 +2,7 @@
 
 `python -m benchmarks.newcomers [SEEDS]`: eleven clients, of which ten train; the eleventh comes afterwards. Accuracy in
 percent on test sets in clients' own class proportions; mean [95 %] over seeds, of which each draws data and training
-anew, beside the paper's mean over eight data sets. About 2 minutes a seed on one idle core.
+anew, beside the paper's mean over eight data sets. About 3 minutes a seed on one idle core.
 """
 
 from __future__ import annotations
