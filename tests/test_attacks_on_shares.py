@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from attacks.gradients import mean_gradient
 from attacks.locate import placed, trilaterated
 from attacks.replay import Messages, Solved
 from attacks.threats import THREAT_MODELS
+from fedaudit.command import cli
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.field import Field, Residues
 from fedaudit.privacy.secpc import Meeting, Protocol
@@ -323,6 +325,41 @@ def test_a_run_without_masks_is_the_same_and_shows_slices(whole: Transcript, tmp
     assert on_shares.located(whole, protocol).slices_error.isna().all()
 
 
+def test_a_run_that_was_cut_off_ends_with_the_same_files(whole: Transcript, tmp_path: Path) -> None:
+    """Shares, masks and halves are drawn by round: the same bytes, what parties hold of each other included."""
+    run(tmp_path, secfpp(), federation(SIZES), SCHEDULE, until=3)
+    (tmp_path / "round-002.safetensors").unlink()  # as a kill before it was whole leaves it
+    run(tmp_path, secfpp(), federation(SIZES), SCHEDULE)
+    for path in sorted(Path(whole.folder.path).glob("round-*")):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_what_colluders_hold_is_read_at_their_clusters_place(whole: Transcript) -> None:
+    """The attacked prompt of who sees broadcasts is the global one of the target's cluster, with the public p_L."""
+    last = whole.broadcast(SCHEDULE.rounds)
+    for k in range(USERS):
+        found = whole.model(whole.broadcast(0) | last | secfpp().place(k))["prompt"]
+        expected = last["p_G"][last["cluster"][k]] + whole.broadcast(0)["p_L"]
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.slow
+def test_shadow_federations_attack_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Through the whole pipeline; without --shadow-kind federations it is refused."""
+    words = (
+        "--method secfpp --clients 8 --colluders 2 --together 1 --train 4 --test 1 --rounds 3 --shadows 4 --targets 1"
+    )
+    common = [*words.split(), "--attack", "loss,lira,cosine", "--threads", "1", "--quiet", "--out", str(tmp_path)]
+    assert cli.main(common) == 2
+    assert "no client of secfpp can be trained alone; take --shadow-kind federations" in capsys.readouterr().err
+    assert cli.main([*common, "--shadow-kind", "federations"]) == 0
+    (findings,) = (json.loads(path.read_text()) for path in tmp_path.glob("reports/*/findings.json"))
+    by_view = {f["threat_model"] for f in findings if f["metric"] == "auroc" and f["attack"] == "lira"}
+    assert by_view == {"prompt-user", "released-model", "clustering-server", "colluding-users", "owner"}
+    (page,) = tmp_path.glob("reports/*/index.html")
+    assert "What was revealed" in page.read_text()
+
+
 # --- the batch behind a sum -------------------------------------------------------------------------------------------
 
 
@@ -374,4 +411,3 @@ def test_a_single_gradient_names_its_batch_and_sums_hide_it() -> None:
     assert alone > 0.99
     assert alone > two > five > 0.5
     assert abs(auroc_of_groups(1, leak=False) - 0.5) < 0.15, "coins that nothing was trained by"
-    print(alone, two, five)

@@ -274,6 +274,8 @@ def test_bad_answers_are_refused() -> None:
     answers = np.zeros((7, 2), np.int64)
     with pytest.raises(InputError, match="users 3 answer twice"):
         sharing.opened([0, 1, 2, 3, 3, 4], answers[:6])
+    with pytest.raises(InputError, match="user 4 sends 1 numbers, and 2 are asked for"):
+        sharing.opened(range(7), [*answers[:4], answers[4, :1], *answers[5:]])
     with pytest.raises(InputError, match="6 shares of 7 users"):
         sharing.opened(range(7), answers[:6])
     for there in (0, 4):

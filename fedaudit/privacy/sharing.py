@@ -113,7 +113,7 @@ class Sharing:
         return field.sum(field.multiply(gaps, gaps), axis=2)
 
     def opened(
-        self, users: Sequence[int], answers: Residues, *, values: int | None = None
+        self, users: Sequence[int], answers: Residues | Sequence[Residues], *, values: int | None = None
     ) -> tuple[Integers, list[int]]:
         """Values [ell, W] at the slices' points of the W polynomials of which some users sent values [m, W], and the
         users whose values were wrong. InputError: too few users, one twice, or too many wrong ones.
@@ -123,6 +123,12 @@ class Sharing:
         twice = sorted({user for user in users if list(users).count(user) > 1})
         if twice:
             raise InputError(f"users {', '.join(map(str, twice))} answer twice; each has one evaluation point")
+        lengths = [len(answer) for answer in answers]
+        usual = max(set(lengths), key=lengths.count, default=0)
+        for user, length in zip(users, lengths, strict=False):
+            if length != usual:
+                raise InputError(f"user {user} sends {length} numbers, and {usual} are asked for")
+        answers = np.asarray(answers)
         points = self.points[np.asarray(users, int)]
         right, wrong = reed_solomon.decode(self.field, points, answers, size=self.size, wrong=self.tolerance.wrong)
         decoding = self.field.lagrange(points[right], self._nodes(values or self.slices))
