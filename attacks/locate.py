@@ -4,7 +4,7 @@ The centres are unknown to the server, but it knows whose means they are, and th
 in the squared distances of users to each other:
     |x - mean_g|^2 = mean_(j in g) |x - x_j|^2 - 1/2 mean_(j, k in g) |x_j - x_k|^2.
 Every round asks about other groups, and users that stand still are placed, but for a rotation, as soon as the equations
-have the rank n (n - 1) / 2. As they move, older rounds count for less.
+have the rank n (n - 1) / 2. As they move, older rounds count for less (Kalman 1960).
 
 Where they lie in space follows from known points: squared distances to d + 1 of them locate another one exactly
 (trilateration), those to c give its projection onto the c - 1 directions between them. A server that colludes with c
@@ -21,8 +21,8 @@ import numpy as np
 
 from attacks.knowledge import Floats
 
-AGEING = 0.7  # what a round's equations count for beside those of the next one
-DOUBT = 1e-3  # of what is expected beforehand, that users are equally far from each other, beside one equation
+DRIFT = 0.1  # variance of a squared distance from round to round, beside that of the first round
+EXACT = 1e-6  # variance of what is revealed: rounding
 
 Asked = tuple[Sequence[Sequence[int]], Floats]  # groups G, and squared distances [n, G] of all users to their means
 
@@ -36,17 +36,24 @@ class Placed:
 
 
 def placed(rounds: Sequence[Asked]) -> Placed:
-    """The squared distances of users to each other that explain those to means of groups, by rounds in order."""
-    n = len(rounds[-1][1])
+    """The squared distances of users to each other that explain those to means of groups, by rounds in order.
+
+    A Kalman filter: users are taken to be equally far from each other at first, up to 1, and to drift apart or together
+    in every round.
+    """
+    n = len(rounds[0][1])
     pairs = np.triu_indices(n, 1)
-    rows, sides = zip(*(_equations(groups, distances) for groups, distances in rounds), strict=True)
-    usual = _usual(*rounds[-1])
-    weights = [AGEING ** (age / 2) for age in reversed(range(len(rounds)))]
-    weighted = np.concatenate([w * row for w, row in zip(weights, rows, strict=True)])
-    unexplained = [w * (side - row.sum(1) * usual) for w, row, side in zip(weights, rows, sides, strict=True)]
-    normal = weighted.T @ weighted + DOUBT * np.eye(len(pairs[0])) * np.square(weighted).sum() / len(weighted)
+    doubt, known = np.eye(len(pairs[0])), np.full(len(pairs[0]), _usual(*rounds[0]))
+    rows = []
+    for groups, distances in rounds:
+        row, sides = _equations(groups, distances)
+        seen = row @ doubt
+        gain = np.linalg.solve(seen @ row.T + EXACT * np.eye(len(row)), seen).T
+        known = known + gain @ (sides - row @ known)
+        doubt = doubt - gain @ seen + DRIFT * np.eye(len(known))
+        rows.append(row)
     found = np.zeros((n, n))
-    found[pairs] = np.maximum(usual + np.linalg.solve(normal, weighted.T @ np.concatenate(unexplained)), 0)
+    found[pairs] = np.maximum(known, 0)
     return Placed(found + found.T, int(np.linalg.matrix_rank(np.concatenate(rows))))
 
 
