@@ -635,7 +635,7 @@ def test_a_local_prompt_that_nobody_sees_leaks_through_later_uploads():
 
 def test_a_question_that_is_not_one_is_refused():
     run = single(1.0)
-    for wrong in ({"threat_model": "clustering-server"}, {"whose": "mine"}, {"relation": "add"}):
+    for wrong in ({"threat_model": "insider"}, {"whose": "mine"}, {"relation": "add"}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be .*, not {next(iter(wrong.values()))}"):
             epsilon(run, **wrong)
     sampled = single(1.0, sampler="poisson")
