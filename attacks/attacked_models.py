@@ -19,7 +19,8 @@ from attacks.settings import NovelRows, RebuiltWays
 from trainers.base import Method, State
 
 OTHERS = 150  # records of other clients that a target's model is asked about
-SHADOWS_ASKED = 4  # shadow models that stand in for the attacked one: thresholds are taken from them
+# models of the adversary, of the usual trajectories one each, that stand in for the attacked one: for thresholds
+SHADOWS_ASKED = 5
 CURVE = 11  # rounds of a loss trajectory
 NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
 PER_ROUND = 8  # candidates per client that every earlier round's model is asked about

@@ -1,6 +1,7 @@
 """Do thresholds transfer: the realised false positive rate of thresholds that come from shadow models alone.
 
     python -m benchmarks.transfer            50 shadow models of each of 10 targets, along 1 and along 5 trajectories, 3 seeds
+    python -m benchmarks.transfer --words "--rounds=20 --shadows=20"        the same in a tenth of the time
     python -m benchmarks.transfer cost       CPU seconds of the same shadow models along 1, 2, 5 and 10 trajectories
 
 Every seed has its own data, training and shadow models. Of each target the threshold is that of the nominal rate among non-members of the
@@ -33,16 +34,14 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 
 ATTACKS = "lira,rmia,quantile"
-SETTING = "--epsilon=none --targets=10 --shadows=50 --quiet"
+SETTING = "--epsilon=none --targets=10 --quiet"
 NOMINAL = (0.1, 0.01)
 Rates = dict[tuple[str, str, float], float]  # by threat model, score and nominal rate
 
 
-def rates(method: str, trajectories: int, seed: int, out: str) -> Iterator[Rates]:
+def rates(method: str, trajectories: int, seed: int, more: str) -> Iterator[Rates]:
     """The realised rates of every target of a seed."""
-    words = (
-        f"--method={method} --attack={ATTACKS} --shadow-trajectories={trajectories} --seed={seed} --out={out} {SETTING}"
-    )
+    words = f"--method={method} --attack={ATTACKS} --shadow-trajectories={trajectories} --seed={seed} {SETTING} {more}"
     plan, progress = read_command(words.split()).plan, Progress(quiet=True)
     (cell,) = plan.cells
     with Workshop(plan, progress) as workshop:
@@ -70,11 +69,11 @@ def _realised(tables: dict[str, pd.DataFrame], name: str, nominal: float, heldou
     return tpr_at_fpr(np.append(own, 0.0), member, np.zeros(len(member)), nominal, reference=known).realised_fpr
 
 
-def table(method: str, trajectories: int, seeds: int, out: str) -> Iterator[str]:
+def table(method: str, trajectories: int, seeds: int, more: str) -> Iterator[str]:
     """A line per score: what came of a nominal rate."""
     found: dict[tuple[str, str, float], list[list[float]]] = defaultdict(list)
     for seed in range(seeds):
-        of_seed = list(rates(method, trajectories, seed, out))
+        of_seed = list(rates(method, trajectories, seed, more))
         for key in of_seed[0]:
             found[key].append([each[key] for each in of_seed])
     for (view, name, nominal), values in found.items():
@@ -125,6 +124,7 @@ def main() -> None:
     parser.add_argument("--methods", default="dpfpl", help="prompt methods, by commas")
     parser.add_argument("--trajectories", default="1,5", help="simulated federations, by commas")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--words", default="", help="further words of the command")
     parser.add_argument("--out", default="fedaudit-runs", help="where trainings and shadow models are kept")
     chosen = parser.parse_args()
     if chosen.part == "cost":
@@ -135,7 +135,7 @@ def main() -> None:
     print(f"{'':<15}{'':<16}{'':<21}{'nominal':>6}{'mean':>8} ± 2 s.e. (seeds){'spread':>6}{'least':>8}{'most':>8}")
     for method in chosen.methods.split(","):
         for trajectories in map(int, chosen.trajectories.split(",")):
-            for line in table(method, trajectories, chosen.seeds, chosen.out):
+            for line in table(method, trajectories, chosen.seeds, f"{chosen.words} --out={chosen.out}"):
                 print(line, flush=True)
 
 

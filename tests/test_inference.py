@@ -200,7 +200,7 @@ class TestTables:
                 assert scores["lira/offline"].notna().sum() > 0.9 * len(scores)
 
     def test_members_of_pseudo_targets_are_those_of_the_shadows(self, lab: Lab, found: Found) -> None:
-        """Four shadows in the attacked model's place, and for messages the federation that was simulated; reference records are in none."""
+        """Some shadows in the attacked model's place, and for messages the federation that was simulated; reference records are in none."""
         recipe = recipe_of(lab.cell, lab.federation)
         assert recipe is not None
         for asked in attack_jobs.questions(lab.cell, lab.federation):
