@@ -2,7 +2,7 @@
 
     python -m benchmarks.transfer            50 shadow models of each of 10 targets, along 1 and along 5 trajectories, 3 seeds
     python -m benchmarks.transfer --words "--rounds=20 --shadows=20"        the same in a tenth of the time
-    python -m benchmarks.transfer cost       CPU seconds of the same shadow models along 1, 2, 5 and 10 trajectories
+    python -m benchmarks.transfer cost       CPU seconds of the shadow models of one target
 
 Every seed has its own data, training and shadow models. Of each target the threshold is that of the nominal rate among non-members of the
 adversary's own models; it is held against the target's held-out records. Printed: the mean over the targets of all seeds, two standard
@@ -85,9 +85,9 @@ def table(method: str, trajectories: int, seeds: int, more: str) -> Iterator[str
         )
 
 
-def cost(words: str) -> Iterator[str]:
+def cost(words: str, along: list[int]) -> Iterator[str]:
     """CPU seconds of the shadow models of one target."""
-    for trajectories in (1, 2, 5, 10):
+    for trajectories in along:
         with tempfile.TemporaryDirectory() as out:
             more = f"--threads=1 --quiet --shadow-trajectories={trajectories} --out={out}"
             plan, progress = read_command([*words.split(), *more.split()]).plan, Progress(quiet=True)
@@ -127,15 +127,16 @@ def main() -> None:
     parser.add_argument("--words", default="", help="further words of the command")
     parser.add_argument("--out", default="fedaudit-runs", help="where trainings and shadow models are kept")
     chosen = parser.parse_args()
+    trajectories = [int(number) for number in chosen.trajectories.split(",")]
     if chosen.part == "cost":
         print(f"{'trajectories':>12}{'simulated federations':>24}{'shadow clients':>20}{'of them':>10}   CPU seconds")
-        for line in cost("--method=dpfpl --epsilon=none --attack=lira"):
+        for line in cost(f"--method=dpfpl --epsilon=none --attack=lira {chosen.words}", trajectories):
             print(line, flush=True)
         return
     print(f"{'':<15}{'':<16}{'':<21}{'nominal':>6}{'mean':>8} ± 2 s.e. (seeds){'spread':>6}{'least':>8}{'most':>8}")
     for method in chosen.methods.split(","):
-        for trajectories in map(int, chosen.trajectories.split(",")):
-            for line in table(method, trajectories, chosen.seeds, f"{chosen.words} --out={chosen.out}"):
+        for along in trajectories:
+            for line in table(method, along, chosen.seeds, f"{chosen.words} --out={chosen.out}"):
                 print(line, flush=True)
 
 
