@@ -171,7 +171,7 @@ class TestOnce:
     def test_equal_models_are_attacked_once(self, watched: Watched) -> None:
         """A target's prompt as its user and its owner have it, as the server rebuilds it, and the released one; with the shadows of
         either kind also the start of training and four shadows."""
-        assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + attack_jobs.SHADOWS_ASKED))
+        assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + 4))
         assert set(watched.lira.values()) == {1}
         for tables in watched.found.values():
             pd.testing.assert_frame_equal(tables["prompt-user"]["scores"], tables["owner"]["scores"])
