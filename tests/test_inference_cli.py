@@ -137,7 +137,10 @@ def test_attacks_on_prompts_by_their_names(words: str, expected: list[str]) -> N
         ("--attack loss", ["loss"]),
         ("--attack loss,entropy,maxrenyi", ["loss", "entropy", "maxrenyi"]),
         ("--attack loss,reconstruct", ["loss", "reconstruct"]),
-        ("--attack all", ["lira", "rmia", "loss", "maxrenyi", "quantile", "shadow", "entropy"]),
+        (
+            "--attack all",
+            "lira rmia loss cosine fedmia maxrenyi projres quantile shadow slope source entropy".split(),
+        ),
     ],
 )
 def test_attacks_on_adapters_by_their_names(words: str, expected: list[str]) -> None:
