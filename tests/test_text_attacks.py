@@ -92,6 +92,7 @@ def test_every_score_is_one_number_per_record_and_its_headlines_are_among_them(p
 @each
 def test_a_planted_leak_is_found_and_without_one_nothing_is(plugin):
     (seen, member, _), (null, nobody, _) = texts(2.5, 200), texts(0.0, 200)
+    second = np.random.default_rng(9).random(200) < 0.5
     bound = 4 * math.sqrt(189 / (12 * 80 * 80))  # standard deviations of the AUROC of about 94 + 94
 
     def auroc(member, score):
@@ -101,6 +102,7 @@ def test_a_planted_leak_is_found_and_without_one_nothing_is(plugin):
     before = {} if plugin.needs else scores_of(plugin, seen.before_training())
     for signal in (signal.format(**vars(plugin.params())) for signal in plugin.on_texts):
         assert auroc(member, leaking[signal]) > 0.7
+        assert abs(auroc(second, leaking[signal]) - 0.5) < bound  # a coin that nobody trained by
         assert abs(auroc(nobody, chance[signal]) - 0.5) < bound
         if not plugin.needs:  # what is seen of rounds has no such control
             assert abs(auroc(member, before[signal]) - 0.5) < bound

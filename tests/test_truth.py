@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 LORA = (
     "--method fedrand --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1 "
-    "--canaries 2 --attack loss"
+    "--canaries 2 --attack loss,cosine"
 )
 PROMPTS = (
     "--method fedotp --rounds 2 --clients 2 --train 4 --test 1 --attack lira,cosine --shadows 4 --targets 1 "

@@ -131,6 +131,8 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
         panel.xaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()
+        if part.empty:  # an attack that this adversary cannot run
+            continue
         if below:
             panel.legend(loc="upper left", bbox_to_anchor=(0, -0.45 / 2.9), borderaxespad=0)
         elif not plain:
