@@ -1,0 +1,283 @@
+"""Estimators of mutual information against loops and closed forms; their intervals, nulls, ties and engines."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
+
+from audits.statistics import closed_information as closed
+from audits.statistics import mutual_information as mi
+from audits.statistics import neighbours
+from tests import information_oracle as oracle
+
+ENGINES = ("tree", "blocks")
+
+
+def correlated(n, d, rho, seed):
+    """Gaussian x, y [n, d] whose coordinates are correlated by rho pair by pair."""
+    rng = np.random.default_rng(seed)
+    x, noise = rng.normal(size=(2, n, d))
+    return x, rho * x + math.sqrt(1 - rho**2) * noise
+
+
+def shifted(n, shift, seed):
+    """A fair bit and a number that it shifts."""
+    rng = np.random.default_rng(seed)
+    bit = rng.random(n) < 0.5
+    return bit, bit * shift + rng.normal(size=n)
+
+
+class TestAgainstLoops:
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize(("p", "q"), [(1, 1), (2, 1), (3, 3), (6, 8)])
+    @pytest.mark.parametrize("k", [1, 3, 7])
+    def test_ksg(self, p, q, k, engine):
+        rng = np.random.default_rng([p, q, k])
+        x = rng.normal(size=(60, p))
+        y = 0.6 * x[:, :1] + rng.normal(size=(60, q))
+        for estimator in (1, 2):
+            slow = oracle.ksg(oracle.standardised(x), oracle.standardised(y), k, estimator)
+            assert mi.ksg(x, y, k=k, estimator=estimator, engine=engine) == pytest.approx(slow, abs=1e-9)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("d", [1, 3])
+    def test_ross_with_a_label_that_few_have(self, d, engine):
+        rng = np.random.default_rng(d)
+        x = rng.normal(size=(70, d))
+        label = np.where(np.arange(70) < 3, "few", np.where(x[:, 0] > 0.2, "high", "low"))
+        slow = oracle.ross(label, oracle.standardised(x), 4)
+        assert mi.ross(label, x, k=4, engine=engine) == pytest.approx(slow, abs=1e-9)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_mixed(self, engine):
+        rng = np.random.default_rng(5)
+        x = np.round(rng.normal(size=(80, 2)))
+        x[::3] = rng.normal(size=(27, 2))
+        y = np.where(rng.random(80) < 0.5, np.round(x[:, 0]), rng.normal(size=80))
+        slow = oracle.mixed(oracle.standardised(x), oracle.standardised(y), 3)
+        assert mi.mixed(x, y, engine=engine) == pytest.approx(slow, abs=1e-9)
+
+    def test_counts_at_the_very_edge_of_a_radius(self):
+        """Numbers on a grid: x + radius is rounded to one side of its neighbour or to the other."""
+        x = np.random.default_rng(0).permutation(np.arange(60) * 0.1)[:, None]
+        for steps in (1, 2, 3, 7):
+            radius = np.abs(x[:, 0] - np.roll(x[:, 0], steps))
+            for closed_ball in (True, False):
+                found = neighbours.counts_within(x, radius, closed=closed_ball)
+                far = np.abs(x - x.T)
+                inside = far <= radius[:, None] if closed_ball else far < radius[:, None]
+                np.testing.assert_array_equal(found, inside.sum(axis=1) - 1)
+
+    def test_every_row_of_coins_is_ross_of_it(self):
+        rng = np.random.default_rng(3)
+        x, coins = np.round(rng.normal(size=50), 1), rng.random((30, 50)) < rng.random((30, 1))
+        coins[0], coins[1] = True, np.arange(50) == 7
+        found = mi.ross_of_coins(coins, x)
+        np.testing.assert_allclose(found, [mi.ross(row, x) for row in coins], atol=1e-12)
+
+    def test_one_coordinate_is_that_of_scikit_learn(self):
+        x, y = correlated(400, 1, 0.7, 0)
+        theirs = mutual_info_regression(x, y[:, 0], n_neighbors=3, random_state=0)[0]
+        assert mi.ksg(x, y) == pytest.approx(theirs, abs=1e-6)
+        bit, score = shifted(400, 1.5, 0)
+        theirs = mutual_info_classif(score[:, None], bit, n_neighbors=3, random_state=0)[0]
+        assert mi.ross(bit, score) == pytest.approx(theirs, abs=1e-6)
+
+
+class TestAgainstClosedForms:
+    @pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9, 0.95])
+    @pytest.mark.parametrize("estimator", [1, 2])
+    def test_correlated_gaussians(self, rho, estimator):
+        found = [mi.ksg(*correlated(1000, 1, rho, [s, 9]), estimator=estimator) for s in range(60)]
+        error = np.mean(found) - closed.gaussian_information(rho)
+        assert abs(error) < 0.02 + 2 * np.std(found) / math.sqrt(60)  # which is .01 at rho .95
+
+    @pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
+    def test_a_bit_that_shifts_a_gaussian(self, shift):
+        found = [mi.ross(*shifted(1000, shift, s)) for s in range(40)]
+        assert abs(np.mean(found) - closed.shifted_gaussian(shift)) < 0.01
+
+    def test_mixed_is_ksg_of_continuous_variables_and_counts_discrete_ones(self):
+        x, y = correlated(500, 1, 0.8, 1)
+        assert mi.mixed(x, y) == pytest.approx(mi.ksg(x, y) + math.log(500) - mi.digamma(500), abs=1e-12)
+        rng = np.random.default_rng(2)
+        bit = rng.random(2000) < 0.5
+        seen = bit ^ (rng.random(2000) < 0.1)
+        assert mi.mixed(bit, seen) == pytest.approx(oracle.plug_in(bit, seen), abs=2e-3)
+        assert mi.mixed(bit, seen) == pytest.approx(closed.flipped_bit(0.1), abs=0.04)
+
+    def test_mixed_of_a_variable_that_is_both(self):
+        """Gao et al., experiment II: x of 0..4, y uniform on [x, x + 2]: ln 5 - 4 ln 2 / 5."""
+        rng = np.random.default_rng(4)
+        found = []
+        for _ in range(10):
+            x = rng.integers(0, 5, 1000)
+            found.append(mi.mixed(x, x + 2 * rng.random(1000)))
+        assert np.mean(found) == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.02)
+
+    def test_closed_forms(self):
+        assert closed.gaussian_information(0.6, 8) == pytest.approx(8 * closed.gaussian_information(-0.6))
+        normal = closed.entropy(lambda s: np.exp(-(s**2) / 8) / math.sqrt(8 * math.pi), -40, 40)
+        assert normal == pytest.approx(closed.gaussian_entropy(1, 2.0), abs=1e-12)
+        assert [closed.flipped_bit(flip) for flip in (0, 0.5, 1)] == pytest.approx([math.log(2), 0, math.log(2)])
+        assert closed.shifted_gaussian(0) == pytest.approx(0, abs=1e-12)
+        assert closed.shifted_gaussian(12) == pytest.approx(math.log(2), abs=1e-6)
+
+    def test_many_coordinates_are_far_too_low(self):
+        """A reader is told so: at d = 8 more than half of what is shared is missed."""
+        found = mi.ksg(*correlated(1000, 8, 0.9, 0))
+        assert 0.1 < found < 0.6 * closed.gaussian_information(0.9, 8)
+
+
+class TestTiesAndScale:
+    def test_scale_place_and_order_do_not_matter(self):
+        x, y = correlated(300, 2, 0.6, 0)
+        order = np.random.default_rng(0).permutation(300)
+        for estimate in (mi.ksg, mi.mixed):
+            plain = estimate(x, y)
+            assert estimate(1e-3 * x[order] - 7, 5e4 * y[order] + 1e6) == pytest.approx(plain, abs=1e-9)
+            assert estimate(y, x) == pytest.approx(plain, abs=1e-12)
+
+    @pytest.mark.parametrize("levels", [1, 2, 5])
+    def test_tied_scores_hold_no_more_than_they_are_told(self, levels):
+        """Unbroken, ties would be neighbours at a distance of 0, which looks like much information."""
+        rng = np.random.default_rng(levels)
+        bit, score = rng.random(600) < 0.5, rng.integers(0, levels, 600)
+        assert abs(mi.ross(bit, score)) < 0.1
+        assert abs(mi.ksg(score, rng.integers(0, levels, 600))) < 0.15
+
+    def test_a_tied_score_that_is_the_bit_holds_all_of_it(self):
+        bit = np.arange(400) % 2 == 0
+        assert mi.ross(bit, bit) == pytest.approx(math.log(2), abs=0.01)
+
+    def test_ties_are_broken_alike_again_and_by_the_seed(self):
+        rng = np.random.default_rng(0)
+        x, y = rng.integers(0, 9, (2, 300))
+        assert mi.ksg(x, y, seed=3) == mi.ksg(x, y, seed=3)
+        assert mi.ksg(x, y, seed=3) != mi.ksg(x, y, seed=4)
+
+    def test_infinite_scores_are_the_outermost(self):
+        bit, score = shifted(300, 2.0, 0)
+        score[score > 2.5] = np.inf
+        assert mi.ross(bit, score) == pytest.approx(mi.ross(bit, np.where(np.isinf(score), 5.0, score)), abs=0.05)
+        assert mi.ross(bit, np.full(300, -np.inf)) == pytest.approx(0, abs=0.1)
+
+    @pytest.mark.parametrize(
+        ("call", "named"),
+        [
+            (lambda: mi.ksg([1.0, math.nan, 2.0, 3.0], range(4)), "NaN"),
+            (lambda: mi.ksg(range(4), range(5)), "4 and 5"),
+            (lambda: mi.ksg(range(4), range(4), k=4), "4"),
+            (lambda: mi.mixed(range(4), range(4), k=0), "0"),
+            (lambda: mi.ksg(range(9), range(9), estimator=3), "estimator"),
+            (lambda: mi.ross([True, False], [0.0, 1.0, 2.0]), "2 and 3"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, call, named):
+        with pytest.raises(ValueError, match=named):
+            call()
+
+    def test_labels_that_one_point_has_are_left_out(self):
+        assert mi.ross(range(5), range(5)) == 0.0
+        bit, score = shifted(100, 1.0, 0)
+        alone = mi.ross([*bit.astype(int), 7], [*score, 99.0])
+        assert alone == pytest.approx(mi.ross(bit, score), abs=1e-9)
+
+
+class TestIntervals:
+    """A correct 95 % interval covers the truth in at least 179 of 200; quick: 34 of 40 (0.995 of the binomial)."""
+
+    @staticmethod
+    def covered(times, estimate_of, truth, n):
+        found = []
+        for seed in range(times):
+            estimate, stratum = estimate_of(seed)
+            i = mi.interval(estimate, n, stratum=stratum, seed=seed)
+            found.append(i.low <= truth <= i.high)
+        return sum(found)
+
+    @staticmethod
+    def gaussians(rho, n):
+        def of(seed):
+            x, y = correlated(n, 1, rho, [seed, n])
+            return (lambda rows: mi.ksg(x[rows], y[rows])), None
+
+        return of
+
+    @staticmethod
+    def bits(shift, n):
+        def of(seed):
+            bit, score = shifted(n, shift, [seed, n])
+            return (lambda rows: mi.ross(bit[rows], score[rows])), bit
+
+        return of
+
+    def test_cover_quickly(self):
+        assert self.covered(40, self.gaussians(0.5, 200), closed.gaussian_information(0.5), 200) >= 34
+
+    def test_cover_a_planted_leak_quickly(self):
+        assert self.covered(40, self.bits(1.0, 200), closed.shifted_gaussian(1.0), 200) >= 34
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("rho", [0.0, 0.5, 0.95])
+    def test_cover(self, rho):
+        assert self.covered(200, self.gaussians(rho, 1000), closed.gaussian_information(rho), 1000) >= 179
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
+    def test_cover_a_planted_leak(self, shift):
+        assert self.covered(200, self.bits(shift, 1000), closed.shifted_gaussian(shift), 1000) >= 179
+
+    def test_narrower_with_more_points_and_less_confidence(self):
+        def width(n, confidence):
+            x, y = correlated(n, 1, 0.5, n)
+            i = mi.interval(lambda rows: mi.ksg(x[rows], y[rows]), n, confidence=confidence)
+            assert i.low < i.value < i.high
+            return i.high - i.low
+
+        assert width(2000, 0.95) < 0.6 * width(200, 0.95)
+        assert width(200, 0.8) < width(200, 0.95)
+
+    def test_units_stay_together(self):
+        """Copies of a point move together: a hundred of them say no more than one."""
+        seen = []
+        unit = np.repeat(np.arange(8), 5)
+
+        def estimate(rows):
+            seen.append(rows)
+            return float(len(rows))
+
+        mi.interval(estimate, 40, unit=unit)
+        assert {len(rows) for rows in seen} == {20, 40}
+        assert all(len(set(unit[rows])) * 5 == len(rows) for rows in seen)
+
+    def test_a_stratum_is_shared_out(self):
+        seen = []
+        kind = np.arange(31) < 6
+
+        def estimate(rows):
+            seen.append(rows)
+            return 0.0
+
+        found = mi.interval(estimate, 31, stratum=kind)
+        assert all(2 < kind[rows].sum() < 4 for rows in seen if len(rows) < 31)
+        assert (found.low, found.value, found.high) == (0, 0, 0)
+
+
+def test_the_permutation_null_is_about_0_and_the_estimate_beyond_it():
+    x, y = correlated(300, 1, 0.6, 0)
+    null = mi.permuted(lambda order: mi.ksg(x, y[order]), 300, times=99)
+    assert abs(null.mean()) < 0.02
+    assert null.max() < mi.ksg(x, y)
+    assert len(set(null)) > 90
+
+
+def test_both_engines_agree_on_both_sides_of_the_switch():
+    used = set()
+    for d in (2, 3, 4):
+        x, y = correlated(400, d, 0.5, d)
+        tree, blocks = (mi.ksg(x, y, engine=engine) for engine in ENGINES)
+        assert tree == pytest.approx(blocks, abs=1e-12)
+        used.add(neighbours.faster_engine(400, 2 * d))
+    assert used == set(ENGINES)
