@@ -17,7 +17,16 @@ import numpy as np
 import pandas as pd
 
 from audits.comparisons import FRESHEST, THREAT_MODELS, Attacked, Comparison, comparisons
-from audits.statistics.permutation import Floats, Scored, exchanged, p_value, standardised, weighted_auroc
+from audits.statistics.permutation import (
+    PERMUTATIONS,
+    Bools,
+    Floats,
+    Scored,
+    exchanged,
+    p_value,
+    standardised,
+    weighted_auroc,
+)
 
 FAMILIES = ("headline", "others", "controls")
 HEADLINES_EACH = 2  # per adversary, of which there are four: at most eight rows
@@ -56,13 +65,7 @@ def by_coin(run: Attacked) -> ByCoin:
     rows = [c for c in comparisons(run) if c.coin]
     if not rows:
         return ByCoin({}, {}, pd.DataFrame(columns=list(FAMILIES)))
-    names = list(run.coins)
-    order = {coin: i for i, coin in enumerate(dict.fromkeys(coin for coin, _ in run.coins.values()))}
-    place = {record: order[run.coins[record][0]] for record in names}
-    first = {place[record]: record for record in reversed(names)}
-    fell = [run.truth[first[i]] for i in range(len(order))]
-    strata = [run.coins[first[i]][1] for i in range(len(order))]
-    members = exchanged(fell, strata, seed=(run.seed, EXCHANGES))
+    members, place = exchanges(run)
     named = headline_rows(rows, run.headline)
     scores = _statistics(rows, members, place, "scores")
     base = _statistics(rows, members, place, "base")
@@ -74,6 +77,17 @@ def by_coin(run: Attacked) -> ByCoin:
         {row: _tested(z, "controls") for row, z in base.items()},
         pd.DataFrame({name: _largest(statistics, members) for name, statistics in of_family.items()}),
     )
+
+
+def exchanges(run: Attacked, times: int = PERMUTATIONS) -> tuple[Bools, dict[str, int]]:
+    """The coins of a run as they fell and exchanged [1 + times, coins], and each record's place among them."""
+    names = list(run.coins)
+    order = {coin: i for i, coin in enumerate(dict.fromkeys(coin for coin, _ in run.coins.values()))}
+    place = {record: order[run.coins[record][0]] for record in names}
+    first = {place[record]: record for record in reversed(names)}
+    fell = [run.truth[first[i]] for i in range(len(order))]
+    strata = [run.coins[first[i]][1] for i in range(len(order))]
+    return exchanged(fell, strata, seed=(run.seed, EXCHANGES), times=times), place
 
 
 def headline_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:

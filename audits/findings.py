@@ -9,6 +9,7 @@ from typing import TypedDict
 SCHEMA = 2
 MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
+INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
 THESE = "these clients"  # what an interval is about whose units are records, as `interval` says
 
@@ -175,6 +176,33 @@ class MeasuredEpsilon(OfRun):
     p_claimed: float | None  # largest probability of so many right guesses if epsilon is what is claimed
     p_provable: float | None  # and if it is what is proven; None where that is infinite
     sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedInformation(OfRun):
+    """How many bits a score holds about who was a member: a lower bound on what the adversary's view holds."""
+
+    metric: str  # INFORMATION
+    threat_model: str
+    way: str
+    population: str
+    nonmembers: str
+    attack: str
+    signal: str
+    value: float  # bits per record, of at most `ceiling`; an estimate, so that it may be below 0
+    low: float
+    high: float
+    confidence: float
+    null_low: float  # between these are so many of the estimates where membership is exchanged at random
+    null_high: float
+    p: float  # one-sided, of that null
+    p_adjusted: float  # corrected for all rows of the run
+    base_value: float | None  # the same score on the public base model
+    ceiling: float  # entropy of membership among these records, in bits
+    members: int
+    nonmembers_n: int
+    clients: int
+    interval: str
 
 
 @dataclass(frozen=True, kw_only=True)

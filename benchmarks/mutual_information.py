@@ -6,6 +6,7 @@
 `coverage`  how often of 200 the 95 % interval of the audit's own estimators holds the truth (a correct one: at least 179), and what it is wide
 `channel`   a membership bit through noisy channels of known information: the audit's estimator, its interval, its null
 `theorem`   SecFPP, Theorem 1: printed, exact, simulated, KSG on (|P|², D²), KSG on (P, D²), n users and d coordinates
+`figure2`   SecFPP, Figure 2, both panels in nats: exact, and KSG with 1,000 draws as the paper measures; --csv FILE writes them
 `speed`     seconds of both engines and of a vectorised brute force, by points and coordinates
 `switch`    where blocks become faster than the tree
 
@@ -20,15 +21,18 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import digamma
 
+from audits.mutual_information import Params
 from audits.statistics import closed_information as closed
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance as distance
 from fedaudit.machinery.executor import one_thread
 
 Floats = NDArray[np.float64]
+K = Params().neighbours  # of the audit
 RHOS = (0.0, 0.3, 0.6, 0.9, 0.95)
 
 
@@ -79,7 +83,7 @@ def coverage() -> None:
 def _of_bit(n: int, shift: float) -> Callable[[int], mi.Information]:
     def found(seed: int) -> mi.Information:
         bit, score = shifted(n, shift, (seed, n))
-        return mi.interval(lambda rows: mi.ross(bit[rows], score[rows]), n, stratum=bit, seed=seed)
+        return mi.interval(lambda rows: mi.ross(bit[rows], score[rows], k=K), n, stratum=bit, seed=seed)
 
     return found
 
@@ -107,9 +111,9 @@ def channel() -> None:
         for permuted in (False, True):
             bit, score = seen
             bit = np.random.default_rng(2).permutation(bit) if permuted else bit
-            i = mi.interval(lambda rows, bit=bit, score=score: mi.ross(bit[rows], score[rows]), 600, stratum=bit)
+            i = mi.interval(lambda rows, bit=bit, score=score: mi.ross(bit[rows], score[rows], k=K), 600, stratum=bit)
             coins = np.array([np.random.default_rng((3, p)).permutation(bit) for p in range(500)])
-            null = mi.ross_of_coins(coins, score) * mi.BITS
+            null = mi.ross_of_coins(coins, score, k=K) * mi.BITS
             p = (1 + (null >= i.value * mi.BITS).sum()) / (1 + len(null))
             low, high = np.quantile(null, [0.025, 0.975])
             label, known = (f"{name}, permuted", 0.0) if permuted else (name, exact)
@@ -144,6 +148,38 @@ def theorem() -> None:
             f"{distance.centre(n, d):>8.3f}{closed.gaussian_entropy(d):>8.2f}",
             flush=True,
         )
+
+
+USERS, USUAL_USERS = (5, 10, 20, 40, 60, 80, 100), 20
+TOKENS, COMPONENTS, USUAL_COMPONENTS = 15, (1, 2, 4, 6, 8, 10), 8  # d = tokens times components: 15 to 150, usually 120
+
+
+def figure2() -> pd.DataFrame:
+    """A row per point of a panel and quantity: exact, and as the paper estimates it, which it calls the distance's, the centre's, ..."""
+    points = [("users", n, TOKENS * USUAL_COMPONENTS) for n in USERS]
+    points += [("dimension", USUAL_USERS, TOKENS * k) for k in COMPONENTS]
+    rows = []
+    for panel, n, d in points:
+        rng = np.random.default_rng((n, d))
+        inside, outside = (distance.draws(n, d, 1000, rng, inside=where) for where in (True, False))
+        lengths = (inside.prompts**2).sum(axis=1)
+        rows += [
+            (panel, n, d, "distance", distance.exact(n, d), mi.ksg(inside.prompts, inside.squared)),
+            (panel, n, d, "distance, from |P|²", distance.exact(n, d), mi.ksg(lengths, inside.squared)),
+            (panel, n, d, "distance, as printed", distance.printed(n, d), math.nan),
+            (panel, n, d, "centre, inside", distance.centre(n, d), mi.ksg(inside.prompts, inside.centres)),
+            (panel, n, d, "centre, outside", 0.0, mi.ksg(outside.prompts, outside.centres)),
+            (panel, n, d, "self-information", closed.gaussian_entropy(d), mi.ksg(inside.prompts, inside.prompts)),
+        ]
+    table = pd.DataFrame(rows, columns=["panel", "n", "d", "quantity", "exact", "ksg"])
+    for panel, part in table.groupby("panel", sort=False):
+        by = "n" if panel == "users" else "d"
+        print(f"against {panel}, {'d' if by == 'n' else 'n'} = {part['d' if by == 'n' else 'n'].iloc[0]}: exact (KSG)")
+        print(f"{by:>24}" + "".join(f"{value:>18}" for value in part[by].unique()))
+        for quantity, own in part.groupby("quantity", sort=False):
+            cells = "".join(f"{f'{e:.3f} ({k:.3f})':>18}" for e, k in zip(own.exact, own.ksg, strict=True))
+            print(f"{quantity:>24}" + cells.replace("(nan)", "     "))
+    return table
 
 
 def brute(x: Floats, y: Floats, k: int = mi.NEIGHBOURS) -> float:
@@ -198,19 +234,23 @@ def switch() -> None:
         print(f"{both:>20}" + "".join(cells), flush=True)
 
 
-PARTS = {part.__name__: part for part in (bias, coverage, channel, theorem, speed, switch)}
+PARTS = {part.__name__: part for part in (bias, coverage, channel, theorem, figure2, speed, switch)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    chosen = parser.parse_args().parts or list(PARTS)
+    parser.add_argument("--csv", metavar="FILE", help="of the rows of figure2")
+    options = parser.parse_args()
+    chosen = options.parts or list(PARTS)
     if unknown := set(chosen) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     one_thread()
     for part in chosen:
         print(f"\n{part}")
-        PARTS[part]()
+        table = PARTS[part]()
+        if table is not None and options.csv:
+            table.to_csv(options.csv, index=False)
 
 
 if __name__ == "__main__":

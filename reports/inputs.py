@@ -31,6 +31,8 @@ TABLES = {
     "classes": "threat_model way client label signal success low high members nonmembers",
     "agreement": "threat_model way signal_a signal_b spearman overlap chance",
     "beside_loss": "threat_model way signal auroc low high gain gain_low gain_high",  # NaN: the calibrated loss itself
+    "information": "threat_model way population nonmembers signal bits low high null_low null_high p p_adjusted",
+    "prompt_information": "directions spread clients bits low high null_low null_high p",
     "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
     "attribution": "client kind accuracy low high n chance",
     "batches": "client round residual least error",

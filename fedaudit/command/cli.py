@@ -155,7 +155,8 @@ def read_command(words: Sequence[str]) -> Command:
         options, plan = _own_run(chosen, sources)
     else:
         methods, task, learner = _choice(chosen)
-        options, made = _trained(methods, task, learner, _attacks(chosen.attack, learner, ours=True), sources)
+        attacks = _attacks(chosen.attack, learner, ours=True)
+        options, made = _trained(methods, task, learner, attacks, chosen.audit, sources)
         plan = _plan(options, made, methods, task, facts(learner))
         vain.check(plan, options, vain.Said(fields(words), fields(from_file)), sweeps.unheard(methods))
     _check_exports(plan, options)
@@ -193,7 +194,9 @@ def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Nam
     add_linked_files(parser)
     add_backbone(parser, learner)
     add_general_options(parser)
-    options, made = _parse(parser, _attack_groups(attacks) | _audits(attacks, learner, ours=False), sources)
+    options, made = _parse(
+        parser, _attack_groups(attacks) | _audits(chosen.audit, attacks, learner, ours=False), sources
+    )
     return options, _own_plan(options, made)
 
 
@@ -274,16 +277,35 @@ def _canaries() -> type[Canaries]:
     return found
 
 
-def _audits(attacks: Sequence[Plugin], learner: str, *, ours: bool) -> dict[str, type[DataclassInstance]]:
-    """The parameters of the audits whose needs a run has; `ours`: we train it, and so it has a ledger."""
+def _audits(
+    text: str | None, attacks: Sequence[Plugin], learner: str, *, ours: bool
+) -> dict[str, type[DataclassInstance]]:
+    """The parameters of the audits whose needs a run has, of those on request the ones in `text`; `ours`: we train it,
+    and so it has a ledger. InputError if one that is asked for cannot work on it."""
     trained = facts(learner)
     there = {trained.records, *(["attacks"] if attacks else []), *(["ledger"] if ours else [])}
-    known = plugins.plugins("audit").items()
-    return {f"audit {name}": plugin.params for name, plugin in known if there.issuperset(plugin.needs)}
+    known = plugins.plugins("audit")
+    able = {name: plugin for name, plugin in known.items() if there.issuperset(plugin.needs)}
+    asked = [word.strip() for word in text.split(",")] if text else []
+    if asked == ["all"]:
+        asked = list(able)
+    for word in asked:
+        audit = plugins.find("audit", word, flag="--audit")
+        if missing := sorted({*audit.needs} - there):
+            raise InputError(f"--audit {word}: {_LACKS[missing[0]]}; valid here: {', '.join(able)}, all")
+    return {f"audit {name}": plugin.params for name, plugin in able.items() if name in asked or not plugin.on_request}
+
+
+_LACKS = {
+    "attacks": "needs an attack, and nothing is attacked; name one with --attack",
+    "ledger": "needs a training of ours, and the run in --run was done elsewhere",
+    "texts": "needs records that are texts",
+    "classes": "needs records that are classes",
+}
 
 
 def _trained(
-    methods: sweeps.Named, task: Plugin, learner: str, attacks: Sequence[Plugin], sources: Sources
+    methods: sweeps.Named, task: Plugin, learner: str, attacks: Sequence[Plugin], audits: str | None, sources: Sources
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options of a training and what comes after it, and the Params object of every group."""
     trained = facts(learner)
@@ -295,7 +317,7 @@ def _trained(
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
     groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
     groups |= {"the adversary": Adversary} if attacks and trained.shadows else {}
-    groups |= _attack_groups(attacks) | _audits(attacks, learner, ours=True)
+    groups |= _attack_groups(attacks) | _audits(audits, attacks, learner, ours=True)
     parser = _parser()
     add_schedule(parser, learner)
     add_backbone(parser, learner)

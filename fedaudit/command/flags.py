@@ -46,6 +46,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     text = "one or several, separated by commas, all, or none (default: maxrenyi for LoRA methods, none for prompts)"
     group.add_argument("--attack", help=text)
     group.add_argument(
+        "--audit", metavar="NAME[,NAME...]", help="audits beside the usual ones, or all; --list says which there are"
+    )
+    group.add_argument(
         "--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)"
     )
     group.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
+from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline import papers
 from reports.section import places
 from trainers.learners import every_learner, facts
@@ -13,13 +14,17 @@ def listing() -> str:
     """Methods, attacks, audits, tasks, figures of papers and sections of reports with one line each."""
     lines = []
     for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
-        lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}:")
-        lines += [f"  {plugin.name:<15}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
+        lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}, those in brackets on request (--audit):")
+        lines += [f"  {_named(plugin):<15}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
     lines.append("figures of papers (--paper):")
     lines += [f"  {name:<15}{figure.summary}" for name, figure in papers.figures().items()]
     lines.append("sections of a report, each where there is something to show:")
     lines += [f"  {name:<15}{plugins.summary(path)}" for name, path in places().items()]
     return "\n".join([*lines, *matrix()])
+
+
+def _named(plugin: Plugin) -> str:
+    return f"[{plugin.name}] " if plugin.kind == "audit" and plugin.on_request else plugin.name
 
 
 def matrix() -> list[str]:

@@ -46,7 +46,7 @@ DECLARATIONS: dict[str, dict[str, Declaration]] = {
         "GUESSES": (),
         "SIGNALS": {},
     },
-    "audit": {"NEEDS": (), "AFTER": ()},
+    "audit": {"NEEDS": (), "AFTER": (), "ON_REQUEST": False},
     "task": {"LEARNER": "lora"},
 }
 VALID = {
@@ -128,6 +128,11 @@ class Plugin:
     def after(self) -> tuple[str, ...]:
         """For an audit, the audits whose results it uses (the literal `AFTER`)."""
         return self._texts("AFTER")
+
+    @property
+    def on_request(self) -> bool:
+        """For an audit, whether it runs only where --audit names it (the literal `ON_REQUEST`)."""
+        return bool(self._declared("ON_REQUEST"))
 
     @property
     def shadows(self) -> bool:

@@ -1,0 +1,214 @@
+"""Mutual information: how many bits a score holds about membership, a lower bound on what the adversary's view holds.
+
+A score is computed from the view, so that it holds no more about membership than the view does (data processing): no
+estimate here says that a view holds little. Scores are ranked first, of models of several clients within each of them,
+and spread evenly within a rank's width: whole ranks are equally far from each other, and estimates by distances are too
+high on them. That changes no information.
+Estimated by `audits.statistics.mutual_information.ross`, with an interval, and with the null of the same coins
+exchanged within clients, that of the verdicts' test (`audits.by_coin`); where no coin of ours decided, all candidates
+of a client are exchanged.
+
+Where clients release prompts: the information between leading directions of these and of the clients' class proportions
+(`ksg`). There are as many points as clients, which is few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from scipy.special import entr
+from scipy.stats import rankdata
+
+from audits.by_coin import exchanges
+from audits.comparisons import COIN, Attacked, Comparison, comparisons
+from audits.findings import INFORMATION, Names, SharedInformation
+from audits.statistics import mutual_information as mi
+from audits.statistics.permutation import Bools, Floats, exchanged
+from audits.subject import Result, Subject
+from trainers.base import Transcript
+
+NEEDS = ("attacks",)
+ON_REQUEST = True
+
+EXCHANGES = 500
+INSIDE = 13  # of the generator (seed, INSIDE)
+BESIDE = ("loss/base",)  # the score that stands beside an attack's headline ones
+LEAST_CLIENTS = 8  # of which released prompts are compared with class proportions
+COLUMNS = (
+    "threat_model way population nonmembers attack signal bits low high null_low null_high p p_adjusted base_bits "
+    "ceiling members nonmembers_n clients interval"
+).split()
+OF_PROMPTS = "directions spread class_spread clients bits low high null_low null_high p".split()
+
+
+@dataclass(frozen=True)
+class Params:
+    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
+    neighbours: int = field(default=5, metadata={"help": "nearest neighbours k of estimates of mutual information"})
+    directions: int = field(
+        default=1, metadata={"help": "leading directions of released prompts and of class proportions"}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence <= 0.9999:
+            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+        for name, most in (("neighbours", 100), ("directions", 1000)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
+
+
+def mutual_information(subject: Subject, params: Params) -> Result:
+    """A finding per headline score and comparison, and the table behind them."""
+    run = subject.attacked
+    if run is None:
+        return Result()
+    tables = {"information": information(run, params)}
+    if "prompt-user" in subject.threat_models:
+        tables["prompt_information"] = of_prompts(subject.transcript, run, params)
+    return Result(findings(tables["information"], params, names=subject.names), tables)
+
+
+def findings(table: pd.DataFrame, params: Params, *, names: Names) -> list[SharedInformation]:
+    """The rows of `information` as findings."""
+    renamed = table.rename(columns={"bits": "value", "base_bits": "base_value"}).to_dict("records")
+    return [
+        SharedInformation(
+            **names,
+            metric=INFORMATION,
+            confidence=params.confidence,
+            **row | {"base_value": None if math.isnan(row["base_value"]) else row["base_value"]},
+        )
+        for row in renamed
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """A score on a comparison: ranks [n], spread, and membership as it fell and exchanged [1 + exchanges, n]."""
+
+    comparison: Comparison
+    signal: str
+    ranks: Floats
+    members: Bools
+
+
+def information(run: Attacked, params: Params) -> pd.DataFrame:
+    """Bits that scores hold about membership, with intervals, nulls, and p-values one by one and corrected for all rows
+    (the largest standardised estimate under each exchange, Westfall and Young 1993)."""
+    rows = [*_rows(run)]
+    nulls = [mi.ross_of_coins(row.members, row.ranks, k=params.neighbours) for row in rows]
+    spread = [null.std() or 1.0 for null in nulls]
+    z = np.array([(null - null.mean()) / one for null, one in zip(nulls, spread, strict=True)])
+    largest = z.max(axis=0) if rows else np.empty(0)
+    found = []
+    for row, null, own in zip(rows, nulls, z, strict=True):
+        c, i = row.comparison, _interval(row, params)
+        share = c.member.mean()
+        low, high = np.quantile(null[1:], [(1 - params.confidence) / 2, (1 + params.confidence) / 2])
+        found.append((
+            c.threat_model, c.way, c.population, c.nonmembers, run.signals[row.signal], row.signal,
+            *(mi.BITS * v for v in (i.value, i.low, i.high, low, high)),
+            _p_value(null[0], null), _p_value(own[0], largest), mi.BITS * _of_base(c, row.signal, params, run.seed),
+            mi.BITS * float(entr(share) + entr(1 - share)),
+            int(c.member.sum()), int((~c.member).sum()), len(np.unique(c.client)), i.how,
+        ))  # fmt: skip
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def _rows(run: Attacked) -> Iterator[_Row]:
+    shared = exchanges(run, EXCHANGES) if run.coins else None
+    for c in comparisons(run):
+        if c.nonmembers not in COIN or c.descriptive or c.way == "best utility":
+            continue
+        members = _exchanged(c, run.seed, shared)
+        for signal in dict.fromkeys(s for s in (*run.headline, *BESIDE) if s in c.scores):
+            kept = c.scores[signal].notna().to_numpy()
+            on = c.having(c.scores[signal])
+            if on.measurable:
+                yield _Row(on, signal, _ranks(on, on.scores[signal], run.seed), members[:, kept])
+
+
+def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]] | None) -> Bools:
+    """Membership of a comparison's entries [1 + exchanges, n], as it fell first."""
+    if shared is None:
+        return exchanged(c.member, c.client, seed=(seed,), times=EXCHANGES)
+    coins, place = shared
+    return coins[:, [place[r] for r in c.record]]
+
+
+def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
+    """Between 0 and 1, within each client where each has a model of its own; ties are spread about their mean rank."""
+    scores, inside = values.to_numpy(dtype=float), np.random.default_rng((seed, INSIDE)).random(len(values))
+    found = np.empty(len(scores))
+    for own in [c.client == k for k in np.unique(c.client)] if c.per_client else [np.ones(len(scores), dtype=bool)]:
+        found[own] = (rankdata(scores[own]) - inside[own]) / own.sum()
+    return found
+
+
+def _interval(row: _Row, params: Params) -> mi.Information:
+    """Over clients where these are the comparison's units, else over records of every client and kind."""
+    c = row.comparison
+    clients = c.unit == "clients"
+    return mi.interval(
+        lambda rows: mi.ross(c.member[rows], row.ranks[rows], k=params.neighbours),
+        len(c.member),
+        unit=c.client if clients else None,
+        stratum=None if clients else np.unique(c.client, return_inverse=True)[1] * 2 + c.member,
+        confidence=params.confidence,
+    )
+
+
+def _of_base(c: Comparison, signal: str, params: Params, seed: int) -> float:
+    """The same estimate of the control's scores, in nats; NaN where there are none, or all are alike."""
+    if signal not in c.base or c.base[signal].nunique() < 2:
+        return math.nan
+    on = c.having(c.base[signal])
+    if not on.measurable:
+        return math.nan
+    return mi.ross(on.member, _ranks(on, on.base[signal], seed), k=params.neighbours)
+
+
+def _p_value(value: float, null: Floats) -> float:
+    """One-sided, the coins as they fell among the exchanges."""
+    return float((null >= value - 1e-9).mean())
+
+
+def of_prompts(transcript: Transcript, run: Attacked, params: Params) -> pd.DataFrame:
+    """Information between the leading directions of the clients' released prompts and of their class proportions; no
+    row for fewer than LEAST_CLIENTS, or where all have the same prompt or the same classes."""
+    clients = [k for k in run.records if any(run.truth[r] for r in run.records[k])]
+    classes = sorted({run.group[r] for k in clients for r in run.records[k]})
+    if len(clients) < LEAST_CLIENTS or len(classes) < 2:
+        return pd.DataFrame(columns=OF_PROMPTS)
+    proportions = np.array([[_share(run, k, name) for name in classes] for k in clients])
+    released = (transcript.released(k) for k in clients)
+    prompts = np.array([np.concatenate([t.double().numpy().ravel() for t in state.values()]) for state in released])
+    (x, spread), (y, class_spread) = (_leading(a, params.directions) for a in (prompts, proportions))
+    if math.isnan(spread) or math.isnan(class_spread):
+        return pd.DataFrame(columns=OF_PROMPTS)
+    k = min(mi.NEIGHBOURS, len(clients) // 2 - 1)  # halves, too, have so many neighbours
+    i = mi.interval(lambda rows: mi.ksg(x[rows], y[rows], k=k), len(clients), confidence=params.confidence)
+    null = mi.permuted(lambda order: mi.ksg(x, y[order], k=k), len(clients), times=EXCHANGES)
+    low, high = np.quantile(null, [(1 - params.confidence) / 2, (1 + params.confidence) / 2])
+    bits = [mi.BITS * v for v in (i.value, i.low, i.high, low, high)]
+    p = _p_value(i.value, np.r_[i.value, null])
+    return pd.DataFrame([(x.shape[1], spread, class_spread, len(clients), *bits, p)], columns=OF_PROMPTS)
+
+
+def _share(run: Attacked, client: int, name: str) -> float:
+    own = [r for r in run.records[client] if run.truth[r]]
+    return sum(run.group[r] == name for r in own) / len(own)
+
+
+def _leading(a: Floats, directions: int) -> tuple[Floats, float]:
+    """Coordinates [n, directions] along the directions in which the rows vary most, and the share of their variance
+    that these hold."""
+    u, s, _ = np.linalg.svd(a - a.mean(axis=0), full_matrices=False)
+    k = min(directions, len(s))
+    total = float((s**2).sum())
+    alike = total <= 1e-20 * float((a**2).sum())
+    return u[:, :k] * s[:k], math.nan if alike else float((s[:k] ** 2).sum()) / total

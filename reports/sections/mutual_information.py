@@ -1,0 +1,28 @@
+"""Mutual information: how many bits scores hold about membership, and released prompts about the clients' classes."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reports.inputs import THREATS, ordered
+from reports.section import Page, Row, Section
+
+ORDER = 76
+
+
+def section(page: Page) -> Section | None:
+    """Where the audit was asked for."""
+    membership = page.parts("information", _rows)
+    prompts = page.parts("prompt_information", lambda table: table.to_dict("records"))
+    if not membership and not prompts:
+        return None
+    links = [("mutual-information", "Mutual information")]
+    context = {"information": membership, "prompt_information": prompts}
+    return Section(links, context, tables=page.files("information", "prompt_information"))
+
+
+def _rows(table: pd.DataFrame) -> list[Row]:
+    """By adversary, each as the membership table has it."""
+    order = ordered(table.threat_model, THREATS)
+    rows: list[Row] = table.to_dict("records")
+    return sorted(rows, key=lambda row: order.index(row["threat_model"]))
