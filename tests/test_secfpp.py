@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline.notes import cautions
 from fedaudit.privacy.secpc import Meeting
 from fedaudit.privacy.settings import Privacy
 from tests.prompt_oracle import SecFPP as SlowSecFPP
@@ -231,3 +233,10 @@ def test_it_takes_no_noise() -> None:
     assert METHODS["secfpp"].on_shares
     assert not secfpp().protected(Privacy(epsilon=float("inf")), SCHEDULE, SIZES).protection.private
     assert made("secfpp", {}).protection.stds == {}
+
+
+def test_domains_whose_users_share_no_class_are_warned_of():
+    words = "--method secfpp --domain {} --partition {} --attack none".format
+    said = {p: cautions(read_command(words("print+neon", p).split()).plan) for p in ("pathological", "dirichlet")}
+    assert "--preset secfpp" in said["pathological"][0]
+    assert said["dirichlet"] == cautions(read_command(words("neon", "pathological").split()).plan) == []

@@ -30,7 +30,7 @@ class Params:
         if not 0 <= self.mu <= 10**6:
             raise ValueError(f"mu must not be negative, and at most 1000000, not {self.mu}")
 
-    def caution(self, settings: Any) -> str:
+    def caution(self, settings: Any, task: Any) -> str:
         """What a reader of a run with these settings must know; nothing where the term acts."""
         if self.mu and settings.several:
             return ""

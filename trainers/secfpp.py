@@ -25,7 +25,7 @@ There is no noise: SecFPP claims no epsilon, and against the sums that are revea
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -102,6 +102,17 @@ class Params:
         for drill, most in (("vanish", self.absent), ("lie", self.wrong)):
             if getattr(self, drill) > most:
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
+
+    def caution(self, settings: Any, task: Any) -> str:
+        """What a reader of a run of several domains must know; nothing where users of a domain share classes."""
+        several = "+" in getattr(task, "domain", getattr(task, "dataset", ""))
+        if not several or task.partition != "pathological":
+            return ""
+        return (
+            "SecFPP: with --partition pathological the users of a domain have no class in common, so that nothing "
+            "tells domains from classes and all users may stay in one cluster; --preset secfpp has 20 users whose "
+            "classes overlap (Dirichlet 0.3)."
+        )
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,12 @@ def canary_notes(plan: Plan) -> list[str]:
 
 
 def cautions(plan: Plan) -> list[str]:
-    """What the methods say of their own parameters with these settings: a sentence each, of those that have one."""
+    """What the methods say of their own parameters with these settings and data: a sentence each, of those that have
+    one."""
     asked = [getattr(variant.params, "caution", None) for variant in plan.methods.values() if variant]
-    return list(dict.fromkeys(said for caution in asked if caution and (said := caution(plan.settings))))
+    return list(
+        dict.fromkeys(said for caution in asked if caution and (said := caution(plan.settings, plan.task_params)))
+    )
 
 
 def limits(plan: Plan) -> list[str]:
