@@ -13,7 +13,6 @@ Pearson's at 95 percent. What --out holds already is not trained again. Further 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy.stats import binomtest
 
 from fedaudit.command import cli
@@ -31,6 +31,7 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.privacy.secpc import WIDTH, Protocol
 from fedaudit.privacy.sharing import Tolerance, quantised
+from reports.templates import csv
 
 CENTRES = 3
 SIZES = (
@@ -80,10 +81,7 @@ def speed(table: str) -> None:
             print("".join(f"{name:>{WIDTHS.get(name, 10)}}" for name in rows[0]))
         print("".join(f"{value:>{WIDTHS.get(name, 10)}.4g}" for name, value in rows[-1].items()), flush=True)
     if table:
-        with Path(table).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        Path(table).write_bytes(csv(pd.DataFrame(rows)))
 
 
 def row(users: int, entries: int) -> dict[str, float]:
