@@ -207,7 +207,8 @@ def test_on_the_model_a_member_of_one_sgd_step_leaves_no_residual_and_others_do(
         name: (64, t.shape[1]) if name.endswith(".A") else (t.shape[0], 64) for name, t in learner.parameters.items()
     }
     start = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    top = {name: t for name, t in sgd_step(learner, start, [member]).items() if name.startswith("layers.5.mlp")}
+    last = max(name.split(".mlp")[0] for name in start if ".mlp" in name)
+    top = {name: t for name, t in sgd_step(learner, start, [member]).items() if name.startswith(f"{last}.mlp")}
     found = projections(learner, start, top, [member, other])
     assert found[0] < 1e-5
     assert found[1] > 0.5

@@ -46,6 +46,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedotp": [{"match": "ot"}, {"match": "sum"}],
     "fedpgp": [{"rank": 2, "mu": mu} for mu in (0.0, 1.0)],
     "pfedme": [{"inner": 2, "mixing": beta} for beta in (1.0, 0.5)],
+    "secfpp": [{"clustered": "prompt", "together": 9}],  # nobody is clustered: tests/test_secfpp.py does
 }
 PRIVACY = {
     "none": NONE,
