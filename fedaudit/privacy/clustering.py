@@ -14,6 +14,8 @@ applies:
 A user moves where it adds least to the scatter: |g| / (|g| - 1) of its squared distance to the centre of its own group,
 |g| / (|g| + 1) of that to another's (Hartigan and Wong 1979). Of unrelated users both are alike on average, while mere
 distances prefer a user's own group, whose centre it is a part of.
+Only the surest half of those that would change halves do so in a round: unrelated vectors have hardly a preference,
+and all at once may change back and forth.
 Two domains that lie symmetric about the first centre are equally far from it; halves drawn at random are not symmetric,
 and 2-means pulls them apart. Halves at which it comes to rest without a split are drawn anew.
 """
@@ -105,12 +107,14 @@ class Rule:
         return Clusters(moved, half)
 
     def _halve(self, half: Numbers, first: Part, second: Part) -> None:
-        """Every user to the half that it adds less scatter to, at least m to each."""
+        """Of the users that add less scatter to the other half the surest go there, half of them, while m are left: all
+        at once may go back and forth for ever."""
         members = np.concatenate([first[0], second[0]])
-        ahead = (_cost(first) - _cost(second))[members]  # negative: rather in the first
-        order = members[np.argsort(ahead, kind="stable")]
-        cut = min(max(int((ahead < 0).sum()), self.least), len(members) - self.least)
-        half[order[:cut]], half[order[cut:]] = 0, 1
+        gain = ((_cost(first) - _cost(second)) * (1 - 2 * half))[members]
+        surest = members[np.argsort(-gain, kind="stable")]
+        for user in surest[: (int((gain > 0).sum()) + 1) // 2]:
+            if (half[members] == half[user]).sum() > self.least:
+                half[user] = 1 - half[user]
 
     def _moved(self, cluster: Numbers, centres: list[Part]) -> Numbers:
         costs = np.stack([_cost(part) for part in centres], axis=1)
