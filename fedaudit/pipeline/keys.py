@@ -70,7 +70,7 @@ def bank(cell: Cell) -> dict[str, Any]:
 
 def bank_modules(cell: Cell) -> tuple[str, ...]:
     """Where the training of shadow models begins."""
-    return *training_modules(cell), "fedaudit.pipeline.shadow_trainings"
+    return *training_modules(cell), "fedaudit.pipeline.shadow_trainings", "attacks.settings"
 
 
 def analysis(cell: Cell) -> dict[str, Any]:
