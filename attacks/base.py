@@ -57,9 +57,9 @@ class View:
 
     def broadcast(self, r: int) -> State:
         """The global state at the start of round r, as sent; `broadcast(rounds)` is the released model, `broadcast(0)`
-        public."""
+        public. Parts of clients that are sent to all others are in it for these and for the server only."""
         self._require("broadcasts")
-        return self._transcript.broadcast(r)
+        return self._transcript.broadcast(r) if self.gives("others' parts") else self._transcript.sent_to_all(r)
 
     @property
     def served_best(self) -> int:
@@ -71,7 +71,7 @@ class View:
     def others_part(self, method: Method[Any], client: int) -> State:
         """What of a client all others are sent in the end, in the released model."""
         self._require("others' parts")
-        last = self._transcript.broadcast(self.rounds)
+        last = self.broadcast(self.rounds)
         return last | method.passed_on(last, client)
 
     def participations(self, client: int) -> list[int]:

@@ -20,7 +20,7 @@ THREAT_MODELS: dict[str, frozenset[str]] = {
     ),  # prompt as a service: each client's released p_i, the sum of its parts
     "released-model": frozenset({"broadcasts"}),
     "peer": frozenset({"broadcasts", "others' parts"}),  # another client, where each is sent the parts of all others
-    "server": frozenset({"broadcasts", "uploads", "sums of uploads"}),
+    "server": frozenset({"broadcasts", "others' parts", "uploads", "sums of uploads"}),
     "clustering-server": frozenset({"broadcasts", "sums of uploads", "distances"}),  # of clients that compute on shares
     "colluding-users": frozenset({"broadcasts", "shares"}),  # the same clients, some of which put shares together
     "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with

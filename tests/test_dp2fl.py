@@ -33,6 +33,7 @@ from trainers.newcomers import after_a_round, starts
 
 ALPHA, BETA = 1.2, 0.2
 METHOD = DP2FL(Params())
+ALL = {"Pt", "Pd", *METHOD.by_client}
 
 
 def sets(before: float, loss: Sequence[float]) -> tuple[list[int], list[int]]:
@@ -418,12 +419,34 @@ def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> Non
     released = attacked_model(View(seen, "released-model", nobody), METHOD, 0, None)
     assert released is not None
     assert torch.equal(released["Pd"], last["Pd"])
-    for other in ("released-model", "server", "owner", "prompt-user"):
-        with pytest.raises(LacksCapability, match=r"does not see others' parts \(these do: peer\)"):
+    for other in ("released-model", "owner", "prompt-user"):
+        with pytest.raises(LacksCapability, match=r"does not see others' parts \(these do: peer, server\)"):
             View(seen, other, nobody).others_part(METHOD, 0)
     for capability in ("uploads", "private states", "personal prompts"):
         with pytest.raises(LacksCapability):
             require("peer", capability)
+
+
+@pytest.mark.parametrize(
+    ("threat_model", "seen"),
+    [("released-model", {"Pt", "Pd"}), ("owner", {"Pt", "Pd"}), ("peer", ALL), ("server", ALL), ("prompt-user", None)],
+)
+def test_data_prompts_are_shown_to_those_alone_who_are_sent_them(
+    tmp_path: Path, threat_model: str, seen: set[str] | None
+) -> None:
+    whole = run(tmp_path, rounds=2)
+    view = View(whole, threat_model, Candidates({}, {}, ()))
+    if seen is None:
+        with pytest.raises(LacksCapability, match="does not see broadcasts"):
+            view.broadcast(1)
+        return
+    for r in (1, 2):
+        found, last = view.broadcast(r), whole.broadcast(r)
+        assert found.keys() == seen
+        assert all(torch.equal(tensor, last[name]) for name, tensor in found.items())
+        model = METHOD.model(found)
+        assert all(torch.equal(model[name], last[name]) for name in ("Pt", "Pd"))
+    assert view.broadcast(0).keys() == view.public.keys() == {"Pt", "Pd"}
 
 
 def test_only_methods_that_pass_parts_on_have_peers() -> None:

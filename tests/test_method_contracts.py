@@ -204,6 +204,18 @@ def weighs_nothing(subject: Subject) -> None:
     assert any(moved) == subject.trains  # it was in a batch
 
 
+def releases_nobody(subject: Subject) -> None:
+    """No tensor of the released model lists what every client sent or holds: such a table is its clients' (`by_client`)."""
+    run = subject.run
+    for r in range(ROUNDS):
+        held = [run.private(r, k) | run.own_model(r, k) for k in range(CLIENTS)]
+        for table in run.sent_to_all(r + 1).values():
+            for name in held[0]:
+                rows = [own[name] for own in held]
+                listed = table.shape[:1] == (CLIENTS,) and table.shape[1:] == rows[0].shape
+                assert not listed or not all(torch.equal(*pair) for pair in zip(table, rows, strict=True)), name
+
+
 def model_of(run: Transcript, r: int, client: int) -> State:
     model = run.own_model(r, client)
     assert model is not None
@@ -230,6 +242,7 @@ def close_where_both(one: State, other: State) -> bool:
 
 CONTRACTS: tuple[Contract, ...] = (
     signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens, weighs_nothing,
+    releases_nobody,
 )  # fmt: skip
 
 
@@ -359,6 +372,18 @@ def blind_to_weights(original: Any, self: Any, server: State, own: State, client
     return found
 
 
+def hoarding(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
+    """Keeps every message in the released model."""
+    sent = {f"all {name}": torch.stack([upload.state[name] for upload in uploads]) for name in uploads[0].state}
+    found: State = original(self, server, uploads, site)
+    return found | sent
+
+
+def indiscreet(cls: type) -> type:
+    """Says of no table that it is its clients'."""
+    return type("Faulty", (cls,), {"by_client": ()})
+
+
 def renamed(cls: type) -> type:
     def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) -> State:
         return server
@@ -383,6 +408,8 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (listens, "clients that ignore the server", altered(update=deaf), ("fedavg", "promptfl", "dpfpl")),
     (listens, "a server that hears one client", received(lambda uploads: uploads[:1]), ("fedavg", "promptfl", "dpfpl")),
     (weighs_nothing, "records of weight 0 trained on", altered(update=blind_to_weights), ("fedavg", "local", "dpfpl")),
+    (releases_nobody, "messages in the released model", altered(aggregate=hoarding), ("promptfl",)),
+    (releases_nobody, "clients' tables in the released model", indiscreet, ("dp2fl",)),
 )  # fmt: skip
 
 

@@ -158,7 +158,8 @@ class Method(ABC, Generic[Client]):
     `Client` is what its clients work with: a `Participation`, or for prompts a whole cohort as one batched problem.
     """
 
-    passes_on: ClassVar[bool] = False  # whether clients are sent parts of each other
+    # tables [C, ..] of the server's state by clients' numbers: parts of each that all others are sent, and nobody else
+    by_client: ClassVar[tuple[str, ...]] = ()
     # what its clients' records reach, as the ledger's readers call it; what no noise is added to is unbounded
     local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of the model that it holds in the end
     shared: ClassVar[tuple[str, ...]] = ("what clients train",)  # uploaded and broadcast
@@ -380,13 +381,23 @@ class Transcript:
     folder: Folder
     schedule: Schedule
     model: Model = plain  # the method's: what adapter or prompt a state stands for
+    by_client: tuple[str, ...] = ()  # the method's: what of the server's state is no part of the released model
     _cohorts: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
+    @classmethod
+    def of(cls, folder: Folder, schedule: Schedule, method: Method[Any]) -> Transcript:
+        """The reader of a method's run."""
+        return cls(folder, schedule, method.model, method.by_client)
+
     def broadcast(self, r: int) -> State:
-        """The server state that round r started from; `broadcast(rounds)` is the final model."""
+        """The server state that round r started from; `broadcast(rounds)` is the final one."""
         if r == 0:
             return self.folder.read_tensors("initial.safetensors")
         return self._part(r - 1, "aggregate")
+
+    def sent_to_all(self, r: int) -> State:
+        """The same without what is sent to clients alone: `sent_to_all(rounds)` is the released model."""
+        return {name: tensor for name, tensor in self.broadcast(r).items() if name not in self.by_client}
 
     def round(self, r: int) -> dict[str, Any]:
         """Cohort, n_k, facts, bytes and utility of round r."""
@@ -519,7 +530,7 @@ def train(
     a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier one was damaged
     or deleted.
     """
-    transcript = Transcript(folder, schedule, method.model)
+    transcript = Transcript.of(folder, schedule, method)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
         (offered,) = executor.map(_initial, [schedule.public_seed])
         start = method.start(unpack(offered))

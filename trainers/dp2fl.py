@@ -58,7 +58,7 @@ class DP2FL(DualMethod):
     params: Params
 
     shared = ("Pt", "Pd", "validation records")
-    passes_on = True
+    by_client = ("personal", "trained")
 
     def divided(self, records: Sequence[str], client: int, seed: int) -> tuple[list[str], list[str]]:
         order = torch.randperm(len(records), generator=generator(seed, "client", client, "validation")).tolist()

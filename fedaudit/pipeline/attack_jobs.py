@@ -67,7 +67,7 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
             why = "this method trains nothing"
         elif not method.sends and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
             why = "this method sends nothing"
-        elif threat_model == "peer" and not method.passes_on:
+        elif threat_model == "peer" and not method.by_client:
             why = "this method passes no part of a client on to others"
         elif plugin.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
             why = "only the server observes the other clients' messages (--trajectory)"

@@ -43,7 +43,7 @@ def schedule_of(cell: Cell) -> Schedule:
 
 def transcript_of(cell: Cell) -> Transcript:
     """The reader of a cell's training, finished or not."""
-    from trainers.base import Transcript, plain
+    from trainers.base import Transcript
 
-    model = method_of(cell).model if cell.variant else plain
-    return Transcript(claim(cell.training_folder), schedule_of(cell), model)
+    folder, schedule = claim(cell.training_folder), schedule_of(cell)
+    return Transcript.of(folder, schedule, method_of(cell)) if cell.variant else Transcript(folder, schedule)

@@ -52,13 +52,13 @@ class ShadowRecipe:
     def simulated(self, shadow: int) -> Transcript:
         """The reader of a simulated federation."""
         own = bank.simulated_schedule(self.schedule, self.seed, shadow)
-        return Transcript(claim(self.federation(shadow)), own, self.method.model)
+        return Transcript.of(claim(self.federation(shadow)), own, self.method)
 
     @property
     def others(self) -> list[Transcript]:
         """The federations whose messages stand for those of the other clients."""
         if self.observed:
-            return [Transcript(claim(self.observed), self.schedule, self.method.model)]
+            return [Transcript.of(claim(self.observed), self.schedule, self.method)]
         return [self.simulated(s) for s in self.federations]
 
     @property
