@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from audits.blind import FOLDS
 from audits.by_coin import by_coin, row_of
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
 from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
+from audits.settings import Confident
 from audits.statistics import ranking, stratified
 from audits.statistics.one_run import canary_table
 from audits.statistics.ranking import Interval
@@ -43,12 +44,8 @@ Words = Callable[[str], Claims]  # threat model to what is claimed and provable 
 
 
 @dataclass(frozen=True)
-class Params:
-    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence <= 0.9999:
-            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+class Params(Confident):
+    """`confidence` is that of all intervals."""
 
 
 def membership(subject: Subject, params: Params) -> Result:

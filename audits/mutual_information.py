@@ -26,6 +26,7 @@ from scipy.stats import rankdata
 from audits.by_coin import exchanges
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
 from audits.findings import INFORMATION, Names, SharedInformation
+from audits.settings import Confident
 from audits.statistics import mutual_information as mi
 from audits.statistics.permutation import Bools, Floats, exchanged
 from audits.subject import Result, Subject
@@ -46,16 +47,14 @@ OF_PROMPTS = "directions spread class_spread clients bits low high null_low null
 
 
 @dataclass(frozen=True)
-class Params:
-    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
+class Params(Confident):
     neighbours: int = field(default=5, metadata={"help": "nearest neighbours k of estimates of mutual information"})
     directions: int = field(
         default=1, metadata={"help": "leading directions of released prompts and of class proportions"}
     )
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence <= 0.9999:
-            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+        super().__post_init__()
         for name, most in (("neighbours", 100), ("directions", 1000)):
             if not 1 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")

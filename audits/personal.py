@@ -6,12 +6,13 @@ difference global less personal. Means over clients; the interval is Student's o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from audits.findings import Accuracy, OfRun
+from audits.settings import Confident
 from audits.subject import Result, Subject
 from audits.utility import mean_interval
 from fedaudit.privacy.ledger import strict
@@ -22,12 +23,8 @@ GAINS = {"global-personal/accuracy": COLUMNS[::2], "global-personal/f1": COLUMNS
 
 
 @dataclass(frozen=True)
-class Params:
-    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence <= 0.9999:
-            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+class Params(Confident):
+    """`confidence` is that of all intervals."""
 
 
 def personal(subject: Subject, params: Params) -> Result:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from audits.findings import Accuracy, Names
+from audits.settings import Confident
 from audits.subject import Result, Subject
 from fedaudit.privacy.ledger import strict
 from trainers.base import Transcript
@@ -25,13 +26,11 @@ SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 @dataclass(frozen=True)
-class Params:
+class Params(Confident):
     last: int = field(default=10, metadata={"help": "last rounds that a reported accuracy averages (DP-FPL: 10)"})
-    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence <= 0.9999:
-            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+        super().__post_init__()
         if not 1 <= self.last <= 10**6:
             raise ValueError(f"last must be at least 1 and at most 1000000, not {self.last}")
 

@@ -180,29 +180,42 @@ def cost(words: str) -> Iterator[tuple[str, float]]:
 
 
 def _cost(cell: Cell, workshop: Workshop, bench: Any) -> dict[str, float]:
-    recipe, progress = recipe_of(cell, workshop.federation), Progress(quiet=True)
-    assert recipe is not None
-    client = cell.targets[0]
-    about: dict[str, Any] = {"seed": recipe.seed, "say": progress.say}
-
-    def shadows() -> None:
-        bank.train_shadows(
-            bench, recipe.method, recipe.others, client, claim(recipe.client(client)),
-            shadows=recipe.shadows, until=recipe.schedule.rounds, **about,
-        )  # fmt: skip
-
-    federation = _cpu(lambda: train_all([cell], workshop, progress))
-    simulated = _cpu(lambda: simulate(bench, (recipe, bank.SIMULATED, recipe.schedule.rounds, True)))
-    trained = _cpu(shadows)
+    federation = cpu_seconds(lambda: train_all([cell], workshop, Progress(quiet=True)))
+    simulated, trained, shadows = shadow_seconds(cell, workshop, bench)
     return {
         f"a federation of {cell.plan.clients}, scored every round": federation,
-        "the simulated one, not scored": simulated,
-        f"{recipe.shadows} shadow clients": trained,
+        "the simulated ones, not scored": simulated,
+        f"{shadows} shadow clients": trained,
         "shadow models over federation": (simulated + trained) / federation,
     }
 
 
-def _cpu(work: Callable[[], Any]) -> float:
+def shadow_seconds(cell: Cell, workshop: Workshop, bench: Any) -> tuple[float, float, int]:
+    """CPU seconds of the federations that the shadow models of one target lie along, and of its shadow clients; and how many clients these are."""
+    recipe = recipe_of(cell, workshop.federation)
+    assert recipe is not None
+    rounds, client = recipe.schedule.rounds, cell.targets[0]
+    simulated = sum(
+        cpu_seconds(functools.partial(simulate, bench, (recipe, s, rounds, True))) for s in recipe.federations
+    )
+    trained = cpu_seconds(
+        functools.partial(
+            bank.train_shadows,
+            bench,
+            recipe.method,
+            recipe.others,
+            client,
+            claim(recipe.client(client)),
+            seed=recipe.seed,
+            shadows=recipe.shadows,
+            until=rounds,
+            say=Progress(quiet=True).say,
+        )
+    )
+    return simulated, trained, recipe.shadows
+
+
+def cpu_seconds(work: Callable[[], Any]) -> float:
     started = time.process_time()
     work()
     return time.process_time() - started

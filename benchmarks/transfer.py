@@ -14,22 +14,19 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
 from audits.statistics.ranking import tpr_at_fpr
+from benchmarks.membership import shadow_seconds
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import claim
-from fedaudit.pipeline import attack_jobs, bank
-from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
+from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 
@@ -94,28 +91,10 @@ def cost(words: str, along: list[int]) -> Iterator[str]:
             one_thread()
             with Workshop(plan, progress) as workshop:
                 _ = workshop.executor
-                simulated, trained, shadows = _cost(plan.cells[0], workshop, make_bench(plan, workshop.federation))
+                simulated, trained, shadows = shadow_seconds(
+                    plan.cells[0], workshop, make_bench(plan, workshop.federation)
+                )
         yield f"{trajectories:>12}{simulated:>24.1f}{trained:>20.1f}{shadows:>10}"
-
-
-def _cost(cell: Cell, workshop: Workshop, bench: Any) -> tuple[float, float, int]:
-    recipe = recipe_of(cell, workshop.federation)
-    assert recipe is not None
-    rounds, client = recipe.schedule.rounds, cell.targets[0]
-    simulated = sum(_cpu(lambda s=s: simulate(bench, (recipe, s, rounds, True))) for s in recipe.federations)  # type: ignore[misc]
-    trained = _cpu(
-        lambda: bank.train_shadows(
-            bench, recipe.method, recipe.others, client, claim(recipe.client(client)), seed=recipe.seed,
-            shadows=recipe.shadows, until=rounds, say=print,
-        )
-    )  # fmt: skip
-    return simulated, trained, recipe.shadows
-
-
-def _cpu(work: Callable[[], Any]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from trainers.base import Transcript
 REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
 SENT = "round client shares masks answers".split()
 LOCATED = "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error".split()
+POOLED = ("scatter", "moment")  # sums over all users, by their names among what was revealed
 COLLUDING = "what colluders equations slices right error".split()
 
 
@@ -47,7 +48,7 @@ def revealed(transcript: Transcript) -> pd.DataFrame:
         facts, tensors = transcript.round(r)["revealed"], transcript.revealed(r)
         asked, summed = transcript.asked(r), transcript.summed(r)
         distances = tensors["distances"].numel() if asked else 0
-        numbers = len(summed) + ("moment" in tensors)
+        numbers = len(summed) + sum(name in tensors for name in POOLED)
         names = [", ".join(map(client_name, facts[who])) for who in ("absent", "wrong")]
         rows.append((r, len(asked), distances, "polynomials" in tensors, numbers, facts["decoded"], *names))
     return pd.DataFrame(rows, columns=REVEALED)
