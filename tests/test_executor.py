@@ -73,6 +73,35 @@ def test_short_jobs_go_on_beside_a_long_one(tmp_path):
         assert list(executor.map(meet, [(tmp_path / "met", x) for x in range(30)])) == [True] * 30
 
 
+def follow(bench, job):
+    """Wait for the mark of the chain that comes first here, then leave one's own."""
+    folder, chain, x = job
+    if chain == "a":
+        for _ in range(3000):
+            if (folder / "b2").exists():
+                break
+            time.sleep(0.01)
+    before = not x or (folder / f"{chain}{x - 1}").exists()
+    (folder / f"{chain}{x}").touch()
+    return before and (folder / "b2").exists() >= (chain == "a")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_waits_for_the_one_before_it_in_its_chain_and_for_no_other_chain(tmp_path, workers):
+    """The first chain's first job ends only when the other chain has ended: rounds of chains would never come so far."""
+    chains = [[(tmp_path, chain, x) for x in range(3)] for chain in ("ab" if workers == 2 else "ba")]
+    with Executor(lambda: 1, workers=workers) as executor:
+        assert list(executor.chains(follow, chains)) == [True] * 6
+
+
+def test_errors_in_chains_come_back_as_they_are():
+    with Executor(lambda: 1, workers=2) as executor:
+        with pytest.raises(ValueError, match="job 4"):
+            list(executor.chains(fail, [[4, 5]]))
+        with pytest.raises(WorkerDied, match="run the same command to resume"):
+            list(executor.chains(die, [[1]]))
+
+
 def test_one_worker_is_this_process():
     with Executor(lambda: 10) as executor:
         assert list(executor.map(times, [3])) == [(30, os.getpid())]

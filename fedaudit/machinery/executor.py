@@ -22,6 +22,7 @@ Bench = TypeVar("Bench")
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
+DIED = "a worker process died (was it killed for its memory?); run the same command to resume"
 AHEAD = 3  # unfinished jobs per worker that have been handed over: none waits for others' results to be written
 
 _bench: Any = None  # in a worker: what `build` returned
@@ -84,15 +85,39 @@ class Executor(Generic[Bench]):
                 else:  # any of them may be the next to end: short jobs go on beside a long one
                     concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise WorkerDied(
-                "a worker process died (was it killed for its memory?); run the same command to resume"
-            ) from error
+            raise WorkerDied(DIED) from error
         except (
             GeneratorExit
         ):  # after an error they are left: a pool whose workers are killed cannot bear cancelled futures
             for future in futures:
                 future.cancel()
             raise
+
+    def chains(
+        self, function: Callable[[Bench, Argument], Result], chains: Iterable[Iterable[Argument]]
+    ) -> Iterator[Result]:
+        """Results as they come of chains of small jobs. A job begins when the one before it in its chain has ended,
+        and waits for no other chain."""
+        if self._pool is None:
+            yield from (function(self._local, job) for chain in chains for job in chain)
+            return
+        left: dict[concurrent.futures.Future[Result], Iterator[Argument]] = {}
+        pool = self._pool
+
+        def submit(chain: Iterator[Argument]) -> None:
+            for job in itertools.islice(chain, 1):
+                left[pool.submit(_call, function, job)] = chain
+
+        try:
+            for chain in chains:
+                submit(iter(chain))
+            while left:
+                ended, _ = concurrent.futures.wait(left, return_when=concurrent.futures.FIRST_COMPLETED)
+                for future in ended:
+                    submit(left.pop(future))
+                    yield future.result()
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise WorkerDied(DIED) from error
 
     def __enter__(self) -> Executor[Bench]:
         return self

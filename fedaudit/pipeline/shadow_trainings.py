@@ -103,9 +103,8 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
     steps = sum(len(jobs) * len(untils) for _, jobs, untils in parts)
     with progress.stage(f"{shadows} shadow models", steps) as advance:
         for function, jobs, untils in parts:
-            for until in untils:
-                for _ in attackers.map(function, [(*job, until, progress.quiet) for job in jobs]):
-                    advance()
+            for _ in attackers.chains(function, [[(*job, until, progress.quiet) for until in untils] for job in jobs]):
+                advance()
 
 
 def untrained(

@@ -51,9 +51,9 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
         return before
     rounds = blocks(plan.rounds)
     with progress.stage(f"training {len(todo)} of {len(cells)} runs", len(todo) * len(rounds)) as advance:
-        for until in rounds:
-            for _ in executor.map(train_block, [(training, until, progress.quiet) for training in trainings]):
-                advance()
+        chains = [[(training, until, progress.quiet) for until in rounds] for training in trainings]
+        for _ in executor.chains(train_block, chains):
+            advance()
     return before
 
 
@@ -70,7 +70,7 @@ def training_of(cell: Cell, workshop: Workshop) -> Training:
 
 
 def blocks(rounds: int) -> list[int]:
-    """The rounds up to which jobs train, one after the other: trainings side by side advance together."""
+    """The rounds up to which jobs train, one after the other: trainings side by side take turns."""
     return [*range(BLOCK, rounds, BLOCK), rounds]
 
 

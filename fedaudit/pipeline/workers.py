@@ -116,6 +116,12 @@ class Attackers:
         """Results in the order of the jobs, as `Executor.map` gives them."""
         return self._executor.map(_attack, ((function, job) for job in jobs))
 
+    def chains(
+        self, function: Callable[[AttackBench, Argument], Result], chains: Iterable[Iterable[Argument]]
+    ) -> Iterator[Result]:
+        """Results as they come, as `Executor.chains` gives them."""
+        return self._executor.chains(_attack, (((function, job) for job in chain) for chain in chains))
+
 
 def _apply(_: Bench, job: tuple[Callable[[Argument], Result], Argument]) -> Result:
     function, argument = job
