@@ -39,6 +39,7 @@ class Subject:
     canaries: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     canary_kind: str = ""
     said: Claims | None = None  # claimed and provable of a training done elsewhere, in words
+    newcomers: pd.DataFrame | None = None  # accuracy by start, when, test and client; None: nobody came after the run
     before: Mapping[str, Result] = field(default_factory=dict)  # by audit
 
     @property

@@ -24,6 +24,7 @@ TABLES = {
     "permutations": "headline others controls",  # largest statistics under every exchange of the coins
     "accuracy": "round client split accuracy",
     "personal": "client personal/accuracy personal/f1 global/accuracy global/f1",
+    "newcomers": "start when test client accuracy",
     "privacy": "threat_model whose claimed provable every_step replace_one delta why",
     "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped",
     "records": "threat_model way client record label kind member rank percentile",  # and a column for every score

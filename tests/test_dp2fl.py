@@ -20,16 +20,14 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import attack_jobs
-from fedaudit.pipeline.bank import NoExam
 from fedaudit.pipeline.methods import method_of
 from fedaudit.privacy.ledger import Ledger
 from tests import maple_toy, prompt_toy
 from tests.prompt_scores import changed, made_up
-from trainers.base import Bench, Participation, Schedule, Site, Transcript, Upload, train
+from trainers.base import Bench, Participation, Schedule, Transcript, train
 from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
 from trainers.exams import Recognition
 from trainers.maple import Settings
-from trainers.newcomers import after_a_round, starts
 
 ALPHA, BETA = 1.2, 0.2
 METHOD = DP2FL(Params())
@@ -360,49 +358,6 @@ def test_clients_may_sit_out(tmp_path: Path) -> None:
 def test_parameters_are_checked(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{name} must"):
         Params(**{name: value})
-
-
-# --- a new client ---------------------------------------------------------------------------------------------------
-
-
-def trained_by_two(path: Path) -> Transcript:
-    """The first two clients of the small federation; the third one comes later."""
-    world, learner = prompt_toy.federation(), maple_toy.learner()
-    bench = Bench(learner, world.training[:2], world.test)
-    with Executor(lambda: bench) as executor:
-        return train(
-            METHOD, Schedule(3, 2, 2, 1), NoExam(),
-            folder=claim(path), executor=executor, say=print, advance=lambda: None,
-        )  # fmt: skip
-
-
-def test_a_new_client_starts_from_one_of_three_models(tmp_path: Path) -> None:
-    run_of_two = trained_by_two(tmp_path)
-    first, last, found = run_of_two.broadcast(0), run_of_two.broadcast(3), starts(run_of_two)
-    expected = {"global": (last, last), "init_glo": (last, first), "init": (first, first)}
-    assert found.keys() == expected.keys()
-    for name, (task, data) in expected.items():
-        assert torch.equal(found[name]["Pt"], task["Pt"])
-        assert torch.equal(found[name]["Pd"], data["Pd"])
-
-
-def test_a_round_with_a_new_client_from_the_global_model_is_the_loop_s(tmp_path: Path) -> None:
-    """As if a cohort of three came after three rounds of two: what the loop's own parts make of it."""
-    run_of_two, world, learner = trained_by_two(tmp_path), prompt_toy.federation(), maple_toy.learner()
-    models = after_a_round(METHOD, learner, run_of_two, world.training, starts(run_of_two)["global"])
-    server = run_of_two.broadcast(3)
-    earlier: list[tuple[int, ...]] = [(0, 1, 2), (0, 1, 2), ()]
-    clients = [Participation(k, 3, 1, own, learner, earlier[k]) for k, own in enumerate(world.training)]
-    done = learner.work(METHOD, [METHOD.download(server, one) for one in clients], [{}] * 3, clients)
-    uploads = [Upload(k, len(world.training[k]), one.upload, one.facts) for k, one in enumerate(done)]
-    after = METHOD.aggregate(server, uploads, Site(1, 3, learner=lambda question: question(learner)))
-    for k in range(3):
-        expected = METHOD.model(after | done[k].private)
-        for name, tensor in expected.items():
-            torch.testing.assert_close(models[k][name], tensor, atol=1e-5, rtol=1e-4)
-    others = after_a_round(METHOD, learner, run_of_two, world.training, starts(run_of_two)["init"])
-    assert not torch.equal(others[2]["Pd"], models[2]["Pd"])
-    assert not torch.equal(others[0]["Pt"], models[0]["Pt"])  # all others hear of it
 
 
 # --- other clients as adversaries -----------------------------------------------------------------------------------

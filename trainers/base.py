@@ -41,6 +41,12 @@ class Schedule:
     per_round: int = 4
     seed: int = 0
     public: int | None = None  # seed of what everybody sees, the start and who takes part; None: that of all else
+    newcomers: int = 0  # the last so many clients come after the last round
+
+    @property
+    def present(self) -> int:
+        """Clients that can take part."""
+        return self.clients - self.newcomers
 
     @property
     def public_seed(self) -> int:
@@ -149,6 +155,14 @@ class Site:
         return [generator(self.seed, "server", self.round, purpose)]
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A way in which a client may come to a run that is over."""
+
+    start: State  # what the client begins with
+    server: State  # the server's state of its first round
+
+
 Client = TypeVar("Client")
 
 
@@ -214,6 +228,11 @@ class Method(ABC, Generic[Client]):
 
     def place(self, client: int) -> State:
         """What a state of the server's needs beside it to be read as a client's, where it holds several models."""
+        return {}
+
+    def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
+        """How a client may come after a run, from the server's last state or the public start, the supposedly best way
+        first; {} where the method does not say. Its file then says `NEWCOMERS = True`."""
         return {}
 
     def passed_on(self, server: State, client: int) -> State:
@@ -557,7 +576,7 @@ def _round(
 ) -> None:
     schedule, folder = transcript.schedule, transcript.folder
     # 1. the cohort
-    order = torch.randperm(schedule.clients, generator=generator(schedule.public_seed, "cohort", r))
+    order = torch.randperm(schedule.present, generator=generator(schedule.public_seed, "cohort", r))
     cohort = sorted(order[: schedule.per_round].tolist())
     # 2. what the server sends, 3. every client of the cohort trains
     server, public = transcript.broadcast(r), transcript.broadcast(0)

@@ -29,11 +29,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trainers.base import Participation, Site, State, Update, Upload, generator
+from trainers.base import Arrival, Participation, Site, State, Update, Upload, generator
 from trainers.maple import DualCohort, DualMethod, Learner
 
 LEARNER = "maple"
 TITLE = "DP²FL"
+NEWCOMERS = True
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,17 @@ class DP2FL(DualMethod):
         _record(uploads, site, trained["Pd"][0].nbytes)
         tables = {"personal": personal, "trained": trained["Pd"]}
         return {"Pt": Pt, "Pd": PD} | {name: _placed(server, name, uploads, new) for name, new in tables.items()}
+
+    def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
+        """With the global model, PT and PD; with PT and the public data prompt (InitGlo); with the public start (Init).
+
+        A new client's mixture moves from the data prompt that it began at (eq. 9), as an old one's does from its own.
+        """
+        pairs = {"global": (server, server), "init_glo": (server, public), "init": (public, public)}
+        return {
+            name: Arrival({"Pt": task["Pt"], "Pd": data["Pd"]}, server | {"Pd": data["Pd"]})
+            for name, (task, data) in pairs.items()
+        }
 
     def passed_on(self, server: State, client: int) -> State:
         return {"Pd": server["trained"][client]} if client < len(server.get("trained", ())) else {}

@@ -184,12 +184,12 @@ class Personalisation(Recognition):
         found = super().after(executor, method, server, clients, last=last)
         if not last:
             return found
-        jobs = [(method, pack(server), pack(clients[k]), self._weights(k)) for k in clients]
+        jobs = [(method, pack(server), pack(clients[k]), self.weights(k)) for k in clients]
         for k, more in zip(clients, executor.map(_personal, jobs), strict=True):
             found[client_name(k)] |= more
         return found
 
-    def _weights(self, client: int) -> NDArray[np.float64]:
+    def weights(self, client: int) -> NDArray[np.float64]:
         """What each test image counts for in the client's own test set, of sum 1."""
         weights = np.asarray(self.chances[client] if len(self.chances) else self.local[client], dtype=float)
         return weights / weights.sum()

@@ -1,51 +1,35 @@
-"""A new client of DP2FL: what it can start from, before it trains and after a round with all others (its Tables 3, 4).
-
-global      the global model, PT and PD of the last round
-init_glo    the global task prompt, and the data prompt of the public start
-init        the public start, PT and PD
-"""
+"""Clients that come after a run: what their method lets them start from (`Method.arrivals`), and one round of all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from torch import Tensor
-
-from trainers.base import Participation, Site, State, Transcript, Upload
-from trainers.dp2fl import DP2FL
-from trainers.maple import Learner
-
-STARTS = ("global", "init_glo", "init")
+from trainers.base import Arrival, Method, Participation, Site, State, Transcript, Upload
 
 
-def starts(transcript: Transcript) -> dict[str, State]:
-    """The models {"Pt", "Pd"} that a new client may start from after a run."""
-    first, last = transcript.broadcast(0), transcript.broadcast(transcript.schedule.rounds)
-    pairs = {"global": (last, last), "init_glo": (last, first), "init": (first, first)}
-    return {name: {"Pt": task["Pt"], "Pd": data["Pd"]} for name, (task, data) in pairs.items()}
+def arrivals(method: Method[Any], transcript: Transcript) -> dict[str, Arrival]:
+    """How a client may come after a run, by name."""
+    return method.arrivals(transcript.broadcast(transcript.schedule.rounds), transcript.broadcast(0))
 
 
 def after_a_round(
-    method: DP2FL,
-    learner: Learner,
-    transcript: Transcript,
-    training: Sequence[Sequence[str]],
-    start: Mapping[str, Tensor],
-) -> list[State]:
-    """The models of all clients after one further round with a new one, which comes last, from `start`.
+    method: Method[Any], learner: Any, transcript: Transcript, training: Sequence[Sequence[str]], arrival: Arrival,
+    left_out: frozenset[str] = frozenset(),
+) -> list[State]:  # fmt: skip
+    """The models of all clients after one further round with those that the run did not have, which come last.
 
-    `training` are the clients' lists, one more than the run had. The new one's mixture moves from the data prompt that
-    it began at (eq. 9), as an old client's does from its own.
+    `training` are the lists of all of them.
     """
-    schedule, r = transcript.schedule, transcript.schedule.rounds
-    server = transcript.broadcast(r) | {"Pd": start["Pd"]}  # which is what clients without a mixture of their own get
+    schedule, public, r = transcript.schedule, transcript.broadcast(0), transcript.schedule.rounds
     clients = [
-        Participation(k, r, schedule.seed, own, learner, tuple(transcript.participations(k)))
-        for k, own in enumerate(training)
+        Participation(k, r, schedule.seed, ids, learner, tuple(transcript.participations(k)), left_out)
+        for k, ids in enumerate(training)
     ]
-    received = [method.download(server, one) for one in clients[:-1]] + [dict(start)]
-    done = learner.work(method, received, [{}] * len(clients), clients)
+    held = transcript.holdings({one.client: one.earlier[-1] for one in clients if one.earlier})
+    received = [method.download(arrival.server, one) if one.earlier else dict(arrival.start) for one in clients]
+    done = learner.work(method, received, [held.get(one.client, public) for one in clients], clients)
     uploads = [Upload(k, len(training[k]), update.upload, update.facts) for k, update in enumerate(done)]
     site = Site(schedule.seed, r, learner=lambda question: question(learner))
-    aggregate = method.aggregate(server, uploads, site)
-    return [method.model(aggregate | update.private) for update in done]
+    server = method.aggregate(arrival.server, uploads, site)
+    return [method.model(server | update.private) for update in done]

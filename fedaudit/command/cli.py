@@ -380,6 +380,8 @@ def _plan(
     options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin, trained: LearnerFacts
 ) -> Plan:
     clients = _within(options, "clients", 1, 10_000)
+    newcomers = _newcomers(options, methods)
+    present = clients - newcomers
     plan = Plan(
         methods=sweeps.variants(methods, options, twins=not getattr(options, "no_twin", True)),
         settings=made["local training"],
@@ -387,17 +389,32 @@ def _plan(
         task_params=made[f"task {task.name}"],
         rounds=_within(options, "rounds", 1, 100_000),
         clients=clients,
-        per_round=clients if options.per_round is None else _within(options, "per_round", 1, LARGEST),
+        per_round=present if options.per_round is None else _within(options, "per_round", 1, LARGEST),
         seed=_within(options, "seed", 0, LARGEST_SEED),
         seeds=_within(options, "seeds", 1, 1000),
         **_shared(options, made),
         adversary=made.get("the adversary", Adversary()),
         canaries=made["canaries"],
         backbone=_backbone(options, trained.backbone),
+        newcomers=newcomers,
     )
-    if plan.per_round > plan.clients:
-        raise InputError(f"--per-round {plan.per_round}: at most as many as there are clients ({plan.clients})")
+    if plan.per_round > plan.present:
+        without = " without newcomers" if newcomers else ""
+        raise InputError(
+            f"--per-round {plan.per_round}: at most as many as there are clients{without} ({plan.present})"
+        )
     return plan
+
+
+def _newcomers(options: argparse.Namespace, methods: sweeps.Named) -> int:
+    """How many clients come after the run. InputError where no method says how, or where none is there before."""
+    found = _within(options, "newcomers", 0, LARGEST)
+    if found and not any(plugin.newcomers for plugin, _ in methods.values()):
+        able = ", ".join(plugin.name for plugin in plugins.plugins("method").values() if plugin.newcomers)
+        raise InputError(f"--newcomers {found}: none of these methods says what a new client starts from; {able} does")
+    if found >= options.clients:
+        raise InputError(f"--newcomers {found}: must be fewer than there are clients ({options.clients})")
+    return found
 
 
 def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:

@@ -81,6 +81,7 @@ def add_schedule(parser: argparse.ArgumentParser, learner: str) -> None:
         "rounds": (usual.rounds, "communication rounds"),
         "clients": (usual.clients, "clients in the federation"),
         "per-round": (usual.per_round, "clients that take part in a round"),
+        "newcomers": (0, "the last so many clients come after the last round, where a method says how"),
         "seed": (0, "fixes data and training"),
         "seeds": (1, "trainings with seeds SEED, SEED+1, ... on the same data"),
     }

@@ -31,7 +31,14 @@ Declared = TypeVar("Declared", bound=Declaration)
 PACKAGES = {"method": "trainers", "attack": "attacks", "audit": "audits", "task": "fedaudit.tasks"}
 # what a file may declare at module level, each a literal, with what holds where it does not
 DECLARATIONS: dict[str, dict[str, Declaration]] = {
-    "method": {"LEARNER": "lora", "TRAINS": True, "TITLE": "", "PRIVATE": False, "ON_SHARES": False},
+    "method": {
+        "LEARNER": "lora",
+        "TRAINS": True,
+        "TITLE": "",
+        "PRIVATE": False,
+        "ON_SHARES": False,
+        "NEWCOMERS": False,
+    },
     "attack": {
         "RECORDS": ("texts",),
         "ON_TEXTS": (),
@@ -112,6 +119,11 @@ class Plugin:
         """For a method, whether its clients compute together on secret shares: it takes no noise, and no client can be
         trained alone (the literal `ON_SHARES`)."""
         return bool(self._declared("ON_SHARES"))
+
+    @property
+    def newcomers(self) -> bool:
+        """For a method, whether it says how a client comes to a run that is over (the literal `NEWCOMERS`)."""
+        return bool(self._declared("NEWCOMERS"))
 
     @property
     def title(self) -> str:

@@ -14,6 +14,7 @@ from fedaudit.machinery.store import Folder
 from fedaudit.pipeline import on_shares
 from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.newcomers import newcomers
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -49,8 +50,9 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     if cell.plan.attacks:
         attacks = cast("Attacks", importlib.import_module(attacks_on(cell)))
     run = attacks.attacked(cell, folder, workshop, progress) if attacks else None
+    came = newcomers(cell, folder, workshop, progress)
     with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attacks is not None)) as advance:
-        subject = subject_of(cell, run, workshop)
+        subject = dataclasses.replace(subject_of(cell, run, workshop), newcomers=came)
         for name in in_order(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
             advance()

@@ -38,7 +38,7 @@ def schedule_of(cell: Cell) -> Schedule:
     from trainers.base import Schedule
 
     plan = cell.plan
-    return Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed)
+    return Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed, newcomers=plan.newcomers)
 
 
 def transcript_of(cell: Cell) -> Transcript:

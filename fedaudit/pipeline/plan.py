@@ -67,6 +67,7 @@ class Plan:
     threads: int
     out: Path
     own: OwnRun | None = None  # audited instead of a training of ours
+    newcomers: int = 0  # the last so many clients, which come after the last round
 
     @property
     def attack(self) -> str | None:
@@ -81,7 +82,12 @@ class Plan:
     @property
     def canary_holders(self) -> int:
         """The clients that hold canaries are the first ones: those that --targets asks for, or all."""
-        return min(self.adversary.targets or self.clients, self.clients)
+        return min(self.adversary.targets or self.present, self.present)
+
+    @property
+    def present(self) -> int:
+        """The clients that can take part in a round."""
+        return self.clients - self.newcomers
 
     @property
     def workers(self) -> int:
@@ -147,7 +153,7 @@ class Cell:
         shared = {
             "backbone": backbone,
             "training": keys.fields(p.settings),
-            "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round},
+            "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round, "newcomers": p.newcomers},
             "seed": self.seed,
             "device": p.device,
         }
@@ -238,8 +244,8 @@ class Cell:
     @property
     def targets(self) -> list[int]:
         """The clients that are attacked: the first ones; the partition has given them their records at random."""
-        usual = TARGETS if self.needs_shadows else self.plan.clients
-        return list(range(min(self.plan.adversary.targets or usual, self.plan.clients)))
+        usual = TARGETS if self.needs_shadows else self.plan.present
+        return list(range(min(self.plan.adversary.targets or usual, self.plan.present)))
 
     @property
     def threat_models(self) -> tuple[str, ...]:

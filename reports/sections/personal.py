@@ -45,14 +45,15 @@ def printed() -> dict[str, dict[str, str]]:
     """The paper's averages over eight data sets, by method: accuracy, what it calls micro-F1, and Table 2's Diff."""
     found: dict[str, dict[str, str]] = {}
     names = {theirs: ours for ours, theirs in PRINTED.items()}
-    for row in _table(1):
+    for row in printed_table(1):
         if row["dataset"] == "AVG":
             found.setdefault(names[row["method"]], {})[row["metric"]] = row["value"]
-    means = {row["model"]: row["value"] for row in _table(2) if row["dataset"] == "AVG"}
+    means = {row["model"]: row["value"] for row in printed_table(2) if row["dataset"] == "AVG"}
     found["dp2fl"] |= {"global": means["global_model"], "difference": means["global_minus_local"]}
     return found
 
 
-def _table(number: int) -> list[dict[str, str]]:
+def printed_table(number: int) -> list[dict[str, str]]:
+    """One of the paper's tables."""
     with (Path(__file__).parent.parent / "papers" / f"dp2fl_table{number}.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
