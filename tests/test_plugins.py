@@ -154,7 +154,7 @@ def test_a_misspelt_declaration_is_refused(tmp_path, kind, name):
 def test_a_declaration_of_another_kind_is_refused(tmp_path):
     with pytest.raises(
         InputError,
-        match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS, TITLE, PRIVATE, ON_SHARES$",
+        match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS, TITLE, PRIVATE, ON_SHARES, NEWCOMERS$",
     ):
         plugins.check_declarations(plugin_of(tmp_path, "SHADOWS = True", "method"))
 

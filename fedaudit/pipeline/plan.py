@@ -150,10 +150,11 @@ class Cell:
             backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
         if p.backbone_code:
             backbone["code"] = fingerprint([Path(p.backbone_code)], root=Path(p.backbone_code).parent)
+        later = {"newcomers": p.newcomers} if p.newcomers else {}
         shared = {
             "backbone": backbone,
             "training": keys.fields(p.settings),
-            "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round, "newcomers": p.newcomers},
+            "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round} | later,
             "seed": self.seed,
             "device": p.device,
         }
