@@ -198,20 +198,13 @@ def shadow_seconds(cell: Cell, workshop: Workshop, bench: Any) -> tuple[float, f
     simulated = sum(
         cpu_seconds(functools.partial(simulate, bench, (recipe, s, rounds, True))) for s in recipe.federations
     )
-    trained = cpu_seconds(
-        functools.partial(
-            bank.train_shadows,
-            bench,
-            recipe.method,
-            recipe.others,
-            client,
-            claim(recipe.client(client)),
-            seed=recipe.seed,
-            shadows=recipe.shadows,
-            until=rounds,
-            say=Progress(quiet=True).say,
-        )
-    )
+    about: dict[str, Any] = {"seed": recipe.seed, "until": rounds, "say": Progress(quiet=True).say}
+
+    def train(some: range) -> None:
+        folder = claim(recipe.client(client, some))
+        bank.train_shadows(bench, recipe.method, recipe.others, client, folder, shadows=some, **about)
+
+    trained = sum(cpu_seconds(functools.partial(train, some)) for some in recipe.parts)
     return simulated, trained, recipe.shadows
 
 

@@ -39,7 +39,7 @@ def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Tran
 
 
 def recipe_at(path: Path, method: Any, schedule: Schedule) -> ShadowRecipe:
-    return ShadowRecipe(method, schedule, path, None, True, 3, 1, SEED, {})
+    return ShadowRecipe(method, schedule, path, None, True, True, 3, 1, SEED, {})
 
 
 @pytest.mark.parametrize("privacy", [prompt_toy.NONE, PRIVATE], ids=["clear", "private"])
@@ -104,8 +104,8 @@ def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
         simulate(bench, (recipe, number, schedule.rounds, True))
     folder = claim(tmp_path / "client")
     for until in (BLOCK, schedule.rounds):  # what was broadcast before a stop is kept
-        bank.train_shadows(bench, method, recipe.others, 0, folder, seed=SEED, shadows=5, until=until, say=print)
-    found = bank.shadows_of(bench, method, recipe.others, 0, folder, seed=SEED, shadows=5)
+        bank.train_shadows(bench, method, recipe.others, 0, folder, seed=SEED, shadows=range(5), until=until, say=print)
+    found = bank.shadows_of(bench, method, recipe.others, 0, {range(5): folder}, seed=SEED)
     assert found.trajectory.tolist() == [0, 1, 0, 1, 0]
     assert bank.sequence_rounds(schedule.rounds) == list(range(1, schedule.rounds + 1))
     along = [recipe.others[t] for t in found.trajectory]
@@ -197,8 +197,8 @@ def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Step, "gradient", watched)
     folder = claim(tmp_path / "client")
-    bank.train_shadows(bench, method, [others], 0, folder, seed=SEED, shadows=6, until=2, say=print)
-    found = bank.shadows_of(bench, method, [others], 0, folder, seed=SEED, shadows=6)
+    bank.train_shadows(bench, method, [others], 0, folder, seed=SEED, shadows=range(6), until=2, say=print)
+    found = bank.shadows_of(bench, method, [others], 0, {range(6): folder}, seed=SEED)
     for s, row in enumerate(found.member):
         assert {r for r, kept in zip(bench.candidates[0], row, strict=True) if kept} == entered[s]
 
@@ -226,7 +226,7 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:
     def trained(path: Path, *stops: int) -> dict[str, bytes]:
         folder = claim(path)
         for until in stops:
-            bank.train_shadows(bench, method, [others], 1, folder, seed=SEED, shadows=4, until=until, say=print)
+            bank.train_shadows(bench, method, [others], 1, folder, seed=SEED, shadows=range(4), until=until, say=print)
         return {name: folder.read(name) for name in folder.names()}
 
     whole = trained(tmp_path / "whole", schedule.rounds)
@@ -250,10 +250,37 @@ def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
         bench = bench_of(world, method)
         others = simulated(tmp_path / str(crowd), method, schedule, bench)
         folder = claim(tmp_path / f"client-{crowd}")
-        bank.train_shadows(bench, method, [others], 0, folder, seed=SEED, shadows=5, until=schedule.rounds, say=print)
-        found.append(bank.shadows_of(bench, method, [others], 0, folder, seed=SEED, shadows=5))
+        bank.train_shadows(
+            bench, method, [others], 0, folder, seed=SEED, shadows=range(5), until=schedule.rounds, say=print
+        )
+        found.append(bank.shadows_of(bench, method, [others], 0, {range(5): folder}, seed=SEED))
     torch.testing.assert_close(found[0].personal, found[1].personal, atol=2e-5, rtol=2e-5)
     assert (found[0].member == found[1].member).all()
+
+
+def test_shadows_in_two_parts_are_those_of_one(tmp_path: Path) -> None:
+    """Where a learner does not take clients together they are as many jobs as there are trajectories."""
+    schedule = Schedule(rounds=2, clients=3, per_round=3, seed=1)
+    method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
+    bench = bench_of(world, method).of_attackers
+    whole = dataclasses.replace(recipe_at(tmp_path, method, schedule), whole=False, shadows=5, trajectories=2)
+    apart = dataclasses.replace(whole, together=False)
+    assert whole.parts == [range(5)]
+    assert apart.parts == [range(3), range(3, 5)]
+    for number in whole.federations:
+        simulate(bench, (whole, number, schedule.rounds, True))
+    found = []
+    for recipe in (whole, apart):
+        parts = {some: claim(tmp_path / f"{recipe.together}" / f"{some[0]}") for some in recipe.parts}
+        for some, folder in parts.items():
+            bank.train_shadows(bench, method, recipe.others, 0, folder, seed=SEED, shadows=some, until=2, say=print)
+        found.append(bank.shadows_of(bench, method, recipe.others, 0, parts, seed=SEED))
+    one, two = found
+    assert one.trajectory.tolist() == two.trajectory.tolist() == [0, 1, 0, 1, 0]
+    assert (one.member == two.member).all()
+    assert len(one.sequence) == 5
+    for name in ("start", "personal", "released", "sequence"):
+        torch.testing.assert_close(getattr(one, name), getattr(two, name), atol=2e-5, rtol=2e-5)
 
 
 def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:

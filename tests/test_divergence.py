@@ -141,7 +141,7 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The federation that the adversary simulates is well; its shadow models of client 1 are not."""
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
     bench = bench_of(world, method)
-    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, 4, 1, 5, {})
+    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
     simulate(bench.of_attackers, (recipe, bank.SIMULATED, SCHEDULE.rounds, True))
     (others,) = recipe.others
     spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
@@ -149,13 +149,15 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         Diverged, match=r"shadow models of promptfl, seed 5, diverged in round 1: the upload of client-01"
     ):
-        bank.train_shadows(bench, method, [others], 1, folder, seed=5, shadows=4, until=SCHEDULE.rounds, say=print)
+        bank.train_shadows(
+            bench, method, [others], 1, folder, seed=5, shadows=range(4), until=SCHEDULE.rounds, say=print
+        )
     assert folder.names() == []
 
 
 def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
-    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, 4, 1, 5, {})
+    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
     spoil(monkeypatch, lambda c: c.client == 0)
     with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
         simulate(bench_of(world, method).of_attackers, (recipe, bank.SIMULATED, SCHEDULE.rounds, True))

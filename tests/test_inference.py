@@ -474,12 +474,12 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, attack_jobs.Job]:
     views = {"owner": {attack: plugins.plugins("attack")[attack].params()}}
     if attack == "loss":
         return bench, attack_jobs.Job(method, transcript, None, views, asked, 0)
-    recipe = ShadowRecipe(method, schedule, path / "bank", None, False, SHADOWS, 1, 5, {})
+    recipe = ShadowRecipe(method, schedule, path / "bank", None, False, True, SHADOWS, 1, 5, {})
     simulate(bench.of_attackers, (recipe, bank.SIMULATED, rounds, True))
     for k in (0, 1):
-        folder = claim(recipe.client(k))
+        folder = claim(recipe.client(k, range(SHADOWS)))
         bank.train_shadows(
-            bench, method, recipe.others, k, folder, seed=5, shadows=SHADOWS, until=rounds, say=print
+            bench, method, recipe.others, k, folder, seed=5, shadows=range(SHADOWS), until=rounds, say=print
         )  # fmt: skip
     return bench, attack_jobs.Job(method, transcript, recipe, views, asked, 0)
 

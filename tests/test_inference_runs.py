@@ -85,7 +85,7 @@ def test_another_attack_and_another_seed_share_the_shadow_models(whole, tmp_path
 
 
 STAGES = {
-    "in the shadow training": "shadows/*/client-000/shadows-0010.safetensors",
+    "in the shadow training": "shadows/*/client-000/from-000/shadows-0010.safetensors",
     "in the attacks": "analyses/*/scores-*-pseudo.parquet",
 }
 
@@ -97,7 +97,10 @@ def test_killed_in_every_stage_and_repeated_ends_with_the_same_bytes(whole, tmp_
 
 def test_flipped_bytes_in_shadows_and_in_the_simulation_are_named_and_repaired(whole, tmp_path):
     out, _, folder = whole
-    victims = [next(out.glob(f"shadows/*/{name}")) for name in ("client-001/shadows-*", "simulated-000/round-005.json")]
+    victims = [
+        next(out.glob(f"shadows/*/{name}"))
+        for name in ("client-001/from-000/shadows-*", "simulated-000/round-005.json")
+    ]
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
     for victim in victims:
         here, intact = tmp_path / victim.relative_to(out), victim.read_bytes()

@@ -33,7 +33,7 @@ CANDIDATES = [[f"{k}-{i}" for i in range(10)] for k in range(4)]
 
 def simulated(path: Path, method: Any, schedule: Schedule = SCHEDULE) -> tuple[Bench, Any]:
     bench = Bench(ToyLearner(0.5, layers=2), CANDIDATES, [], candidates=CANDIDATES, canaries=CANARIES)
-    recipe = ShadowRecipe(method, schedule, path, None, True, 3, 1, SEED, {})
+    recipe = ShadowRecipe(method, schedule, path, None, True, True, 3, 1, SEED, {})
     simulate(bench.of_attackers, (recipe, bank.SIMULATED, schedule.rounds, True))
     return bench, recipe.simulated(bank.SIMULATED)
 
@@ -79,7 +79,7 @@ def test_shadows_take_part_when_the_target_did_and_start_where_it_did(tmp_path: 
 
 TINY = (
     "--method fedavg --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 --threads 1 "
-    "--shadows 4 --targets 1 --attack loss,lira --quiet"
+    "--shadows 4 --shadow-trajectories 2 --targets 1 --attack loss,lira --quiet"
 )
 
 
@@ -100,6 +100,8 @@ def test_only_the_targets_records_are_compared(finished: Any) -> None:
     records = plan.cells[0].analysis_folder / "records.parquet"
     table = pd.read_parquet(records)
     assert set(table.client) == {"client-00"}
+    parts = {path.name for path in (plan.cells[0].bank_folder / "client-000").iterdir()}
+    assert parts == {"from-000", "from-002"}  # as many jobs as trajectories
     known = table[table.kind == "reference"]
     assert known["lira/online"].isna().all()  # no shadow was ever trained on them
     assert known["lira/offline"].notna().all()

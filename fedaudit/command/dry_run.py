@@ -50,27 +50,28 @@ def estimate(plan: Plan, progress: Progress) -> str:
     cells = {c.training_key: c for c in missing if c.variant and not _on_disk(c.training_folder)}.values()
     federations, clients = untrained(missing, federation, _on_disk)
     of_bank = {cell.bank_folder: cell for cell in missing if cell.needs_shadows}
-    simulated, targets = ([of_bank[recipe.folder] for recipe, _ in part] for part in (federations, clients))
-    kinds = {_kind(cell): cell for cell in (*cells, *simulated, *targets)}
+    simulated = [of_bank[recipe.folder] for recipe, _ in federations]
+    shadows = [(of_bank[recipe.folder], len(some)) for recipe, _, some in clients]
+    kinds = {_kind(cell): cell for cell in (*cells, *simulated, *(cell for cell, _ in shadows))}
     attacked = [c for c in missing if plan.attacks and (c.variant is None or c.variant.plugin.trains)]
     measured, answer = _measured([*kinds.values()], attacked[:1], federation, progress)
     pace = dict(zip(kinds, measured, strict=True))
-    rounds, shadows = plan.rounds, plan.adversary.shadows
+    rounds = plan.rounds
     work = [
         [rounds * pace[_kind(cell)].seconds for cell in cells],
         [rounds * pace[_kind(cell)].bare for cell in simulated],
         # one of these clients in every federation of as many: a shadow plays the part of one client
-        [rounds * shadows / plan.clients * pace[_kind(cell)].bare for cell in targets],
-        [answer * (ASKED + 2 * shadows * cell.needs_shadows) for cell in attacked for _ in cell.targets],
+        [rounds * some / plan.clients * pace[_kind(cell)].bare for cell, some in shadows],
+        [answer * (ASKED + 2 * plan.adversary.shadows * c.needs_shadows) for c in attacked for _ in c.targets],
     ]
     disk = sum(rounds * pace[_kind(cell)].size for cell in (*cells, *simulated))
     kept = 1 + (len(sequence_rounds(rounds)) if plan.trained.records == "classes" else 0)  # states of a shadow
-    disk += sum(kept * shadows / plan.per_round * pace[_kind(cell)].size for cell in targets)
+    disk += sum(kept * some / plan.per_round * pace[_kind(cell)].size for cell, some in shadows)
     lines = _head(plan, len(missing), len(cells))
     if cells:
         lines[-1] += f": {rounds} rounds, {plan.per_round} of {plan.clients} clients a round"
         lines.append(f"{max(pace[_kind(cell)].seconds for cell in cells):.2g} s a round, measured")
-    lines += _shadow_lines(len(simulated), len(targets), shadows)
+    lines += _shadow_lines(len(simulated), sum(some for _, some in shadows), plan.adversary.shadows)
     seconds = sum(sum(part) / min(_beside(plan, part is work[0]), len(part)) for part in work if part)
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
     wanted = [plugins.plugins("attack")[name] for name in plan.attacks] if attacked else []
@@ -90,11 +91,11 @@ def _beside(plan: Plan, trainings: bool) -> int:
     return 1 if trainings and not plan.trained.together else plan.workers
 
 
-def _shadow_lines(simulated: int, targets: int, shadows: int) -> list[str]:
+def _shadow_lines(simulated: int, shadows: int, each: int) -> list[str]:
     """What the adversary trains: shadow clients along simulated federations, or whole federations."""
-    if targets:
+    if shadows:
         along = f", along {_count(simulated, 'simulated federation')}" if simulated else ""
-        return [f"{targets * shadows} shadow models to train, {shadows} for each target client and method{along}"]
+        return [f"{shadows} shadow models to train, {each} for each target client and method{along}"]
     return [f"{_count(simulated, 'shadow federation')} to train"] if simulated else []
 
 

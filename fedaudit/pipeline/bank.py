@@ -9,9 +9,9 @@ after Shokri et al. 2017); and the trajectories differ as the target's own diffe
 shadow's coin leaves out stay in its list with weight 0, as in the target's.
 
 On request S whole federations are simulated instead, or the other clients' messages are those that the server has
-observed. All shadows of a target are one job, and one batched problem where the learner takes clients together. The
-bank is keyed by the recipe: attacks and threat models share it, and training seeds where every client takes part in
-every round.
+observed. All shadows of a target are one job where the learner takes clients together, as one batched problem; else as
+many jobs as there are trajectories. The bank is keyed by the recipe: attacks and threat models share it, and training
+seeds where every client takes part in every round.
 """
 
 from __future__ import annotations
@@ -144,6 +144,11 @@ class _Shadows:
     owns: Sequence[State]
     sent: Mapping[int, Sequence[State]] = field(default_factory=dict)
 
+    @staticmethod
+    def joined(parts: Sequence[_Shadows]) -> _Shadows:
+        sent = {r: [state for part in parts for state in part.sent[r]] for r in parts[0].sent}
+        return _Shadows([s for part in parts for s in part.servers], [s for part in parts for s in part.owns], sent)
+
     def packed(self) -> State:
         """As the tensors of a file."""
         parts = {"server": self.servers, "own": self.owns} | {f"sent-{r:04d}": sent for r, sent in self.sent.items()}
@@ -165,11 +170,11 @@ class _Shadows:
 
 def train_shadows(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
-    seed: int, shadows: int,
+    seed: int, shadows: range,
     until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Train the shadows of `client` up to a round, evenly in the federations that `others` recorded; goes on from the
-    newest file there.
+    """Train some shadows of `client`, by their numbers, up to a round, evenly in the federations that `others`
+    recorded; goes on from the newest file there.
 
     Diverged: the numbers of one are not finite any more; nothing is written.
     """
@@ -185,8 +190,8 @@ def train_shadows(
         now = _Shadows.unpacked(folder.read_tensors(names[done[-1]]))
     else:
         now = _Shadows([one.broadcast(0) for one in along], [{} for _ in along])
-    crowd = [_list(bench, client, seed, s) for s in range(shadows)]
-    seeds = [simulated_schedule(others[0].schedule, seed, s).seed for s in range(shadows)]
+    crowd = [_list(bench, client, seed, s) for s in shadows]
+    seeds = [simulated_schedule(others[0].schedule, seed, s).seed for s in shadows]
     # of a text an answer costs a pass through a language model: nobody asks dozens of rounds about it
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
     for r in range(done[-1] if done else 0, until):
@@ -210,9 +215,9 @@ def _file(r: int) -> str:
     return f"shadows-{r:04d}.safetensors"
 
 
-def _dealt(shadows: int, others: Sequence[Transcript]) -> NDArray[np.int64]:
+def _dealt(shadows: range, others: Sequence[Transcript]) -> NDArray[np.int64]:
     """Along which of some trajectories each shadow is trained, [S]."""
-    return np.arange(shadows) % len(others)
+    return np.array(shadows) % len(others)
 
 
 def _round(
@@ -282,14 +287,16 @@ def _split(numbers: range, size: int) -> Iterator[range]:
 
 
 def shadows_of(
-    bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
-    seed: int, shadows: int,
+    bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int,
+    parts: Mapping[range, Folder], *, seed: int,
 ) -> ShadowData:  # fmt: skip
-    """The finished shadows of a target."""
-    found = _Shadows.unpacked(folder.read_tensors(_file(others[0].schedule.rounds)))
+    """The finished shadows of a target, some in each folder."""
+    shadows = range(sum(map(len, parts)))
+    name = _file(others[0].schedule.rounds)
+    found = _Shadows.joined([_Shadows.unpacked(folder.read_tensors(name)) for folder in parts.values()])
     dealt = _dealt(shadows, others)
     public = [others[t].broadcast(0) for t in dealt]
-    member = members(bench, method, others[0], client, seed=seed, shadows=range(shadows))
+    member = members(bench, method, others[0], client, seed=seed, shadows=shadows)
 
     def released(servers: Sequence[State]) -> list[State]:
         return [method.model(start | server) for start, server in zip(public, servers, strict=True)]

@@ -3,6 +3,7 @@ trained again."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ class ShadowRecipe:
     folder: Path
     observed: Path | None  # the training whose messages stand for those of the other clients; None: they are simulated
     whole: bool  # federations instead of clients
+    together: bool  # all shadows of a target are one batched problem
     shadows: int
     trajectories: int  # simulated federations along which shadow clients are trained
     seed: int
@@ -45,9 +47,15 @@ class ShadowRecipe:
         """Where a simulated federation lies."""
         return self.folder / (f"federation-{shadow:03d}" if self.whole else f"simulated-{shadow - bank.SIMULATED:03d}")
 
-    def client(self, client: int) -> Path:
-        """Where the shadows of a target lie."""
-        return self.folder / f"client-{client:03d}"
+    @property
+    def parts(self) -> list[range]:
+        """The numbers of the shadows of a target, by job."""
+        size = self.shadows if self.together else math.ceil(self.shadows / self.trajectories)
+        return [range(self.shadows)[first : first + size] for first in range(0, self.shadows, size)]
+
+    def client(self, client: int, shadows: range) -> Path:
+        """Where some of the shadows of a target lie."""
+        return self.folder / f"client-{client:03d}" / f"from-{shadows[0]:03d}"
 
     def simulated(self, shadow: int) -> Transcript:
         """The reader of a simulated federation."""
@@ -79,6 +87,7 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
         cell.bank_folder,
         cell.training_folder if plan.adversary.trajectory == "observed" else None,
         plan.adversary.shadow_kind == "federations",
+        plan.trained.together,
         plan.adversary.shadows,
         plan.adversary.trajectories,
         plan.seed,
@@ -86,9 +95,8 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
     )
 
 
-Part = tuple[
-    ShadowRecipe, int
-]  # a simulated federation by its shadow's number, or the shadows of a target by its client's
+Simulation = tuple[ShadowRecipe, int]  # a federation, by its shadow's number
+Crowd = tuple[ShadowRecipe, int, range]  # some shadows of a target, by its client's number and theirs
 
 
 def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> None:
@@ -96,10 +104,13 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
     federations, clients = untrained(cells, workshop.federation, lambda path: on_disk(path, progress.say))
     if not federations and not clients:
         return
-    recipe, _ = (federations or clients)[0]
+    recipe = (federations or clients)[0][0]
     rounds, attackers = recipe.schedule.rounds, workshop.attackers
-    parts = (simulate, federations, blocks(rounds)), (_train, clients, bank.stops(rounds))
-    shadows = len(clients) * recipe.shadows or len(federations)
+    parts: list[tuple[Callable[..., None], Sequence[tuple[object, ...]], Sequence[int]]] = [
+        (simulate, federations, blocks(rounds)),
+        (_train, clients, bank.stops(rounds)),
+    ]
+    shadows = sum(len(some) for _, _, some in clients) or len(federations)
     steps = sum(len(jobs) * len(untils) for _, jobs, untils in parts)
     with progress.stage(f"{shadows} shadow models", steps) as advance:
         for function, jobs, untils in parts:
@@ -109,8 +120,9 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
 
 def untrained(
     cells: Sequence[Cell], federation: Federation, done: Callable[[Path], bool]
-) -> tuple[list[Part], list[Part]]:
-    """What the cells' shadow models need beyond the folders that are done: simulated federations, and targets."""
+) -> tuple[list[Simulation], list[Crowd]]:
+    """What the cells' shadow models need beyond the folders that are done: simulated federations, and shadow
+    clients."""
     todo = [
         cell
         for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values()
@@ -119,7 +131,12 @@ def untrained(
     recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
     federations = [(recipe, s) for _, recipe in recipes for s in recipe.federations if not done(recipe.federation(s))]
     clients = [
-        (recipe, k) for cell, recipe in recipes if not recipe.whole for k in cell.targets if not done(recipe.client(k))
+        (recipe, k, some)
+        for cell, recipe in recipes
+        if not recipe.whole
+        for k in cell.targets
+        for some in recipe.parts
+        if not done(recipe.client(k, some))
     ]
     return federations, clients
 
@@ -138,14 +155,13 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> No
     train_block(bank.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))
 
 
-def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
-    recipe, client, until, quiet = job
-    say, folder = Progress(quiet=quiet).say, claim(recipe.client(client))
+def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) -> None:
+    recipe, client, shadows, until, quiet = job
+    say, folder = Progress(quiet=quiet).say, claim(recipe.client(client, shadows))
     with folder.lock(say):
         bank.train_shadows(
-            bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=recipe.shadows,
-            until=until, say=say,
-        )  # fmt: skip
+            bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=shadows, until=until, say=say
+        )
         if until == recipe.schedule.rounds:
             finish(folder)
 
@@ -154,7 +170,5 @@ def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> bank.Sh
     """The finished shadows of a target."""
     if recipe.whole:
         return bank.shadows_of_federations(bench, recipe.method, recipe.others, client, seed=recipe.seed)
-    folder = claim(recipe.client(client))
-    return bank.shadows_of(
-        bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=recipe.shadows
-    )
+    parts = {some: claim(recipe.client(client, some)) for some in recipe.parts}
+    return bank.shadows_of(bench, recipe.method, recipe.others, client, parts, seed=recipe.seed)
