@@ -1,9 +1,10 @@
-"""Gradients of single records in a prompt: their directions are compared with clients' updates, their norms are an
+"""Gradients of single records in a model: their directions are compared with clients' updates, their norms are an
 attack of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,28 +12,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.prompts import Learner, PromptMethod, taken_back
-
-Text = Callable[[Tensor], Tensor]  # a prompt [.., b, d] to class features [.., C, E]
-
-
-def record_gradients(method: PromptMethod, learner: Learner, text: Text, at: Tensor, records: Sequence[str]) -> Tensor:
-    """Gradients [n, ..] of each record's cross-entropy in what `text` makes class features of, at one value `at` [..].
-
-    The text encoder runs forward once; only each record's gradient in the features is taken back through it.
-    """
-    with torch.enable_grad():
-        at = at.detach().requires_grad_()
-        features = text(at)  # [.., C, E]
-    images, labels = learner.images(records, patches=method.patches), learner.labels(records)
-
-    def loss(copies: Tensor) -> Tensor:
-        """Summed over the records, each with its own copy of the features [n, .., C, E]."""
-        logits = learner.scale * method.scores(copies, images[:, None])[:, 0]
-        return F.cross_entropy(logits, labels, reduction="sum")
-
-    above = torch.func.grad(loss)(features.detach().expand(len(records), *features.shape))
-    return taken_back(features, at, above)
+from trainers.base import Differentiable, State
+from trainers.prompts import Learner, PromptMethod
 
 
 def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> Tensor:
@@ -44,21 +25,25 @@ def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, record
     return torch.autograd.grad(loss, at)[0]
 
 
-def gradient_norms(
-    method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]
-) -> NDArray[np.float64]:
-    """L2 norms [n] of each record's loss gradient in one client's prompt [.., b, d] (of all its parts together)."""
-    gradients = record_gradients(method, learner, learner.text, prompt, records)
-    norms: NDArray[np.float64] = gradients.flatten(1).double().norm(dim=1).numpy()
-    return norms
+def gradient_norms(method: Any, learner: Differentiable, model: State, records: Sequence[str]) -> NDArray[np.float64]:
+    """L2 norms [n] of each record's loss gradient in one client's model."""
+    norms = [part.double().norm(dim=1) for part in learner.gradients(method, model, records)]
+    found: NDArray[np.float64] = torch.cat(norms).numpy()
+    return found
 
 
-def descents(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> NDArray[np.float64]:
-    """Unit vectors [n, m] in which each record's loss falls fastest in one client's prompt [.., b, d], of m numbers in
-    all; nan for a record without gradient."""
-    gradients = record_gradients(method, learner, learner.text, prompt, records)
-    found: NDArray[np.float64] = directions(-gradients).numpy()
+def descents(method: Any, learner: Differentiable, model: State, records: Sequence[str]) -> NDArray[np.float64]:
+    """Unit vectors [n, m] in which each record's loss falls fastest in one client's model of m numbers; nan for a
+    record without gradient."""
+    parts = [directions(-part) for part in learner.gradients(method, model, records)]
+    found: NDArray[np.float64] = torch.cat(parts).numpy()
     found[~found.any(axis=1)] = np.nan
+    return found
+
+
+def change(model: State, start: State) -> NDArray[np.float64]:
+    """A model less another one, all tensors laid end to end."""
+    found: NDArray[np.float64] = torch.cat([(t - start[name]).flatten() for name, t in model.items()]).double().numpy()
     return found
 
 

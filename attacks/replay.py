@@ -5,7 +5,7 @@ A client's own part never leaves it, but its start is public and the same for al
 that is uploaded. So the server replays the method's own rule for it (`PromptMethod.replay`), from the first message to
 the last. How good that is differs:
 
-- PromptFL: the upload is the client's model, exact.
+- PromptFL, DP2FL: the upload is the client's model, exact.
 - FedOTP, FedPGP: exact without noise (and, of FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part of
   the gradient, so that p_L is unknown and stays at its start.
 - DP-FPL: the random Q of every round is the client's own. The server takes the expected step: after 100 noise-free
@@ -20,7 +20,7 @@ the last. How good that is differs:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 
 from attacks.base import View
-from attacks.gradients import directions, mean_gradient, record_gradients
+from attacks.gradients import directions, mean_gradient
 from attacks.knowledge import Floats, Mixture, Rounds, own_class
 from attacks.mixtures import mixture, of_sum
 from attacks.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
-from trainers.base import Classifier, Method, Participation, State, generator
+from trainers.base import Classifier, Differentiable, Method, Participation, Sending, State, generator
 from trainers.prompts import Learner, PromptMethod, stacked
 
 EPOCHS = 2  # whose messages are solved: in each a record is in one batch
@@ -91,8 +91,8 @@ class Messages:
         batches.
 
         Losses are under what each client's model is right after its own step, before any other client's message is
-        mixed in. Cosines take the records' gradients in p_G where this client took its own; if it was away, the round
-        has none.
+        mixed in. Cosines take the records' gradients in what is sent, where this client took its own; if it was away,
+        the round has none.
         """
         shape = len(rounds), len(self.view.clients), len(records)
         loss, cosine = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -102,25 +102,28 @@ class Messages:
         for r in sorted({*rounds, *first} & self.exchanges.keys()):
             exchange, at = self.exchanges[r], [t for t, observed in enumerate(rounds) if observed == r]
             if at:
-                models = [{"prompt": prompt} for prompt in self._stepped(exchange)]
+                models = self._stepped(exchange)
                 loss[at, exchange.clients] = losses(self.method, self.learner, models, records)
             if client in exchange.clients:
                 i = exchange.clients.index(client)
-                gradients = self._gradients(exchange, i, records if at or not solved else records[: solved.own])
-                if at:
-                    cosine[at, exchange.clients] = self._cosines(exchange, gradients)
+                parts = self._gradients(exchange, i, records if at or not solved else records[: solved.own])
                 if solved and r in first:
+                    parts = [gradients := torch.cat([*parts])]
                     mixtures.append(self._mixture(r, i, gradients[: solved.own], turns.index(r), solved.complete))
+                if at:
+                    cosine[at, exchange.clients] = self._cosines(exchange, parts)
         return Rounds(client, loss, cosine, tuple(mixtures))
 
     def _exchanges(self) -> dict[int, Exchange]:
         view = self.view
-        own, chance, found = dict.fromkeys(view.clients, view.public), generator(0, "server", "replay"), {}
+        own, chance = dict.fromkeys(view.clients, view.public), generator(0, "server", "replay")
+        found: dict[int, Exchange] = {}
         for r in range(view.rounds):
             messages = self._messages(r)
             if not messages:
                 continue
-            server, upload = stacked([self._sent(r, k) for k in messages]), stacked(list(messages.values()))
+            server = stacked([self._sent(r, k, [t for t in found if k in found[t].clients]) for k in messages])
+            upload = stacked(list(messages.values()))
             before = stacked([own[k] for k in messages])
             sizes = [self._listed(r, k) for k in messages]
             after = self.method.replay(server, before, upload, self.learner, chance, sizes)
@@ -135,22 +138,24 @@ class Messages:
         groups, means = self.view.sums(r)
         return {k: {"gradient": means[g]} for k, g in sorted((k, g) for g, group in enumerate(groups) for k in group)}
 
-    def _sent(self, r: int, client: int) -> State:
-        """What a client received in round r."""
+    def _sent(self, r: int, client: int, earlier: Sequence[int]) -> State:
+        """What a client that took part in these rounds received in round r, and of a server that sees its messages what
+        else all could."""
         server = self.view.broadcast(r)
-        if self.view.gives("uploads"):
-            return server
-        return self.method.download(server, Participation(client, r, 0, (), self.learner))
+        own = self.method.download(server, Participation(client, r, 0, (), self.learner, earlier))
+        if not self.view.gives("uploads"):
+            return own
+        return {name: tensor for name, tensor in server.items() if name not in self.method.by_client} | own
 
     def _listed(self, r: int, client: int) -> int:
         """How many records a client's list holds: it says so, or half of what it may hold."""
         return self.view.records(r, client) if self.view.gives("uploads") else max(1, len(self.candidates[client]) // 2)
 
-    def _stepped(self, exchange: Exchange) -> Tensor:
-        """Prompts [M, .., b, d] with the server's step on each client's message alone, and the client's own part after
-        the round."""
-        assert isinstance(self.method, PromptMethod)
-        return self.method.prompt(exchange.after | self.method.alone(exchange.server, exchange.upload))
+    def _stepped(self, exchange: Exchange) -> list[State]:
+        """The models of the M clients right after their own steps."""
+        assert isinstance(self.method, Sending)
+        stepped = self.method.stepped(exchange.server, exchange.after, exchange.upload)
+        return [_of(stepped, i) for i in range(len(exchange.clients))]
 
     def _first(self, client: int, turns: Sequence[int], rounds: int) -> Sequence[int]:
         """The first so many rounds of a client, by default those of its first epochs."""
@@ -161,25 +166,20 @@ class Messages:
             rounds = math.ceil(EPOCHS * epoch / self.method.steps(listed))
         return turns[:rounds]
 
-    def _gradients(self, exchange: Exchange, i: int, records: Sequence[str]) -> Tensor:
-        """Of each record [n, ..] in p_G, where the i-th client took its first step."""
+    def _gradients(self, exchange: Exchange, i: int, records: Sequence[str]) -> Iterable[Tensor]:
+        """Of each record [R, ..] in what the i-th client sent, where it took its first step; of some at a time."""
         method, learner = self.method, self.learner
-        assert isinstance(method, PromptMethod)
-        assert isinstance(learner, Learner)
+        assert isinstance(method, Sending)
+        assert isinstance(learner, Differentiable)
         began = method.began(_of(exchange.server, i), _of(exchange.own, i))
+        return learner.sent_gradients(method, began, records)
 
-        def text(p_G: Tensor) -> Tensor:
-            return learner.text(method.prompt(began | {"p_G": p_G}))
-
-        return record_gradients(method, learner, text, began["p_G"], records)
-
-    def _cosines(self, exchange: Exchange, ascent: Tensor) -> Floats:
-        """Cosines [M, n] of all clients' updates of p_G with the direction in which each record's loss falls fastest,
-        against its gradient [n, ..]."""
-        sent = exchange.upload
-        update = -sent["gradient"] if "gradient" in sent else sent["p_G"] - exchange.server["p_G"]
-        found: Floats = (directions(update) @ directions(-ascent).T).numpy()
-        return found
+    def _cosines(self, exchange: Exchange, ascents: Iterable[Tensor]) -> Floats:
+        """Cosines [M, n] of all clients' updates with the direction in which each record's loss falls fastest, against
+        its gradient [n, ..]."""
+        assert isinstance(self.method, Sending)
+        update = directions(self.method.moved(exchange.server, exchange.upload))
+        return torch.cat([update @ directions(-ascent).T for ascent in ascents], dim=1).numpy()
 
     def _mixture(self, r: int, i: int, gradients: Tensor, turn: int, complete: bool) -> Mixture:
         exchange, method, learner = self.exchanges[r], self.method, self.learner

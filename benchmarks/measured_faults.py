@@ -37,7 +37,6 @@ import torch
 from torch import Tensor
 
 from attacks.base import Candidates, View
-from attacks.gradients import record_gradients
 from attacks.replay import Messages
 from audits.epsilon import ledger_of
 from audits.statistics import one_run, trade_off
@@ -210,7 +209,7 @@ def coin_scores(
             return learner.text(method.prompt({**state, "p_G": p_G}))
 
         sent = method.descent(start, upload).flatten().double()
-        gradients = record_gradients(method, learner, text, start, ids).flatten(1).double()
+        gradients = learner.record_gradients(method, text, start, ids).flatten(1).double()
         gradients *= steps / BATCH
         clipped.add(gradients * (NORM * steps / BATCH / gradients.norm(dim=1, keepdim=True)).clamp(max=1), sent)
         raw.add(gradients, sent)

@@ -95,7 +95,7 @@ def prepare(words: str, out: str) -> Setting:
 
 
 def _norms(method: Any, learner: Any, records: Sequence[str], model: dict[str, Any]) -> Any:
-    return gradient_norms(method, learner, model["prompt"], records)
+    return gradient_norms(method, learner, model, records)
 
 
 def _method(cell: Cell, federation: Any) -> Any:

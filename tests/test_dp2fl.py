@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attacks.attacked_models import attacked_model
 from attacks.base import Candidates, LacksCapability, View
+from attacks.replay import Messages
 from attacks.threats import require
 from audits.comparisons import SHARED, TRAINED, comparisons
 from fedaudit.command.cli import read_command
@@ -27,7 +28,7 @@ from tests.prompt_scores import changed, made_up
 from trainers.base import Bench, Participation, Schedule, Transcript, train
 from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
 from trainers.exams import Recognition
-from trainers.maple import Settings
+from trainers.maple import DualStep, Settings
 
 ALPHA, BETA = 1.2, 0.2
 METHOD = DP2FL(Params())
@@ -237,7 +238,7 @@ def test_others_do_not(words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("--attack cosine", "does not work on dual prompts, of which gradients of single records are not taken"),
+        ("--attack decompose", "does not work on dual prompts, whose messages are what many steps came to"),
         ("--epsilon 1", "--epsilon"),
     ],
 )
@@ -417,6 +418,72 @@ def test_everybody_s_ledger_is_unbounded() -> None:
     for threat_model in ("released-model", "peer", "server", "owner", "prompt-user"):
         for whose in ("own", "other"):
             assert "validation records" in ledger.seen(threat_model, whose=whose).clear
+
+
+# --- what the server makes of messages ------------------------------------------------------------------------------
+
+
+def test_the_server_rebuilds_every_client_as_it_was_trained(tmp_path: Path) -> None:
+    seen = run(tmp_path, rounds=4, per_round=2, seed=3)
+    messages = Messages(View(seen, "server", Candidates({}, {}, ())), METHOD, maple_toy.learner())
+    for k in range(3):
+        found, own = messages.rebuilt(k).state, seen.own_model(seen.participations(k)[-1], k)
+        assert found is not None
+        assert own is not None
+        assert found.keys() == own.keys() == {"Pt", "Pd"}
+        assert all(torch.equal(tensor, own[name]) for name, tensor in found.items())
+
+
+def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(tmp_path: Path) -> None:
+    """With somebody away in every round. A record's gradient is that of a batch of it alone, where the target began: at
+    its own mixture, but in the first round of its own."""
+    seen, learner, world = run(tmp_path, rounds=4, per_round=2, seed=3), maple_toy.learner(), prompt_toy.federation()
+    target, records = 1, [world.training[1][0], world.training[0][3], world.test[0]]
+    messages = Messages(View(seen, "server", Candidates({}, {}, ())), METHOD, learner)
+    found = messages.rounds(target, records, [0, 1, 2, 3])
+    before: list[tuple[int, ...]] = []
+    for r in range(4):
+        server, sent = seen.broadcast(r), seen.uploads(r)
+        began = {
+            k: {"Pt": server["Pt"], "Pd": server["personal"][k] if seen.participations(k, r) else server["Pd"]}
+            for k in sent
+        }
+        for k in range(3):
+            for i, record in enumerate(records):
+                if k not in sent:
+                    assert np.isnan(found.loss[r, k, i])
+                else:
+                    own = learner.losses(sent[k]["Pt"][None], sent[k]["Pd"][None], [record], 1)
+                    assert found.loss[r, k, i] == pytest.approx(float(own), abs=1e-5)
+                if k not in sent or target not in sent:
+                    assert np.isnan(found.cosine[r, k, i])
+                    continue
+                start = began[target]
+                up = DualStep(learner, [[record]], [frozenset()]).gradients(start["Pt"][None], start["Pd"][None])
+                down = -torch.cat([part.flatten() for part in up]).double()
+                moved = torch.cat([(sent[k][n] - began[k][n]).flatten() for n in ("Pt", "Pd")]).double()
+                expected = float(torch.cosine_similarity(moved, down, dim=0))
+                assert found.cosine[r, k, i] == pytest.approx(expected, abs=1e-5)
+        before.append(tuple(seen.participations(target, r)))
+    assert {len(rounds) for rounds in before} >= {0, 1}
+    assert np.nanmax(found.cosine) - np.nanmin(found.cosine) > 0.1
+
+
+def test_a_step_of_one_record_is_its_descent(tmp_path: Path) -> None:
+    """A client that trains on a single record once: its message is minus the record's gradient."""
+    learner, world = maple_toy.learner(), prompt_toy.federation()
+    start = METHOD.start(learner.initial(torch.Generator().manual_seed(0)))
+    record = world.training[0][0]
+    (update,) = learner.work(METHOD, [start], [{}], [Participation(0, 0, 1, [record], learner)])
+    (gradient,) = learner.sent_gradients(METHOD, METHOD.began(start, {}), [record])
+    moved = METHOD.moved(start, update.upload)
+    torch.testing.assert_close(moved, -learner.settings.rate * gradient[0], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("attack", ["cosine", "slope", "gradnorm", "fedmia", "source", "outputfree"])
+def test_attacks_on_gradients_and_messages_work_on_dual_prompts(attack: str) -> None:
+    cells = read_command(["--method", "dp2fl,fedprox", "--attack", attack]).plan.cells
+    assert all(attack_jobs.allowed(cell, "server")[attack] is None for cell in cells)
 
 
 # --- validation records as members of their own ---------------------------------------------------------------------

@@ -156,6 +156,25 @@ def test_gradients_are_slopes() -> None:
         assert float((up - down) / (2 * h)) == pytest.approx(float(gradient.norm()), rel=0.02)
 
 
+@pytest.mark.parametrize("crowd", [1, 50])
+def test_gradients_of_single_records_are_autograd_s_record_by_record(crowd: int) -> None:
+    """Through the slow encoders; of some records at a time and of all together."""
+    learner, world = maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, crowd=crowd)), prompt_toy.federation()
+    Pt, Pd = (tensor[0] for tensor in random_model(learner))
+    pixels = dict(zip(world.ids, maple_toy.pictures(prompt_toy.SIZES), strict=True))
+    parts = [*learner.gradients(METHOD, {"Pt": Pt, "Pd": Pd}, world.ids[:11])]
+    assert [len(part) for part in parts] == ([4, 4, 3] if crowd == 1 else [11])
+    for record, found in zip(world.ids, torch.cat(parts), strict=False):
+        leaves = [Pt.clone().requires_grad_(), Pd.clone().requires_grad_()]
+        visual = torch.stack([p @ f[:, :-1].T + f[:, -1] for p, f in zip(*leaves, strict=True)])
+        image = slow_image(learner.clip, visual, pixels[record][None])
+        text = slow_text(learner.clip, leaves[0], suffixes(learner.clip))
+        loss = F.cross_entropy(learner.scale * image @ text.T, learner.labels([record]))
+        slow = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, leaves)])
+        torch.testing.assert_close(found, slow, atol=1e-4, rtol=1e-3)
+        assert float((found - slow).norm() / slow.norm()) < 1e-4
+
+
 def test_batched_clients_equal_clients_one_by_one() -> None:
     """Clients of 10, 6 and 3 records: as many steps for all, batches of different sizes."""
     learner, world = maple_toy.learner(), prompt_toy.federation()

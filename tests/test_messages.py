@@ -367,7 +367,7 @@ def test_norms_of_gradients_equal_autograd_record_by_record(records: int) -> Non
     world, method = federation(), made("promptfl", {})
     prompt = 0.1 * torch.randn(4, world.clip.width, generator=torch.Generator().manual_seed(3))
     ids: Sequence[str] = world.ids[:records]
-    found = gradient_norms(method, world.learner(), prompt, ids)
+    found = gradient_norms(method, world.learner(), {"prompt": prompt}, ids)
     slow = [float(slow_gradient(prompt, record).norm()) for record in ids]
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, slow, rtol=1e-5)
@@ -376,7 +376,7 @@ def test_norms_of_gradients_equal_autograd_record_by_record(records: int) -> Non
 def test_norms_of_a_transport_are_of_both_prompts_together() -> None:
     world, method = federation(), made("fedotp", {"match": "ot"})
     prompt = 0.1 * torch.randn(2, 4, world.clip.width, generator=torch.Generator().manual_seed(3))
-    found = gradient_norms(method, world.learner(), prompt, world.ids[:5])
+    found = gradient_norms(method, world.learner(), {"prompt": prompt}, world.ids[:5])
     slow = [float(plain_gradient(method, world.learner(), prompt, record).norm()) for record in world.ids[:5]]
     np.testing.assert_allclose(found, slow, rtol=1e-5)
 

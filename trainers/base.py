@@ -328,6 +328,34 @@ class Classifier(Protocol):
         """The same [n, C] of what everybody can use without training."""
 
 
+@runtime_checkable
+class Differentiable(Classifier, Protocol):
+    """What attacks on gradients and messages ask of a learner of classes beside. Gradients are of each record's
+    cross-entropy, [R, ..] of some records at a time."""
+
+    def gradients(self, method: Any, model: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """In all numbers of a model, laid end to end."""
+
+    def sent_gradients(self, method: Any, began: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """In what a client sends, where it began a round (`Sending.began`)."""
+
+
+@runtime_checkable
+class Sending(Protocol):
+    """What attacks on messages ask of a method whose records are classes. States are of one client, or lead with M of
+    them; `server` is what they were sent."""
+
+    def began(self, server: State, own: State) -> State:
+        """What clients start a round from."""
+
+    def stepped(self, server: State, own: State, upload: State) -> State:
+        """The clients' models right after their own steps, before any other message is mixed in; `own` is what they
+        keep to themselves by then."""
+
+    def moved(self, server: State, upload: State) -> Tensor:
+        """How clients changed what they send."""
+
+
 class Exam(Protocol):
     """How good models are: see `trainers.exams`. Utilities are numbers by model and metric."""
 

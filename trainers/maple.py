@@ -43,7 +43,7 @@ from trainers.base import Method, Participation, State, Update
 from trainers.exams import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.prompt_settings import PromptSettings
-from trainers.prompts import EVALUATED, HARD_PROMPT, INITIAL_STD, PromptMethod, stacked
+from trainers.prompts import EVALUATED, HARD_PROMPT, INITIAL_STD, PromptMethod, stacked, taken_back
 from trainers.steps import epoch_batch
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Facts(LearnerFacts):
     alone: tuple[str, ...] = ("loss", "reconstruct")
     privacy: str = "SilentPrivacy"
     shadows: bool = True
+    gradients: bool = True
+    nonlinear: str = "whose messages are what many steps came to, and no sum of gradients where the client began"
     records: str = "classes"
     also: tuple[str, ...] = ("prompts",)
     together: bool = True
@@ -172,6 +174,22 @@ class DualMethod(Method[DualCohort]):
     def start(self, initial: State) -> State:
         return {name: initial[name] for name in ("Pt", "Pd")}
 
+    def replay(
+        self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
+    ) -> State:
+        """Nothing: a client starts from what it is sent."""
+        return {}
+
+    def began(self, server: State, own: State) -> State:
+        return {name: server[name] for name in ("Pt", "Pd")}
+
+    def stepped(self, server: State, own: State, upload: State) -> State:
+        return {name: upload[name] for name in ("Pt", "Pd")}
+
+    def moved(self, server: State, upload: State) -> Tensor:
+        """Of Pt and Pd, laid end to end."""
+        return torch.cat([(upload[name] - server[name]).flatten(-3) for name in ("Pt", "Pd")], dim=-1)
+
     def shown(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
         return set(self.divided(records, client, seed)[1])
 
@@ -271,6 +289,41 @@ class Learner(prompts.Learner):
         logits = self.answered(Pt, Pd, records)
         labels = self.labels(records).expand(len(Pt), -1)
         return F.cross_entropy(logits.mT, labels, reduction="none").sum(1) / max(size, 1)
+
+    def gradients(self, method: PromptMethod | DualMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """In Pt and Pd, laid end to end, of as many records at a time as a round trains on together.
+
+        Both encoders run forward once, the text encoder for all records. It takes a record's gradient in the class
+        features back to Pt; that in the visual prompts Pt F^T + f goes back to Pt and to F and f, which are Pd.
+        """
+        if isinstance(method, PromptMethod):
+            yield from super().gradients(method, model, records)
+            return
+        Pt, Pd, together = model["Pt"], model["Pd"], self.settings.batch * self.crowd
+        with torch.enable_grad():
+            at = Pt.detach().requires_grad_()
+            text = self.class_features(at[None])[0]  # [C, E]
+        visual = visual_prompts(Pt, Pd)  # [D, b, e]
+        for i in range(0, len(records), together):
+            part = records[i : i + together]
+            with torch.enable_grad():
+                copies, prompts = (
+                    tensor.detach().expand(len(part), *tensor.shape).requires_grad_() for tensor in (text, visual)
+                )
+                logits = self._similar(copies, prompts, self.pictures(part)[:, None])[:, 0]
+                loss = F.cross_entropy(logits, self.labels(part), reduction="sum")
+            above, in_visual = torch.autograd.grad(loss, (copies, prompts))
+            in_Pt = taken_back(text, at, above) + in_visual @ Pd[..., :-1]
+            in_Pd = torch.cat([in_visual.mT @ Pt, in_visual.sum(-2)[..., None]], dim=-1)
+            yield torch.cat([in_Pt.flatten(1), in_Pd.flatten(1)], dim=1)
+
+    def sent_gradients(
+        self, method: PromptMethod | DualMethod, began: State, records: Sequence[str]
+    ) -> Iterator[Tensor]:
+        """In p_G, or in Pt and Pd."""
+        if isinstance(method, PromptMethod):
+            return super().sent_gradients(method, began, records)
+        return self.gradients(method, began, records)
 
     def log_probs(self, method: Any, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
         if isinstance(method, PromptMethod):

@@ -18,7 +18,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -272,6 +272,14 @@ class PromptMethod(PrivateMethod[Cohort]):
         """What `prompt` makes the prompt of that a client's first step of a round is taken at."""
         return own | server
 
+    def stepped(self, server: State, own: State, upload: State) -> State:
+        """The prompts with the server's step on each client's message alone."""
+        return {"prompt": self.prompt(own | self.alone(server, upload))}
+
+    def moved(self, server: State, upload: State) -> Tensor:
+        """Of p_G, up to a factor where a gradient is sent."""
+        return -upload["gradient"] if "gradient" in upload else upload["p_G"] - server["p_G"]
+
     @staticmethod
     def scores(text: Tensor, images: Tensor) -> Tensor:
         """Cosine similarities [N, B, C] of text features [N, C, E] and images [N or 1, B, E]; both have length 1."""
@@ -386,6 +394,39 @@ class Learner:
     def labels(self, records: Sequence[str]) -> Tensor:
         """Places [n] among the classes."""
         return torch.tensor([self._labels[record] for record in records], dtype=torch.int64)
+
+    def record_gradients(
+        self, method: PromptMethod, text: Callable[[Tensor], Tensor], at: Tensor, records: Sequence[str]
+    ) -> Tensor:
+        """Gradients [n, ..] of each record's cross-entropy in what `text` makes class features of, at one value
+        `at` [..].
+
+        The text encoder runs forward once; only each record's gradient in the features is taken back through it.
+        """
+        with torch.enable_grad():
+            at = at.detach().requires_grad_()
+            features = text(at)  # [.., C, E]
+        images, labels = self.images(records, patches=method.patches), self.labels(records)
+
+        def loss(copies: Tensor) -> Tensor:
+            """Summed over the records, each with its own copy of the features [n, .., C, E]."""
+            logits = self.scale * method.scores(copies, images[:, None])[:, 0]
+            return F.cross_entropy(logits, labels, reduction="sum")
+
+        above = torch.func.grad(loss)(features.detach().expand(len(records), *features.shape))
+        return taken_back(features, at, above)
+
+    def gradients(self, method: PromptMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """Of each record's cross-entropy in a prompt [.., b, d], all its parts together, [n, ..]."""
+        yield self.record_gradients(method, self.text, model["prompt"], records).flatten(1)
+
+    def sent_gradients(self, method: PromptMethod, began: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """The same in p_G, [n, b, d]."""
+
+        def text(p_G: Tensor) -> Tensor:
+            return self.text(method.prompt(began | {"p_G": p_G}))
+
+        yield self.record_gradients(method, text, began["p_G"], records)
 
     @torch.no_grad()
     def log_probs(self, method: PromptMethod, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:

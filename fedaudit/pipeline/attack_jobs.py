@@ -30,8 +30,7 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of
 from fedaudit.tasks.base import Federation
-from trainers import prompts
-from trainers.base import AttackBench, Classifier, Method, State, Transcript, pack
+from trainers.base import AttackBench, Classifier, Differentiable, Method, State, Transcript, pack
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -208,10 +207,9 @@ class _Attacker:
 
     def _norms(self, model: State) -> Floats:
         method, learner = self.job.method, self.learner
-        assert isinstance(method, prompts.PromptMethod)
-        assert isinstance(learner, prompts.Learner)
-        key = "norms", model["prompt"].numpy().tobytes()
-        return self._cached(key, gradients.gradient_norms, method, learner, model["prompt"], self.asked.records)
+        assert isinstance(learner, Differentiable)
+        key = "norms", *(tensor.numpy().tobytes() for tensor in model.values())
+        return self._cached(key, gradients.gradient_norms, method, learner, model, self.asked.records)
 
     def _see(
         self, threat_model: str, transcript: Transcript, shadows: Shadows | None, *,
@@ -253,16 +251,16 @@ class _Attacker:
         """Of what training moved, on each record's descent where training ends on average: at the public start, moved
         as far as the shadows were."""
         method, learner, trained = self.job.method, self.learner, self._trained()
-        assert isinstance(method, prompts.PromptMethod)
-        assert isinstance(learner, prompts.Learner)
-        public = method.model(self.job.transcript.broadcast(0))["prompt"]
+        assert isinstance(learner, Differentiable)
+        public = method.model(self.job.transcript.broadcast(0))
         models: Sequence[State] = getattr(trained, whose)
-        moved = [model["prompt"] - start["prompt"] for model, start in zip(models, trained.start, strict=True)]
-        middle = public + torch.stack(moved).mean(0)
+        pairs = [*zip(models, trained.start, strict=True)]
+        moved = {name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in public}
+        middle = {name: public[name] + mean for name, mean in moved.items()}
         descents = self._cached((whose, "descents"), gradients.descents, method, learner, middle, self.asked.records)
 
         def project(model: State, start: State) -> Floats:
-            found: Floats = descents @ (model["prompt"] - start["prompt"]).flatten().double().numpy()
+            found: Floats = descents @ gradients.change(model, start)
             return found
 
         return project
