@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
@@ -15,16 +17,21 @@ def listing() -> str:
     lines = []
     for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
         lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}, those in brackets on request (--audit):")
-        lines += [f"  {_named(plugin):<15}{plugin.summary}" for plugin in plugins.plugins(kind).values()]
+        lines += _rows({_named(plugin): plugin.summary for plugin in plugins.plugins(kind).values()})
     lines.append("figures of papers (--paper):")
-    lines += [f"  {name:<15}{figure.summary}" for name, figure in papers.figures().items()]
+    lines += _rows({name: figure.summary for name, figure in papers.figures().items()})
     lines.append("sections of a report, each where there is something to show:")
-    lines += [f"  {name:<15}{plugins.summary(path)}" for name, path in places().items()]
+    lines += _rows({name: plugins.summary(path) for name, path in places().items()})
     return "\n".join([*lines, *matrix()])
 
 
 def _named(plugin: Plugin) -> str:
-    return f"[{plugin.name}] " if plugin.kind == "audit" and plugin.on_request else plugin.name
+    return f"[{plugin.name}]" if plugin.kind == "audit" and plugin.on_request else plugin.name
+
+
+def _rows(named: Mapping[str, str]) -> list[str]:
+    width = max(map(len, named)) + 2
+    return [f"  {name:<{width}}{summary}" for name, summary in named.items()]
 
 
 def matrix() -> list[str]:
