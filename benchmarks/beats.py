@@ -1,6 +1,6 @@
 """What beats what: every attack on every method under every threat model, beside the calibrated loss on the same records, and what it costs.
 
-    python -m benchmarks.beats found texts prompts memorising    the tables, as Markdown; hours on two cores, goes on where it was stopped
+    python -m benchmarks.beats found texts prompts memorising    the tables, as Markdown, a run per method; hours on two cores, goes on where it was stopped
     python -m benchmarks.beats seconds texts prompts             each attack alone on a training that is there
 
 A cell of `found` is an AUROC with its 95 % interval; ▲ and ▼: above and below the calibrated loss by an interval that holds for all differences of the run.
@@ -25,30 +25,32 @@ from fedaudit.machinery.score_names import signal_name
 from fedaudit.pipeline.run import run
 
 FOUND = {
-    "texts": "--method fedavg,fedper,fedpara,fedrand --attack all",
-    "prompts": "--method promptfl,fedotp,fedpgp,dpfpl --epsilon none --attack all",
-    "memorising": "--preset memorising --attack all",
+    "texts": [f"--method {name}" for name in ("fedavg", "fedper", "fedpara", "fedrand")],
+    "prompts": [f"--method {name} --epsilon none" for name in ("promptfl", "fedotp", "fedpgp", "dpfpl")],
+    "memorising": ["--preset memorising"],
 }
 TIMED = {"texts": "--method fedavg", "prompts": "--method fedotp --epsilon none", "memorising": "--preset memorising"}
 
 
 def found(setting: str, out: str) -> None:
-    """The table of a setting: methods and threat models across, attacks down."""
-    report = run(read_command([*FOUND[setting].split(), "--out", out]).plan, Progress()).report
-    table = pd.read_csv(report.parent / "beside_loss.csv")
-    print(f"\n### {setting}: `python audit.py {FOUND[setting]}`\n")
-    for method, rows in table.groupby("method", sort=False):
-        cells = pd.Series(
-            [_cell(row) for row in rows.itertuples()],
-            pd.MultiIndex.from_arrays([rows.signal.map(signal_name), rows.threat_model + ", " + rows.way]),
-        )
-        wide = cells.unstack(fill_value="").reindex(index=dict.fromkeys(cells.index.get_level_values(0)))
-        across = list(dict.fromkeys(cells.index.get_level_values(1)))
-        print(f"| {method} | " + " | ".join(across) + " |")
-        print("|---" * (len(across) + 1) + "|")
-        for name, row in wide[across].iterrows():
-            print(f"| {name} | " + " | ".join(row) + " |")
-        print()
+    """The tables of a setting: threat models across, attacks down."""
+    for words in FOUND[setting]:
+        report = run(read_command([*words.split(), "--attack", "all", "--out", out]).plan, Progress()).report
+        print(f"\n### `python audit.py {words} --attack all`")
+        for method, rows in pd.read_csv(report.parent / "beside_loss.csv").groupby("method", sort=False):
+            print(f"\n{as_table(str(method), rows)}", flush=True)
+
+
+def as_table(method: str, rows: pd.DataFrame) -> str:
+    """A method's rows of `beside_loss.csv` as Markdown."""
+    cells = pd.Series(
+        [_cell(row) for row in rows.itertuples()],
+        pd.MultiIndex.from_arrays([rows.signal.map(signal_name), rows.threat_model + ", " + rows.way]),
+    )
+    across = list(dict.fromkeys(cells.index.get_level_values(1)))
+    wide = cells.unstack(fill_value="").reindex(index=dict.fromkeys(cells.index.get_level_values(0)), columns=across)
+    lines = [f"| {method} | " + " | ".join(across) + " |", "|---" * (len(across) + 1) + "|"]
+    return "\n".join([*lines, *(f"| {name} | " + " | ".join(row) + " |" for name, row in wide.iterrows())])
 
 
 def _cell(row: object) -> str:
