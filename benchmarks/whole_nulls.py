@@ -70,10 +70,11 @@ def second_coin(federation: Federation, seed: int) -> Federation:
     return dataclasses.replace(federation, clients=tuple(clients))
 
 
-def report(plan: Plan) -> list[Evidence]:
-    """What a plan's report says in words and corrected p-values; its page is not drawn."""
+def report(plan: Plan, made_by: type[Workshop] = Null) -> list[Evidence]:
+    """What a plan's report says in words and corrected p-values; its page is not drawn. `made_by` tells who trains on
+    what."""
     quiet = Progress(quiet=True)
-    with Null(plan, quiet) as workshop:
+    with made_by(plan, quiet) as workshop:
         compute.check(plan, workshop.federation)
         compute._train(plan, workshop, quiet)
         for cell in plan.cells:

@@ -76,7 +76,8 @@ def estimate(plan: Plan, progress: Progress) -> str:
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
     wanted = [plugins.plugins("attack")[name] for name in plan.attacks] if attacked else []
     looking = any(plugin.gradients or plugin.vectors or plugin.needs for plugin in wanted)
-    unknown = ", attacks by gradients and messages not counted" if looking else ""
+    uncounted = ["attacks by gradients and messages"] * looking + ["newcomers"] * (plan.newcomers > 0)
+    unknown = f", {' and '.join(uncounted)} not counted" if uncounted else ""
     lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
     lines += [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
     return "\n".join(lines)
