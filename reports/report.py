@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
+from audits.across import Compared
 from reports.figures.drawing import Each
 from reports.formats import listed, plain
 from reports.inputs import METRICS, TABLES, Evidence, Finding, check
@@ -28,9 +30,15 @@ __all__ = ["TABLES", "Evidence", "build"]
 MANY = 6  # runs that fit beside each other as columns
 
 
-def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> None:
+def build(
+    evidence: Sequence[Evidence],
+    write: Write,
+    *,
+    each: Each = map,
+    across: Mapping[str, Compared] = MappingProxyType({}),
+) -> None:
     """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`; `each`
-    may draw in parallel.
+    may draw in parallel, `across` is what audits say that compare all runs.
 
     The page `index.html` comes last, when all that it names is there. ValueError as of `check`, before anything is
     written.
@@ -41,7 +49,7 @@ def build(evidence: Sequence[Evidence], write: Write, *, each: Each = map) -> No
     records = {"findings": findings, "runs": runs(evidence)}
     for name, rows in records.items():
         write(f"{name}.json", (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    page = Page(evidence, each)
+    page = Page(evidence, each, across)
     shown = sections(page)
     tables = {name: pd.DataFrame(rows) for name, rows in records.items()}
     for section in shown.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from fedaudit.machinery import plugins
 if TYPE_CHECKING:
     import pandas as pd
 
+    from audits.across import Compared
     from reports.figures.drawing import Each, PrintedFigure
     from reports.inputs import Evidence, Finding
     from reports.rows import MethodRow
@@ -46,6 +47,7 @@ class Page:
 
     evidence: Sequence[Evidence]
     each: Each  # as `map`, maybe in parallel
+    across: Mapping[str, Compared] = field(default_factory=dict)  # what audits say that compare all runs
 
     @functools.cached_property
     def findings(self) -> list[Finding]:
@@ -121,9 +123,11 @@ def places() -> dict[str, Path]:
     return {path.stem: path for path in sorted(found, key=lambda path: (found[path], path.stem))}
 
 
-def sections(page: Page) -> dict[str, Section]:
-    """The sections that the evidence fills, by name, in order."""
+def sections(page: Page, only: Container[str] | None = None) -> dict[str, Section]:
+    """The sections that the evidence fills, by name, in order; of all, or `only` of these."""
     found: dict[str, Section | None] = {
-        name: importlib.import_module(f"{PACKAGE}.{name}").section(page) for name in places()
+        name: importlib.import_module(f"{PACKAGE}.{name}").section(page)
+        for name in places()
+        if only is None or name in only
     }
     return {name: section for name, section in found.items() if section is not None}

@@ -73,7 +73,8 @@ def test_keeps_the_contract_of_its_kind(plugin):
     if plugin.kind in ("method", "task"):
         assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
     if plugin.kind == "audit":
-        assert list(inspect.signature(thing).parameters) == ["subject", "params"]
+        assert list(inspect.signature(thing).parameters) == ["runs" if plugin.across else "subject", "params"]
+        assert plugin.on_request or not plugin.across
         assert {*plugin.after} <= plugins.plugins("audit").keys()
     if plugin.kind == "attack":
         assert {*plugin.records} <= {facts(learner).records for learner in every_learner()}

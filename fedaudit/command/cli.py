@@ -20,7 +20,7 @@ from attacks.settings import Adversary
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
-from fedaudit.command import exits, gates, sweeps, vain
+from fedaudit.command import exits, gates, over_runs, sweeps, vain
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.flags import (
     DEFAULT_PRESET,
@@ -64,6 +64,8 @@ examples:
   audit.py --method promptfl,fedotp,fedpgp,dpfpl --epsilon none,0.4,0.1 --seeds 3
   audit.py --preset private-demo                     noise from none to so much that the prompt is of no use
   audit.py --preset memorising                       prompts that leak: few pictures, many rounds
+  audit.py --method dpfpl --epsilon none,0.4,0.1 --attack loss --audit curves   leakage against utility
+  audit.py --audit curves --out fedaudit-runs        the same over all runs on disk; trains nothing
   audit.py --paper dpfpl:figure3                     a paper's figure: attack success and accuracy against epsilon
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
@@ -86,6 +88,8 @@ def _main(words: list[str]) -> int:
             raise InputError("--list: stands alone; leave out the other words")
         print(listing())
         return exits.DONE
+    if (asked := over_runs.read(words)) is not None:
+        return _compare(asked)
     command = read_command(words)
     progress = Progress(quiet=command.quiet)
     if command.dry_run:
@@ -111,6 +115,21 @@ def _main(words: list[str]) -> int:
     for sentence in crossed:
         print(f"failed: {sentence}", file=sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
+
+
+def _compare(asked: over_runs.Asked) -> int:
+    """Compare the runs on disk; nothing is trained."""
+    from fedaudit.pipeline import runs_on_disk
+
+    progress = Progress(quiet=asked.quiet)
+    if asked.dry_run:
+        print(runs_on_disk.described(asked.out, asked.across))
+        return exits.DONE
+    found = runs_on_disk.compare(asked.out, asked.across, progress)
+    for sentence in found.sentences:
+        print(sentence)
+    print(f"report: {found.report}")
+    return exits.DONE
 
 
 def estimated(command: Command, progress: Progress) -> str:
@@ -158,6 +177,7 @@ def read_command(words: Sequence[str]) -> Command:
         attacks = _attacks(chosen.attack, learner, ours=True)
         options, made = _trained(methods, task, learner, attacks, chosen.audit, sources)
         plan = _plan(options, made, methods, task, facts(learner))
+        plan = _comparable(plan, chosen.audit)
         vain.check(plan, options, vain.Said(fields(words), fields(from_file)), sweeps.unheard(methods))
     _check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
@@ -283,7 +303,7 @@ def _audits(
     """The parameters of the audits whose needs a run has, of those on request the ones in `text`; `ours`: we train it,
     and so it has a ledger. InputError if one that is asked for cannot work on it."""
     trained = facts(learner)
-    there = {trained.records, *(["attacks"] if attacks else []), *(["ledger"] if ours else [])}
+    there = {trained.records, *(["attacks"] if attacks else []), *(["ledger", SEVERAL] if ours else [])}
     known = plugins.plugins("audit")
     able = {name: plugin for name, plugin in known.items() if there.issuperset(plugin.needs)}
     asked = [word.strip() for word in text.split(",")] if text else []
@@ -301,7 +321,21 @@ _LACKS = {
     "ledger": "needs a training of ours, and the run in --run was done elsewhere",
     "texts": "needs records that are texts",
     "classes": "needs records that are classes",
+    "several": "compares settings, and the run in --run is one",
 }
+SEVERAL = "several"  # what an audit needs that compares settings: more than one
+
+
+def _comparable(plan: Plan, asked: str | None) -> Plan:
+    """The plan; of one setting `all` asks for no audit that compares settings. InputError: such an audit was named."""
+    known = plugins.plugins("audit")
+    lonely = [name for name in plan.across if SEVERAL in known[name].needs and len(plan.methods) < 2]
+    if lonely and asked != "all":
+        raise InputError(
+            f"--audit {lonely[0]}: compares settings, and here is one, {next(iter(plan.methods))}; sweep one "
+            "(--epsilon none,0.4,0.1), name several methods, or give --audit and --out alone to compare what is on disk"
+        )
+    return dataclasses.replace(plan, across={name: p for name, p in plan.across.items() if name not in lonely})
 
 
 def _trained(
@@ -451,11 +485,15 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
     code = getattr(options, "backbone_code", None)
     if code is not None and not Path(code).is_file():
         raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
+    own = {
+        kind: {name.removeprefix(f"{kind} "): p for name, p in made.items() if name.startswith(f"{kind} ")}
+        for kind in ("attack", "audit")
+    }
+    across = {name for name in own["audit"] if plugins.plugins("audit")[name].across}
     return {
-        **{
-            f"{kind}s": {name.removeprefix(f"{kind} "): p for name, p in made.items() if name.startswith(f"{kind} ")}
-            for kind in ("attack", "audit")
-        },
+        "attacks": own["attack"],
+        "audits": {name: p for name, p in own["audit"].items() if name not in across},
+        "across": {name: p for name, p in own["audit"].items() if name in across},
         "backbone_code": code or "",
         "dtype": getattr(options, "dtype", "float32"),
         "device": _device(options.device),

@@ -53,7 +53,7 @@ DECLARATIONS: dict[str, dict[str, Declaration]] = {
         "GUESSES": (),
         "SIGNALS": {},
     },
-    "audit": {"NEEDS": (), "AFTER": (), "ON_REQUEST": False},
+    "audit": {"NEEDS": (), "AFTER": (), "ON_REQUEST": False, "ACROSS": False},
     "task": {"LEARNER": "lora"},
 }
 VALID = {
@@ -145,6 +145,11 @@ class Plugin:
     def on_request(self) -> bool:
         """For an audit, whether it runs only where --audit names it (the literal `ON_REQUEST`)."""
         return bool(self._declared("ON_REQUEST"))
+
+    @property
+    def across(self) -> bool:
+        """For an audit, whether it compares all runs of a page instead of looking at one (the literal `ACROSS`)."""
+        return bool(self._declared("ACROSS"))
 
     @property
     def shadows(self) -> bool:

@@ -79,7 +79,7 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
             reused += _audit(cell, workshop, progress)
             evidence.append(read_evidence(cell))
         with progress.stage("report", 1) as advance:
-            write_page(evidence, report, workshop.each)
+            write_page(evidence, report, workshop.each, plan.across)
             finish(report)
             advance()
     return reused

@@ -96,21 +96,31 @@ def analysis_modules(cell: Cell) -> tuple[str, ...]:
     return *training_modules(cell), "fedaudit.pipeline.analysis", *adversaries, *attacks, *audits
 
 
-def page(cells: Sequence[Cell], *, figure: str = "") -> dict[str, Any]:
+Across = Mapping[str, "DataclassInstance"]  # parameters of audits that compare runs, by their names
+
+
+def page(cells: Sequence[Cell], *, figure: str = "", across: Across = MappingProxyType({})) -> dict[str, Any]:
     """What a report depends on, or the page of a paper's figure that a module of reports/papers/ draws."""
+    return page_of([cell.analysis_key for cell in cells], figure=figure, across=across)
+
+
+def page_of(runs: Sequence[str], *, figure: str = "", across: Across = MappingProxyType({})) -> dict[str, Any]:
+    """The same of runs by the keys of their analyses."""
     from fedaudit import __version__
 
+    asked = {"across": {name: fields(params) for name, params in across.items()}} if across else {}
     return {
-        "cells": [cell.analysis_key for cell in cells],
-        "code": _code(page_modules(figure), templates(figure)),
+        "cells": list(runs),
+        "code": _code(page_modules(figure, across), templates(figure)),
         "versions": versions(REPORT_LIBRARIES) | {"fedaudit": __version__},
-    }
+    } | asked
 
 
-def page_modules(figure: str = "") -> tuple[str, ...]:
+def page_modules(figure: str = "", across: Iterable[str] = ()) -> tuple[str, ...]:
     """Where the writing of a page begins."""
     parts = (f"reports.sections.{name}" for name in places())
-    return "fedaudit.pipeline.page", *parts, *((f"reports.papers.{figure}",) if figure else ())
+    audits = (f"audits.{name}" for name in across)
+    return "fedaudit.pipeline.page", *parts, *audits, *((f"reports.papers.{figure}",) if figure else ())
 
 
 def templates(figure: str = "") -> dict[str, Path]:

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from audits.across import AuditedRun, Compared
 from fedaudit import __version__
+from fedaudit.machinery import plugins
 from fedaudit.machinery.store import MANIFEST, Folder, claim
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
 from reports.figures.drawing import Each
 from reports.report import Evidence, build
+from reports.runs import entries
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
-def write_page(evidence: Sequence[Evidence], folder: Folder, each: Each) -> None:
-    """The report of a plan's cells."""
-    build(evidence, folder.write, each=each)
+def write_page(
+    evidence: Sequence[Evidence],
+    folder: Folder,
+    each: Each,
+    across: Mapping[str, DataclassInstance] = MappingProxyType({}),
+) -> None:
+    """The report of a plan's cells; `across` are the parameters of the audits that compare them, by name."""
+    build(evidence, folder.write, each=each, across=compared([audited(e) for e in evidence], across))
+
+
+def compared(runs: Sequence[AuditedRun], across: Mapping[str, DataclassInstance]) -> dict[str, Compared]:
+    """What every audit that compares runs says of them."""
+    known = plugins.plugins("audit")
+    return {name: known[name].load()(runs, known[name].own(params)) for name, params in across.items()}
+
+
+def audited(e: Evidence) -> AuditedRun:
+    """The evidence of a run as audits take it that compare runs."""
+    return AuditedRun(e.key, e.method, e.seed, entries(e.setting), e.findings, e.tables)
 
 
 def read_evidence(cell: Cell) -> Evidence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ class Plan:
     out: Path
     own: OwnRun | None = None  # audited instead of a training of ours
     newcomers: int = 0  # the last so many clients, which come after the last round
+    # the parameters of the audits that compare all of its cells, by name; they belong to the page
+    across: Mapping[str, DataclassInstance] = field(default_factory=dict)
 
     @property
     def attack(self) -> str | None:
@@ -107,7 +109,7 @@ class Plan:
     @functools.cached_property
     def report_folder(self) -> Path:
         name = f"{_slug('-'.join(self._short_names))[:80]}-{_shown(self.attacks) or self.task}"
-        return self.out / "reports" / f"{name}-{key_of(keys.page(self.cells))[:8]}"
+        return self.out / "reports" / f"{name}-{key_of(keys.page(self.cells, across=self.across))[:8]}"
 
     @property
     def _short_names(self) -> list[str]:

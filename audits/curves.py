@@ -1,0 +1,251 @@
+"""Leakage against utility over everything that was swept: intervals from seeds and records, best attack, Pareto front.
+
+A point is a setting, its seeds are trainings of it (`audits.across`). Leakage is the AUROC, and the TPR at 1 % FPR, of
+each attack's headline score against held-out records of the same clients, where a coin of ours decided who is a member.
+Intervals hold other trainings and other records (`audits.statistics.over_seeds`).
+
+The best attack against an adversary is the one whose members stand highest in standard deviations of the coins' null,
+mean over seeds (without coins, the highest AUROC); its interval is simultaneous over all n scores that ran
+(Bonferroni), so that it holds whichever is picked. A reversed score never is: its sign was said beforehand.
+
+A point is on the Pareto front where none of its world leaks as little at as much utility, and one of the two better.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+import pandas as pd
+from scipy.stats import norm
+
+from audits.across import (
+    EPSILON,
+    METRICS,
+    AuditedRun,
+    Compared,
+    Point,
+    points,
+    utilities,
+    utility_names,
+    world_names,
+)
+from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
+from audits.statistics.pareto import front_probability, on_front
+from fedaudit.machinery.errors import InputError
+
+NEEDS = ("attacks", "several")
+ON_REQUEST = True
+ACROSS = True
+
+TPR = "tpr@1%"
+
+Scored = tuple[str, ...]  # threat model, way, population, attack, signal
+Leaks = dict[Scored, dict[Any, Mapping[str, Any]]]  # by training the finding
+
+
+@dataclass(frozen=True)
+class Params:
+    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
+    utility: str = field(
+        default="",
+        metadata={
+            "help": "utility of curves: local, neighbour, overall, own_test, exact_match, cider or loss; by default "
+            "the first of these that all runs have"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence <= 0.9999:
+            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+        known = ("local", "neighbour", "overall", "own_test", "exact_match", "cider", "loss")
+        if self.utility and self.utility not in known:
+            raise ValueError(f"utility must be one of {', '.join(known)}, not {self.utility}")
+
+
+def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
+    """A row per point and score of an attack, and one for the best; InputError names what is missing."""
+    found = points(runs)
+    names, rows, left_out = world_names(found), [], []
+    labels = _attack_labels(runs)
+    for world in names:
+        mine = [p for p in found if p.world == world]
+        attacked = [p for p in mine if _leaks(p, TPR, labels) or _leaks(p, "auroc", labels)]
+        if len(attacked) > 1:
+            rows.append(_world(names[world], attacked, labels, params))
+        elif attacked:
+            left_out.append(f"{names[world]}: a single setting was attacked, {attacked[0].name}: nothing was swept")
+        else:
+            left_out.append(f"{names[world]}: nothing was attacked; run it with --attack")
+    if not rows:
+        raise InputError(f"--audit curves: there are no two points to compare; {'; '.join(left_out)}")
+    table = pd.concat(rows, ignore_index=True)
+    return Compared({"curves": table}, [*_by_epsilon(table, params.confidence), *left_out])
+
+
+def _attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
+    """By run and attack what tables call it: with the settings of the attack and the adversary that differ between
+    runs."""
+    given: dict[str, dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        for attack in {f["attack"] for f in run.findings if "attack" in f and f["metric"] == "auroc"}:
+            prefixes = (f"attack.{attack}.", "adversary.")
+            own = {n: v for n, v in run.setting.items() if n.startswith(prefixes)}
+            given.setdefault(attack, {})[run.key] = own
+    found = {}
+    for attack, by_run in given.items():
+        all_names = dict.fromkeys(itertools.chain(*by_run.values()))
+        varying = [n for n in all_names if len({repr(own.get(n)) for own in by_run.values()}) > 1]
+        for key, own in by_run.items():
+            parts = [attack, *(f"{n.rpartition('.')[2]}={own[n]}" for n in varying if n in own)]
+            found[key, attack] = ":".join(parts)
+    return found
+
+
+def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> Leaks:
+    """The findings about headline scores against held-out records, by score and training; of several analyses of one
+    training the last."""
+    found: Leaks = {}
+    for run in point.runs:
+        for f in run.findings:
+            if f["metric"] == metric and f["headline"] and not f.get("best_of") and f["nonmembers"] == "held-out":
+                label = labels[run.key, f["attack"]]
+                row = f["threat_model"], f["way"], f["population"], label, f["signal"]
+                if f["value"] is not None:
+                    found.setdefault(row, {})[run.draw] = f
+    return found
+
+
+def _world(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], str], params: Params) -> pd.DataFrame:
+    """The rows of points that can be compared."""
+    utility = _utility(name, found, params)
+    rows = [row for p in found for row in _of_point(name, p, utility, labels, params)]
+    table = pd.DataFrame(rows)
+    table["front"], table["front_p"] = False, math.nan
+    sign = -1.0 if METRICS.get(utility) == "lower" else 1.0
+    place = ["threat_model", "way", "population", "attack", "signal"]
+    single = table[table.best_of.isna() & table.auroc.notna()]
+    best = table[table.best_of.notna() & table.auroc.notna()]
+    for part in [*(p for _, p in single.groupby(place)), *(p for _, p in best.groupby("threat_model"))]:
+        u, leak = sign * part.utility.to_numpy(float), part.auroc.to_numpy(float)
+        table.loc[part.index, "front"] = on_front(u, leak)
+        chances = front_probability(u, part.utility_se.to_numpy(float), leak, part.auroc_se.to_numpy(float))
+        table.loc[part.index, "front_p"] = chances
+    return table
+
+
+def _utility(name: str, found: Sequence[Point], params: Params) -> str:
+    have = utility_names(run for p in found for run in p.latest)
+    if not have:
+        raise InputError(
+            f"--audit curves: the runs on {name} have no utility in common; the same command as theirs, run again, "
+            "makes what is missing"
+        )
+    if params.utility and params.utility not in have:
+        raise InputError(f"--utility {params.utility}: the runs on {name} have {', '.join(have)}")
+    return params.utility or have[0]
+
+
+def _of_point(
+    world: str, point: Point, utility: str, labels: Mapping[tuple[str, str], str], params: Params
+) -> Iterator[dict[str, Any]]:
+    """A row per score, then one per adversary for the best of them."""
+    useful = _useful(point, utility, params)
+    head = {"world": world, "point": point.name, "method": point.method} | point.values
+    head |= {"utility_metric": utility, "utility": useful.value, "utility_low": useful.low, "utility_high": useful.high}
+    head |= {"utility_se": useful.se, "utility_seeds": useful.seeds}
+    aurocs, tprs = (_leaks(point, metric, labels) for metric in ("auroc", TPR))
+    for score in aurocs:
+        yield head | _row(score, aurocs[score], tprs.get(score, {}), params.confidence, None)
+    for threat in dict.fromkeys(score[0] for score in aurocs):
+        mine = [score for score in aurocs if score[0] == threat]
+        best = max(mine, key=lambda score: _strength(aurocs[score]))
+        level = 1 - (1 - params.confidence) / len(mine)
+        yield head | _row(best, aurocs[best], tprs.get(best, {}), level, len(mine))
+
+
+def _useful(point: Point, utility: str, params: Params) -> OverSeeds:
+    found = [(utilities(run)[utility], run) for run in point.latest]
+    parts = [OfTraining(f["value"], f["low"], f["high"], f["confidence"], run.draw[0]) for f, run in found]
+    most, least = (math.inf, -math.inf) if utility in METRICS else (100.0, 0.0)
+    return over_seeds(parts, confidence=params.confidence, least=least, most=most)
+
+
+def _strength(by_training: Mapping[Any, Mapping[str, Any]]) -> tuple[float, float]:
+    """By the coins, or where none decided by the AUROC."""
+    z, value = _z(by_training), mean(f["value"] for f in by_training.values())
+    return (-math.inf if math.isnan(z) else z), value
+
+
+def _z(by_training: Mapping[Any, Mapping[str, Any]]) -> float:
+    found = [f.get("z") for f in by_training.values()]
+    known = [z for z in found if z is not None]
+    return mean(known) if len(known) == len(found) else math.nan
+
+
+def _row(
+    score: Scored,
+    aurocs: Mapping[Any, Mapping[str, Any]],
+    tprs: Mapping[Any, Mapping[str, Any]],
+    confidence: float,
+    best_of: int | None,
+) -> dict[str, Any]:
+    names = dict(zip(("threat_model", "way", "population", "attack", "signal"), score, strict=True))
+    some = next(iter(aurocs.values()))
+    row = names | {"best_of": math.nan if best_of is None else best_of, "confidence": confidence, "z": _z(aurocs)}
+    row |= _ends("auroc", aurocs, confidence) | _ends("tpr_1", tprs, confidence)
+    coarse = any(f.get("status", "ok") != "ok" for f in tprs.values())
+    row |= {"tpr_1_status": ("coarse" if coarse else "ok") if tprs else "not measurable"}
+    return row | {name: some[name] for name in ("members", "nonmembers_n", "clients")}
+
+
+def _ends(name: str, by_training: Mapping[Any, Mapping[str, Any]], confidence: float) -> dict[str, Any]:
+    ends = (name, f"{name}_low", f"{name}_high", f"{name}_se", f"{name}_seeds")
+    if not by_training:
+        return dict(zip(ends, (*[math.nan] * 4, 0), strict=True))
+    parts = [OfTraining(f["value"], f["low"], f["high"], f["confidence"], d[0]) for d, f in by_training.items()]
+    i = over_seeds(parts, confidence=confidence, least=0.0, most=1.0)
+    return dict(zip(ends, (i.value, i.low, i.high, i.se, i.seeds), strict=True))
+
+
+def _by_epsilon(table: pd.DataFrame, confidence: float) -> Iterator[str]:
+    """Whether leakage falls anywhere as epsilon grows, by more than chance allows: more noise cannot leak more."""
+    if EPSILON not in table:
+        return
+    best = table[table.best_of.notna() & table[EPSILON].notna()]
+    others = [n for n in best if "." in n and n != EPSILON]
+    for (world, threat), part in best.groupby(["world", "threat_model"], sort=False):
+        steps = [step for _, line in _lines(part, others) for step in itertools.pairwise(line)]
+        if not steps:
+            continue
+        limit = float(norm.ppf(1 - (1 - confidence) / len(steps)))
+        falls = [
+            (a, b) for a, b in steps if b["auroc"] - a["auroc"] < -limit * math.hypot(a["auroc_se"], b["auroc_se"])
+        ]
+        if falls:
+            a, b = falls[0]
+            yield (
+                f"{world}, {threat}: leakage FALLS where noise does, from {a['point']} ({a['auroc']:.3f}) to "
+                f"{b['point']} ({b['auroc']:.3f}), in {len(falls)} of {len(steps)} steps: look for a fault, or for a "
+                "model that no longer learns"
+            )
+        else:
+            yield (
+                f"{world}, {threat}: as epsilon grows leakage falls in none of {len(steps)} steps by more than chance "
+                f"allows ({100 * confidence:g} %, all steps at once)"
+            )
+
+
+def _lines(part: pd.DataFrame, others: Sequence[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Points that differ in epsilon only, from the least to none."""
+    rows: list[dict[str, Any]] = part.assign(at=[float(e) for e in part[EPSILON]]).to_dict("records")
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault(repr([row["method"], *(row[name] for name in others)]), []).append(row)
+    for name, line in lines.items():
+        if len(line) > 1:
+            yield name, sorted(line, key=lambda row: row["at"])

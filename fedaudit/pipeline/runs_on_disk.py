@@ -1,0 +1,99 @@
+"""Audits that compare runs, over all that finished reports under an --out folder show. Nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audits.across import AuditedRun, points
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Folder, claim, inside, key_of, undisturbed
+from fedaudit.pipeline import keys
+from fedaudit.pipeline.collected import collected
+from fedaudit.pipeline.finished import finish, intact
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from _typeshed import DataclassInstance
+
+TABLES = ("utility", "accuracy", "cost")  # of an analysis, that audits across runs look at
+
+Across = Mapping[str, "DataclassInstance"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the page is, and what was found in sentences."""
+
+    report: Path
+    sentences: list[str]
+
+
+@undisturbed()
+def compare(out: Path, across: Across, progress: Progress) -> Outcome:
+    """The page of all runs under `out`. InputError: there is nothing to compare, in one sentence."""
+    from fedaudit.pipeline.page import compared
+    from reports.comparison import build
+
+    runs = read(out)
+    _check(out, runs, across)
+    found = compared(runs, across)
+    key = key_of(keys.page_of([run.key for run in runs], across=across) | {"labels": [run.method for run in runs]})
+    folder = claim(out / "comparisons" / f"{'-'.join(across)}-{key[:8]}")
+    with folder.lock(progress.say), progress.stage("report", 1) as advance:
+        build(found, folder.write, runs=len(runs), asked={n: keys.fields(p) for n, p in across.items()})
+        finish(folder)
+        advance()
+    return Outcome(folder.path / "index.html", [s for one in found.values() for s in one.sentences])
+
+
+def described(out: Path, across: Across) -> str:
+    """What `compare` would look at."""
+    runs = read(out)
+    _check(out, runs, across)
+    return f"{len(runs)} runs of {len(points(runs))} settings on disk under {out}; nothing to train"
+
+
+def read(out: Path) -> list[AuditedRun]:
+    """The runs of all finished reports under `out`, those that were written last at the end; the tables of their
+    analyses as far as these are still there. InputError as of `collected`."""
+    found = collected(out)
+    findings: dict[str, list[dict[str, Any]]] = {}
+    for f in found.findings:
+        findings.setdefault(f["run"], []).append(f)
+    folders = {place.name.rpartition("-")[2]: place for place in inside(out / "analyses") if place.is_dir()}
+    runs = [
+        AuditedRun(key, row["method"], row["seed"], row, findings.get(key, []), _tables(folders.get(key)))
+        for key, row in found.runs.items()
+    ]
+    return sorted(runs, key=lambda run: (_written(folders.get(run.key)), run.key))
+
+
+def _tables(place: Path | None) -> dict[str, pd.DataFrame]:
+    if place is None or not intact(place):
+        return {}
+    folder = Folder(place)
+    return {name: folder.read_table(f"{name}.parquet") for name in TABLES if f"{name}.parquet" in folder}
+
+
+def _written(place: Path | None) -> int:
+    """When an analysis was, in nanoseconds: of one setting and seed under several versions the last counts."""
+    return place.stat().st_mtime_ns if place else 0
+
+
+def _check(out: Path, runs: list[AuditedRun], across: Across) -> None:
+    """InputError: what an audit needs is in none of the runs."""
+    known = plugins.plugins("audit")
+    for name in across:
+        needs = known[name].needs
+        if "attacks" in needs and not any(f["metric"] == "auroc" for run in runs for f in run.findings):
+            raise InputError(f"--audit {name}: no run under {out} was attacked; run one again with --attack")
+        if "several" in needs and len(found := points(runs)) < 2:
+            raise InputError(
+                f"--audit {name}: compares settings, and under {out} there is one, {found[0].method}; sweep a "
+                "parameter, or train another method"
+            )

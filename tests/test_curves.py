@@ -1,0 +1,351 @@
+"""Curves of leakage against utility: intervals over seeds and records, Pareto fronts, points, the best attack, runs on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+from scipy.stats import t as student
+
+import fedaudit
+from audits import across
+from audits import curves as audit
+from audits.statistics.over_seeds import OfTraining, over_seeds
+from audits.statistics.pareto import front_probability, on_front
+from fedaudit.command import cli, over_runs
+from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline.page import audited
+from reports.comparison import build
+from reports.section import Page
+from reports.sections.curves import section
+from tests.prompt_evidence import attacked, prompt_evidence
+from tests.unprinted import unprinted
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
+Z = norm.ppf(0.975)
+
+
+class TestOverSeeds:
+    def test_one_training_keeps_its_interval(self):
+        found = over_seeds([OfTraining(0.6, 0.5, 0.8)], confidence=0.95)
+        assert (found.value, found.low, found.high) == pytest.approx((0.6, 0.5, 0.8))
+
+    def test_shared_records_add_to_what_seeds_spread(self):
+        """By hand: values 1, 2, 3 (s^2 / S = 1/3, two degrees of freedom), half-width 1 by records."""
+        found = over_seeds([OfTraining(v, v - 1, v + 1) for v in (1.0, 2.0, 3.0)], confidence=0.95)
+        reach = math.sqrt(student.ppf(0.975, 2) ** 2 / 3 + 1)
+        assert (found.low, found.high) == pytest.approx((2 - reach, 2 + reach))
+        assert found.se == pytest.approx(math.sqrt(1 / 3 + 1 / Z**2))
+
+    def test_trainings_each_on_their_data_have_records_in_their_spread(self):
+        found = over_seeds([OfTraining(v, v - 0.1, v + 0.1, data=v) for v in (1.0, 2.0, 3.0)], confidence=0.95)
+        reach = student.ppf(0.975, 2) / math.sqrt(3)
+        assert (found.low, found.high) == pytest.approx((2 - reach, 2 + reach))
+
+    def test_no_less_than_records_alone(self):
+        found = over_seeds([OfTraining(2.0, 1.0, 3.0, data=i) for i in range(4)], confidence=0.95)
+        assert (found.low, found.high) == pytest.approx((1.5, 2.5))
+
+    def test_ends_are_made_one_by_one_and_cut(self):
+        found = over_seeds([OfTraining(0.98, 0.8, 0.99), OfTraining(0.98, 0.8, 0.99)], confidence=0.9999, most=1.0)
+        assert found.high == pytest.approx(0.98 + 0.01 * norm.ppf(0.99995) / Z)
+        assert over_seeds([OfTraining(0.98, 0.8, 1.0)], confidence=0.9999, most=1.0).high == 1.0
+
+    def test_without_any_interval_seeds_alone_speak(self):
+        assert over_seeds([OfTraining(3.0)], confidence=0.95).low is None
+        two = over_seeds([OfTraining(3.0), OfTraining(5.0)], confidence=0.95)
+        assert two.high - 4 == pytest.approx(student.ppf(0.975, 1))
+        same = over_seeds([OfTraining(3.0), OfTraining(3.0)], confidence=0.95)
+        assert (same.low, same.high, same.se) == (3.0, 3.0, 0.0)
+
+    @pytest.mark.parametrize("seeds", [2, 3, 5])
+    @pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])  # of the spread by training to that by records
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_coverage(self, seeds, ratio, shared):
+        """Of 200 correct intervals of 95 % at least 179 hold the truth (0.001 of the binomial)."""
+        rng, hits = np.random.default_rng([seeds, int(10 * ratio), shared]), 0
+        for _ in range(200):
+            by_records = rng.standard_normal(1 if shared else seeds)
+            values = 7 + by_records + ratio * rng.standard_normal(seeds)
+            parts = [OfTraining(v, v - Z, v + Z, data=0 if shared else i) for i, v in enumerate(values)]
+            found = over_seeds(parts, confidence=0.95)
+            hits += found.low <= 7 <= found.high
+        assert hits >= 179
+
+
+def slow_front(utility, leakage):
+    points = list(zip(utility, leakage, strict=True))
+    return [not any(a >= u and b <= leak and (a, b) != (u, leak) for a, b in points) for u, leak in points]
+
+
+class TestFront:
+    def test_by_hand(self):
+        """The second is dominated by the first, the last two are the same point."""
+        assert on_front([5, 4, 9, 1, 1], [0.6, 0.7, 0.8, 0.5, 0.5]).tolist() == [True, False, True, True, True]
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_as_the_slow_one(self, seed):
+        rng = np.random.default_rng(seed)
+        u, leak = rng.integers(0, 5, (2, 12))  # with ties
+        assert on_front(u, leak).tolist() == slow_front(u, leak)
+
+    def test_without_errors_it_is_sure(self):
+        u, leak = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.7, 0.6])
+        found = front_probability(u, np.zeros(3), leak, np.zeros(3))
+        assert found.tolist() == on_front(u, leak).astype(float).tolist()
+
+    def test_of_two_alike_each_is_off_the_front_a_quarter_of_the_time(self):
+        """It is off where the other is better in both, with probability 1/4: 500 of 2,000 draws, sd 19."""
+        found = front_probability(np.zeros(2), np.ones(2), np.zeros(2), np.ones(2))
+        assert found == pytest.approx([0.75, 0.75], abs=4 * 19 / 2000)
+
+
+def runs(epsilons=(math.inf, 0.4, 0.1), seeds=2, methods=("dpfpl",), ranks=(8,), attacks=("lira", "loss"), z=None):
+    """Cells as audits leave them; `z` gives attacks the coins' statistic."""
+    found = []
+    for method in methods:
+        for epsilon in epsilons:
+            for rank in ranks:
+                for seed in range(seeds):
+                    e = attacked(prompt_evidence(method, epsilon, seed, rank=rank), *attacks, pictures=False)
+                    rated = [f | {"z": (z or {}).get(f.get("attack"))} for f in e.findings]
+                    found.append(audited(replace(e, findings=rated, setting=e.setting | {"data_seed": 0})))
+    return found
+
+
+def table(found, **params):
+    return audit.curves(found, audit.Params(**params)).tables["curves"]
+
+
+class TestPoints:
+    def test_seeds_are_one_point_and_settings_differ(self):
+        found = across.points(runs(ranks=(4, 8)))
+        assert len(found) == 6
+        assert {len(p.runs) for p in found} == {2}
+        assert {p.swept for p in found} == {("method.rank", "privacy.epsilon")}
+        assert found[0].name == "dpfpl rank=4 epsilon=none"
+
+    def test_a_method_that_lacks_a_parameter_and_one_value_of_it_sweep_nothing(self):
+        found = across.points(runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf,)))
+        assert {p.swept for p in found} == {("method.name",)}
+        assert [p.name for p in found] == ["promptfl", "dpfpl"]
+
+    def test_without_noise_nothing_else_of_privacy_counts(self):
+        clear, noisy = runs(epsilons=(math.inf, 0.4), seeds=1)
+        other = replace(clear, setting=clear.setting | {"privacy.clip_norm": 1.8}, key="x")
+        assert len(across.points([clear, other, noisy])) == 2
+
+    def test_the_last_of_two_analyses_of_one_training_counts(self):
+        (one,) = runs(epsilons=(math.inf,), seeds=1)
+        found = [f | {"value": 0.9} if f["metric"] == "auroc" else f for f in one.findings]
+        rows = table([one, *runs(epsilons=(0.4,)), replace(one, key="later", findings=found)])
+        first = rows[rows.point == "dpfpl epsilon=none"]
+        assert set(first.auroc) == {0.9}
+        assert set(first.auroc_seeds) == {1}
+
+    def test_attacks_of_other_settings_are_other_attacks(self):
+        few, noisy = runs(epsilons=(math.inf, 0.4), seeds=1)
+        many = replace(few, key="many", setting=few.setting | {"adversary.shadows": 99})
+        rows = table([few, many, noisy])
+        assert set(rows.attack) == {f"{a}:shadows={n}" for a in ("lira", "loss") for n in (50, 99)}
+        assert rows.best_of.dropna().unique().tolist() == [4, 2]
+
+    def test_worlds_are_apart(self):
+        here = runs(seeds=1)
+        there = [replace(r, key="x", setting=r.setting | {"task.name": "digits"}) for r in here]
+        rows = table(here + there)
+        assert rows.world.unique().tolist() == ["glyphs", "digits"]
+        own = rows[rows.world == "digits"].drop(columns="world").reset_index(drop=True)
+        pd.testing.assert_frame_equal(own, rows[rows.world == "glyphs"].drop(columns="world"))
+
+
+class TestCurves:
+    def test_a_row_is_the_mean_of_its_seeds(self):
+        row = table(runs()).iloc[0]
+        e = [attacked(prompt_evidence("dpfpl", seed=s), "lira", pictures=False) for s in range(2)]
+        aurocs = [next(f["value"] for f in one.findings if f["metric"] == "auroc") for one in e]
+        assert row.auroc == pytest.approx(np.mean(aurocs))
+        assert row.utility == pytest.approx(np.mean([one.findings[-20]["value"] for one in e]), abs=50)
+        assert (row.auroc_seeds, row.utility_seeds, row.utility_metric) == (2, 2, "local")
+
+    def test_the_best_by_the_coins_has_an_interval_for_all(self):
+        """The second attack has the lower AUROC and the larger statistic."""
+        rows = table(runs(seeds=1, z={"lira": 1.0, "loss": 3.0}))
+        some = rows[(rows.threat_model == "server") & (rows.point == "dpfpl epsilon=none")]
+        lira, loss, best = some.to_dict("records")
+        assert best["attack"] == "loss"
+        assert best["best_of"] == 2
+        assert best["auroc"] == loss["auroc"] < lira["auroc"]
+        wider = norm.ppf(1 - 0.025 / 2) / Z
+        assert best["auroc_high"] - best["auroc"] == pytest.approx(wider * (loss["auroc_high"] - loss["auroc"]))
+
+    def test_a_reversed_score_is_not_the_best(self):
+        rows = table(runs(seeds=1, z={"lira": -9.0, "loss": 0.1}))
+        assert set(rows[rows.best_of.notna()].attack) == {"loss"}
+
+    def test_without_coins_the_highest_auroc_is(self):
+        assert set(table(runs(seeds=1)).dropna(subset="best_of").attack) == {"lira"}
+
+    def test_what_was_not_measurable_is_said(self):
+        assert set(table(runs()).tpr_1_status) == {"not measurable"}
+
+    def test_the_front_is_of_each_adversary(self):
+        rows = table(runs(methods=("promptfl", "dpfpl")))
+        for _, part in rows[rows.best_of.notna()].groupby("threat_model"):
+            assert part.front.tolist() == slow_front(part.utility, part.auroc)
+            assert part.front_p.between(0, 1).all()
+
+    def test_more_noise_may_not_leak_more(self):
+        noisy = runs(seeds=1)
+        usual = audit.curves(noisy, audit.Params()).sentences
+        assert len(usual) == 4
+        assert all("in none of 2 steps" in said for said in usual)
+        worse = [
+            f | {"value": 0.95, "low": 0.9, "high": 0.99} if f["metric"] == "auroc" else f for f in noisy[-1].findings
+        ]
+        said = audit.curves([*noisy[:-1], replace(noisy[-1], findings=worse)], audit.Params()).sentences
+        assert all("leakage FALLS where noise does, from dpfpl epsilon=0.1 (0.950)" in one for one in said)
+
+    @pytest.mark.parametrize("name", ["neighbour", "overall"])
+    def test_another_utility(self, name):
+        assert set(table(runs(), utility=name).utility_metric) == {name}
+
+    def test_what_is_missing_is_named(self):
+        with pytest.raises(InputError, match=r"no two points.*single setting was attacked, dpfpl"):
+            table(runs(epsilons=(0.4,)))
+        with pytest.raises(InputError, match="--utility cider: the runs on glyphs have local, neighbour, overall"):
+            table(runs(), utility="cider")
+        bare = [replace(r, findings=[f for f in r.findings if f["metric"] == "epsilon"]) for r in runs()]
+        with pytest.raises(InputError, match="nothing was attacked"):
+            table(bare)
+        blunt = [replace(r, findings=[f for f in r.findings if f["metric"] == "auroc"]) for r in runs()]
+        with pytest.raises(InputError, match="no utility in common"):
+            table(blunt)
+        with pytest.raises(ValueError, match="utility must be one of"):
+            audit.Params(utility="taste")
+
+    def test_loss_counts_downwards(self):
+        """Of two settings that leak alike the one with the lower loss is on the front."""
+        both = runs(epsilons=(math.inf, 0.4), seeds=1, attacks=("loss",))
+        losses = pd.DataFrame([(-1, "global", 9.0), (0, "global", 1.0)], columns=["round", "model", "loss"])
+        high = losses.assign(loss=2.0)
+        rows = table(
+            [
+                replace(r, tables={"utility": t}, findings=[f | {"value": 0.6} for f in r.findings if f["metric"] == "auroc"])
+                for r, t in zip(both, (high, losses), strict=True)
+            ]
+        )  # fmt: skip
+        assert rows.utility.unique().tolist() == [2.0, 1.0]
+        assert dict(zip(rows.point, rows.front, strict=True)) == {
+            "dpfpl epsilon=none": False,
+            "dpfpl epsilon=0.4": True,
+        }
+
+
+class TestPage:
+    def test_section_figures_and_files(self):
+        found = audit.curves(runs(methods=("promptfl", "dpfpl"), ranks=(4, 8)), audit.Params())
+        made = section(Page([], map, {"curves": found}))
+        assert set(made.drawn) == {"front", "over-method-name", "over-privacy-epsilon", "over-method-rank"}
+        files = {}
+        build({"curves": found}, files.__setitem__, runs=24, asked={"curves": {}})
+        text = files["index.html"].decode()
+        assert list(files)[-1] == "index.html"
+        assert text.count("<figure") == 4
+        assert "in none of" in text
+        assert len(json.loads(files["curves.json"])) == len(found.tables["curves"])
+        again = {}
+        build({"curves": found}, again.__setitem__, runs=24, asked={"curves": {}})
+        assert again == files
+
+    def test_no_section_where_it_was_not_asked_for(self):
+        assert section(Page([], map)) is None
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (
+                "--method promptfl --epsilon none --attack loss --audit curves",
+                "compares settings, and here is one, promptfl",
+            ),
+            ("--method dpfpl --epsilon none,1 --audit curves", "needs an attack"),
+            ("--method dpfpl --epsilon none,1 --attack loss --audit curves --utility taste", "utility must be one of"),
+        ],
+    )
+    def test_refused_before_anything_trains(self, words, said):
+        with pytest.raises(InputError, match=said):
+            cli.read_command(words.split())
+
+    def test_it_is_in_no_analysis_but_in_the_page(self):
+        words = "--method dpfpl --epsilon none,1 --attack loss".split()
+        plain, asked = (cli.read_command([*words, *more]).plan for more in ([], ["--audit", "curves"]))
+        assert [c.analysis_key for c in plain.cells] == [c.analysis_key for c in asked.cells]
+        assert plain.report_folder != asked.report_folder
+        assert list(asked.across) == ["curves"]
+        assert "curves" not in asked.audits
+
+    def test_all_audits_of_one_setting_are_those_that_fit_it(self):
+        assert not cli.read_command("--method dpfpl --epsilon none --attack loss --audit all".split()).plan.across
+        assert "curves" in cli.read_command("--method dpfpl,promptfl --attack loss --audit all".split()).plan.across
+
+    def test_which_words_ask_for_runs_on_disk(self):
+        assert over_runs.read("--audit curves --out x --utility local".split()).across["curves"].utility == "local"
+        for words in ("--audit membership", "--method dpfpl --audit curves", "--audit curves --help", "--out x"):
+            assert over_runs.read(words.split()) is None
+        with pytest.raises(InputError, match="--rounds: has no place"):
+            over_runs.read("--audit curves --rounds 3".split())
+
+
+TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "attack": "loss", "threads": 1, "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reports.figures.drawing.printed", unprinted)
+        fedaudit.audit(method="promptfl", epsilon=["none", 5], out=out, **TINY)
+    return out
+
+
+class TestOnDisk:
+    def test_over_two_commands_without_training(self, out, capsys, monkeypatch):
+        from fedaudit.pipeline import compute
+
+        fedaudit.audit(method="local", epsilon="none", out=out, **TINY)
+        monkeypatch.setattr(compute, "compute", None)  # whatever trains would need it
+        assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
+        first = capsys.readouterr().out.splitlines()
+        page = next(out.glob("comparisons/curves-*/index.html"))
+        assert first[-1] == f"report: {page}"
+        rows = pd.read_csv(page.with_name("curves.csv"))
+        assert set(rows.point) == {"promptfl epsilon=none", "promptfl epsilon=5", "local epsilon=none"}
+        before = {p: p.read_bytes() for p in page.parent.rglob("*") if p.is_file()}
+        assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
+        assert {p: p.read_bytes() for p in page.parent.rglob("*") if p.is_file()} == before
+        capsys.readouterr()
+        assert cli.main(["--audit", "curves", "--out", str(out), "--dry-run"]) == 0
+        assert "3 runs of 3 settings" in capsys.readouterr().out
+
+    def test_in_one_command_after_another_that_trained(self, out, capsys):
+        words = {**TINY, "method": "promptfl", "epsilon": ["none", 5], "audit": "curves", "out": out}
+        found = fedaudit.audit(**words)
+        assert "Leakage against utility" in found.report.read_text()
+        assert (found.report.parent / "curves.csv").is_file()
+        assert len(list((out / "analyses").glob("promptfl*"))) == 2  # none was analysed again
+
+    def test_what_is_missing_ends_with_2(self, tmp_path, capsys):
+        assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
+        assert "no finished report" in capsys.readouterr().err
+        bare = {k: v for k, v in TINY.items() if k != "attack"}
+        fedaudit.audit(method="local", epsilon="none", out=tmp_path, **bare)
+        assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
+        assert "no run under" in capsys.readouterr().err
