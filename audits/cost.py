@@ -1,39 +1,114 @@
-"""Communication audit: bytes of the tensors really sent, beside what FedAvg sends (FedRand, Figure 3).
+"""Costs of methods at equal utility: bytes of the tensors really sent, rounds, seconds by phase and peak memory.
 
-FedAvg sends every client of a round the whole model and gets it back: twice the public start, or the model that it
-stands for where that is less (of prompts the personalised prompt, however many parts the method keeps of it).
+FedRand, Figure 3, compares bytes of a round; what a method needs is bytes until its models are good. Each setting is
+counted until the first round after which its utility (mean over seeds) reaches a common one, by default the lowest that
+any of its world ends with. No round is interpolated. Seconds and memory are those of the machine that trained
+(`fedaudit.machinery.spent`): they are there over runs on disk only, since a report holds nothing that two equal runs
+could differ in.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
-from audits.subject import Result, Subject
-from trainers.base import Transcript, size
+from audits.across import METRICS, AuditedRun, Compared, Point, by_round, points, world_names
+from fedaudit.machinery.errors import InputError
 
-COLUMNS = "round bytes_down bytes_up fedavg_bytes messages complete".split()
+ON_REQUEST = True
+ACROSS = True
+
+OF_ROUNDS = ("local", "neighbour", "overall", "own_test", "loss")  # utilities that are measured after every round
 
 
 @dataclass(frozen=True)
 class Params:
-    """The communication audit has no parameters."""
+    reach: float = field(
+        default=0.0, metadata={"help": "utility at which costs are compared; 0: the lowest that a setting ends with"}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reach < math.inf:
+            raise ValueError(f"reach must be at least 0, not {self.reach}")
 
 
-def cost(subject: Subject, params: Params) -> Result:
-    """No findings yet: a row per round."""
-    return Result(tables={"cost": messages(subject.transcript)})
+def cost(runs: Sequence[AuditedRun], params: Params) -> Compared:
+    """A row per setting, and its utility by round with the bytes sent until then. InputError: nothing was counted."""
+    counted = [run for run in runs if len(run.tables.get("cost", ()))]
+    if not counted:
+        raise InputError(
+            "--audit cost: no run here has counted bytes; of runs on disk their analyses must still be there"
+        )
+    found = points(counted)
+    names, rows, lines, said = world_names(found), [], [], []
+    for world in names:
+        mine = [p for p in found if p.world == world]
+        utility = next((u for u in OF_ROUNDS if all(len(by_round(r, u)) for p in mine for r in p.latest)), None)
+        curves = {p: _curve(p, utility) for p in mine}
+        target = _target(curves, utility, params)
+        rows += [_row(names[world], p, curves[p], utility, target) for p in mine]
+        lines += [
+            {"world": names[world], "point": p.name, "method": p.method, "utility_metric": utility, **line}
+            for p in mine
+            for line in curves[p].to_dict("records")
+        ]
+        if utility is None:
+            said.append(f"{names[world]}: no utility of every round is in all runs, so that none are compared at one")
+    return Compared({"costs": pd.DataFrame(rows), "cost_by_round": pd.DataFrame(lines)}, said)
 
 
-def messages(transcript: Transcript) -> pd.DataFrame:
-    """A row per round; `complete` messages held the client's whole model."""
-    start = transcript.broadcast(0)
-    whole = min(size(start), size(transcript.model(start)))
-    rows = []
-    for r in range(transcript.schedule.rounds):
-        record = transcript.round(r)
-        both = 2 * whole * len(record["cohort"])
-        complete = sum(not message["kept"] for message in record["uploads"].values())
-        rows.append((r, record["bytes_down"], record["bytes_up"], both, len(record["cohort"]), complete))
-    return pd.DataFrame(rows, columns=COLUMNS)
+def _curve(point: Point, utility: str | None) -> pd.DataFrame:
+    """Bytes of all clients until after a round (-1: before training), and the utility then, means over seeds."""
+    parts = []
+    for run in point.latest:
+        table = run.tables["cost"].sort_values("round")
+        sent = (table.bytes_down + table.bytes_up).cumsum()
+        part = pd.DataFrame({"round": [-1, *table["round"]], "sent": [0, *sent]}).set_index("round")
+        part["utility"] = by_round(run, utility) if utility else math.nan
+        parts.append(part.reset_index())
+    return pd.concat(parts).groupby("round", as_index=False).mean()
+
+
+def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: Params) -> float:
+    """The common utility; NaN where there is none."""
+    if utility is None:
+        return math.nan
+    ends = [float(curve.utility.iloc[-1]) for curve in curves.values()]
+    return params.reach or (max(ends) if METRICS.get(utility) == "lower" else min(ends))
+
+
+def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, target: float) -> dict[str, Any]:
+    tables = [run.tables["cost"] for run in point.latest]
+    down, up, whole, messages = (
+        sum(int(table[name].sum()) for table in tables)
+        for name in ("bytes_down", "bytes_up", "fedavg_bytes", "messages")
+    )
+    reached = (
+        curve[curve.utility <= target] if METRICS.get(utility or "") == "lower" else curve[curve.utility >= target]
+    )
+    first = None if reached.empty else reached.iloc[0]
+    return {
+        "world": world, "point": point.name, "method": point.method, **point.values, "seeds": len(tables),
+        "rounds": int(curve["round"].max()) + 1,
+        "down": down / messages if messages else 0.0, "up": up / messages if messages else 0.0,
+        "of_fedavg": (down + up) / whole if whole else math.nan, "sent": float(curve.sent.iloc[-1]),
+        "utility_metric": utility, "utility": float(curve.utility.iloc[-1]), "target": target,
+        "rounds_to_target": math.nan if first is None else int(first["round"]) + 1,
+        "sent_to_target": math.nan if first is None else float(first.sent),
+    } | _times(point)  # fmt: skip
+
+
+def _times(point: Point) -> dict[str, float]:
+    """Mean seconds of a round by phase, and of attacks and audits, and the largest peak, of runs whose times were
+    noted."""
+    found = [run.tables["times"] for run in point.latest if len(run.tables.get("times", ()))]
+    if not found:
+        return {}
+    times = pd.concat(found)
+    seconds = times[times.phase != "peak"].groupby("phase").value.mean()
+    row = {f"seconds_{phase.replace(' ', '_')}": float(seconds[phase]) for phase in seconds.index}
+    return row | {"peak_bytes": float(times[times.phase == "peak"].value.max())}

@@ -199,7 +199,9 @@ class TestOnRequest:
         assert asked.cells[0].analysis_key != usual.cells[0].analysis_key
 
     def test_a_usual_one_may_be_named(self):
-        plans = [read_command(f"--attack loss {more}".split()).plan for more in ("", "--audit cost,membership")]
+        plans = [
+            read_command(f"--attack loss {more}".split()).plan for more in ("", "--audit communication,membership")
+        ]
         assert plans[0].cells[0].analysis_key == plans[1].cells[0].analysis_key
 
     @pytest.mark.parametrize(

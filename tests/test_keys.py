@@ -171,8 +171,8 @@ def test_a_new_method_attack_or_task_moves_no_key(tmp_path: Path) -> None:
     for folder, model in (("trainers", "fedavg"), ("attacks", "loss"), ("fedaudit/tasks", "digits")):
         shutil.copy(place / folder / f"{model}.py", place / folder / f"my{model}.py")
     assert keys_in(place) == before
-    source = (place / "audits/cost.py").read_text()
-    (place / "audits/mycost.py").write_text(source.replace("def cost(", "def mycost("))
+    source = (place / "audits/communication.py").read_text()
+    (place / "audits/mycount.py").write_text(source.replace("def communication(", "def mycount("))
     audited = keys_in(place)  # every run that has what it needs is audited by it, and none is trained again
     assert [one[:2] for one in audited] == [one[:2] for one in before]
     assert all(new[2:] != old[2:] for new, old in zip(audited, before, strict=True))

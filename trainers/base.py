@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.spent import Spent, forget_peak, peak_memory
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.tasks.base import client_name
@@ -569,13 +570,14 @@ def train(
     advance: Callable[[], None],
     until: int | None = None,
     name: str = "",
+    note: Callable[[int, Spent], None] = lambda r, spent: None,
 ) -> Transcript:
     """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed
     run equals a whole one.
 
-    `advance` is called once a round. `name` is what messages call the training, by default its method's name. Diverged:
-    a party's numbers are not finite any more; nothing of that round is written. InputError: an earlier one was damaged
-    or deleted.
+    `advance` is called once a round, `note` after each that was trained with what it spent. `name` is what messages
+    call the training, by default its method's name. Diverged: a party's numbers are not finite any more; nothing of
+    that round is written. InputError: an earlier one was damaged or deleted.
     """
     transcript = Transcript.of(folder, schedule, method)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
@@ -589,7 +591,7 @@ def train(
         for r, part in enumerate(rounds):
             if not (folder.usable(f"{part}.safetensors", say) and folder.usable(f"{part}.json", say)):
                 try:
-                    _round(transcript, r, method, exam, executor, crowd)
+                    note(r, _round(transcript, r, method, exam, executor, crowd))
                 except NotFinite as what:
                     (remedy,) = executor.map(_remedy, [None])
                     raise Diverged(name or plugin_name(method), schedule.seed, r, str(what), remedy) from None
@@ -601,8 +603,8 @@ def train(
 
 def _round(
     transcript: Transcript, r: int, method: Method[Any], exam: Exam, executor: Executor[Bench], crowd: int
-) -> None:
-    schedule, folder = transcript.schedule, transcript.folder
+) -> Spent:
+    schedule, folder, spent = transcript.schedule, transcript.folder, Spent()
     # 1. the cohort
     order = torch.randperm(schedule.present, generator=generator(schedule.public_seed, "cohort", r))
     cohort = sorted(order[: schedule.per_round].tolist())
@@ -612,7 +614,9 @@ def _round(
     own = transcript.holdings({k: earlier[k][-1] for k in cohort if k in earlier})
     jobs = [_Job(k, r, schedule.seed, tuple(earlier.get(k, ())), pack(own.get(k, public))) for k in cohort]
     parts = [(method, pack(server), jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
-    done = [one for part in executor.map(_participate, parts) for one in part]
+    with spent.phase("clients"):
+        done = [one for part in executor.map(_participate, parts) for one in part]
+    spent.held(max(d.peak for d in done))
     uploads = [
         Upload(k, d.records, unpack(d.upload), d.facts, unpack(d.sealed)) for k, d in zip(cohort, done, strict=True)
     ]
@@ -621,10 +625,12 @@ def _round(
         check_finite(client_states(upload.client, upload.state | upload.sealed, held[upload.client]))
     # 4. the server aggregates what it received
     site = Site(schedule.seed, r, learner=functools.partial(_asked, executor))
-    aggregate = method.aggregate(server, uploads, site)
+    with spent.phase("server"):
+        aggregate = method.aggregate(server, uploads, site)
     check_finite({"the server's aggregate": aggregate})
     # 5. utility of the new global model and of the clients' own models
-    utility = exam.after(executor, method, aggregate, held, last=r + 1 == schedule.rounds)
+    with spent.phase("utility"):
+        utility = exam.after(executor, method, aggregate, held, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw
@@ -642,6 +648,7 @@ def _round(
         "utility": utility,
     } | ({"revealed": seen.facts} if seen.facts else {})
     folder.write_json(f"round-{r:03d}.json", record | _noise([d.noised for d in done], site.noised))
+    return spent
 
 
 def _asked(executor: Executor[Bench], question: Question) -> State:
@@ -711,10 +718,12 @@ class _Done:
     records: int
     noised: Noised
     sealed: bytes
+    peak: int  # bytes of memory of the process that did it
 
 
 def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) -> list[_Done]:
     method, sent, jobs = part
+    forget_peak()
     server = unpack(sent)
     clients = [
         Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier, bench.left_out)
@@ -722,8 +731,9 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
     ]
     received = [method.download(server, client) for client in clients]
     updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
+    peak = peak_memory()
     return [
-        _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed))
+        _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed), peak)
         for got, client, u in zip(received, clients, updates, strict=True)
     ]
 

@@ -107,7 +107,7 @@ def _main(words: list[str]) -> int:
     from fedaudit.command.terminal import show
 
     show(outcome.findings, command.plan.attack)
-    for line in (*cautions(command.plan), *canary_notes(command.plan)):
+    for line in (*cautions(command.plan), *canary_notes(command.plan), *_about_times(command.plan)):
         print(line)
     export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
     print(f"report: {outcome.report}")
@@ -115,6 +115,11 @@ def _main(words: list[str]) -> int:
     for sentence in crossed:
         print(f"failed: {sentence}", file=sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
+
+
+def _about_times(plan: Plan) -> list[str]:
+    """Where what was spent can be seen: a report holds nothing that two equal runs could differ in."""
+    return [f"seconds and memory: audit.py --audit cost --out {plan.out}"] if "cost" in plan.across else []
 
 
 def _compare(asked: over_runs.Asked) -> int:

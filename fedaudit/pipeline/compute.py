@@ -10,6 +10,7 @@ from fedaudit.backbones.texts import check_texts
 from fedaudit.external.run import check_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.spent import Spent, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim, refuse_files
 from fedaudit.pipeline.analysis import analyse, audit, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
@@ -102,11 +103,14 @@ def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
     with folder.lock(progress.say):
         if complete(folder, progress.say):
             return [f"analysis of {cell.method}, seed {cell.seed}"]
-        try:
-            analyse(cell, folder, workshop, progress)
-        except (Damaged, Missing) as lost:  # found on the way: what it belongs to is checked and computed again, once
-            progress.say(f"{lost}; computing it again")
-            analyse(cell, folder, workshop, progress)
+        spent = Spent()
+        with spent.phase("attacks and audits"):
+            try:
+                analyse(cell, folder, workshop, progress)
+            except (Damaged, Missing) as lost:  # found on the way: what it belongs to is computed again, once
+                progress.say(f"{lost}; computing it again")
+                analyse(cell, folder, workshop, progress)
+        note(folder.path, {}, spent)
     return []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audits.across import AuditedRun, points
-from fedaudit.machinery import plugins
+from fedaudit.machinery import plugins, spent
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, inside, key_of, undisturbed
@@ -26,7 +26,7 @@ Across = Mapping[str, "DataclassInstance"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparedOnDisk:
     """Where the page is, and what was found in sentences."""
 
     report: Path
@@ -34,7 +34,7 @@ class Outcome:
 
 
 @undisturbed()
-def compare(out: Path, across: Across, progress: Progress) -> Outcome:
+def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     """The page of all runs under `out`. InputError: there is nothing to compare, in one sentence."""
     from fedaudit.pipeline.page import compared
     from reports.comparison import build
@@ -48,7 +48,7 @@ def compare(out: Path, across: Across, progress: Progress) -> Outcome:
         build(found, folder.write, runs=len(runs), asked={n: keys.fields(p) for n, p in across.items()})
         finish(folder)
         advance()
-    return Outcome(folder.path / "index.html", [s for one in found.values() for s in one.sentences])
+    return ComparedOnDisk(folder.path / "index.html", [s for one in found.values() for s in one.sentences])
 
 
 def described(out: Path, across: Across) -> str:
@@ -66,10 +66,13 @@ def read(out: Path) -> list[AuditedRun]:
     for f in found.findings:
         findings.setdefault(f["run"], []).append(f)
     folders = {place.name.rpartition("-")[2]: place for place in inside(out / "analyses") if place.is_dir()}
-    runs = [
-        AuditedRun(key, row["method"], row["seed"], row, findings.get(key, []), _tables(folders.get(key)))
-        for key, row in found.runs.items()
-    ]
+    noted = {place.stem.rpartition("-")[2]: place for place in inside(out / spent.FOLDER)}
+    runs = []
+    for key, row in found.runs.items():
+        tables = _tables(folders.get(key))
+        if len(spending := times(noted.get(str(row.get("keys.training"))), noted.get(key))):
+            tables["times"] = spending
+        runs.append(AuditedRun(key, row["method"], row["seed"], row, findings.get(key, []), tables))
     return sorted(runs, key=lambda run: (_written(folders.get(run.key)), run.key))
 
 
@@ -78,6 +81,19 @@ def _tables(place: Path | None) -> dict[str, pd.DataFrame]:
         return {}
     folder = Folder(place)
     return {name: folder.read_table(f"{name}.parquet") for name in TABLES if f"{name}.parquet" in folder}
+
+
+def times(*places: Path | None) -> pd.DataFrame:
+    """Seconds of phases and peaks of memory in bytes, a row each, of the files that noted them; of a round that was
+    trained again the last time."""
+    import pandas as pd
+
+    rows = []
+    for place in filter(None, places):
+        last = {line.get("round"): line for line in spent.noted(place)}
+        for line in last.values():
+            rows += [*line["seconds"].items(), ("peak", line["peak"])]
+    return pd.DataFrame(rows, columns=["phase", "value"])
 
 
 def _written(place: Path | None) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedaudit.machinery import spent as spending
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, Stage, unseen
 from fedaudit.machinery.store import claim
@@ -88,6 +89,7 @@ def carry_out(
                 train(
                     method, schedule, training.exam,
                     folder=folder, executor=executor, say=say, advance=advance, until=until, name=training.name,
+                    note=lambda r, spent: spending.note(folder.path, {"round": r}, spent),
                 )  # fmt: skip
         else:
             say(f"reading the run {method.path.name}")

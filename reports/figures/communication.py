@@ -1,4 +1,4 @@
-"""The figure of what was sent."""
+"""The figures of what was sent: by round, and until a utility was reached."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
-from reports.figures.drawing import INK, LOW, Plot, grid, legend, look_of, name_rows
+from reports.figures.drawing import GREY, INK, LOW, Plot, grid, legend, look_of, name_rows
+from reports.figures.trade_offs import UTILITY
 from reports.inputs import ordered
+
+PANELS = 3  # worlds that are drawn
 
 
 def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
@@ -33,3 +36,23 @@ def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
     name_rows(axes, f"{name} per round, all clients")
     legend(figure)
     return figure, cost.assign(round=cost["round"] + 1)
+
+
+def until_plot(by_round: Table, costs: Table) -> Plot:
+    """Utility against the bytes sent until then, a panel per world; None where no utility was measured by round."""
+    by_round = by_round[by_round.utility.notna()]
+    if by_round.empty:
+        return None
+    worlds = list(dict.fromkeys(by_round.world))[:PANELS]
+    figure, axes = grid(1, len(worlds), height=2.8, margins=LOW)
+    for panel, world in zip(axes[0], worlds, strict=True):
+        part = by_round[by_round.world == world]
+        points = list(dict.fromkeys(part.point))
+        for point, line in part.groupby("point", sort=False):
+            every = max(1, len(line) // 12)
+            panel.plot(line.sent / 1e6, line.utility, **look_of(points, str(point)), markevery=every, label=str(point))
+        panel.axhline(float(costs[costs.world == world].target.iloc[0]), color=GREY, linewidth=1.1)
+        panel.set(xlabel="MB sent, all clients, both ways", ylabel=UTILITY[part.utility_metric.iloc[0]])
+        panel.set_title(world if len(worlds) > 1 else "")
+    legend(figure)
+    return figure, by_round

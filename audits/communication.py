@@ -1,0 +1,39 @@
+"""Communication audit: bytes of the tensors really sent, beside what FedAvg sends (FedRand, Figure 3).
+
+FedAvg sends every client of a round the whole model and gets it back: twice the public start, or the model that it
+stands for where that is less (of prompts the personalised prompt, however many parts the method keeps of it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from audits.subject import Result, Subject
+from trainers.base import Transcript, size
+
+COLUMNS = "round bytes_down bytes_up fedavg_bytes messages complete".split()
+
+
+@dataclass(frozen=True)
+class Params:
+    """The communication audit has no parameters."""
+
+
+def communication(subject: Subject, params: Params) -> Result:
+    """No findings yet: a row per round."""
+    return Result(tables={"cost": messages(subject.transcript)})
+
+
+def messages(transcript: Transcript) -> pd.DataFrame:
+    """A row per round; `complete` messages held the client's whole model."""
+    start = transcript.broadcast(0)
+    whole = min(size(start), size(transcript.model(start)))
+    rows = []
+    for r in range(transcript.schedule.rounds):
+        record = transcript.round(r)
+        both = 2 * whole * len(record["cohort"])
+        complete = sum(not message["kept"] for message in record["uploads"].values())
+        rows.append((r, record["bytes_down"], record["bytes_up"], both, len(record["cohort"]), complete))
+    return pd.DataFrame(rows, columns=COLUMNS)

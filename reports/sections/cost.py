@@ -1,0 +1,42 @@
+"""Costs at equal utility: bytes and rounds until a setting is as good as the others, seconds by phase and memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from reports.figures.communication import until_plot
+from reports.figures.drawing import Sketch, draw
+from reports.section import Page, Row, Section
+
+ORDER = 101
+CAPTION = (
+    "Utility after every round against the bytes of all clients until then, mean over seeds; the line is the utility "
+    "at which settings are compared."
+)
+
+
+def section(page: Page) -> Section | None:
+    """Where the audit was asked for."""
+    found = page.across.get("cost")
+    if found is None:
+        return None
+    table, by_round = found.tables["costs"], found.tables["cost_by_round"]
+    rows: list[Row] = [
+        {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
+    phases = [name for name in table if str(name).startswith("seconds_")]
+    order = [f"seconds_{name}" for name in ("clients", "server", "utility")]
+    phases.sort(key=lambda name: order.index(name) if name in order else len(order))
+    context: dict[str, Any] = {
+        "cost": {
+            "rows": rows,
+            "said": list(found.sentences),
+            "phases": [(name, name.removeprefix("seconds_").replace("_", " ")) for name in phases],
+            "worlds": table.world.nunique() > 1,
+        }
+    }
+    sketch = Sketch("cost-until", "Utility against bytes sent", CAPTION, until_plot, (by_round, table))
+    drawn = draw([sketch], page.each)
+    return Section([("cost", "Costs at equal utility")], context, drawn, tables={"costs": table})

@@ -1,0 +1,176 @@
+"""Costs at equal utility by hand, what phases spend and hold, and that times are in no result."""
+
+import json
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedaudit
+from audits import cost as audit
+from audits.across import AuditedRun
+from fedaudit.command import cli
+from fedaudit.machinery import spent as spending
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.spent import Spent
+from reports.comparison import build
+from reports.section import Page
+from reports.sections.cost import section
+from tests.whole_runs import contents
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
+
+def run(method, accuracies, *, down=100, up=50, seed=0, metric="local", times=None):
+    """A training of two clients a round; the first accuracy is before it."""
+    rounds = range(len(accuracies) - 1)
+    sent = [(r, 2 * down, 2 * up, 400, 2, 2) for r in rounds]
+    tables = {"cost": pd.DataFrame(sent, columns="round bytes_down bytes_up fedavg_bytes messages complete".split())}
+    if metric == "loss":
+        lines = [(r - 1, "global", v) for r, v in enumerate(accuracies)]
+        tables["utility"] = pd.DataFrame(lines, columns=["round", "model", "loss"])
+    else:
+        lines = [(r - 1, "mean", metric, v) for r, v in enumerate(accuracies)]
+        tables["accuracy"] = pd.DataFrame(lines, columns=["round", "client", "split", "accuracy"])
+    if times is not None:
+        tables["times"] = pd.DataFrame(times, columns=["phase", "value"])
+    setting = {"task.name": "glyphs", "method.name": method, "data_seed": 0, "seed": seed}
+    return AuditedRun(f"{method}{seed}", method, seed, setting, [], tables)
+
+
+def rows(*runs, **params):
+    return audit.cost(runs, audit.Params(**params)).tables["costs"].set_index("method")
+
+
+class TestEqualUtility:
+    def test_by_hand(self):
+        """The common utility is 30; the second method is first as good after round 2 and falls back after that."""
+        found = rows(run("a", [10, 20, 25, 30]), run("b", [10, 20, 40, 29, 50], down=10, up=5))
+        a, b = found.loc["a"], found.loc["b"]
+        assert (a.target, a.rounds_to_target, a.sent_to_target, a.sent, a.rounds) == (30, 3, 900, 900, 3)
+        assert (b.rounds_to_target, b.sent_to_target, b.sent, b.utility) == (2, 60, 120, 50)
+        assert (a.down, a.up, b.down, b.up) == (100, 50, 10, 5)
+        assert (a.of_fedavg, b.of_fedavg) == (0.75, 0.075)
+
+    def test_of_losses_lower_is_better(self):
+        found = rows(run("a", [3, 2, 1.5], metric="loss"), run("b", [3, 1.6, 1.0], metric="loss"))
+        assert found.target.tolist() == [1.5, 1.5]
+        assert found.rounds_to_target.tolist() == [2, 2]
+        assert found.utility_metric.unique().tolist() == ["loss"]
+
+    def test_another_utility_may_not_be_reached(self):
+        found = rows(run("a", [10, 20]), run("b", [10, 40]), reach=35)
+        assert math.isnan(found.loc["a"].rounds_to_target)
+        assert math.isnan(found.loc["a"].sent_to_target)
+        assert found.loc["b"].rounds_to_target == 1
+
+    def test_what_was_good_before_training_needs_nothing(self):
+        found = rows(run("a", [50, 50]), run("b", [10, 40]))
+        assert (found.loc["a"].rounds_to_target, found.loc["a"].sent_to_target) == (0, 0)
+
+    def test_seeds_are_averaged(self):
+        found = rows(run("a", [0, 10, 30]), run("a", [0, 30, 50], seed=1, up=150), run("b", [0, 20, 40]))
+        assert found.loc["a"].utility == 40
+        assert found.loc["a"].rounds_to_target == 2
+        assert (found.loc["a"].sent, found.loc["a"].up) == (800, 100)
+
+    def test_without_a_common_utility_bytes_alone_are_compared(self):
+        found = audit.cost([run("a", [1, 2]), run("b", [1, 2], metric="loss")], audit.Params())
+        assert found.tables["costs"].target.isna().all()
+        assert found.tables["costs"].down.tolist() == [100, 100]
+        assert "no utility of every round" in found.sentences[0]
+        made = section(Page([], map, {"cost": found}))
+        assert not made.drawn
+
+    def test_what_is_missing_is_named(self):
+        with pytest.raises(InputError, match="no run here has counted bytes"):
+            rows(replace(run("a", [1, 2]), tables={}))
+        with pytest.raises(ValueError, match="reach must be at least 0"):
+            audit.Params(reach=-1)
+
+    def test_seconds_and_memory(self):
+        spent = [("clients", 1.0), ("clients", 3.0), ("server", 0.5), ("peak", 5e6), ("peak", 7e6)]
+        found = rows(run("a", [1, 2], times=spent), run("b", [1, 2]))
+        assert (found.loc["a"].seconds_clients, found.loc["a"].seconds_server) == (2.0, 0.5)
+        assert found.loc["a"].peak_bytes == 7e6
+        assert math.isnan(found.loc["b"].peak_bytes)
+
+    def test_page(self):
+        one = audit.cost([run("a", [1, 2], times=[("clients", 1.0), ("peak", 5e6)]), run("b", [1, 2])], audit.Params())
+        files = {}
+        build({"cost": one}, files.__setitem__, runs=2, asked={})
+        text = files["index.html"].decode()
+        assert "Seconds and memory" in text
+        assert {"costs.csv", "figures/cost-until.svg"} <= files.keys()
+        bare = audit.cost([run("a", [1, 2])], audit.Params())
+        build({"cost": bare}, files.__setitem__, runs=1, asked={})
+        assert "Seconds and memory" not in files["index.html"].decode()
+
+
+class TestSpent:
+    def test_phases_add_up(self):
+        spent = Spent()
+        for _ in range(2):
+            with spent.phase("sleep"):
+                time.sleep(0.02)
+        with spent.phase("nothing"):
+            pass
+        assert 0.04 <= spent.seconds["sleep"] < 5
+        assert spent.seconds["nothing"] < spent.seconds["sleep"]
+
+    def test_the_peak_is_of_the_phase_and_begins_anew(self):
+        spent = Spent()
+        start = spending.peak_memory()
+        with spent.phase("much"):
+            held = np.ones(30_000_000)  # 240 MB
+        assert spent.peak >= start + 200e6
+        del held
+        again = Spent()
+        with again.phase("little"):
+            pass
+        if (spending.Path("/proc/self/clear_refs")).exists():
+            assert again.peak <= spent.peak - 100e6
+
+    def test_lines_are_kept_and_broken_ones_left_out(self, tmp_path):
+        work = tmp_path / "runs" / "one-key"
+        work.mkdir(parents=True)
+        for r in range(2):
+            spending.note(work, {"round": r}, Spent({"clients": 1.0 + r}, 100))
+        file = tmp_path / "times" / "one-key.jsonl"
+        with file.open("a") as out:
+            out.write('[1]\n{"round": 2, "sec')
+        assert [line["round"] for line in spending.noted(file)] == [0, 1]
+        assert spending.noted(tmp_path / "nothing") == []
+        spending.note(tmp_path / "gone" / "x" / "y", {}, Spent())  # no folder: nothing is kept, nothing fails
+
+
+TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
+
+
+class TestRuns:
+    def test_times_are_beside_the_results_and_in_none(self, tmp_path, capsys):
+        """Two equal runs have equal files but for their times, which the comparison shows."""
+        found = [
+            fedaudit.audit(method=["promptfl", "fedotp"], audit="cost", out=tmp_path / name, **TINY) for name in "ab"
+        ]
+        a, b = (contents(tmp_path / name) for name in "ab")
+        same = {n for n in a if a[n] == b.get(n)}
+        assert a.keys() == b.keys()
+        assert {n.partition("/")[0] for n in a.keys() - same} == {"times"}
+        assert "Costs at equal utility" in found[0].report.read_text()
+        lines = [
+            json.loads(line)
+            for line in next((tmp_path / "a/times").glob("fedotp*-seed0-????????????????.jsonl")).open()
+        ]
+        assert [line.get("round") for line in lines][:2] in ([0, 1], [None])
+        assert cli.main(["--audit", "cost", "--out", str(tmp_path / "a"), "--quiet"]) == 0
+        page = next((tmp_path / "a/comparisons").glob("cost-*"))
+        table = pd.read_csv(page / "costs.csv")
+        assert set(table.point) == {"promptfl", "fedotp"}
+        assert (table.seconds_clients > 0).all()
+        assert (table.seconds_attacks_and_audits > 0).all()
+        assert (table.peak_bytes > 1e7).all()
+        assert "Seconds and memory" in (page / "index.html").read_text()
