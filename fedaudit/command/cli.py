@@ -66,6 +66,7 @@ examples:
   audit.py --preset memorising                       prompts that leak: few pictures, many rounds
   audit.py --method dpfpl --epsilon none,0.4,0.1 --attack loss --audit curves   leakage against utility
   audit.py --audit curves --out fedaudit-runs        the same over all runs on disk; trains nothing
+  audit.py --audit cost --out fedaudit-runs          bytes, rounds, seconds, memory of these, at equal utility
   audit.py --paper dpfpl:figure3                     a paper's figure: attack success and accuracy against epsilon
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
