@@ -74,7 +74,7 @@ BAD = {
     "canary kind unknown": ("--canaries 4 --canary-kind odd", ["--canary-kind", "mislabelled, ood or natural", "odd"]),
     "more canaries than candidates": ("--canaries 5000", ["--canaries 5000", "client-00", "valid here are 0 to"]),
     "exporting canaries": ("--method fedavg --canaries 4 --export-run {out}", ["--export-run", "--canaries"]),
-    "paper unknown": ("--paper dpfpl:figure4", ["--paper dpfpl:figure4", "'dpfpl:figure3'"]),
+    "paper unknown": ("--paper dpfpl:figure33", ["--paper dpfpl:figure33", "'dpfpl:figure3'"]),
     "paper of nobody": ("--paper figure", ["--paper figure", *papers.figures()]),
     "paper and method": ("--paper dpfpl:figure3 --method dpfpl", ["--method", "--paper dpfpl:figure3"]),
     "paper and task": ("--paper dpfpl:figure3 --task digits", ["--task", "--paper dpfpl:figure3"]),

@@ -1,0 +1,17 @@
+"""DP-FPL, Figure 6: rank, noise and residual, beside what the paper prints of Food101."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reports.inputs import Evidence
+from reports.papers import ablation
+from reports.templates import Write
+
+PRESET = "dpfpl-ablation"
+TASKS = {"symbols": ("--task=glyphs",)}
+
+
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+    """Tran et al., ICLR 2025; see `reports.papers.ablation`."""
+    ablation.build("Food101", 6, evidence, write)

@@ -1,0 +1,71 @@
+"""FedRand, Figure 3: what methods send in a round, as a share of what FedAvg sends, down and up.
+
+Park et al. 2025, section 4. The figure prints no numbers; the text says that FedRand saves about 25 %, and that FedPer
+needs 25 %, not with how many shared layers.
+Ours are bytes of the tensors really sent by all clients of all rounds, so that they are exact: seeds change them only
+by the coins that FedRand throws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+import pandas as pd
+
+from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
+from reports.inputs import Evidence, check
+from reports.papers.fedrand_figure2 import METHODS, TITLES
+from reports.templates import Write, csv, render
+
+PRESET = "fedrand-figures"
+TASKS = {"captions": ("--task=captions",)}
+PRINTED = {"FedAvg": 1.0, "FedRand": 0.75}
+COLUMNS = "method down up both paper seeds".split()
+
+
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+    """Write index.html, figure3.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. ValueError: no
+    task, or one of whose methods nothing was counted."""
+    if not evidence:
+        raise ValueError("evidence is empty; the figure needs at least one task")
+    for task, cells in evidence.items():
+        check(cells)
+        if (shares := ours(cells)).empty:
+            raise ValueError(f"task {task!r} must have counted bytes of methods of the figure")
+    with styled():
+        drawing = printed("figure3", "FedRand, Figure 3: bytes of a round as a share of FedAvg's", plot(shares))
+    assert drawing is not None
+    for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(shares))):
+        write(f"figure3.{end}", data)
+    seeds = sorted({e.seed for own in evidence.values() for e in own})
+    rows = shares.astype(object).where(shares.notna(), None).to_dict("records")
+    write("index.html", render("papers/fedrand_figure3.html", {"drawing": drawing, "rows": rows, "seeds": seeds}))
+
+
+def ours(cells: Sequence[Evidence]) -> pd.DataFrame:
+    """Shares of FedAvg's bytes, mean over seeds: down and up of its bytes both ways."""
+    rows = []
+    for label, name in TITLES.items():
+        tables = [e.tables["cost"] for e in cells if e.method == label and len(e.tables.get("cost", ()))]
+        if tables:
+            down, up = (mean(t[way].sum() / t.fedavg_bytes.sum() for t in tables) for way in ("bytes_down", "bytes_up"))
+            rows.append((name, down, up, down + up, PRINTED.get(name), len(tables)))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def plot(shares: pd.DataFrame) -> Plot:
+    """A bar per method, up on down; a dash where the paper says a number."""
+    figure, axes = grid(1, 1, height=2.6, margins=LOW)
+    panel, at = axes[0][0], range(len(shares))
+    colours = [look_of(list(METHODS), name)["color"] for name in shares.method]
+    panel.bar(at, 100 * shares.down, 0.6, color=colours, alpha=0.45, label="down")
+    panel.bar(
+        at, 100 * shares.up, 0.6, bottom=100 * shares.down, color=colours, hatch="///", edgecolor="white", label="up"
+    )
+    paper = 100 * shares.paper.astype(float)
+    panel.plot(at, paper, "_", color="black", markersize=34, markeredgewidth=1.6, label="the paper's text")
+    panel.set_xticks(at, shares.method)
+    panel.set_ylabel("% of FedAvg's bytes")
+    legend(figure)
+    return figure, shares

@@ -1,0 +1,129 @@
+"""Figures of papers that are drawn from sweeps: FedRand's 2 and 3, DP-FPL's 2, 4, 5 and 6."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from fedaudit.command import cli
+from fedaudit.pipeline import papers
+from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3
+from tests.prompt_evidence import ablation as made_up
+from tests.prompt_evidence import prompt_evidence
+from tests.test_report import TWO
+from tests.unprinted import unprinted
+
+
+@pytest.fixture(autouse=True)
+def unseen(monkeypatch):
+    for module in (ablation, fedrand_figure2, fedrand_figure3):
+        monkeypatch.setattr(module, "printed", unprinted)
+
+
+def drawn(module, cells):
+    files = {}
+    module.build({"task": cells}, files.__setitem__)
+    assert list(files)[-1] == "index.html"
+    return files
+
+
+class TestTradeOff:
+    def test_the_papers_points_are_the_printed_ones(self):
+        paper = fedrand_figure2.paper().set_index(["method", "role"])
+        assert len(paper) == 7
+        assert paper.loc["FedRand", "server"].cider == 110.27
+        assert paper.loc["FedRand", "server"].auroc == pytest.approx(0.6661)
+        assert paper.loc["FedAvg", "client"].auroc == pytest.approx(0.7069)
+        assert ("FedPara", "client") not in paper.index
+
+    def test_ours_are_means_over_seeds_on_both_splits(self):
+        files = drawn(fedrand_figure2, TWO)
+        table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
+        assert table.split.value_counts().to_dict() == {"paper": 7, "novel objects": 4, "held-out": 4}
+        (row,) = table[(table.split == "held-out") & (table.method == "FedAvg") & (table.role == "client")].to_dict(
+            "records"
+        )
+        values = [
+            next(f["value"] for f in e.findings
+                 if (f["metric"], f["way"], f["nonmembers"]) == ("auroc", "exact", "held-out")
+                 and f["signal"] == "renyi/2/10/caption")
+            for e in TWO[:2]
+        ]  # fmt: skip
+        assert row["auroc"] == pytest.approx(sum(values) / 2)
+        assert row["low"] < row["auroc"] < row["high"]
+        assert row["cider"] == pytest.approx(100 * (0.9 + 9 / 20))
+        assert row["seeds"] == 2
+        text = files["index.html"].decode()
+        assert text.count("FedRand leaks") == 6  # three splits, two roles
+        assert "FedRand leaks less than FedAvg (AUROC 0.666 and 0.702) at -0.8 points of CIDEr" in text
+
+    def test_what_cannot_be_shown_is_refused(self):
+        with pytest.raises(ValueError, match="evidence is empty"):
+            fedrand_figure2.build({}, {}.__setitem__)
+        with pytest.raises(ValueError, match="task 'task' must have AUROCs"):
+            drawn(fedrand_figure2, [replace(TWO[0], tables={})])
+
+
+class TestBytes:
+    def test_shares_by_hand(self):
+        """The made-up FedRand sends half of what FedAvg sends up, and all of it down."""
+        table = pd.read_csv(io.BytesIO(drawn(fedrand_figure3, TWO)["figure3.csv"])).set_index("method")
+        assert table.loc["FedAvg", ["down", "up", "both", "paper"]].tolist() == [0.5, 0.5, 1.0, 1.0]
+        assert table.loc["FedRand", ["down", "up", "both", "paper"]].tolist() == [0.5, 0.25, 0.75, 0.75]
+
+    def test_what_cannot_be_shown_is_refused(self):
+        with pytest.raises(ValueError, match="evidence is empty"):
+            fedrand_figure3.build({}, {}.__setitem__)
+        with pytest.raises(ValueError, match="task 'task' must have counted bytes"):
+            drawn(fedrand_figure3, [replace(TWO[0], tables={})])
+
+    def test_both_figures_are_of_the_same_runs_and_methods(self):
+        plans = [cli.read_command(["--paper", f"fedrand:figure{i}"]).plan for i in (2, 3)]
+        assert [c.analysis_key for c in plans[0].cells] == [c.analysis_key for c in plans[1].cells]
+        assert list(plans[0].methods) == list(fedrand_figure2.TITLES)
+        assert plans[0].methods["fedper"].params.shared_layers == 2
+
+
+class TestAblation:
+    @pytest.mark.parametrize("number", [2, 4, 5, 6])
+    def test_each_figure_has_the_numbers_of_its_data_set(self, number):
+        figure = papers.find(f"dpfpl:figure{number}")
+        dataset = figure.summary.rpartition(" of ")[2].rstrip(".")
+        assert len(ablation.paper(dataset)) == 6 * 4 * 2 * 2
+
+    def test_printed_numbers(self):
+        paper = ablation.paper("Caltech101").set_index(["epsilon", "rank", "residual", "split"])
+        assert paper.loc[(math.inf, 1, False, "local")].accuracy == 86.64
+        assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
+
+    def test_ours_beside_the_papers(self):
+        files = drawn(dpfpl_figure2, made_up())
+        table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
+        assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
+        text = files["index.html"].decode()
+        assert "the residual raises accuracy in 12 of 12 settings (the paper: 12 of 12)" in text
+        assert "the next smaller ε lowers it in 16 of 16 steps" in text
+
+    def test_readings_by_hand(self):
+        """Two settings of ours: the residual costs a point; a smaller epsilon raises accuracy."""
+        cells = [
+            prompt_evidence("dpfpl", 0.4, rank=8, residual=True),
+            prompt_evidence("dpfpl", 0.4, rank=8, residual=False),
+        ]
+        mine = ablation.ours(cells)
+        assert mine.accuracy.diff().dropna().iloc[1] == pytest.approx(-2 + 5)
+        swapped = mine.assign(residual=~mine.residual)
+        said = ablation.readings(pd.concat([swapped, ablation.paper("Caltech101")]))
+        assert "raises accuracy in 0 of 1 settings (the paper: 1 of 1)" in said[0]
+        assert "lowers it in 0 of 0 steps" in said[0]
+        assert said[0].endswith("order of 2 settings, tau-b: -1.00")
+
+    def test_what_cannot_be_shown_is_refused(self):
+        with pytest.raises(ValueError, match="evidence is empty"):
+            dpfpl_figure2.build({}, {}.__setitem__)
+        with pytest.raises(ValueError, match="several settings of DP-FPL"):
+            drawn(dpfpl_figure2, [prompt_evidence("promptfl")])
