@@ -335,6 +335,13 @@ class TestOnDisk:
         assert cli.main(["--audit", "curves", "--out", str(out), "--dry-run"]) == 0
         assert "3 runs of 3 settings" in capsys.readouterr().out
 
+    def test_what_cannot_be_read_is_named(self, out, capsys):
+        broken = out / "reports" / "broken"
+        broken.mkdir()
+        assert cli.main(["--audit", "curves", "--out", str(out)]) == 0
+        broken.rmdir()
+        assert f"left out: {broken} is not finished" in capsys.readouterr().err
+
     def test_in_one_command_after_another_that_trained(self, out, capsys):
         words = {**TINY, "method": "promptfl", "epsilon": ["none", 5], "audit": "curves", "out": out}
         found = fedaudit.audit(**words)

@@ -129,7 +129,7 @@ def _compare(asked: over_runs.Asked) -> int:
 
     progress = Progress(quiet=asked.quiet)
     if asked.dry_run:
-        print(runs_on_disk.described(asked.out, asked.across))
+        print(runs_on_disk.described(asked.out, asked.across, progress))
         return exits.DONE
     found = runs_on_disk.compare(asked.out, asked.across, progress)
     for sentence in found.sentences:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     from fedaudit.pipeline.page import compared
     from reports.comparison import build
 
-    runs = read(out)
+    runs = read(out, progress.say)
     _check(out, runs, across)
     found = compared(runs, across)
     key = key_of(keys.page_of([run.key for run in runs], across=across) | {"labels": [run.method for run in runs]})
@@ -51,17 +52,21 @@ def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     return ComparedOnDisk(folder.path / "index.html", [s for one in found.values() for s in one.sentences])
 
 
-def described(out: Path, across: Across) -> str:
+def described(out: Path, across: Across, progress: Progress) -> str:
     """What `compare` would look at."""
-    runs = read(out)
+    runs = read(out, progress.say)
     _check(out, runs, across)
     return f"{len(runs)} runs of {len(points(runs))} settings on disk under {out}; nothing to train"
 
 
-def read(out: Path) -> list[AuditedRun]:
+def read(out: Path, say: Callable[[str], None]) -> list[AuditedRun]:
     """The runs of all finished reports under `out`, those that were written last at the end; the tables of their
-    analyses as far as these are still there. InputError as of `collected`."""
-    found = collected(out)
+    analyses as far as these are still there. `say` names reports that cannot be read. InputError as of `collected`."""
+    with warnings.catch_warnings(record=True) as left_out:
+        warnings.simplefilter("always")
+        found = collected(out)
+    for one in left_out:
+        say(str(one.message))
     findings: dict[str, list[dict[str, Any]]] = {}
     for f in found.findings:
         findings.setdefault(f["run"], []).append(f)
