@@ -42,7 +42,7 @@ def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]],
     points = pd.concat([mine, paper(dataset)], ignore_index=True)
     title = f"DP-FPL, Figure {number}: rank, noise and residual"
     with styled():
-        drawing = printed(f"figure{number}", f"{title}, ours and the paper's on {dataset}", plot(points, dataset))
+        drawing = printed(f"figure{number}", f"{title}, ours and the paper's on {dataset}", plot(points))
     assert drawing is not None
     for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(points))):
         write(f"figure{number}.{end}", data)
@@ -143,7 +143,7 @@ def _rows(points: pd.DataFrame) -> list[dict[str, object]]:
     ]
 
 
-def plot(points: pd.DataFrame, dataset: str) -> Plot:
+def plot(points: pd.DataFrame) -> Plot:
     """Accuracy against rank: a row of panels for ours and for the paper's, a column per split with and without
     residual, a line per epsilon."""
     columns = list(itertools.product(SPLITS, (True, False)))
@@ -162,8 +162,7 @@ def plot(points: pd.DataFrame, dataset: str) -> Plot:
                     [ranks.index(r) for r in line["rank"]], line.accuracy, bars, **look, elinewidth=0.7, label=name
                 )
             panel.set_xticks(range(len(ranks)), [str(rank or "full") for rank in ranks])
-            where = "ours" if whose == "ours" else f"the paper, {dataset}"
-            panel.set_title(f"{where}: {split}, {'with' if residual else 'without'} residual", fontsize=8)
+            panel.set_title(f"{whose}: {split}, {'with' if residual else 'without'} residual", fontsize=8)
             panel.set_xlabel("rank")
         row[0].set_ylabel("accuracy (%)")
     legend(figure)
