@@ -5,8 +5,9 @@ each attack's headline score against held-out records of the same clients, where
 Intervals hold other trainings and other records (`audits.statistics.over_seeds`).
 
 The best attack against an adversary is the one whose members stand highest in standard deviations of the coins' null,
-mean over seeds (without coins, the highest AUROC); its interval is simultaneous over all n scores that ran
-(Bonferroni), so that it holds whichever is picked. A reversed score never is: its sign was said beforehand.
+mean over seeds (without coins, the highest AUROC), of the attacks that ran at all points. Its interval is simultaneous
+over all n scores of these (Bonferroni), so that it holds whichever is picked. A reversed score never is: its sign was
+said beforehand.
 
 A point is on the Pareto front where none of its world leaks as little at as much utility, and one of the two better.
 """
@@ -70,13 +71,15 @@ class Params:
 def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
     """A row per point and score of an attack, and one for the best; InputError names what is missing."""
     found = points(runs)
-    names, rows, left_out = world_names(found), [], []
+    names, rows = world_names(found), []
+    left_out: list[str] = []
     labels = _attack_labels(runs)
     for world in names:
         mine = [p for p in found if p.world == world]
         attacked = [p for p in mine if _leaks(p, TPR, labels) or _leaks(p, "auroc", labels)]
         if len(attacked) > 1:
             rows.append(_world(names[world], attacked, labels, params))
+            left_out += _uncommon(names[world], attacked, labels)
         elif attacked:
             left_out.append(f"{names[world]}: a single setting was attacked, {attacked[0].name}: nothing was swept")
         else:
@@ -123,7 +126,8 @@ def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> 
 def _world(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], str], params: Params) -> pd.DataFrame:
     """The rows of points that can be compared."""
     utility = _utility(name, found, params)
-    rows = [row for p in found for row in _of_point(name, p, utility, labels, params)]
+    shared = _common(found, labels)
+    rows = [row for p in found for row in _of_point(name, p, utility, labels, shared, params)]
     table = pd.DataFrame(rows)
     table["front"], table["front_p"] = False, math.nan
     sign = -1.0 if METRICS.get(utility) == "lower" else 1.0
@@ -136,6 +140,26 @@ def _world(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], s
         chances = front_probability(u, part.utility_se.to_numpy(float), leak, part.auroc_se.to_numpy(float))
         table.loc[part.index, "front_p"] = chances
     return table
+
+
+def _common(found: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
+    """By adversary the attacks that ran at all points which have that adversary: a best of many is no match for a best
+    of few."""
+    ran: dict[str, list[set[str]]] = {}
+    for p in found:
+        scores = _leaks(p, "auroc", labels)
+        for threat in {score[0] for score in scores}:
+            ran.setdefault(threat, []).append({score[3] for score in scores if score[0] == threat})
+    return {threat: set.intersection(*of_points) for threat, of_points in ran.items()}
+
+
+def _uncommon(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """Which attacks the best ones were picked from, where not all ran at all points."""
+    for threat, shared in _common(found, labels).items():
+        every = {score[3] for p in found for score in _leaks(p, "auroc", labels) if score[0] == threat}
+        if shared != every:
+            of = ", ".join(sorted(shared)) if shared else "no attack, and no best ones are compared"
+            yield f"{name}, {threat}: of {len(every)} attacks those that ran at all settings are compared: {of}"
 
 
 def _utility(name: str, found: Sequence[Point], params: Params) -> str:
@@ -151,7 +175,12 @@ def _utility(name: str, found: Sequence[Point], params: Params) -> str:
 
 
 def _of_point(
-    world: str, point: Point, utility: str, labels: Mapping[tuple[str, str], str], params: Params
+    world: str,
+    point: Point,
+    utility: str,
+    labels: Mapping[tuple[str, str], str],
+    shared: Mapping[str, set[str]],
+    params: Params,
 ) -> Iterator[dict[str, Any]]:
     """A row per score, then one per adversary for the best of them."""
     useful = _useful(point, utility, params)
@@ -162,7 +191,9 @@ def _of_point(
     for score in aurocs:
         yield head | _row(score, aurocs[score], tprs.get(score, {}), params.confidence, None)
     for threat in dict.fromkeys(score[0] for score in aurocs):
-        mine = [score for score in aurocs if score[0] == threat]
+        mine = [score for score in aurocs if score[0] == threat and score[3] in shared[threat]]
+        if not mine:
+            continue
         best = max(mine, key=lambda score: _strength(aurocs[score]))
         level = 1 - (1 - params.confidence) / len(mine)
         yield head | _row(best, aurocs[best], tprs.get(best, {}), level, len(mine))

@@ -152,9 +152,23 @@ class TestPoints:
     def test_attacks_of_other_settings_are_other_attacks(self):
         few, noisy = runs(epsilons=(math.inf, 0.4), seeds=1)
         many = replace(few, key="many", setting=few.setting | {"adversary.shadows": 99})
-        rows = table([few, many, noisy])
+        found = audit.curves([few, many, noisy], audit.Params())
+        rows = found.tables["curves"]
         assert set(rows.attack) == {f"{a}:shadows={n}" for a in ("lira", "loss") for n in (50, 99)}
-        assert rows.best_of.dropna().unique().tolist() == [4, 2]
+        assert rows.best_of.dropna().unique().tolist() == [2]
+
+    def test_the_best_is_of_the_attacks_that_all_points_have(self):
+        many = runs(epsilons=(math.inf,), attacks=("lira", "entropy", "loss"), seeds=1)
+        found = audit.curves(many + runs(epsilons=(0.4,), attacks=("loss",), seeds=1), audit.Params())
+        best = found.tables["curves"].dropna(subset="best_of")
+        assert set(best.attack) == {"loss"}
+        assert set(best.best_of) == {1}
+        said = [one for one in found.sentences if "those that ran at all settings" in one]
+        assert len(said) == 4
+        assert said[0].endswith("of 3 attacks those that ran at all settings are compared: loss")
+        apart = audit.curves(many + runs(epsilons=(0.4,), attacks=("rmia",), seeds=1), audit.Params())
+        assert apart.tables["curves"].best_of.isna().all()
+        assert not section(Page([], map, {"curves": apart})).drawn
 
     def test_worlds_are_apart(self):
         here = runs(seeds=1)

@@ -55,7 +55,7 @@ class TestTradeOff:
         ]  # fmt: skip
         assert row["auroc"] == pytest.approx(sum(values) / 2)
         assert row["low"] < row["auroc"] < row["high"]
-        assert row["cider"] == pytest.approx(100 * (0.9 + 9 / 20))
+        assert row["cider"] == pytest.approx(0.9 + 9 / 20)
         assert row["seeds"] == 2
         text = files["index.html"].decode()
         assert text.count("FedRand leaks") == 6  # three splits, two roles

@@ -97,7 +97,7 @@ def _cider(e: Evidence, model: str) -> float | None:
     if "cider" not in table:
         return None
     known = table[(table.model == model) & (table["round"] >= 0)].dropna(subset="cider").sort_values("round")
-    return None if known.empty else 100 * float(known.cider.iloc[-1])
+    return None if known.empty else float(known.cider.iloc[-1])
 
 
 def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:

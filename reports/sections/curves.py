@@ -70,9 +70,7 @@ def _rows(best: pd.DataFrame) -> list[Row]:
         for name, value in row.items():
             if isinstance(value, float) and math.isnan(value):
                 row[name] = None
-        row["decimals"] = (
-            1 if row["utility_metric"] in ("local", "neighbour", "overall", "own_test", "exact_match") else 3
-        )
+        row["decimals"] = 3 if row["utility_metric"] == "loss" else 1
     better = {world: -1.0 if part.utility_metric.iloc[0] == "loss" else 1.0 for world, part in best.groupby("world")}
     return sorted(
         rows, key=lambda row: (row["world"], order.index(row["threat_model"]), -better[row["world"]] * row["utility"])
