@@ -1,7 +1,7 @@
 """DP2FL's Tables 2, 3 and 4 at embedded scale: the global model beside local ones, and a new client, over seeds.
 
     python -m benchmarks.newcomers run 5    seeds 0 to 4, a row each in newcomers.jsonl; goes on where it stopped, and
-                                            takes about 3 minutes of one idle core a row
+                                            takes about 4 minutes of CPU a row
     python -m benchmarks.newcomers          what the table comes to
 
 A row is a run of `audit.py --method dp2fl --clients 11 --newcomers 1 --seed SEED`: ten clients train, the eleventh
