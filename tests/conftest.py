@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.unprinted import unprinted
 
@@ -13,12 +16,26 @@ pytest.register_assert_rewrite("tests.whole_runs")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+WARM = ("test_api.py", "test_contributing.py", "test_quick_runs.py", "test_third_learner.py")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Files with slow tests or with trainings first: behind a long one that starts last a process would wait for the
     other."""
     long = {i.path for i in items if i.get_closest_marker("slow") or "unsafe_but_quick" in i.fixturenames}
     items.sort(key=lambda item: item.path not in long)
+
+
+class Scheduling(LoadFileScheduling):
+    """Files that start commands share a process: each has a server (tests/warm.py) that takes seconds to load its libraries."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "warm" if Path(file).name in WARM else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="module")

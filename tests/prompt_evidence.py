@@ -13,6 +13,7 @@ from PIL import Image
 
 from audits.findings import Accuracy, Epsilon, Finding
 from reports.report import TABLES, Evidence, build
+from tests.unprinted import nothing_printed
 
 CLIENTS = [f"client-{k:02d}" for k in range(4)]
 ROUNDS, BATCH, DIMENSION, DELTA, CLIP = 6, 8, 1536, 1e-5, 10.0
@@ -429,10 +430,11 @@ def png(i: int) -> bytes:
     return file.getvalue()
 
 
-def built(evidence: list[Evidence]) -> dict[str, bytes]:
-    """The files of a report."""
+def built(evidence: list[Evidence], *, printing: bool = False) -> dict[str, bytes]:
+    """The files of a report. `printing`: of its figures, not only their data."""
     files: dict[str, bytes] = {}
-    build(evidence, files.__setitem__)
+    with nothing_printed(but=printing):
+        build(evidence, files.__setitem__)
     return files
 
 

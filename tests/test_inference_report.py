@@ -56,7 +56,7 @@ def bare(e: Evidence, *tables: str) -> Evidence:
 @pytest.fixture(scope="module")
 def pair() -> dict[str, bytes]:
     """One method with and without noise, all attacks, and everything that an audit leaves."""
-    return built(PAIR)
+    return built(PAIR, printing=True)
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +405,7 @@ def test_figures_and_tables_take_degenerate_rows() -> None:
     odd["curves"][["low", "high"]] = np.nan
     odd["trajectories"]["loss"] = np.nan
     odd["attribution"][["low", "high"]] = np.nan
-    files = built([replace(e, tables=odd)])
+    files = built([replace(e, tables=odd)], printing=True)
     for name in (n for n in files if n.endswith(".svg")):
         assert b"nan" not in files[name].lower()
         ElementTree.fromstring(files[name])
@@ -445,7 +445,7 @@ def test_hostile_text_stays_text() -> None:
     for name, column in (("records", "label"), ("exposed", "reason"), ("canaries", "kind"), ("classes", "label")):
         tables[name][column] = HOSTILE
     tables["refused"] = pd.DataFrame([("x", "owner", HOSTILE)], columns=TABLES["refused"].split())
-    files = built([replace(e, tables=tables)])
+    files = built([replace(e, tables=tables)], printing=True)
     reader = Reader(files["index.html"])
     assert "script" not in {tag for tag, _ in reader.elements}
     assert reader.text.count("<script>alert(1)</script>") >= 20 + 6 + 3 + 1 + 1

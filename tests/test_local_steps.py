@@ -4,6 +4,7 @@ epsilon against a second accountant, and what is refused."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from pathlib import Path
@@ -69,13 +70,21 @@ def same(fast: Transcript, slow: list[Any]) -> None:
                 close(private[name], expected, atol=5e-5)
 
 
-# of methods, rounds and ways to noise any two meet in a quick case (a Latin square); all three together are slow
+# methods and ways to noise meet in tests/test_prompt_methods.py, over one local step; here either meets each kind of several steps in a quick
+# case, and half of the other too; all three together are slow
 CASES = [
-    pytest.param(name, local, privacy, marks=() if local == ["2 steps", "3 steps", "2 epochs"][(i + j) % 3] else pytest.mark.slow)
+    pytest.param(name, local, privacy, marks=() if local != "1 step" and (i + 2 * several - j) % 6 == 0 else pytest.mark.slow)
     for i, name in enumerate(TRAINING)
     for j, privacy in enumerate(PRIVACY)
-    for local in LOCAL
+    for several, local in enumerate(LOCAL)
 ]  # fmt: skip
+
+
+def test_quick_cases_pair_several_steps_with_every_method_and_every_way_to_noise() -> None:
+    quick = [case.values for case in CASES if not case.marks]
+    several = LOCAL.keys() - {"1 step"}
+    assert {(name, local) for name, local, _ in quick} == {*itertools.product(TRAINING, several)}
+    assert {(privacy, local) for _, local, privacy in quick} == {*itertools.product(PRIVACY, several)}
 
 
 @pytest.mark.parametrize(("name", "local", "privacy"), CASES)

@@ -30,6 +30,10 @@ from tests.unprinted import unprinted
 
 ROOT = HERE.parent.parent
 NAMES = [picture.name for picture in PICTURES]
+BOTH = [
+    pytest.param(PICTURES[0], marks=pytest.mark.slow),
+    PICTURES[1],
+]  # where they say the same of either: the one whose page is quicker
 QUIET = Progress(quiet=True)
 SMALL = {
     "report": "--rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 4 --local-steps 2",
@@ -75,6 +79,7 @@ def test_evidence_and_pictures_are_small(picture: Picture) -> None:
 # what makes a picture stale
 
 
+@pytest.mark.parametrize("picture", BOTH, ids=NAMES, indirect=True)
 def test_another_word_than_the_page_says_is_found(copy: Picture) -> None:
     words = copy.words
     at = next(i for i, line in enumerate(words) if re.search(r"\d\.\d", line))
@@ -120,6 +125,7 @@ def test_other_evidence_is_found(copy: Picture) -> None:
         copy.stale()
 
 
+@pytest.mark.parametrize("picture", BOTH, ids=NAMES, indirect=True)
 def test_another_default_is_found(copy: Picture) -> None:
     """The evidence was made under settings that the command has no longer."""
     about = copy.kept.read_json("0.json")
@@ -143,6 +149,7 @@ def test_evidence_that_the_code_can_no_longer_read_is_found(copy: Picture) -> No
     assert "--record" in copy.stale()[0]
 
 
+@pytest.mark.parametrize("picture", BOTH, ids=NAMES, indirect=True)
 @pytest.mark.parametrize("harm", ["other words", "other size"])
 def test_a_file_that_is_not_the_picture_of_the_words_is_found(copy: Picture, harm: str) -> None:
     png = Image.open(copy.file)

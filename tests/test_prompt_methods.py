@@ -24,7 +24,6 @@ from tests import prompt_oracle, prompt_toy
 from tests.prompt_toy import (
     METHODS,
     NONE,
-    SCHEDULE,
     SETTINGS,
     close,
     federation,
@@ -54,6 +53,7 @@ PRIVACY = {
     "batch": Privacy(epsilon=10, clip_norm=2, clip="batch"),
     "poisson": Privacy(epsilon=10, clip_norm=2, sampler="poisson"),
 }
+SCHEDULE = Schedule(rounds=3, clients=3, per_round=3, seed=1)
 CASES = [(name, params) for name in METHODS for params in VARIANTS.get(name, [{}])]
 NOISED = [  # a method as it is by default in every way, its variants in one of them each; the others are slow
     pytest.param(*case, how, marks=() if case[1] == VARIANTS.get(case[0], [{}])[0] or j == i % 4 else pytest.mark.slow)
@@ -97,7 +97,7 @@ def test_every_prompt_method_has_a_slow_oracle() -> None:
 def test_training_equals_clients_and_records_one_by_one(
     whole: Any, name: str, params: dict[str, Any], privacy: str
 ) -> None:
-    """Uploads, own parts and aggregates of five rounds."""
+    """Uploads, own parts and aggregates of three rounds."""
     fast, schedule = whole(name, params, privacy), schedule_of(privacy)
     method = made(name, params, PRIVACY[privacy], schedule)
     slow = prompt_oracle.ORACLES[name](federation(), method.params, SETTINGS, PRIVACY[privacy], schedule).run()
@@ -116,7 +116,7 @@ def test_training_equals_clients_and_records_one_by_one(
     if method.local or method.shared:  # what was compared is not a prompt that stood still
         before, last = (
             fast.broadcast(0),
-            fast.broadcast(schedule.rounds) | fast.private(schedule.rounds - 1, fast.cohort(4)[0]),
+            fast.broadcast(schedule.rounds) | fast.private(schedule.rounds - 1, fast.cohort(schedule.rounds - 1)[0]),
         )
         constant = ("hard", "p_0", "cluster")
         moved = [float((last[n] - t).abs().max()) for n, t in before.items() if n not in constant]
@@ -130,7 +130,7 @@ def test_clients_in_one_problem_are_the_clients_one_by_one(
     tmp_path: Path, whole: Any, name: str, params: dict[str, Any], privacy: str
 ) -> None:
     together = whole(name, params, privacy)
-    alone = run(tmp_path, made(name, params, PRIVACY[privacy]), federation(), SCHEDULE, crowd=1)
+    alone = run(tmp_path, made(name, params, PRIVACY[privacy], SCHEDULE), federation(), SCHEDULE, crowd=1)
     for r in range(SCHEDULE.rounds):
         for k in range(3):
             for found, expected in zip(together.private(r, k).items(), alone.private(r, k).items(), strict=True):
@@ -495,25 +495,25 @@ def files(path: Path) -> dict[str, bytes]:
 def test_interrupted_and_resumed_equals_uninterrupted(
     tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
 ) -> None:
-    """Killed after three of five rounds; every file is the same, bit for bit."""
+    """Killed after two of three rounds; every file is the same, bit for bit."""
     how = "none" if METHODS[name].on_shares else "poisson"
     method, schedule = made(name, params, PRIVACY[how], schedule_of(how)), schedule_of(how)
     rounds = itertools.count(1)
 
     def advance() -> None:
-        if next(rounds) == 3:
+        if next(rounds) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, method, federation(), schedule, advance=advance)
-    assert not (tmp_path / "round-003.json").exists()
+    assert not (tmp_path / "round-002.json").exists()
     run(tmp_path, method, federation(), schedule)
     assert files(tmp_path) == files(whole(name, params, how).folder.path)
 
 
 def test_blocks_of_rounds_equal_one_go(tmp_path: Path, whole: Any) -> None:
-    method = made("dpfpl", {"rank": 1}, PRIVACY["record"])
-    for until in (2, 4, 5):
+    method = made("dpfpl", {"rank": 1}, PRIVACY["record"], SCHEDULE)
+    for until in (1, 2, 3):
         run(tmp_path, method, federation(), SCHEDULE, until=until)
         assert sorted(tmp_path.glob("round-*.json"))[-1].name == f"round-{until - 1:03d}.json"
     assert files(tmp_path) == files(whole("dpfpl", {"rank": 1}, "record").folder.path)
@@ -546,7 +546,7 @@ def test_a_client_that_is_away_keeps_what_it_holds(tmp_path: Path, name: str, ow
 
 def test_what_prompt_users_owner_and_server_get(tmp_path: Path) -> None:
     """A user has p_G of after the round with the client's own p_L; the server has gradients; what the client keeps is in no message."""
-    transcript = run(tmp_path, made("dpfpl", {"rank": 2}, PRIVACY["record"]), federation(), SCHEDULE)
+    transcript = run(tmp_path, made("dpfpl", {"rank": 2}, PRIVACY["record"], SCHEDULE), federation(), SCHEDULE)
     for r in range(SCHEDULE.rounds):
         for k in transcript.cohort(r):
             kept = transcript.private(r, k)["p_L"]
@@ -555,7 +555,7 @@ def test_what_prompt_users_owner_and_server_get(tmp_path: Path) -> None:
             assert transcript.kept(r, k) == ["p_L"]
         assert transcript.broadcast(r + 1).keys() == {"p_G"}
         assert transcript.round(r)["bytes_down"] == transcript.round(r)["bytes_up"] == 3 * 4 * 16 * 4
-    kept = [transcript.private(4, k)["p_L"] for k in range(3)]
+    kept = [transcript.private(SCHEDULE.rounds - 1, k)["p_L"] for k in range(3)]
     assert not torch.equal(kept[0], kept[1])
 
 
@@ -569,9 +569,11 @@ def test_zero_shot_is_the_hard_prompt_and_stays_it(tmp_path: Path) -> None:
         text = world.clip.model.encode_text(padded, normalize=True)
     images = torch.stack([world.features[world.ids.index(record)] for record in world.test])
     right = (images @ text.T).argmax(1) == torch.tensor([world.labels[record] for record in world.test])
-    rows = [transcript.initial["utility"], *(transcript.round(r)["utility"] for r in range(5))]
-    assert [row["clients"]["overall"] for row in rows] == [pytest.approx(100 * float(right.float().mean()))] * 6
+    rows = [transcript.initial["utility"], *(transcript.round(r)["utility"] for r in range(SCHEDULE.rounds))]
+    assert [row["clients"]["overall"] for row in rows] == [pytest.approx(100 * float(right.float().mean()))] * (
+        1 + SCHEDULE.rounds
+    )
     assert 0 < int(right.sum()) < 60
-    assert torch.equal(transcript.broadcast(0)["hard"], transcript.broadcast(5)["hard"])
+    assert torch.equal(transcript.broadcast(0)["hard"], transcript.broadcast(SCHEDULE.rounds)["hard"])
     assert "noise" not in transcript.round(0)
     assert transcript.round(0)["bytes_up"] == transcript.round(0)["bytes_down"] == 0

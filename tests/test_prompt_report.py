@@ -44,13 +44,13 @@ FEW = [
 @pytest.fixture(scope="module")
 def few() -> dict[str, bytes]:
     """One seed of two methods with and without noise, and zero-shot."""
-    return built(FEW)
+    return built(FEW, printing=True)
 
 
 @pytest.fixture(scope="module")
 def seeds() -> dict[str, bytes]:
     """Two seeds of the ranks and the residual of one method."""
-    return built(ablation(seeds=2))
+    return built(ablation(seeds=2), printing=True)
 
 
 def only(found: list[MethodRow], method: str, level: float) -> MethodRow:
@@ -123,7 +123,7 @@ def test_a_run_without_noise_has_no_noise_anywhere() -> None:
 def test_same_bytes_in_another_process(few: dict[str, bytes]) -> None:
     script = (
         "import hashlib, json; from tests.test_prompt_report import FEW, built\n"
-        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in built(FEW).items()}))"
+        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in built(FEW, printing=True).items()}))"
     )
     root = Path(__file__).parents[1]
     env = os.environ | {"PYTHONHASHSEED": "11", "TZ": "Asia/Tokyo", "PYTHONPATH": str(root)}
@@ -356,7 +356,7 @@ def test_figures_that_nothing_fills_are_left_out(few: dict[str, bytes]) -> None:
 
 
 def test_full_rank_stands_last() -> None:
-    files = built([prompt_evidence("dpfpl", rank=rank) for rank in (0, 1, 8)])
+    files = built([prompt_evidence("dpfpl", rank=rank) for rank in (0, 1, 8)], printing=True)
     words = [e.text for e in ElementTree.fromstring(files["figures/rank.svg"]).iter() if e.tag.endswith("text")]
     ticks = [word for word in words if word in ("1", "8", "full")]
     assert ticks == ["1", "8", "full"] * 2
@@ -443,9 +443,9 @@ def test_ours_stand_beside_the_papers() -> None:
     assert f"{tau(a.tau)} p {a.p:.2f}" in next(row for row in rows if row[:2] == ["no noise", "4 4 methods"])[6]
 
 
-def test_clients_own_test_sets_have_a_column_of_their_own() -> None:
-    plain, shared = ({"index.html": b""} | built(cells) for cells in (FEW, list(map(of_a_dirichlet_split, FEW))))
-    before, after = Reader(plain["index.html"]), Reader(shared["index.html"])
+def test_clients_own_test_sets_have_a_column_of_their_own(few: dict[str, bytes]) -> None:
+    shared = built(list(map(of_a_dirichlet_split, FEW)), printing=True)
+    before, after = Reader(few["index.html"]), Reader(shared["index.html"])
     assert "own test" not in before.text
     assert "a test set in the client's own class proportions" in after.text
     for e in FEW:
@@ -453,7 +453,7 @@ def test_clients_own_test_sets_have_a_column_of_their_own() -> None:
         cells.append(f"{float(accuracy_of(*named(e), 'overall', 0, 8, True)) + 0.5:.1f}")
         assert cells in [[cell.split()[0] for cell in row[1:5]] for row in after.rows if len(row) == 7]
     assert {name: data for name, data in shared.items() if name.endswith(".svg")} == {
-        name: data for name, data in plain.items() if name.endswith(".svg")
+        name: data for name, data in few.items() if name.endswith(".svg")
     }
 
 

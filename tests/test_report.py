@@ -29,6 +29,7 @@ from reports.figures import membership as figures
 from reports.figures import tokens as heatmap
 from reports.formats import number, plain
 from reports.report import TABLES, Evidence, build
+from tests.unprinted import nothing_printed
 
 ATTACK, SIBLING, LOSS = "renyi/2/10/caption", "loss/base", "loss"
 CLIENTS = [f"client-{k:02d}" for k in range(6)]
@@ -214,14 +215,16 @@ def evidence(method: str, seed: int) -> Evidence:
     return Evidence(method, seed, "maxrenyi", "captions", found, tables(method, rng), setting, notes)
 
 
-def built(*given: Evidence) -> dict[str, bytes]:
+def built(*given: Evidence, printing: bool = False) -> dict[str, bytes]:
+    """The files of a report. `printing`: of its figures, not only their data."""
     files: dict[str, bytes] = {}
 
     def write(name: str, data: bytes) -> None:
         assert name not in files
         files[name] = data
 
-    build(given, write)
+    with nothing_printed(but=printing):
+        build(given, write)
     return files
 
 
@@ -238,7 +241,7 @@ def one() -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def two() -> dict[str, bytes]:
     """Two methods with two seeds, and everything."""
-    return built(*TWO)
+    return built(*TWO, printing=True)
 
 
 class Reader(HTMLParser):
@@ -302,7 +305,7 @@ def test_same_bytes_in_another_process_with_other_settings(two: dict[str, bytes]
     (tmp_path / "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 9\n")
     script = (
         "import hashlib, json; from tests.test_report import TWO, built\n"
-        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in built(*TWO).items()}))"
+        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in built(*TWO, printing=True).items()}))"
     )
     root = Path(__file__).parents[1]
     env = os.environ | {
@@ -464,7 +467,7 @@ def test_hostile_text_stays_text() -> None:
     changed["clients"]["client"] = changed["clients"].client.replace("client-00", HOSTILE)
     changed["coverage"]["client"] = changed["coverage"].client.replace("client-00", HOSTILE)
     hostile = replace(given, task=HOSTILE, tables=changed, notes=[HOSTILE], setting={HOSTILE: {"a": HOSTILE}})
-    files = built(hostile)
+    files = built(hostile, printing=True)
     page = Reader(files["index.html"])
     assert not {"script", "frac"} & {tag for tag, _ in page.elements}
     assert page.text.count("<script>alert(1)</script>\"'&amp; $\\frac{a}{$") >= 8 + len(given.tables["tokens"]) - 50
@@ -560,7 +563,7 @@ def test_figures_take_degenerate_tables() -> None:
     unknown = given.tables["tokens"].assign(entropy=None, base_entropy=np.nan)
     free = given.tables["cost"].assign(bytes_down=0, bytes_up=0, fedavg_bytes=0)
     odd = {"scores": constant, "rounds": single, "curves": flat, "tokens": unknown, "cost": free}
-    files = built(replace(given, tables=odd))
+    files = built(replace(given, tables=odd), printing=True)
     assert "figures/scores-renyi-2-10-caption.svg" in files
     assert "figures/scores-loss-base.svg" not in files  # no finite score
     for name in (n for n in files if n.endswith(".svg")):

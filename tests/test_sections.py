@@ -19,6 +19,7 @@ from reports.sections import batches
 from reports.sections.communication import section
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_report import ONE, Reader
+from tests.unprinted import nothing_printed
 
 each = pytest.mark.parametrize("name", places())
 
@@ -46,7 +47,8 @@ def test_their_order_is_what_their_files_say():
 
 @each
 def test_is_a_section_of_a_page_or_nothing(name):
-    made = importlib.import_module(f"{PACKAGE}.{name}").section(Page([ONE], map))
+    with nothing_printed():
+        made = importlib.import_module(f"{PACKAGE}.{name}").section(Page([ONE], map))
     assert made is None or isinstance(made, Section)
     for anchor, words in made.links if made else ():
         assert anchor.replace("-", "").isalnum()
@@ -85,7 +87,8 @@ TABLE_OF = {  # the table without which a section is not there
 
 
 def names(e, **tables):
-    return set(sections(Page([dataclasses.replace(e, tables=tables)], map)))
+    with nothing_printed():
+        return set(sections(Page([dataclasses.replace(e, tables=tables)], map)))
 
 
 def test_texts_and_classes_with_the_same_tables_have_the_same_sections():

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.test_keys import copied
-from tests.warm import Started
+from tests.warm import in_turn
 from tests.whole_runs import ROOT
 
 METHOD = '''"""FedHeads: the mean of linear heads that clients train on their own pictures."""
@@ -61,20 +61,32 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def audit(place: Path, words: str) -> subprocess.CompletedProcess[str]:
-    return Started(words.split(), place, printing=False).finish()
+ATTACKS = "lira cosine gradnorm".split()
+SAID = (
+    "--list",
+    "--method fedheads --help",
+    "--method fedheads --train 12 --test 2 --threads 2 --dry-run",
+    *(f"--method fedheads --attack {attack}" for attack in ATTACKS),
+)
 
 
-def test_it_is_listed_and_asked_by_its_own_flags(place: Path) -> None:
-    assert "FedHeads: the mean of linear heads" in audit(place, "--list").stdout
-    assert "--steps" in audit(place, "--method fedheads --help").stdout
+Said = dict[str, subprocess.CompletedProcess[str]]
 
 
-def test_attacks_that_need_what_it_has_not_are_refused(place: Path) -> None:
+@pytest.fixture(scope="module")
+def said(place: Path) -> Said:
+    return dict(zip(SAID, in_turn(SAID, place), strict=True))
+
+
+def test_it_is_listed_and_asked_by_its_own_flags(said: Said) -> None:
+    assert "FedHeads: the mean of linear heads" in said["--list"].stdout
+    assert "--steps" in said["--method fedheads --help"].stdout
+
+
+def test_attacks_that_need_what_it_has_not_are_refused(said: Said) -> None:
     gradients = "of which gradients of single records are not taken"
-    lacks = {"lira": "of which no shadow models can be trained", "cosine": gradients, "gradnorm": gradients}
-    for attack, why in lacks.items():
-        done = audit(place, f"--method fedheads --attack {attack}")
+    for attack, why in zip(ATTACKS, ("of which no shadow models can be trained", gradients, gradients), strict=True):
+        done = said[f"--method fedheads --attack {attack}"]
         assert done.returncode == 2
         assert (
             f"--attack {attack}: does not work on linear heads, {why}; valid there: entropy, loss, maxrenyi, reconstruct"
@@ -82,16 +94,16 @@ def test_attacks_that_need_what_it_has_not_are_refused(place: Path) -> None:
         )
 
 
-def test_it_is_estimated_before_it_runs(place: Path, tmp_path: Path) -> None:
-    done = audit(place, f"--method fedheads --train 12 --test 2 --threads 2 --dry-run --out {tmp_path}")
+def test_it_is_estimated_before_it_runs(said: Said) -> None:
+    done = said["--method fedheads --train 12 --test 2 --threads 2 --dry-run"]
     assert done.returncode == 0, done.stderr
     wanted = r"1 training to run: 3 rounds, 3 of 3 clients a round\n0\.\d+ s a round, measured\nabout 1 minute with 2 w"
     assert re.search(wanted, done.stdout), done.stdout
 
 
 def test_it_goes_from_training_to_report(place: Path, tmp_path: Path) -> None:
-    words = "--method fedheads --attack loss,entropy,maxrenyi --train 12 --test 2 --threads 2"
-    done = audit(place, f"{words} --out {tmp_path}")
+    words = f"--method fedheads --attack loss,entropy,maxrenyi --train 12 --test 2 --threads 2 --out {tmp_path}"
+    done, again = in_turn([words, words], place)
     assert done.returncode == 0, done.stderr
     report = Path(done.stdout.strip().rpartition("report: ")[2])
     found = pd.DataFrame(json.loads((report.parent / "findings.json").read_text()))
@@ -103,11 +115,11 @@ def test_it_goes_from_training_to_report(place: Path, tmp_path: Path) -> None:
     assert best.verdict.item() == "leak"
     assert set(found[found.metric.str.startswith("accuracy/")].metric) >= {"accuracy/local", "accuracy/overall"}
     assert "linear heads" in report.read_text() or "fedheads" in report.read_text()
-    assert "reused: report" in audit(place, f"{words} --out {tmp_path}").stderr
+    assert "reused: report" in again.stderr
     # a section is one file with its template, and an old page is not shown for one that has it
     (place / "reports" / "sections" / "greeting.py").write_text(SECTION)
     (place / "reports" / "greeting.html").write_text('<h2 id="hello">Greeting</h2><p>{{ greeting }} is audited.</p>')
-    done = audit(place, f"{words} --out {tmp_path}")
+    (done,) = in_turn([words], place)
     assert "reused: report" not in done.stderr
     page = Path(done.stdout.strip().rpartition("report: ")[2]).read_text()
     assert "<p>fedheads is audited.</p>" in page

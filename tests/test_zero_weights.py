@@ -38,6 +38,13 @@ from trainers.prompts import Cohort, PromptMethod, Settings
 LEFT_OUT = frozenset({"0-1", "0-2", "0-7", "1-0", "1-5", "2-0"})
 STEPS = {"1 step": SETTINGS, "2 steps": LOCAL["2 steps"]}
 KINDS = ("none", "record", "batch", "poisson")
+# any two of method, steps and way to noise meet in a quick case, and all three do here or in tests/test_local_steps.py, for 2 steps
+CASES = [
+    pytest.param(name, steps, privacy, marks=pytest.mark.slow if (i + j + k) % 2 else ())
+    for i, name in enumerate(TRAINING)
+    for j, steps in enumerate(STEPS)
+    for k, privacy in enumerate(KINDS)
+]
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -54,9 +61,7 @@ def of(name: str, steps: str, privacy: str, **params: Any) -> PromptMethod:
 # --- prompts --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("privacy", KINDS)
-@pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize(("name", "steps", "privacy"), CASES)
 def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(
     tmp_path: Path, name: str, steps: str, privacy: str
 ) -> None:

@@ -5,12 +5,15 @@ What a start from nothing does is tested elsewhere: tests/test_exits.py, benchma
 
 from __future__ import annotations
 
+import contextlib
+import io
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fedaudit.machinery.closure import OURS
@@ -42,6 +45,17 @@ class Started:
         return subprocess.CompletedProcess(self._words, self.process.exitcode, stdout, stderr)
 
 
+def in_turn(commands: Sequence[str], cwd: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Several commands in one process, for those that look only at what is said: a copy of the project is loaded once."""
+    receiver, sender = _context.Pipe(duplex=False)
+    process = _context.Process(target=_commands, args=(commands, cwd, sender))
+    process.start()
+    sender.close()
+    said = [subprocess.CompletedProcess(words.split(), *receiver.recv()) for words in commands]
+    process.join()
+    return said
+
+
 def exit_code(function: Callable[..., None], *given: object) -> int | None:
     """Of a process that does nothing else."""
     process = _context.Process(target=function, args=given)
@@ -53,6 +67,23 @@ def exit_code(function: Callable[..., None], *given: object) -> int | None:
 def _command(words: Sequence[str], cwd: Path, said: Path, printing: bool) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.exit(_main_in(cwd, printing)(words))
+
+
+def _commands(commands: Sequence[str], cwd: Path, sender: Connection) -> None:
+    main = _main_in(cwd, printing=False)
+    for words in commands:
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            try:
+                code = main(words.split())
+            except SystemExit as end:  # of `--help`
+                code = end.code
+        sender.send((code, stdout.getvalue(), stderr.getvalue()))
+
+
+def _main_in(cwd: Path, printing: bool) -> Callable[[Sequence[str]], int]:
+    """The command of the project in a folder, from now on the current one."""
     os.chdir(cwd)
     if cwd != ROOT:
         _forget_ours()
@@ -64,7 +95,7 @@ def _command(words: Sequence[str], cwd: Path, said: Path, printing: bool) -> Non
 
         drawing.printed = unprinted
     assert Path(sys.modules["fedaudit"].__path__[0]).parent == cwd
-    sys.exit(main(words))
+    return main
 
 
 def _forget_ours() -> None:

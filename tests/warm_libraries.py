@@ -1,4 +1,6 @@
-"""What a run imports sooner or later, for processes that are forked from one that has it (`tests.warm`)."""
+"""What a run imports sooner or later and computes once per process, for those that are forked from one that has it (`tests.warm`)."""
+
+import tempfile
 
 import matplotlib.figure  # noqa: F401
 import peft  # noqa: F401
@@ -13,7 +15,10 @@ from transformers import (  # noqa: F401
     LlavaProcessor,
 )
 
-import fedaudit.pipeline.compute  # noqa: F401
-import reports.report  # noqa: F401
-import trainers.lora
-import trainers.prompts  # noqa: F401
+import fedaudit
+from tests.unprinted import nothing_printed
+
+with tempfile.TemporaryDirectory() as out, nothing_printed():
+    fedaudit.audit(
+        method="promptfl", epsilon="none", rounds=1, clients=3, train=12, test=1, threads=1, quiet=True, out=out
+    )

@@ -16,6 +16,7 @@ from pathlib import Path
 OURS = ("fedaudit", "trainers", "attacks", "audits", "reports")
 # the library's front door, which leads everywhere, and words for the terminal: nothing in them makes a number
 OUTSIDE = ("fedaudit", "fedaudit.machinery.errors", "fedaudit.machinery.progress")
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an import: expressions cannot
 
 
 @functools.cache
@@ -62,8 +63,10 @@ def _name(module: str, path: Path) -> str:
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only type checkers see."""
+    """All statements but those that only type checkers see."""
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, STATEMENTS):
+            continue
         if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             continue
         yield child
