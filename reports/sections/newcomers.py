@@ -27,7 +27,7 @@ def section(page: Page) -> Section | None:
     """Where somebody came."""
     found = {}
     for method in page.runs:
-        if any("newcomers" in e.tables for e in method.evidence):
+        if any(len(e.tables.get("newcomers", ())) for e in method.evidence):
             label = method.evidence[0].method
             found[method.title] = [_row(page, label, start) for start in STARTS]
     if not found:
