@@ -243,7 +243,7 @@ def test_the_listing_has_a_row_for_every_attack_and_a_reason_for_every_no(capsys
 
 @pytest.mark.parametrize("words", ["--list", "--method dpfpl --attack all --help", "--paper dpfpl:figure3 --help",
                                    "--method dpfpl --attack lira,shdow", "--method dpfpl --attack lira --shadows 1",
-                                   "--paper dpfpl:figure4"])  # fmt: skip
+                                   "--paper dpfpl:figure99"])  # fmt: skip
 def test_words_are_answered_without_anything_heavy(words: str) -> None:
     code = (
         "import sys; from fedaudit.command import cli\n"
@@ -251,7 +251,7 @@ def test_words_are_answered_without_anything_heavy(words: str) -> None:
         "except SystemExit: pass\n"
         "print('HEAVY', {'torch', 'transformers', 'open_clip', 'numpy', 'pandas', 'matplotlib', 'sklearn', 'scipy'} & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "HEAVY set()" in done.stdout, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     if "--help" in words:
