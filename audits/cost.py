@@ -32,8 +32,8 @@ class Params:
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.reach < math.inf:
-            raise ValueError(f"reach must be at least 0, not {self.reach}")
+        if not 0 <= self.reach <= 10**6:
+            raise ValueError(f"reach must be at least 0 and at most 1000000, not {self.reach}")
 
 
 def cost(runs: Sequence[AuditedRun], params: Params) -> Compared:

@@ -156,10 +156,9 @@ class TestRuns:
         found = [
             fedaudit.audit(method=["promptfl", "fedotp"], audit="cost", out=tmp_path / name, **TINY) for name in "ab"
         ]
-        a, b = (contents(tmp_path / name) for name in "ab")
-        same = {n for n in a if a[n] == b.get(n)}
-        assert a.keys() == b.keys()
-        assert {n.partition("/")[0] for n in a.keys() - same} == {"times"}
+        assert contents(tmp_path / "a") == contents(tmp_path / "b")  # which leave times out
+        names = [sorted(place.name for place in (tmp_path / name / "times").iterdir()) for name in "ab"]
+        assert names[0] == names[1]
         assert "Costs at equal utility" in found[0].report.read_text()
         noted = [[json.loads(line).get("round") for line in p.open()] for p in (tmp_path / "a/times").iterdir()]
         assert sorted(noted, key=len) == [[None], [None], [0, 1], [0, 1]]

@@ -258,7 +258,7 @@ class TestShadowKinds:
         """The others' attacks need no shadows, or are refused; there is no federation to compare attacks on messages with."""
         more = dataclasses.replace(lab.cell.plan.adversary, trajectory="observed", targets=1)
         cell = lab.trained(rounds=2, adversary=more)
-        assert {path.name for path in cell.bank_folder.iterdir()} == {"client-000"}
+        assert {path.name for path in cell.bank_folder.iterdir()} == {"client-000-from-000"}
         found = lab.attack(cell)[0]
         assert found.keys() == {"server"}
         assert list(found["server"]["scores"]) == ["record", "lira/online", "lira/offline", "cosine/mean", "cosine/max"]

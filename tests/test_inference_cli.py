@@ -343,7 +343,7 @@ class TestDryRun:
 
     def test_what_is_on_disk_is_not_counted(self, tmp_path: Path) -> None:
         (cell,) = self.plan("--attack lira", tmp_path).cells
-        done = [cell.training_folder, *(cell.bank_folder / name for name in ("simulated-000", "client-000/from-000"))]
+        done = [cell.training_folder, *(cell.bank_folder / name for name in ("simulated-000", "client-000-from-000"))]
         for folder in done:
             folder.mkdir(parents=True)
             (folder / COMPLETE).write_text("[]")
@@ -351,7 +351,7 @@ class TestDryRun:
         assert "0 trainings to run\n" in said
         assert "8 shadow models to train, 8 for each target client and method\n" in said
         assert "about 5 minutes with 2 workers" in said
-        for folder in (cell.bank_folder / "client-001/from-000", cell.analysis_folder):
+        for folder in (cell.bank_folder / "client-001-from-000", cell.analysis_folder):
             folder.mkdir(parents=True)
             (folder / COMPLETE).write_text("[]")
         said = self.said("--attack lira", tmp_path)

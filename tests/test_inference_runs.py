@@ -85,7 +85,7 @@ def test_another_attack_and_another_seed_share_the_shadow_models(whole, tmp_path
 
 
 STAGES = {
-    "in the shadow training": "shadows/*/client-000/from-000/shadows-0010.safetensors",
+    "in the shadow training": "shadows/*/client-000-from-000/shadows-0010.safetensors",
     "in the attacks": "analyses/*/scores-*-pseudo.parquet",
 }
 
@@ -99,7 +99,7 @@ def test_flipped_bytes_in_shadows_and_in_the_simulation_are_named_and_repaired(w
     out, _, folder = whole
     victims = [
         next(out.glob(f"shadows/*/{name}"))
-        for name in ("client-001/from-000/shadows-*", "simulated-000/round-005.json")
+        for name in ("client-001-from-000/shadows-*", "simulated-000/round-005.json")
     ]
     shutil.copytree(out, tmp_path, dirs_exist_ok=True)
     for victim in victims:
@@ -124,8 +124,8 @@ def test_only_the_server_observes_the_others_messages(whole, tmp_path):
     assert "reused: training of dpfpl, seed 0" in done.stderr
     assert "8 shadow models: done" in done.stderr
     assert {path.name for path in next((tmp_path / "shadows").iterdir()).iterdir()} == {
-        "client-000",
-        "client-001",
+        "client-000-from-000",
+        "client-001-from-000",
     }
     assert {f["threat_model"] for f in findings(report(done)) if f["metric"] == "auroc"} == {"server"}
     refused = pd.read_csv(report(done) / "refused.csv")

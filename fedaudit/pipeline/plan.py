@@ -229,9 +229,9 @@ class Cell:
         bank."""
         if not self.needs_shadows:
             return []
-        own = {f"client-{client:03d}" for client in self.targets}
+        own = tuple(f"client-{client:03d}-" for client in self.targets)
         places = (place for place in inside(self.bank_folder) if place.is_dir())
-        return sorted(place for place in places if place.name in own or not place.name.startswith("client-"))
+        return sorted(p for p in places if p.name.startswith(own) or not p.name.startswith("client-"))
 
     @property
     def folders(self) -> list[Path]:

@@ -55,7 +55,7 @@ class ShadowRecipe:
 
     def client(self, client: int, shadows: range) -> Path:
         """Where some of the shadows of a target lie."""
-        return self.folder / f"client-{client:03d}" / f"from-{shadows[0]:03d}"
+        return self.folder / f"client-{client:03d}-from-{shadows[0]:03d}"
 
     def simulated(self, shadow: int) -> Transcript:
         """The reader of a simulated federation."""
