@@ -35,6 +35,7 @@ from audits.across import (
     utility_names,
     world_names,
 )
+from audits.settings import Confident
 from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.machinery.errors import InputError
@@ -50,8 +51,7 @@ Leaks = dict[Scored, dict[Any, Mapping[str, Any]]]  # by training the finding
 
 
 @dataclass(frozen=True)
-class Params:
-    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
+class Params(Confident):
     utility: str = field(
         default="",
         metadata={
@@ -61,8 +61,7 @@ class Params:
     )
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence <= 0.9999:
-            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+        super().__post_init__()
         known = ("local", "neighbour", "overall", "own_test", "exact_match", "cider", "loss")
         if self.utility and self.utility not in known:
             raise ValueError(f"utility must be one of {', '.join(known)}, not {self.utility}")

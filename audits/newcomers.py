@@ -11,11 +11,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from audits.findings import Accuracy, OfRun
+from audits.findings import OfRun
 from audits.settings import Confident
 from audits.subject import Result, Subject
-from audits.utility import mean_interval
-from fedaudit.privacy.ledger import strict
+from audits.utility import over_clients
 
 NEEDS = ("classes",)
 
@@ -39,22 +38,14 @@ def newcomers(subject: Subject, params: Params) -> Result:
             of_clients[f"{better}-{worse}"] = of_clients[better] - of_clients[worse]
         for start in of_clients:
             values = of_clients[start].dropna().to_numpy()
-            low, high = mean_interval(values, params.confidence, least=-100.0 if "-" in start else 0.0)
             found.append(
-                Accuracy(
-                    **subject.names,
-                    metric=f"newcomers/{when}/{test}/{start}",
-                    value=float(values.mean()),
-                    low=low,
-                    high=high,
+                over_clients(
+                    subject.names,
+                    f"newcomers/{when}/{test}/{start}",
+                    values,
                     confidence=params.confidence,
-                    before=None,
-                    clients=len(values),
-                    rounds=1,
-                    epsilon=strict(spent),
-                    noise_ratio=None,
-                    clipped=None,
-                    interval="Student's t over clients",
+                    epsilon=spent,
+                    least=-100.0 if "-" in start else 0.0,
                 )
             )
     return Result(found, {"newcomers": table})

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.findings import Accuracy, OfRun
+from audits.findings import OfRun
 from audits.settings import Confident
 from audits.subject import Result, Subject
-from audits.utility import mean_interval
-from fedaudit.privacy.ledger import strict
+from audits.utility import over_clients
 
 NEEDS = ("classes",)
 COLUMNS = ("personal/accuracy", "personal/f1", "global/accuracy", "global/f1")
@@ -42,22 +41,14 @@ def personal(subject: Subject, params: Params) -> Result:
         values = table[metric].dropna().to_numpy()
         if not len(values):
             continue
-        low, high = mean_interval(values, params.confidence, least=-100.0 if metric in GAINS else 0.0)
         found.append(
-            Accuracy(
-                **subject.names,
-                metric=metric,
-                value=float(values.mean()),
-                low=low,
-                high=high,
+            over_clients(
+                subject.names,
+                metric,
+                values,
                 confidence=params.confidence,
-                before=None,
-                clients=len(values),
-                rounds=1,
-                epsilon=strict(spent),
-                noise_ratio=None,
-                clipped=None,
-                interval="Student's t over clients",
+                epsilon=spent,
+                least=-100.0 if metric in GAINS else 0.0,
             )
         )
     return Result(found, {"personal": table})

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from audits.findings import Accuracy, Names
 from audits.settings import Confident
@@ -54,25 +55,53 @@ def findings(
     found = []
     for split in (s for s in SPLITS if (recent.split == s).any()):
         clients = recent[recent.split == split].groupby("client").accuracy.mean().to_numpy()
-        low, high = mean_interval(clients, params.confidence)
         found.append(
-            Accuracy(
-                **names,
-                metric=f"accuracy/{split}",
-                value=float(clients.mean()),
-                low=low,
-                high=high,
+            over_clients(
+                names,
+                f"accuracy/{split}",
+                clients,
                 confidence=params.confidence,
+                epsilon=epsilon,
                 before=float(start[split]) if split in start else None,
-                clients=len(clients),
                 rounds=len([r for r in rounds if r >= 0]),
-                epsilon=strict(epsilon),
                 noise_ratio=strict(float(noise.ratio.max())) if noise is not None and len(noise) else None,
                 clipped=None if noise is None else _largest(noise.clipped),
-                interval="Student's t over clients",
             )
         )
     return found
+
+
+def over_clients(
+    names: Names,
+    metric: str,
+    values: NDArray[np.float64],
+    *,
+    confidence: float,
+    epsilon: float,
+    least: float = 0.0,
+    before: float | None = None,
+    rounds: int = 1,
+    noise_ratio: float | str | None = None,
+    clipped: float | None = None,
+) -> Accuracy:
+    """The mean of percentages [clients], at least one, that lie between `least` and 100, with Student's interval; the
+    other numbers as `Accuracy` has them."""
+    low, high = mean_interval(values, confidence, least=least)
+    return Accuracy(
+        **names,
+        metric=metric,
+        value=float(values.mean()),
+        low=low,
+        high=high,
+        confidence=confidence,
+        before=before,
+        clients=len(values),
+        rounds=rounds,
+        epsilon=strict(epsilon),
+        noise_ratio=noise_ratio,
+        clipped=clipped,
+        interval="Student's t over clients",
+    )
 
 
 def _largest(shares: pd.Series) -> float | None:

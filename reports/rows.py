@@ -19,6 +19,12 @@ ANSWERS = {"exact_match": "exact match (%)", "cider": "CIDEr"}  # of the metrics
 AS_PRINTED = {"rank": 8, "residual": True, "mu": 0.0, "match": "sum"}  # of DP-FPL's Tables 2 to 4
 
 
+def as_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table for a template; None where there is no number."""
+    rows: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return rows
+
+
 @dataclass(frozen=True)
 class Score:
     """A number such as an accuracy in percent: the mean over seeds, its spread, and the first seed's interval over

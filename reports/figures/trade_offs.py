@@ -153,10 +153,4 @@ def _place(value: Any) -> tuple[int, float, str]:
 
 
 def _axis(name: str) -> str:
-    return (
-        "ε claimed per record"
-        if name == EPSILON
-        else "method"
-        if name == METHOD
-        else name.partition(".")[2].replace("_", " ")
-    )
+    return {EPSILON: "ε claimed per record", METHOD: "method"}.get(name, name.partition(".")[2].replace("_", " "))

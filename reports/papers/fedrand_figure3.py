@@ -16,6 +16,7 @@ import pandas as pd
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
 from reports.inputs import Evidence, check
 from reports.papers.fedrand_figure2 import METHODS, TITLES
+from reports.rows import as_rows
 from reports.templates import Write, csv, render
 
 PRESET = "fedrand-figures"
@@ -39,8 +40,8 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(shares))):
         write(f"figure3.{end}", data)
     seeds = sorted({e.seed for own in evidence.values() for e in own})
-    rows = shares.astype(object).where(shares.notna(), None).to_dict("records")
-    write("index.html", render("papers/fedrand_figure3.html", {"drawing": drawing, "rows": rows, "seeds": seeds}))
+    parts = {"drawing": drawing, "rows": as_rows(shares), "seeds": seeds}
+    write("index.html", render("papers/fedrand_figure3.html", parts))
 
 
 def ours(cells: Sequence[Evidence]) -> pd.DataFrame:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from reports.figures.communication import until_plot
 from reports.figures.drawing import Sketch, draw
-from reports.section import Page, Row, Section
+from reports.rows import as_rows
+from reports.section import Page, Section
 
 ORDER = 101
 CAPTION = (
@@ -22,16 +22,12 @@ def section(page: Page) -> Section | None:
     if found is None:
         return None
     table, by_round = found.tables["costs"], found.tables["cost_by_round"]
-    rows: list[Row] = [
-        {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
-        for row in table.to_dict("records")
-    ]
     phases = [name for name in table if str(name).startswith("seconds_")]
     order = [f"seconds_{name}" for name in ("clients", "server", "utility")]
     phases.sort(key=lambda name: order.index(name) if name in order else len(order))
     context: dict[str, Any] = {
         "cost": {
-            "rows": rows,
+            "rows": as_rows(table),
             "said": list(found.sentences),
             "phases": [(name, name.removeprefix("seconds_").replace("_", " ")) for name in phases],
             "worlds": table.world.nunique() > 1,

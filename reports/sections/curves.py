@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 from reports.figures.drawing import Sketch, draw
 from reports.figures.trade_offs import front_plot, sweep_plot, swept_names
 from reports.inputs import THREATS, ordered
+from reports.rows import as_rows
 from reports.section import Page, Row, Section
 
 ORDER = 42
@@ -65,11 +65,8 @@ def _word(name: str) -> str:
 def _rows(best: pd.DataFrame) -> list[Row]:
     """By adversary, the most useful points first."""
     order = ordered(best.threat_model, THREATS)
-    rows: list[Row] = best.astype({"best_of": int}).to_dict("records")
+    rows: list[Row] = as_rows(best.astype({"best_of": int}))
     for row in rows:
-        for name, value in row.items():
-            if isinstance(value, float) and math.isnan(value):
-                row[name] = None
         row["decimals"] = 3 if row["utility_metric"] == "loss" else 1
     better = {world: -1.0 if part.utility_metric.iloc[0] == "loss" else 1.0 for world, part in best.groupby("world")}
     return sorted(
