@@ -59,6 +59,13 @@ class Adversary:
 
 
 @dataclass(frozen=True)
+class ThriftyAdversary(Adversary):
+    """The same with fewer shadow models: for learners that pass every picture through an encoder in each step."""
+
+    shadows: int = field(default=30, metadata=Adversary.__dataclass_fields__["shadows"].metadata)
+
+
+@dataclass(frozen=True)
 class NovelRows:
     novel_rows: str = field(
         default="released",

@@ -1,8 +1,9 @@
 """Costs of methods at equal utility: bytes of the tensors really sent, rounds, seconds by phase and peak memory.
 
 FedRand, Figure 3, compares bytes of a round; what a method needs is bytes until its models are good. Each setting is
-counted until the first round after which its utility (mean over seeds) reaches a common one, by default the lowest that
-any of its world ends with. No round is interpolated. Seconds and memory are those of the machine that trained
+counted until the first round after which its utility (mean over seeds) reaches a common one. By default that is the
+lowest end of those that gain at least half of what any of the same world gains: a setting that noise ruined would make
+the others' costs those of doing nothing. No round is interpolated. Seconds and memory are those of the machine that trained
 (`fedaudit.machinery.spent`): they are there over runs on disk only, since a report holds nothing that two equal runs
 could differ in.
 """
@@ -28,7 +29,10 @@ OF_ROUNDS = ("local", "neighbour", "overall", "own_test", "loss")  # utilities t
 @dataclass(frozen=True)
 class Params:
     reach: float = field(
-        default=0.0, metadata={"help": "utility at which costs are compared; 0: the lowest that a setting ends with"}
+        default=0.0,
+        metadata={
+            "help": "utility at which costs are compared; 0: the lowest end of settings that gain half of the most"
+        },
     )
 
     def __post_init__(self) -> None:
@@ -77,8 +81,11 @@ def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: P
     """The common utility; NaN where there is none."""
     if utility is None:
         return math.nan
-    ends = [float(curve.utility.iloc[-1]) for curve in curves.values()]
-    return params.reach or (max(ends) if METRICS.get(utility) == "lower" else min(ends))
+    better = -1.0 if METRICS.get(utility) == "lower" else 1.0
+    ends = [better * float(curve.utility.iloc[-1]) for curve in curves.values()]
+    gains = [end - better * float(curve.utility.iloc[0]) for end, curve in zip(ends, curves.values(), strict=True)]
+    useful = [end for end, gain in zip(ends, gains, strict=True) if gain >= max(gains) / 2]
+    return params.reach or better * min(useful or ends)
 
 
 def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, target: float) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Nulls through the whole pipeline: how often a report says *leak* of members that are not those who were trained on.
 
-    python -m benchmarks.whole_nulls run 100    seeds 0 to 99 of LoRA and of prompts, a row each in whole_nulls.jsonl; goes on
-                                                where it stopped, and takes 10 s of one core a row
-    python -m benchmarks.whole_nulls            what the table comes to
+    python -m benchmarks.whole_nulls run 100         seeds 0 to 99 of LoRA, of prompts and of dual prompts, a row each in
+                                                     whole_nulls.jsonl; goes on where it stopped, and takes 10 to 25 s of one
+                                                     core a row
+    python -m benchmarks.whole_nulls run 100 dual    of these learners alone
+    python -m benchmarks.whole_nulls                 what the table comes to
 
 A run is that of `audit.py --attack all` with a few canaries, but for one thing: whoever trains is told a second coin,
 dealt anew within each client, and among its canaries, with the counts of the first. All else knows the first: attacks
@@ -20,6 +22,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +46,8 @@ SMALL = {
     " --local-steps 2 --canaries 4 --shadows 4",
     "prompts": "--method fedotp --epsilon none --task digits --shots 10 --rounds 4 --clients 3 --prompt-length 4"
     " --targets 2 --shadows 4 --canaries 6",
+    "dual": "--method dp2fl --task digits --shots 10 --rounds 2 --clients 3 --local-epochs 1 --targets 2"
+    " --shadows 4 --canaries 6",
 }
 LEVEL = 0.05
 LIMIT = 13  # of 100
@@ -107,11 +112,11 @@ def row(learner: str, seed: int) -> dict[str, object]:
     }
 
 
-def run(seeds: int) -> None:
-    """Add to the table what it lacks, both learners in turn."""
+def run(seeds: int, learners: Sequence[str]) -> None:
+    """Add to the table what it lacks, the learners in turn."""
     known = pd.read_json(TABLE, lines=True)[["learner", "seed"]].to_numpy().tolist() if TABLE.exists() else []
     with TABLE.open("a") as file:
-        for learner, seed in ((learner, seed) for seed in range(seeds) for learner in SMALL):
+        for learner, seed in ((learner, seed) for seed in range(seeds) for learner in learners):
             if [learner, seed] not in known:
                 print(json.dumps(row(learner, seed)), file=file, flush=True)
                 print(learner, seed, f"load {os.getloadavg()[0]:.1f}", flush=True)
@@ -119,7 +124,7 @@ def run(seeds: int) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["run"]:
-        run(int(sys.argv[2]))
+        run(int(sys.argv[2]), sys.argv[3:] or list(SMALL))
     table = pd.read_json(TABLE, lines=True)
     print(
         f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'of a headline':>15}{'alarm':>7}   of 100: at most {LIMIT}"

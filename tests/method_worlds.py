@@ -179,7 +179,7 @@ class DualPrompts(Prompts):
 
     def loss(self, method: Method[Any], model: State, client: int) -> float:
         ids = self.training[client]
-        return float(self.learner.losses(model["Pt"][None], model["Pd"][None], ids, len(ids)))
+        return float(self.learner.losses(model["Pt"][None], model["Pd"][None], [(ids, len(ids))]))
 
 
 @functools.cache

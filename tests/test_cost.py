@@ -48,10 +48,10 @@ def rows(*runs, **params):
 class TestEqualUtility:
     def test_by_hand(self):
         """The common utility is 30; the second method is first as good after round 2 and falls back after that."""
-        found = rows(run("a", [10, 20, 25, 30]), run("b", [10, 20, 40, 29, 50], down=10, up=5))
+        found = rows(run("a", [10, 20, 25, 30]), run("b", [10, 20, 40, 29, 48], down=10, up=5))
         a, b = found.loc["a"], found.loc["b"]
         assert (a.target, a.rounds_to_target, a.sent_to_target, a.sent, a.rounds) == (30, 3, 900, 900, 3)
-        assert (b.rounds_to_target, b.sent_to_target, b.sent, b.utility) == (2, 60, 120, 50)
+        assert (b.rounds_to_target, b.sent_to_target, b.sent, b.utility) == (2, 60, 120, 48)
         assert (a.down, a.up, b.down, b.up) == (100, 50, 10, 5)
         assert (a.of_fedavg, b.of_fedavg) == (0.75, 0.075)
 
@@ -60,6 +60,20 @@ class TestEqualUtility:
         assert found.target.tolist() == [1.5, 1.5]
         assert found.rounds_to_target.tolist() == [2, 2]
         assert found.utility_metric.unique().tolist() == ["loss"]
+
+    @pytest.mark.parametrize(("metric", "turn"), [("local", 1), ("loss", -1)])
+    def test_what_noise_ruined_does_not_say_what_is_common(self, metric, turn):
+        """Of gains of 40, 19 and -5 the second is less than half of the most."""
+        good, poor, ruined = ([turn * v for v in values] for values in ([10, 30, 50], [10, 20, 29], [10, 8, 5]))
+        found = rows(run("a", good, metric=metric), run("b", poor, metric=metric), run("c", ruined, metric=metric))
+        assert found.target.tolist() == [turn * 50] * 3
+        assert found.rounds_to_target.fillna(-1).tolist() == [2, -1, -1]
+        found = rows(run("b", poor, metric=metric), run("c", ruined, metric=metric))
+        assert found.target.tolist() == [turn * 29] * 2
+
+    def test_where_nothing_gets_better_the_worst_end_is_common(self):
+        found = rows(run("a", [20, 10]), run("b", [20, 16]))
+        assert found.target.tolist() == [10, 10]
 
     def test_another_utility_may_not_be_reached(self):
         found = rows(run("a", [10, 20]), run("b", [10, 40]), reach=35)

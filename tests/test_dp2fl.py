@@ -453,7 +453,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(tmp_pat
                 if k not in sent:
                     assert np.isnan(found.loss[r, k, i])
                 else:
-                    own = learner.losses(sent[k]["Pt"][None], sent[k]["Pd"][None], [record], 1)
+                    own = learner.losses(sent[k]["Pt"][None], sent[k]["Pd"][None], [([record], 1)])
                     assert found.loss[r, k, i] == pytest.approx(float(own), abs=1e-5)
                 if k not in sent or target not in sent:
                     assert np.isnan(found.cosine[r, k, i])

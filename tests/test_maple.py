@@ -152,7 +152,7 @@ def test_gradients_are_slopes() -> None:
     for place, gradient in enumerate(gradients):
         direction, h = gradient / gradient.norm(), 1e-2
         both = [[t + s * h * direction if i == place else t for i, t in enumerate((Pt, Pd))] for s in (1, -1)]
-        up, down = (learner.losses(*model, kept, len(records)).double() for model in both)
+        up, down = (learner.losses(*model, [(kept, len(records))]).double() for model in both)
         assert float((up - down) / (2 * h)) == pytest.approx(float(gradient.norm()), rel=0.02)
 
 
@@ -222,7 +222,7 @@ def test_models_together_answer_as_alone() -> None:
         np.testing.assert_allclose(together[k], learner.log_probs(METHOD, [models[k]], ids)[0], atol=1e-5)
     right = learner.recognised(models, ids, METHOD)
     assert np.array_equal(right, together.argmax(-1) == learner.labels(ids).numpy())
-    assert learner.losses(*random_model(learner), (), 0).tolist() == [0]
+    assert learner.losses(*random_model(learner), [((), 0)]).tolist() == [[0]]
 
 
 def built(folder: Path, vision: dict[str, object]) -> FrozenCLIP:

@@ -158,8 +158,7 @@ def _over(above: Tensor, below: Tensor) -> Tensor:
 
 def losses_of_all(trained: State, validation: Sequence[tuple[Sequence[str], int]], learner: Learner) -> State:
     """loss_ij [K, K] of the models of K clients on the validation records of each: line 9."""
-    rows = [learner.losses(trained["Pt"], trained["Pd"], *own) for own in validation]
-    return {"loss": torch.stack(rows, dim=1)}
+    return {"loss": learner.losses(trained["Pt"], trained["Pd"], validation)}
 
 
 def _validation(upload: Upload) -> tuple[list[str], int]:

@@ -36,6 +36,7 @@ class LearnerFacts:
     private: bool = False  # all of its methods can be noised, not only those whose files say PRIVATE
     privacy: str = "Privacy"  # how: the class of `fedaudit.privacy.settings` whose defaults are usual for it
     shadows: bool = False  # shadow models can be trained
+    adversary: str = "Adversary"  # by whom: the class of `attacks.settings` whose defaults are usual for it
     gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do
     # why messages are no sums of records' gradients, as attacks that solve them need; "" where they are
     nonlinear: str = ""

@@ -68,6 +68,7 @@ class Facts(LearnerFacts):
     alone: tuple[str, ...] = ("loss", "reconstruct")
     privacy: str = "SilentPrivacy"
     shadows: bool = True
+    adversary: str = "ThriftyAdversary"
     gradients: bool = True
     nonlinear: str = "whose messages are what many steps came to, and no sum of gradients where the client began"
     records: str = "classes"
@@ -131,8 +132,7 @@ class DualCohort:
     def validation_losses(self, Pt: Tensor, Pd: Tensor) -> Tensor:
         """Mean cross-entropies [N] of N clients' models on what each of them holds back."""
         pairs = zip(self.introduced["validation"], map(len, self.held_back), strict=True)
-        found = [self.learner.losses(Pt[[i]], Pd[[i]], *own)[0] for i, own in enumerate(pairs)]
-        return torch.stack(found)
+        return torch.cat([self.learner.losses(Pt[[i]], Pd[[i]], [own])[0] for i, own in enumerate(pairs)])
 
 
 class DualStep:
@@ -284,11 +284,14 @@ class Learner(prompts.Learner):
             found.append(torch.cat(rows))
         return torch.cat(found, dim=1)
 
-    def losses(self, Pt: Tensor, Pd: Tensor, records: Sequence[str], size: int) -> Tensor:
-        """Cross-entropies [N] of N models, summed over records and divided by `size`; 0 where there is none."""
-        logits = self.answered(Pt, Pd, records)
+    def losses(self, Pt: Tensor, Pd: Tensor, lists: Sequence[tuple[Sequence[str], int]]) -> Tensor:
+        """Cross-entropies [N, L] of N models on L lists, each (records, size): summed over the records and divided by
+        the size; 0 where there is none. The text encoder runs once for all lists."""
+        records = [record for own, _ in lists for record in own]
         labels = self.labels(records).expand(len(Pt), -1)
-        return F.cross_entropy(logits.mT, labels, reduction="none").sum(1) / max(size, 1)
+        each = F.cross_entropy(self.answered(Pt, Pd, records).mT, labels, reduction="none")
+        parts = each.split([len(own) for own, _ in lists], dim=1)
+        return torch.stack([part.sum(1) / max(size, 1) for part, (_, size) in zip(parts, lists, strict=True)], dim=1)
 
     def gradients(self, method: PromptMethod | DualMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
         """In Pt and Pd, laid end to end, of as many records at a time as a round trains on together.

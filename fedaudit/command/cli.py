@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from attacks.settings import Adversary
+from attacks import settings as adversaries
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
@@ -356,7 +356,7 @@ def _trained(
         _check_noise(methods, learner, sources)
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
     groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
-    groups |= {"the adversary": Adversary} if attacks and trained.shadows else {}
+    groups |= {"the adversary": getattr(adversaries, trained.adversary)} if attacks and trained.shadows else {}
     groups |= _attack_groups(attacks) | _audits(audits, attacks, learner, ours=True)
     parser = _parser()
     add_schedule(parser, learner)
@@ -433,7 +433,7 @@ def _plan(
         seed=_within(options, "seed", 0, LARGEST_SEED),
         seeds=_within(options, "seeds", 1, 1000),
         **_shared(options, made),
-        adversary=made.get("the adversary", Adversary()),
+        adversary=made.get("the adversary") or getattr(adversaries, trained.adversary)(),
         canaries=made["canaries"],
         backbone=_backbone(options, trained.backbone),
         newcomers=newcomers,
@@ -480,7 +480,7 @@ def _own_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
         seed=own.seed,
         seeds=1,
         **_shared(options, made),
-        adversary=Adversary(),
+        adversary=adversaries.Adversary(),
         canaries=_canaries()(),
         backbone=resolve(named, processor=not options.backbone_code),
         own=own,
