@@ -191,6 +191,7 @@ class TestAudit:
             fedaudit.audit(**options)
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.slow
     def test_the_callers_threads_are_given_back(self, tmp_path):
         """In a process that has computed with several threads before, with workers."""
         assert exit_code(_audits_after_computing, tmp_path) == 0

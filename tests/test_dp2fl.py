@@ -236,6 +236,15 @@ def test_others_do_not(words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "shadows"),
+    [("dp2fl", 30), ("dp2fl,local", 30), ("local", 50), ("fedavg", 50), ("dp2fl --shadows 8", 8)],
+)
+def test_dual_prompts_have_fewer_shadow_models(words: str, shadows: int) -> None:
+    plan = read_command(["--attack", "loss,lira", "--method", *words.split()]).plan
+    assert plan.adversary.shadows == shadows
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     [
         ("--attack decompose", "does not work on dual prompts, whose messages are what many steps came to"),

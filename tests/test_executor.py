@@ -9,9 +9,10 @@ import threading
 import time
 
 import pytest
-import torch  # noqa: F401  before the fork, so that all workers start at once
+import torch  # before the fork, so that all workers start at once
+from threadpoolctl import threadpool_info
 
-from fedaudit.machinery.executor import AHEAD, Executor, WorkerDied
+from fedaudit.machinery.executor import AHEAD, Executor, WorkerDied, one_thread, restored_threads
 
 
 def times(bench, x):
@@ -192,3 +193,18 @@ def _state(pid: int) -> str:
             return file.read().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return "Z"
+
+
+def test_a_callers_threads_are_given_back():
+    pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with restored_threads():
+            one_thread()
+            assert torch.get_num_threads() == 1
+            assert {pool["num_threads"] for pool in threadpool_info()} == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()} == pools

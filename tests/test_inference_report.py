@@ -119,6 +119,7 @@ def test_verdicts_come_first_utility_after(pair: dict[str, bytes]) -> None:
     assert "Membership leakage, utility and privacy of DP-FPL" in page
 
 
+@pytest.mark.slow
 def test_same_bytes_in_another_process(one: dict[str, bytes]) -> None:
     script = (
         "import hashlib, json; from tests.test_inference_report import PAIR, bare, built\n"

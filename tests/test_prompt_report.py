@@ -120,6 +120,7 @@ def test_a_run_without_noise_has_no_noise_anywhere() -> None:
     assert "repeatable" in Reader(built([prompt_evidence("promptfl", 0.1)])["index.html"]).text
 
 
+@pytest.mark.slow
 def test_same_bytes_in_another_process(few: dict[str, bytes]) -> None:
     script = (
         "import hashlib, json; from tests.test_prompt_report import FEW, built\n"

@@ -19,6 +19,8 @@ from tests.toy import ToyLearner
 from trainers import fedavg, fedpara, fedper, fedrand
 from trainers.base import Bench, Schedule, generator
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
 SEED = 5
 METHODS: dict[str, Any] = {
     "fedavg": fedavg.FedAvg(fedavg.Params()),

@@ -37,7 +37,9 @@ def test_what_attacks_are_handed_has_no_place_for_it():
     assert {field.name for field in dataclasses.fields(AttackBench)} == {"learner", "candidates", "canaries"}
 
 
-@pytest.mark.parametrize("words", [LORA, PROMPTS], ids=["adapters", "prompts"])
+@pytest.mark.parametrize(
+    "words", [pytest.param(LORA, id="adapters"), pytest.param(PROMPTS, id="prompts", marks=pytest.mark.slow)]
+)
 def test_a_whole_audit_with_it_gone(words, tmp_path, monkeypatch):
     """What is trained is on disk; attacked again by workers that have lost the lists, the findings are the same."""
     plan = cli.read_command([*words.split(), "--threads", "1", "--out", str(tmp_path)]).plan

@@ -280,6 +280,7 @@ class TestShippedWeights:
             record["held_out"]["description_nats_per_token"], abs=0.05
         )
 
+    @pytest.mark.slow
     def test_visual_questions_are_answered_as_the_card_says_and_others_are_not(self, vlm, record):
         found = pretrain_vlm.evaluate_questions(vlm.model, pretrain_vlm.VLMRecipe(), n=48)
         for topic, share in record["questions"].items():
