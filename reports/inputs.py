@@ -41,6 +41,7 @@ TABLES = {
     "revealed": "round centres distances polynomials sums decoded absent wrong",
     "sent": "round client shares masks answers",  # bytes
     "located": "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error",
+    "distance_information": "centre points users d bits low high null_low null_high p theory",
     "colluding": "what colluders equations slices right error",
     "refused": "attack threat_model why",
     "canaries": "kind inserted left_out number guesses ceiling gaussian_ceiling delta needed",

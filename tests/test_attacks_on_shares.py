@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -313,6 +314,46 @@ def test_the_tables_of_a_run(whole: Transcript) -> None:
         assert table.equations.tolist() == list(range(len(table)))
         if table.colluders.max() == 2 + table.slices.max():
             assert table.right.tolist()[-1] == 1
+
+
+def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: Transcript) -> None:
+    protocol = secfpp().protocol(USERS, entries=64)
+    points, d = on_shares._points(whole, protocol)
+    everybody = View(whole, "colluding-users", Candidates({}, {}, ()), users=range(USERS))
+    assert set(points.inside) == {True, False}
+    for (r, g), own in points.groupby("cell"):
+        vectors = on_shares.slices_of(everybody, r, "prompts", protocol.of_distances) / protocol.steps
+        vectors = np.moveaxis(vectors, 1, 0).reshape(USERS, d)
+        group = whole.asked(r)[g]
+        apart = np.square(vectors - vectors[group].mean(axis=0)).sum(axis=1)
+        np.testing.assert_allclose(own.distance, apart[own.client], rtol=1e-6)
+        np.testing.assert_allclose(own.length, np.square(vectors[own.client]).sum(axis=1))
+        assert set(own[own.inside].client) <= set(group)
+        assert set(own[~own.inside].client).isdisjoint(group)
+        assert (own["size"] == len(group)).all()
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_distances_of_independent_prompts_hold_what_the_theorem_says(
+    exchanged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 rounds of ten clients within a centre and ten outside, which walk away from 0; exchanged they hold nothing."""
+    d, rows = 8, []
+    for r in range(80):
+        prompts = (1 + r) * rng(r).normal(size=(20, d))
+        apart = np.square(prompts - prompts[:10].mean(axis=0)).sum(axis=1)
+        for who in (range(10), range(10, 20)):
+            order = rng(r + 1000).permutation(10) if exchanged else np.arange(10)
+            own = zip(who, np.square(prompts[who]).sum(axis=1), apart[who][order], strict=True)
+            rows += [(r, who[0] == 0, 10, *point) for point in own]
+    made_up = pd.DataFrame(rows, columns=["cell", "inside", "size", "client", "length", "distance"])
+    monkeypatch.setattr(on_shares, "_points", lambda *_: (made_up, d))
+    for row in on_shares.informed(None, PROTOCOL).itertuples():  # type: ignore[arg-type]
+        assert (row.points, row.users, row.d) == (800, 10, d)
+        assert row.low <= (0 if exchanged else row.theory) + 0.15
+        assert row.high >= (0 if exchanged else row.theory) - 0.15
+        assert (row.p > 0.01) == exchanged
+        assert row.null_low < 0 < row.null_high < 0.2
 
 
 def test_a_run_without_masks_is_the_same_and_shows_slices(whole: Transcript, tmp_path: Path) -> None:

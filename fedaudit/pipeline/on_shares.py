@@ -15,6 +15,8 @@ from attacks.base import Candidates, View
 from attacks.collude import LATTICE, recovered
 from attacks.knowledge import Floats
 from attacks.locate import Asked, placed, trilaterated
+from audits.statistics import mutual_information as mi
+from audits.statistics import secfpp_distance
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.privacy.secpc import Protocol
@@ -26,6 +28,8 @@ REVEALED = "round centres distances polynomials sums decoded absent wrong".split
 SENT = "round client shares masks answers".split()
 LOCATED = "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error".split()
 POOLED = ("scatter", "moment")  # sums over all users, by their names among what was revealed
+INFORMED = "centre points users d bits low high null_low null_high p theory".split()
+EXCHANGES, LEAST = 100, 40  # of the null; points of an estimate
 COLLUDING = "what colluders equations slices right error".split()
 
 
@@ -37,6 +41,7 @@ def tables(cell: Cell) -> dict[str, pd.DataFrame]:
     found = {"revealed": revealed(transcript), "sent": sent(transcript)}
     if any(transcript.asked(r) for r in range(transcript.schedule.rounds)):
         found["located"] = located(transcript, protocol)
+        found["distance_information"] = informed(transcript, protocol)
     found["colluding"] = colluding(transcript, protocol)
     return found
 
@@ -116,6 +121,52 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
             len(parts), apart, _error(public, true), t, _error(guess[honest], true[honest]),
         ))  # fmt: skip
     return pd.DataFrame(rows, columns=LOCATED)
+
+
+def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+    """Bits that a distance holds about the length of a client's vector, of centres that the client is a part of and of
+    others: SecFPP's MI(P; D²), measured on what a run revealed.
+
+    Of independent normal prompts all that D² says of P it says of |P| (`audits.statistics.secfpp_distance`). Both grow
+    with the rounds, so that their logarithms are taken less the mean among the clients of a round and centre. The
+    interval is over clients, the null exchanges distances within a round and centre. `theory`: what independent normal
+    prompts have, of as many entries, and as many clients to a centre as here on average.
+    """
+    points, d = _points(transcript, protocol)
+    cells, rng = points.groupby(["inside", "cell"]), np.random.default_rng(protocol.users)
+    both = cells[["length", "distance"]]
+    points[["x", "y"]] = both.transform(lambda v: np.log(v.clip(lower=1e-300)) - np.log(v.clip(lower=1e-300)).mean())
+    rows = []
+    for inside, own in points.groupby("inside"):
+        if len(own) < LEAST:
+            continue
+        x, y, exchanged = own.x.to_numpy(), own.y.to_numpy(), own.groupby("cell").y
+        i = mi.interval(lambda rows, x=x, y=y: mi.ksg(x[rows], y[rows]), len(own), unit=own.client)  # type: ignore[misc]
+        null = np.array([mi.ksg(x, exchanged.transform(rng.permutation)) for _ in range(EXCHANGES)])
+        users = round(own["size"].mean())
+        bits = [mi.BITS * v for v in (i.value, i.low, i.high, *np.quantile(null, [0.025, 0.975]))]
+        p = (1 + (null >= i.value).sum()) / (1 + EXCHANGES)
+        theory = mi.BITS * secfpp_distance.exact(users, d, inside=bool(inside))
+        rows.append(("own" if inside else "other", len(own), users, d, *bits, p, theory))
+    return pd.DataFrame(rows, columns=INFORMED)
+
+
+def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, int]:
+    """A row per round, centre and client: the squared length of its vector and its distance; and the vectors' entries.
+    Centres with a single client inside or outside say nothing of that side."""
+    n, sharing = protocol.users, protocol.of_distances
+    view = View(transcript, "clustering-server", Candidates({}, {}, ()))
+    rows, d = [], 0
+    for r in (r for r in range(view.rounds) if transcript.asked(r)):
+        groups, seen = view.distances(r)
+        true = slices_of(_view(transcript, range(n)), r, "prompts", sharing) / protocol.steps
+        lengths, d = np.square(true).sum(axis=(0, 2)), true.shape[0] * true.shape[2]
+        for g, group in enumerate(groups):
+            for inside in (True, False):
+                who = [k for k in range(n) if (k in group) == inside]
+                own = zip(who, lengths[who], seen["distances"].numpy()[who, g], strict=True)
+                rows += [((r, g), inside, len(group), *point) for point in own if len(who) > 1]
+    return pd.DataFrame(rows, columns=["cell", "inside", "size", "client", "length", "distance"]), d
 
 
 def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
