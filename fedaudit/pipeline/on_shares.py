@@ -137,7 +137,8 @@ def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     both = cells[["length", "distance"]]
     points[["x", "y"]] = both.transform(lambda v: np.log(v.clip(lower=1e-300)) - np.log(v.clip(lower=1e-300)).mean())
     rows = []
-    for inside, own in points.groupby("inside"):
+    for inside in (True, False):
+        own = points[points.inside == inside]
         if len(own) < LEAST:
             continue
         x, y, exchanged = own.x.to_numpy(), own.y.to_numpy(), own.groupby("cell").y
@@ -146,7 +147,7 @@ def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
         users = round(own["size"].mean())
         bits = [mi.BITS * v for v in (i.value, i.low, i.high, *np.quantile(null, [0.025, 0.975]))]
         p = (1 + (null >= i.value).sum()) / (1 + EXCHANGES)
-        theory = mi.BITS * secfpp_distance.exact(users, d, inside=bool(inside))
+        theory = mi.BITS * secfpp_distance.exact(users, d, inside=inside)
         rows.append(("own" if inside else "other", len(own), users, d, *bits, p, theory))
     return pd.DataFrame(rows, columns=INFORMED)
 
