@@ -31,6 +31,7 @@ from audits.statistics import closed_information as closed
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance as distance
 from fedaudit.machinery.executor import one_thread
+from reports.papers import secfpp_figure2
 from reports.templates import csv
 
 Floats = NDArray[np.float64]
@@ -152,35 +153,16 @@ def theorem() -> None:
         )
 
 
-USERS, USUAL_USERS = (5, 10, 20, 40, 60, 80, 100), 20
-TOKENS, COMPONENTS, USUAL_COMPONENTS = 15, (1, 2, 4, 6, 8, 10), 8  # d = tokens times components: 15 to 150, usually 120
-
-
 def figure2() -> pd.DataFrame:
-    """A row per point of a panel and quantity: exact, and as the paper estimates it, which it calls the distance's, the centre's, ..."""
-    points = [("users", n, TOKENS * USUAL_COMPONENTS) for n in USERS]
-    points += [("dimension", USUAL_USERS, TOKENS * k) for k in COMPONENTS]
-    rows = []
-    for panel, n, d in points:
-        rng = np.random.default_rng((n, d))
-        inside, outside = (distance.draws(n, d, 1000, rng, inside=where) for where in (True, False))
-        lengths = (inside.prompts**2).sum(axis=1)
-        rows += [
-            (panel, n, d, "distance", distance.exact(n, d), mi.ksg(inside.prompts, inside.squared)),
-            (panel, n, d, "distance, from |P|²", distance.exact(n, d), mi.ksg(lengths, inside.squared)),
-            (panel, n, d, "distance, as printed", distance.printed(n, d), math.nan),
-            (panel, n, d, "centre, inside", distance.centre(n, d), mi.ksg(inside.prompts, inside.centres)),
-            (panel, n, d, "centre, outside", 0.0, mi.ksg(outside.prompts, outside.centres)),
-            (panel, n, d, "self-information", closed.gaussian_entropy(d), mi.ksg(inside.prompts, inside.prompts)),
-        ]
-    table = pd.DataFrame(rows, columns=["panel", "n", "d", "quantity", "exact", "ksg"])
+    """Both panels of the figure, as `audit.py --paper secfpp:figure2` draws them."""
+    table = secfpp_figure2.ours()
     for panel, part in table.groupby("panel", sort=False):
         by = "n" if panel == "users" else "d"
         print(f"against {panel}, {'d' if by == 'n' else 'n'} = {part['d' if by == 'n' else 'n'].iloc[0]}: exact (KSG)")
-        print(f"{by:>24}" + "".join(f"{value:>18}" for value in part[by].unique()))
+        print(f"{by:>26}" + "".join(f"{value:>18}" for value in part[by].unique()))
         for quantity, own in part.groupby("quantity", sort=False):
             cells = "".join(f"{f'{e:.3f} ({k:.3f})':>18}" for e, k in zip(own.exact, own.ksg, strict=True))
-            print(f"{quantity:>24}" + cells.replace("(nan)", "     "))
+            print(f"{quantity:>26}" + cells.replace("(nan)", "     "))
     return table
 
 

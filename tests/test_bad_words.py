@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedaudit.command import cli, over_runs
+from fedaudit.command import cli, over_runs, untrained
 from fedaudit.pipeline.workers import Workshop
 
 LONG = "x" * 300  # more than a file's name may have
@@ -402,7 +402,7 @@ FILES = (
 @pytest.mark.parametrize("line", sorted({*GOOD, *examples()}))
 def test_a_good_line(line: str, places: dict[str, Path]) -> None:
     words = shlex.split(line)
-    assert over_runs.read(words) or cli.read_command(words).plan.cells
+    assert over_runs.read(words) or untrained.read(words) or cli.read_command(words).plan.cells
 
 
 @pytest.mark.parametrize("text", FILES)

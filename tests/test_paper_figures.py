@@ -1,4 +1,4 @@
-"""Figures of papers that are drawn from sweeps: FedRand's 2 and 3, DP-FPL's 2, 4, 5 and 6."""
+"""Figures of papers that are drawn from sweeps: FedRand's 2 and 3, DP-FPL's 2, 4, 5 and 6; and one that is computed, SecFPP's 2."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from fedaudit.command import cli
+from fedaudit.command import cli, exits
+from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
-from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3
+from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3, secfpp_figure2
 from tests.prompt_evidence import ablation as made_up
 from tests.prompt_evidence import prompt_evidence
 from tests.test_report import TWO
@@ -20,7 +21,7 @@ from tests.unprinted import unprinted
 
 @pytest.fixture(autouse=True)
 def unseen(monkeypatch):
-    for module in (ablation, fedrand_figure2, fedrand_figure3):
+    for module in (ablation, fedrand_figure2, fedrand_figure3, secfpp_figure2):
         monkeypatch.setattr(module, "printed", unprinted)
 
 
@@ -127,3 +128,44 @@ class TestAblation:
             dpfpl_figure2.build({}, {}.__setitem__)
         with pytest.raises(ValueError, match="several settings of DP-FPL"):
             drawn(dpfpl_figure2, [prompt_evidence("promptfl")])
+
+
+class TestInformation:
+    def test_rows_are_exact_and_estimated_as_the_paper_does(self):
+        table = secfpp_figure2.ours(users=(20,), components=(2,), size=400)
+        assert table.groupby("panel", sort=False).size().to_dict() == {"users": 6, "dimension": 6}
+        at = table[table.panel == "users"].set_index("quantity")
+        assert at.exact["distance"] == pytest.approx(1.163, abs=5e-4)
+        assert at.exact["distance, as printed"] == pytest.approx(9.523, abs=5e-4)
+        assert at.exact["centre, inside"] == pytest.approx(60 * math.log(20 / 19))
+        assert at.exact["self-information"] == pytest.approx(60 * math.log(2 * math.pi * math.e))
+        assert at.ksg["distance, from the length"] == pytest.approx(1.163, abs=0.3)
+        assert abs(at.ksg["distance"]) < 0.2  # of 120 dimensions nothing is seen
+
+    def test_the_command_draws_it_and_trains_nothing(self, tmp_path, monkeypatch, capsys):
+        small = secfpp_figure2.ours(users=(5, 20), components=(8, 10), size=100)
+        monkeypatch.setattr(secfpp_figure2, "ours", lambda: small)
+        assert cli.main(["--paper", "secfpp:figure2", "--out", str(tmp_path), "--quiet"]) == exits.DONE
+        (page,) = (tmp_path / "papers").glob("secfpp-figure2-*/index.html")
+        assert capsys.readouterr().out.strip() == f"figure: {page}"
+        assert [path.name for path in tmp_path.iterdir()] == ["papers"]
+        assert len(pd.read_csv(page.parent / "figure2.csv")) == len(small)
+        said = page.read_text()
+        assert "self-information is more than 10^4 times" in said
+        assert "Exactly it is 10^2.2 times (170 and 1.16 nats)" in said
+
+    @pytest.mark.parametrize("words", ["--rounds 3", "--method dpfpl", "--preset secfpp", "--fail-if auroc>0.6"])
+    def test_words_that_train_have_no_place(self, words, tmp_path):
+        flag = words.partition(" ")[0]
+        with pytest.raises(
+            InputError, match=f"{flag}: has no place beside --paper secfpp:figure2, which trains nothing"
+        ):
+            cli._main(["--paper", "secfpp:figure2", "--out", str(tmp_path), *words.split()])
+        assert not list(tmp_path.iterdir())
+
+    def test_it_is_no_audit_and_says_what_it_would_do(self, tmp_path, capsys):
+        with pytest.raises(InputError, match="--paper secfpp:figure2: trains nothing; draw it by the command"):
+            cli.read_command(["--paper", "secfpp:figure2"])
+        assert cli.main(["--paper", "secfpp:figure2", "--dry-run", "--out", str(tmp_path)]) == exits.DONE
+        assert "nothing is trained" in capsys.readouterr().out
+        assert not list(tmp_path.iterdir())

@@ -331,6 +331,7 @@ def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
     assert name.replace(":", "_", 1) == figure.module
     assert 20 <= len(figure.summary) <= 160
     assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listing.listing(), re.MULTILINE)
+    assert (figure.preset is None) == (not figure.tasks)
     assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
     assert callable(importlib.import_module(f"reports.papers.{figure.module}").build)
 

@@ -20,7 +20,7 @@ from attacks import settings as adversaries
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
-from fedaudit.command import exits, gates, over_runs, sweeps, vain
+from fedaudit.command import exits, gates, over_runs, sweeps, untrained, vain
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.flags import (
     DEFAULT_PRESET,
@@ -91,13 +91,15 @@ def _main(words: list[str]) -> int:
         return exits.DONE
     if (asked := over_runs.read(words)) is not None:
         return _compare(asked)
+    if (figure := untrained.read(words)) is not None:
+        return _draw(figure)
     command = read_command(words)
     progress = Progress(quiet=command.quiet)
     if command.dry_run:
         print(estimated(command, progress))
         return exits.DONE
     if command.paper:
-        print(f"figure: {papers.draw(command.figure, command.paper, progress)}")
+        print(f"figure: {papers.draw(command.figure, command.paper, command.plan.out, progress)}")
         return exits.DONE
     from fedaudit.pipeline.notes import canary_notes, cautions
     from fedaudit.pipeline.run import export, run
@@ -135,6 +137,15 @@ def _compare(asked: over_runs.Asked) -> int:
     for sentence in found.sentences:
         print(sentence)
     print(f"report: {found.report}")
+    return exits.DONE
+
+
+def _draw(asked: untrained.Computed) -> int:
+    """Draw a figure of a paper that needs no training."""
+    if asked.dry_run:
+        print(f"{asked.figure}: computed in less than a minute, nothing is trained; page: under {asked.out / 'papers'}")
+        return exits.DONE
+    print(f"figure: {papers.draw(asked.figure, {}, asked.out, Progress(quiet=asked.quiet))}")
     return exits.DONE
 
 
@@ -229,6 +240,10 @@ def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Nam
 def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
     """The commands of a figure as one: its preset and tasks, with the words that choose nothing."""
     figure = papers.find(chosen.paper)
+    if figure.preset is None:
+        raise InputError(
+            f"--paper {chosen.paper}: trains nothing; draw it by the command, audit.py --paper {chosen.paper}"
+        )
     for name in ("method", "task", "attack", "run", "config"):
         if getattr(chosen, name):
             raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")

@@ -139,6 +139,13 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks; stands alone")
 
 
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """What a command takes that trains nothing: where its page goes, and what it says meanwhile."""
+    parser.add_argument("--out", default=OUT)
+    for flag in ("--quiet", "--dry-run", "--debug"):
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=False)
+
+
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[DataclassInstance]) -> None:
     """A flag per field of a Params class; a flag that two classes share sets both. One that can be swept takes several
     values."""

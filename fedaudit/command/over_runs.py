@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedaudit.command.flags import DEFAULT_PRESET, OUT, Parser, add_choices, add_fields, make
+from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, make
 from fedaudit.command.words import check
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
@@ -44,10 +43,7 @@ def read(words: Sequence[str]) -> Asked | None:
         return None
     check(words)
     parser = Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--out", default=OUT)
-    switch = argparse.BooleanOptionalAction
-    for flag in ("--quiet", "--dry-run", "--debug"):
-        parser.add_argument(flag, action=switch, default=False)
+    add_place(parser)
     for name in names:
         add_fields(parser, f"audit {name}", known[name].params)
     options, left = parser.parse_known_args(others)

@@ -2,6 +2,7 @@
 
 A figure is a file of reports/papers/ with the literals `PRESET` and `TASKS`, what each of its panels is called and the
 words that ask for it, and a function `build(evidence, write)`. Its key is its name: dpfpl_figure3.py is dpfpl:figure3.
+One that is computed from nothing that was trained has no task, and no preset.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Figure:
 
     module: str
     summary: str
-    preset: str
+    preset: str | None
     tasks: Mapping[str, Sequence[str]]
 
 
@@ -39,7 +40,7 @@ def figures() -> dict[str, Figure]:
     """Every figure by its key."""
     found = {}
     for path in sorted(plugins.package_folder("reports.papers").glob("*.py")):
-        if tasks := plugins.literal(path, "TASKS"):
+        if (tasks := plugins.literal(path, "TASKS")) is not None:
             figure = Figure(path.stem, plugins.summary(path), plugins.literal(path, "PRESET"), tasks)
             found[path.stem.replace("_", ":", 1)] = figure
     return found
@@ -52,8 +53,8 @@ def find(name: str) -> Figure:
     return figures()[name]
 
 
-def draw(name: str, plans: Mapping[str, Plan], progress: Progress) -> Path:
-    """Run the plans of a figure, one per task, and write its page; returns where that is."""
+def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> Path:
+    """Run the plans of a figure, one per task, and write its page under `out`; returns where that is."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
 
@@ -63,7 +64,6 @@ def draw(name: str, plans: Mapping[str, Plan], progress: Progress) -> Path:
         reports[task] = run(plan, progress).report
     evidence: dict[str, list[Evidence]] = {t: [read_evidence(cell) for cell in p.cells] for t, p in plans.items()}
     key = key_of(keys.page([cell for plan in plans.values() for cell in plan.cells], figure=find(name).module))
-    out = next(iter(plans.values())).out
     folder = claim(out / "papers" / f"{name.replace(':', '-')}-{key[:8]}")
     with folder.lock(progress.say):
         importlib.import_module(f"reports.papers.{find(name).module}").build(evidence, folder.write)
