@@ -12,7 +12,7 @@ import pytest
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
-from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3, secfpp_figure2
+from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3
 from tests.prompt_evidence import ablation as made_up
 from tests.prompt_evidence import prompt_evidence
 from tests.test_report import TWO
@@ -21,7 +21,7 @@ from tests.unprinted import unprinted
 
 @pytest.fixture(autouse=True)
 def unseen(monkeypatch):
-    for module in (ablation, fedrand_figure2, fedrand_figure3, secfpp_figure2):
+    for module in (ablation, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3):
         monkeypatch.setattr(module, "printed", unprinted)
 
 
@@ -169,3 +169,27 @@ class TestInformation:
         assert cli.main(["--paper", "secfpp:figure2", "--dry-run", "--out", str(tmp_path)]) == exits.DONE
         assert "nothing is trained" in capsys.readouterr().out
         assert not list(tmp_path.iterdir())
+
+
+class TestCosts:
+    def test_phases_add_up_and_grow_as_they_are_counted(self, monkeypatch):
+        """With a clock that counts: a phase takes one, whatever it does; bytes are exact."""
+        ticks = iter(range(10**6))
+        monkeypatch.setattr(secfpp_figure3.time, "process_time", lambda: next(ticks))
+        table = secfpp_figure3.ours(users=(20, 40), entries=(150, 300))
+        assert list(zip(table.users, table.d, strict=True)) == [(20, 150), (40, 150), (20, 300)]
+        assert (table.user == 5).all()
+        assert (table.server == 2).all()
+        row = table.iloc[0]
+        assert row.bytes == secfpp_figure3.WIDTH * 20 * (math.ceil(150 / row.ell) + 3 + 60)
+        exponents = {(g["quantity"], g["by"]): g["exponent"] for g in secfpp_figure3.growth(table)}
+        assert exponents["user", "d"] == exponents["server", "users"] == 0
+        assert exponents["bytes", "d"] == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))
+
+    def test_the_page(self, monkeypatch):
+        files, small = {}, secfpp_figure3.ours(users=(20, 30), entries=(150, 200))
+        monkeypatch.setattr(secfpp_figure3, "ours", lambda: small)
+        secfpp_figure3.build({}, files.__setitem__)
+        assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
+        assert len(pd.read_csv(io.BytesIO(files["figure3.csv"]))) == 3
+        assert "(d/ℓ) n log²n" in files["index.html"].decode()
