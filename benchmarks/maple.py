@@ -1,10 +1,13 @@
 """Rounds of dual prompts: ten clients as one batched problem beside one after the other, and what their answers cost.
 
-`python -m benchmarks.maple`: CPU seconds on one thread, on the embedded model.
+python -m benchmarks.maple             CPU seconds on one thread, on the embedded model
+python -m benchmarks.maple memory 4    peak memory of a step of four clients together, ViT-B/16 with random weights
 """
 
 from __future__ import annotations
 
+import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from fedaudit.backbones.clip import load
+from fedaudit.backbones.clip import ImageFeatures, load
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.fewshots import Params as FewShots
@@ -34,8 +37,34 @@ def seconds(work: Callable[[], object]) -> float:
     return min(found)
 
 
+def memory(clients: int, classes: int = 20, batch: int = 4) -> None:
+    """Of this process, which must be a new one: before the step and at its peak."""
+    clip = load(resolve_clip("ViT-B-16", "random"))
+    labels = {str(i): i % classes for i in range(clients * (batch + 1))}  # of each list one is held back
+    with torch.no_grad():
+        size = clip.model.visual.image_size
+        tokens = torch.cat([clip.vision.tokens(torch.randn(1, 3, *size)) for _ in labels])
+    row = {record: i for i, record in enumerate(labels)}
+    seen = ImageFeatures(row, torch.zeros(len(labels), 512), None), ImageFeatures(row, tokens[:, 0], list(tokens))
+    settings = Settings(batch=batch, local_epochs=0, local_steps=1, crowd=clients)
+    learner = Learner(clip, *seen, labels, [f"class {i}" for i in range(classes)], settings)
+    method, ids = DP2FL(Params()), list(labels)
+    start = method.start(learner.initial(generator(0, "initial")))
+    own = [ids[k * (batch + 1) : (k + 1) * (batch + 1)] for k in range(clients)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    working = [Participation(k, 0, 0, records, learner) for k, records in enumerate(own)]
+    learner.work(method, [start] * clients, [start] * clients, working)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"{clients} clients, {classes} classes, batches of {batch}: {before / 1e6:.2f} GB before, {peak / 1e6:.2f} GB peak"
+    )
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    if sys.argv[1:2] == ["memory"]:
+        memory(int(sys.argv[2]))
+        return
     federation, clip = fewshots(FewShots(), clients=CLIENTS, seed=0), load(resolve_clip("", ""))
     records = list(federation.records.values())
     number = {name: i for i, name in enumerate(federation.classes)}
