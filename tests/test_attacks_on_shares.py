@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Iterator
@@ -321,7 +322,8 @@ def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: 
     points, d = on_shares._points(whole, protocol)
     everybody = View(whole, "colluding-users", Candidates({}, {}, ()), users=range(USERS))
     assert set(points.inside) == {True, False}
-    for (r, g), own in points.groupby("cell"):
+    assert not points.duplicated(["round", "client", "inside"]).any()
+    for (r, g), own in points.groupby(["round", "centre"]):
         vectors = on_shares.slices_of(everybody, r, "prompts", protocol.of_distances) / protocol.steps
         vectors = np.moveaxis(vectors, 1, 0).reshape(USERS, d)
         group = whole.asked(r)[g]
@@ -334,26 +336,31 @@ def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: 
 
 
 @pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize("moves", [True, False])
 def test_distances_of_independent_prompts_hold_what_the_theorem_says(
-    exchanged: bool, monkeypatch: pytest.MonkeyPatch
+    exchanged: bool, moves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """80 rounds of ten clients within a centre and ten outside, which walk away from 0; exchanged they hold nothing."""
-    d, rows = 8, []
-    for r in range(80):
-        prompts = (1 + r) * rng(r).normal(size=(20, d))
-        apart = np.square(prompts - prompts[:10].mean(axis=0)).sum(axis=1)
-        for who in (range(10), range(10, 20)):
-            order = rng(r + 1000).permutation(10) if exchanged else np.arange(10)
-            own = zip(who, np.square(prompts[who]).sum(axis=1), apart[who][order], strict=True)
-            rows += [(r, who[0] == 0, 10, *point) for point in own]
-    made_up = pd.DataFrame(rows, columns=["cell", "inside", "size", "client", "length", "distance"])
+    """60 users in two groups, which walk away from 0, drawn anew in every round or once for all; exchanged they hold
+    nothing."""
+    n, d, rows = 60, 8, []
+    protocol = dataclasses.replace(PROTOCOL, users=n)
+    for r in range(4):
+        prompts = (1 + r) * rng(r * moves).normal(size=(n, d))
+        order = np.concatenate([rng(r + 3000).permutation(30), 30 + rng(r + 4000).permutation(30)])
+        for g in (0, 1):
+            group = range(30 * g, 30 * (g + 1))
+            apart = np.square(prompts - prompts[group].mean(axis=0)).sum(axis=1)
+            apart = apart[order] if exchanged else apart
+            rows += [(r, g, k in group, 30, k, np.square(prompts[k]).sum(), apart[k]) for k in range(n)]
+    made_up = pd.DataFrame(rows, columns=["round", "centre", "inside", "size", "client", "length", "distance"])
     monkeypatch.setattr(on_shares, "_points", lambda *_: (made_up, d))
-    for row in on_shares.informed(None, PROTOCOL).itertuples():  # type: ignore[arg-type]
-        assert (row.points, row.users, row.d) == (800, 10, d)
-        assert row.low <= (0 if exchanged else row.theory) + 0.15
-        assert row.high >= (0 if exchanged else row.theory) - 0.15
+    found = on_shares.informed(None, protocol)  # type: ignore[arg-type]
+    assert found.centre.tolist() == ["own", "other"]
+    for row in found.itertuples():
+        assert (row.points, row.users, row.d) == (240, 30, d)
+        assert row.low - 0.2 <= (0 if exchanged else row.theory) <= row.high + 0.3
         assert (row.p > 0.01) == exchanged
-        assert row.null_low < 0 < row.null_high < 0.2
+        assert row.null_low < 0 < row.null_high < 0.3
 
 
 def test_a_run_without_masks_is_the_same_and_shows_slices(whole: Transcript, tmp_path: Path) -> None:

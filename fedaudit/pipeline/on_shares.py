@@ -17,6 +17,7 @@ from attacks.knowledge import Floats
 from attacks.locate import Asked, placed, trilaterated
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance
+from audits.statistics.neighbours import Ints
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.privacy.secpc import Protocol
@@ -127,34 +128,43 @@ def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """Bits that a distance holds about the length of a client's vector, of centres that the client is a part of and of
     others: SecFPP's MI(P; D²), measured on what a run revealed.
 
-    Of independent normal prompts all that D² says of P it says of |P| (`audits.statistics.secfpp_distance`). Both grow
-    with the rounds, so that their logarithms are taken less the mean among the clients of a round and centre. The
-    interval is over clients, the null exchanges distances within a round and centre. `theory`: what independent normal
-    prompts have, of as many entries, and as many clients to a centre as here on average.
+    Of independent normal prompts all that D² says of P it says of |P| (`audits.statistics.secfpp_distance`). Estimated
+    in every round, whose points are the clients, a centre each, and averaged: clients hardly move between rounds, so
+    that points of several rounds would be near copies of each other, which nearest neighbours take for dependence. Of
+    both the logarithm is taken, less its mean among the clients of a centre. The interval is over clients, the null
+    exchanges distances within a centre. `theory`: what independent normal prompts have, of as many entries, and as
+    many clients to a centre as here on average.
     """
     points, d = _points(transcript, protocol)
-    cells, rng = points.groupby(["inside", "cell"]), np.random.default_rng(protocol.users)
-    both = cells[["length", "distance"]]
+    both = points.groupby(["inside", "round", "centre"])[["length", "distance"]]
     points[["x", "y"]] = both.transform(lambda v: np.log(v.clip(lower=1e-300)) - np.log(v.clip(lower=1e-300)).mean())
-    rows = []
+    n, rng, rows = protocol.users, np.random.default_rng(protocol.users), []
     for inside in (True, False):
         own = points[points.inside == inside]
-        if len(own) < LEAST:
+        rounds = [part.set_index("client") for _, part in own.groupby("round") if len(part) == n]
+        if len(rounds) * n < LEAST:
             continue
-        x, y, exchanged = own.x.to_numpy(), own.y.to_numpy(), own.groupby("cell").y
-        i = mi.interval(lambda rows, x=x, y=y: mi.ksg(x[rows], y[rows]), len(own), unit=own.client)  # type: ignore[misc]
-        null = np.array([mi.ksg(x, exchanged.transform(rng.permutation)) for _ in range(EXCHANGES)])
+
+        def estimate(who: Ints, rounds: Sequence[pd.DataFrame] = rounds) -> float:
+            return float(np.mean([mi.ksg(part.x[who], part.y[who]) for part in rounds]))
+
+        i = mi.interval(estimate, n)
+        null = [estimate(np.arange(n), [_exchanged(part, rng) for part in rounds]) for _ in range(EXCHANGES)]
         users = round(own["size"].mean())
         bits = [mi.BITS * v for v in (i.value, i.low, i.high, *np.quantile(null, [0.025, 0.975]))]
-        p = (1 + (null >= i.value).sum()) / (1 + EXCHANGES)
+        p = (1 + sum(one >= i.value for one in null)) / (1 + EXCHANGES)
         theory = mi.BITS * secfpp_distance.exact(users, d, inside=inside)
-        rows.append(("own" if inside else "other", len(own), users, d, *bits, p, theory))
+        rows.append(("own" if inside else "other", n * len(rounds), users, d, *bits, p, theory))
     return pd.DataFrame(rows, columns=INFORMED)
 
 
+def _exchanged(part: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    return part.assign(y=part.groupby("centre").y.transform(rng.permutation))
+
+
 def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, int]:
-    """A row per round, centre and client: the squared length of its vector and its distance; and the vectors' entries.
-    Centres with a single client inside or outside say nothing of that side."""
+    """A row per round, client and side, inside a centre or not, of the first centre for which that is so: the squared
+    length of its vector and its distance; and the vectors' entries."""
     n, sharing = protocol.users, protocol.of_distances
     view = View(transcript, "clustering-server", Candidates({}, {}, ()))
     rows, d = [], 0
@@ -163,11 +173,10 @@ def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, i
         true = slices_of(_view(transcript, range(n)), r, "prompts", sharing) / protocol.steps
         lengths, d = np.square(true).sum(axis=(0, 2)), true.shape[0] * true.shape[2]
         for g, group in enumerate(groups):
-            for inside in (True, False):
-                who = [k for k in range(n) if (k in group) == inside]
-                own = zip(who, lengths[who], seen["distances"].numpy()[who, g], strict=True)
-                rows += [((r, g), inside, len(group), *point) for point in own if len(who) > 1]
-    return pd.DataFrame(rows, columns=["cell", "inside", "size", "client", "length", "distance"]), d
+            own = zip(range(n), lengths, seen["distances"].numpy()[:, g], strict=True)
+            rows += [(r, g, k in group, len(group), k, *numbers) for k, *numbers in own]
+    points = pd.DataFrame(rows, columns=["round", "centre", "inside", "size", "client", "length", "distance"])
+    return points.drop_duplicates(["round", "client", "inside"]), d
 
 
 def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:

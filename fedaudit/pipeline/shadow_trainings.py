@@ -151,6 +151,7 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> No
         bank.NoExam(),
         recipe.federation(shadow),
         recipe.description,
+        timed=False,
     )
     train_block(bank.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))
 

@@ -33,6 +33,7 @@ class Training:
     exam: Exam
     folder: Path
     description: Mapping[str, Any]
+    timed: bool = True  # what it spends is noted; nobody asks for the seconds of an adversary's simulations
 
 
 def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
@@ -84,12 +85,17 @@ def carry_out(
         if complete(folder, say):
             return
         folder.write_json("run.json", training.description)
+
+        def note(r: int, spent: spending.Spent) -> None:
+            if training.timed:
+                spending.note(folder.path, {"round": r}, spent)
+
         if isinstance(method, Method):
             with stage(f"training {training.name}, seed {schedule.seed}", schedule.rounds) as advance:
                 train(
                     method, schedule, training.exam,
                     folder=folder, executor=executor, say=say, advance=advance, until=until, name=training.name,
-                    note=lambda r, spent: spending.note(folder.path, {"round": r}, spent),
+                    note=note,
                 )  # fmt: skip
         else:
             say(f"reading the run {method.path.name}")
