@@ -62,6 +62,19 @@ class TestTradeOff:
         assert text.count("FedRand leaks") == 6  # three splits, two roles
         assert "FedRand leaks less than FedAvg (AUROC 0.666 and 0.702) at -0.8 points of CIDEr" in text
 
+    @pytest.mark.parametrize(
+        ("value", "high", "word"), [(0.5, 0.55, "less"), (0.6, 0.68, "not surely less"), (0.71, 0.75, "no less")]
+    )
+    def test_less_is_said_where_intervals_are_apart(self, value, high, word):
+        rows = [
+            ("held-out", "FedAvg", "server", 9.0, 0.7, 0.65, 0.75),
+            ("held-out", "FedRand", "server", 8.0, value, 2 * value - high, high),
+        ]
+        points = pd.DataFrame(rows, columns=["split", "method", "role", "cider", "auroc", "low", "high"])
+        (said,) = fedrand_figure2.readings(points)
+        assert f"FedRand leaks {word} than FedAvg (AUROC {value:.3f} [" in said
+        assert said.endswith("0.700 [0.650, 0.750]) at -1.0 points of CIDEr")
+
     def test_what_cannot_be_shown_is_refused(self):
         with pytest.raises(ValueError, match="evidence is empty"):
             fedrand_figure2.build({}, {}.__setitem__)

@@ -110,19 +110,25 @@ def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
 
 def readings(points: pd.DataFrame) -> list[str]:
     """What the paper says of its figure, and whether it is so here: FedRand leaks less than FedAvg at much the same
-    CIDEr."""
+    CIDEr. Ours have intervals; where these overlap nothing is said to be less."""
     found = []
     for split, name in SPLITS.items():
         own = points[points.split == split].set_index(["method", "role"])
         for role in ("server", "client"):
             if {("FedAvg", role), ("FedRand", role)} <= set(own.index):
                 a, b = (own.loc[method, role] for method in ("FedAvg", "FedRand"))
-                lower = "less" if b.auroc < a.auroc else "no less"
+                sure = pd.isna(b.high) or b.high < a.low
+                lower = "less" if b.auroc < a.auroc and sure else "not surely less" if b.auroc < a.auroc else "no less"
                 found.append(
-                    f"{name}, {role}: FedRand leaks {lower} than FedAvg (AUROC {b.auroc:.3f} and {a.auroc:.3f}) at "
-                    f"{b.cider - a.cider:+.1f} points of CIDEr"
+                    f"{name}, {role}: FedRand leaks {lower} than FedAvg (AUROC {_with_interval(b)} and "
+                    f"{_with_interval(a)}) at {b.cider - a.cider:+.1f} points of CIDEr"
                 )
     return found
+
+
+def _with_interval(point: Any) -> str:
+    """The paper's points have none."""
+    return f"{point.auroc:.3f}" + ("" if pd.isna(point.low) else f" [{point.low:.3f}, {point.high:.3f}]")
 
 
 def plot(points: pd.DataFrame) -> Plot:
