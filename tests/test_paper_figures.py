@@ -176,6 +176,15 @@ class TestInformation:
             cli._main(["--paper", "secfpp:figure2", "--out", str(tmp_path), *words.split()])
         assert not list(tmp_path.iterdir())
 
+    def test_its_help_is_its_own(self, capsys):
+        with pytest.raises(SystemExit) as end:
+            cli._main(["--paper", "secfpp:figure2", "--help"])
+        assert end.value.code in (0, None)
+        said = capsys.readouterr().out
+        assert "audit.py --paper secfpp:figure2 [options]" in said
+        assert "--out FOLDER" in said
+        assert "--rounds" not in said
+
     def test_it_is_no_audit_and_says_what_it_would_do(self, tmp_path, capsys):
         with pytest.raises(InputError, match="--paper secfpp:figure2: trains nothing; draw it by the command"):
             cli.read_command(["--paper", "secfpp:figure2"])

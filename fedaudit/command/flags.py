@@ -141,9 +141,10 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """What a command takes that trains nothing: where its page goes, and what it says meanwhile."""
-    parser.add_argument("--out", default=OUT)
-    for flag in ("--quiet", "--dry-run", "--debug"):
-        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=False)
+    parser.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and pages (default: {OUT})")
+    said = {"quiet": "no progress, results only", "dry-run": "say what would be done", "debug": "tracebacks on stderr"}
+    for flag, text in said.items():
+        parser.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction, default=False, help=text)
 
 
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[DataclassInstance]) -> None:

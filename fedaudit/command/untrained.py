@@ -23,9 +23,7 @@ class Computed:
 
 
 def read(words: Sequence[str]) -> Computed | None:
-    """What the words ask for; None where they ask for a training, or for help. InputError: a word that has no place."""
-    if {"--help", "-h"} & {*words}:
-        return None
+    """What the words ask for; None where they ask for a training. InputError: a word that has no place."""
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
     chosen, others = first.parse_known_args(words)
@@ -35,7 +33,12 @@ def read(words: Sequence[str]) -> Computed | None:
     check(words)
     named = [name for name in ("method", "attack", "audit", "task", "run", "config") if getattr(chosen, name)]
     named += ["preset"] if chosen.preset != DEFAULT_PRESET else []
-    parser = Parser(add_help=False, allow_abbrev=False)
+    parser = Parser(
+        prog="audit.py",
+        usage=f"audit.py --paper {chosen.paper} [options]",
+        description=known.summary,
+        allow_abbrev=False,
+    )
     add_place(parser)
     options, left = parser.parse_known_args(others)
     if flags := [f"--{name}" for name in named] + [word.partition("=")[0] for word in left]:
