@@ -27,9 +27,9 @@ from fedaudit.pipeline.run import run
 FOUND = {
     "texts": [f"--method {name}" for name in ("fedavg", "fedper", "fedpara", "fedrand")],
     "prompts": [f"--method {name} --epsilon none" for name in ("promptfl", "fedotp", "fedpgp", "dpfpl")],
-    "memorising": ["--preset memorising"],
+    "memorising": ["--preset memorising --targets 2"],
 }
-TIMED = {"texts": "--method fedavg", "prompts": "--method fedotp --epsilon none", "memorising": "--preset memorising"}
+TIMED = {"texts": "--method fedavg", "prompts": "--method fedotp --epsilon none", "memorising": "--preset memorising --targets 2"}
 
 
 def found(setting: str, out: str) -> None:
