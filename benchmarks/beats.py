@@ -29,7 +29,11 @@ FOUND = {
     "prompts": [f"--method {name} --epsilon none" for name in ("promptfl", "fedotp", "fedpgp", "dpfpl")],
     "memorising": ["--preset memorising --targets 2"],
 }
-TIMED = {"texts": "--method fedavg", "prompts": "--method fedotp --epsilon none", "memorising": "--preset memorising --targets 2"}
+TIMED = {
+    "texts": "--method fedavg",
+    "prompts": "--method fedotp --epsilon none",
+    "memorising": "--preset memorising --targets 2",
+}
 
 
 def found(setting: str, out: str) -> None:
