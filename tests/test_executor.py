@@ -149,6 +149,9 @@ def test_leaving_by_an_error_ends_the_workers_at_once_and_nobody_else():
     with pytest.raises(KeyboardInterrupt), Executor(lambda: 1, workers=2) as executor:
         interrupted(executor.map(doze, range(8)))
     signal.signal(signal.SIGINT, before)
+    until = time.monotonic() + 20  # who has seen the end of a worker, the pool's thread or we, is told a moment later
+    while set(multiprocessing.active_children()) != {*there} and time.monotonic() < until:
+        time.sleep(0.01)
     assert set(multiprocessing.active_children()) == {*there}
     assert others in there
     others.kill()
