@@ -1,7 +1,7 @@
 """Nulls through the whole pipeline: how often a report says *leak* of members that are not those who were trained on.
 
     python -m benchmarks.whole_nulls run 100         seeds 0 to 99 of LoRA, of prompts and of dual prompts, a row each in
-                                                     whole_nulls.jsonl; goes on where it stopped, and takes 10 to 25 s of one
+                                                     whole_nulls.jsonl; goes on where it stopped, and takes 10 to 35 s of one
                                                      core a row
     python -m benchmarks.whole_nulls run 100 dual    of these learners alone
     python -m benchmarks.whole_nulls                 what the table comes to
