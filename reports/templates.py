@@ -58,8 +58,8 @@ def _harmless(cell: Any) -> Any:
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
-def write_drawings(drawings: Iterable[PrintedFigure], write: Write) -> None:
-    """Every figure as SVG and PDF, with its rows."""
+def write_drawings(drawings: Iterable[PrintedFigure], write: Write, *, folder: str = "figures/") -> None:
+    """Every figure as SVG and PDF, with its rows; `folder` is what stands before their names."""
     for drawing in drawings:
         for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(drawing.data))):
-            write(f"figures/{drawing.name}.{end}", data)
+            write(f"{folder}{drawing.name}.{end}", data)

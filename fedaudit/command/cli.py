@@ -371,7 +371,7 @@ def _trained(
         _check_noise(methods, learner, sources)
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
     groups = {"local training": settings, f"task {task.name}": task.params, "canaries": _canaries()}
-    groups |= {"the adversary": getattr(adversaries, trained.adversary)} if attacks and trained.shadows else {}
+    groups |= {"the adversary": _adversary(trained)} if attacks and trained.shadows else {}
     groups |= _attack_groups(attacks) | _audits(audits, attacks, learner, ours=True)
     parser = _parser()
     add_schedule(parser, learner)
@@ -380,6 +380,12 @@ def _trained(
     if noised:
         parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
     return _parse(parser, groups, sources, swept=swept)
+
+
+def _adversary(trained: LearnerFacts) -> type[adversaries.Adversary]:
+    """Whose defaults are usual for a learner."""
+    found: type[adversaries.Adversary] = getattr(adversaries, trained.adversary)
+    return found
 
 
 def _check_noise(methods: sweeps.Named, learner: str, sources: Sources) -> None:
@@ -448,7 +454,7 @@ def _plan(
         seed=_within(options, "seed", 0, LARGEST_SEED),
         seeds=_within(options, "seeds", 1, 1000),
         **_shared(options, made),
-        adversary=made.get("the adversary") or getattr(adversaries, trained.adversary)(),
+        adversary=made.get("the adversary") or _adversary(trained)(),
         canaries=made["canaries"],
         backbone=_backbone(options, trained.backbone),
         newcomers=newcomers,

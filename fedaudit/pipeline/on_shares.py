@@ -136,8 +136,8 @@ def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     many clients to a centre as here on average.
     """
     points, d = _points(transcript, protocol)
-    both = points.groupby(["inside", "round", "centre"])[["length", "distance"]]
-    points[["x", "y"]] = both.transform(lambda v: np.log(v.clip(lower=1e-300)) - np.log(v.clip(lower=1e-300)).mean())
+    logs = np.log(points[["length", "distance"]].clip(lower=1e-300))
+    points[["x", "y"]] = logs - logs.groupby([points.inside, points["round"], points.centre]).transform("mean")
     n, rng, rows = protocol.users, np.random.default_rng(protocol.users), []
     for inside in (True, False):
         own = points[points.inside == inside]

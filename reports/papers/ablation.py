@@ -19,7 +19,7 @@ from scipy.stats import kendalltau
 from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend, printed, styled
 from reports.inputs import Evidence, check
 from reports.rows import variants
-from reports.templates import Write, csv, render
+from reports.templates import Write, render, write_drawings
 
 SPLITS = {"local": "local classes", "neighbour": "neighbour classes"}
 COLUMNS = "whose epsilon rank residual split accuracy down up".split()
@@ -44,8 +44,7 @@ def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]],
     with styled():
         drawing = printed(f"figure{number}", f"{title}, ours and the paper's on {dataset}", plot(points))
     assert drawing is not None
-    for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(points))):
-        write(f"figure{number}.{end}", data)
+    write_drawings([drawing], write, folder="")
     rows = _rows(points)
     seeds = sorted({e.seed for own in evidence.values() for e in own})
     write("index.html", render("ablation.html", {

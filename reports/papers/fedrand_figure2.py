@@ -19,7 +19,7 @@ import pandas as pd
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
 from reports.inputs import Evidence, check
-from reports.templates import Write, csv, render
+from reports.templates import Write, render, write_drawings
 
 PRESET = "fedrand-figures"
 TASKS = {"captions": ("--task=captions",)}
@@ -53,8 +53,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     with styled():
         drawing = printed("figure2", "FedRand, Figure 2: CIDEr against AUROC, the paper's and ours", plot(points))
     assert drawing is not None  # the paper's points are always there
-    for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(points))):
-        write(f"figure2.{end}", data)
+    write_drawings([drawing], write, folder="")
     rows = {split: points[points.split == split].to_dict("records") for split in SPLITS}
     seeds = sorted({e.seed for own in evidence.values() for e in own})
     write("index.html", render("papers/fedrand_figure2.html", {

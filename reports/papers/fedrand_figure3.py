@@ -17,7 +17,7 @@ from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, s
 from reports.inputs import Evidence, check
 from reports.papers.fedrand_figure2 import METHODS, TITLES
 from reports.rows import as_rows
-from reports.templates import Write, csv, render
+from reports.templates import Write, render, write_drawings
 
 PRESET = "fedrand-figures"
 TASKS = {"captions": ("--task=captions",)}
@@ -37,8 +37,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     with styled():
         drawing = printed("figure3", "FedRand, Figure 3: bytes of a round as a share of FedAvg's", plot(shares))
     assert drawing is not None
-    for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(shares))):
-        write(f"figure3.{end}", data)
+    write_drawings([drawing], write, folder="")
     seeds = sorted({e.seed for own in evidence.values() for e in own})
     parts = {"drawing": drawing, "rows": as_rows(shares), "seeds": seeds}
     write("index.html", render("papers/fedrand_figure3.html", parts))

@@ -21,7 +21,7 @@ from audits.statistics import secfpp_distance as distance
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
 from reports.inputs import Evidence
 from reports.rows import as_rows
-from reports.templates import Write, csv, render
+from reports.templates import Write, render, write_drawings
 
 TASKS: Mapping[str, Sequence[str]] = {}
 USERS, USUAL_USERS = (5, 10, 20, 40, 60, 80, 100), 20
@@ -38,8 +38,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     with styled():
         drawing = printed("figure2", "SecFPP, Figure 2: information against users and dimension", plot(table))
     assert drawing is not None
-    for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(table))):
-        write(f"figure2.{end}", data)
+    write_drawings([drawing], write, folder="")
     parts = {"drawing": drawing, "rows": as_rows(table), "panels": PANELS, "readings": readings(table), "draws": DRAWS}
     write("index.html", render("papers/secfpp_figure2.html", parts))
 

@@ -21,7 +21,7 @@ from fedaudit.privacy.sharing import Tolerance, quantised
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
 from reports.inputs import Evidence
 from reports.rows import as_rows
-from reports.templates import Write, csv, render
+from reports.templates import Write, render, write_drawings
 
 TASKS: Mapping[str, Sequence[str]] = {}
 CENTRES = 3
@@ -40,8 +40,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     with styled():
         drawing = printed("figure3", "SecFPP, Figure 3: seconds of a round against users and dimension", plot(table))
     assert drawing is not None
-    for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(table))):
-        write(f"figure3.{end}", data)
+    write_drawings([drawing], write, folder="")
     parts = {"drawing": drawing, "rows": as_rows(table), "growth": growth(table), "centres": CENTRES}
     write("index.html", render("papers/secfpp_figure3.html", parts))
 
