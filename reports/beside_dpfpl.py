@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,11 @@ TEST_SETS = {
 }  # of a Dirichlet split; the paper does not say which of the two its Table 4 is of
 MEAN = "mean"  # over what the paper's columns differ in
 LEVEL = 0.05
+CHUNK = 4096
+DROWNED = "Where the noise is much longer than the signal, the order of our methods is mostly chance."
 PLACES = {"own_test": "the clients' own test sets", "overall": "the whole test set"}
 
-Cells = Mapping[tuple[str, float], float]  # accuracy by method and epsilon
+Cells = Mapping[tuple[str, Any], float]  # accuracy by method and epsilon, or by what else rows and levels are
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def beside(found: Sequence[MethodRow]) -> Beside | None:
         columns=[name for name in paper[splits[0]] if name != MEAN],
         orders=orders,
         sentences=_sentences(orders, order),
-        scale=_scale(order[0], dirichlet=dirichlet),
+        scale=scale(order[0], dirichlet=dirichlet),
     )
 
 
@@ -146,23 +148,39 @@ def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreeme
     Relabelling keeps every method's cells together: what is permuted are methods, not cells, because a method's
     accuracies go together. Where some methods lack an epsilon, p is None.
     """
-    tau = _tau(ours, paper)
     methods = list(dict.fromkeys(method for method, _ in ours))
-    levels = {epsilon for _, epsilon in ours}
+    levels = list(dict.fromkeys(level for _, level in ours))
     p = None
+    tau = _tau(ours, paper)
     if tau is not None and len(ours) == len(methods) * len(levels):
-        relabelled = (dict(zip(methods, names, strict=True)) for names in itertools.permutations(methods))
-        taus = [_tau({(names[m], e): value for (m, e), value in ours.items()}, paper) for names in relabelled]
-        p = sum(t is not None and t >= tau - 1e-9 for t in taus) / len(taus)
+        x, y = (np.array([[cells[m, e] for e in levels] for m in methods]) for cells in (ours, paper))
+        relabelled = itertools.permutations(range(len(methods)))
+        agree = [_taus(x[list(some)].reshape(len(some), -1), y.ravel()) >= tau - 1e-9 for some in _chunks(relabelled)]
+        p = float(np.concatenate(agree).mean())
     return Agreement(tau, p, len(ours), len(methods), tuple(_tau(cells, paper) for cells in seeds))
 
 
+def _chunks(orders: Iterator[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    """So many at once as fit into memory."""
+    while some := list(itertools.islice(orders, CHUNK)):
+        yield some
+
+
 def _tau(ours: Cells, paper: Cells) -> float | None:
-    """Kendall's tau-b: pairs in the same order less those in the reverse, over the geometric mean of the untied pairs
-    of both sides."""
-    x, y = (np.sign(np.subtract.outer(v, v)) for v in ([cells[key] for key in ours] for cells in (ours, paper)))
-    untied = float((x * x).sum() * (y * y).sum())
-    return float((x * y).sum()) / math.sqrt(untied) if untied else None
+    """None where one side does not differ at all."""
+    x, y = (np.array([cells[key] for key in ours]) for cells in (ours, paper))
+    (tau,) = _taus(x[None], y)
+    return None if math.isnan(tau) else float(tau)
+
+
+def _taus(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Kendall's tau-b of every row of x with y: pairs in the same order less those in the reverse, over the geometric
+    mean of the untied pairs of both sides; NaN where one side does not differ at all."""
+    first, second = np.triu_indices(len(y), 1)
+    a, b = np.sign(x[:, first] - x[:, second]), np.sign(y[first] - y[second])
+    with np.errstate(invalid="ignore"):
+        found: np.ndarray = a @ b / np.sqrt(np.abs(a).sum(axis=1) * np.abs(b).sum())
+    return found
 
 
 def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[MethodRow]) -> list[str]:
@@ -178,7 +196,7 @@ def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[MethodRow]) -
     if least > LEVEL:
         found.append(f"{methods} methods have too few orders to show anything: even full agreement has p {least:.2f}.")
     if any((v.ratio or 0) > 10 for v in ours):
-        found.append("Where the noise is much longer than the signal, the order of our methods is mostly chance.")
+        found.append(DROWNED)
     return found
 
 
@@ -199,7 +217,7 @@ def _verdict(a: Agreement) -> str:
     return f"{word} (τ {tau(a.tau)} over {a.n} cells; {share})"
 
 
-def _scale(v: MethodRow, *, dirichlet: bool) -> str:
+def scale(v: MethodRow, *, dirichlet: bool) -> str:
     """What differs between the paper's runs and these."""
     setting = v.evidence[0].setting
     schedule, training = setting.get("schedule", {}), setting.get("training", {})

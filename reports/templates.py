@@ -32,6 +32,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["contradictions"] = contradictions
     environment.filters |= {"num": number, "signal": signal_name, "percent": percent}
     environment.filters |= {"kind": kind, "p": p_value}
     environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau}
@@ -43,6 +44,15 @@ def csv(table: pd.DataFrame) -> bytes:
     text = {name: column.map(_harmless) for name, column in table.items() if not is_numeric_dtype(column)}
     data: str = table.assign(**text).rename(columns=_harmless).to_csv(index=False, lineterminator="\n")
     return data.encode()
+
+
+@functools.cache
+def contradictions(name: str) -> list[str]:
+    """Where a paper contradicts itself in its table or figure of that name (as dpfpl:table2), a sentence each."""
+    table = pd.read_csv(Path(__file__).parent / "papers" / "contradictions.csv", dtype=str)
+    paper, _, item = name.partition(":")
+    own = table[table.paper == paper]
+    return [str(text) for items, text in zip(own["items"], own.text, strict=True) if item in items.split()]
 
 
 FORMULA = tuple(

@@ -127,7 +127,7 @@ def templates(figure: str = "") -> dict[str, Path]:
     """What a page is filled into, and the printed numbers beside ours: files of reports/ that are no code, by name."""
     reports = source_file("reports")
     assert reports is not None
-    patterns = ("*.html", "papers/*.csv", *((f"papers/{figure}.html",) if figure else ()))
+    patterns = ("*.html", "papers/*.csv", *(("papers/*.html",) if figure else ()))
     found = (path for pattern in patterns for path in reports.parent.glob(pattern))
     return {f"reports/{path.relative_to(reports.parent).as_posix()}": path for path in found}
 

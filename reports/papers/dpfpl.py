@@ -1,0 +1,124 @@
+"""DP-FPL's Tables 2 to 4 and 6 to 11: ours by task beside the printed accuracies.
+
+Tran et al., ICLR 2025. Tables 2 to 4 compare four methods at six budgets, Tables 6 to 11 ranks of DP-FPL with and
+without residual, a budget each. Ours are held against the mean of the paper's data sets: a drawn symbol is none of
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reports.beside_dpfpl import DROWNED, EPSILONS, METHODS, PLACES, scale
+from reports.inputs import Evidence, check
+from reports.printed_table import Cell, Column, Row, Table, over_seeds, printed, seeds_of
+from reports.rows import MethodRow, as_printed, variants
+
+NAMES = {label: name for name, label in METHODS.items()}
+SPLITS = {"local": "local", "neighbor": "neighbour"}  # as printed, and as ours are called
+
+
+def methods(number: int, split: str, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
+    """Table 2 (split local) or 3 (split neighbour): a column per task, a row per method and budget."""
+    paper, spreads = _printed(number, lambda row: (row.method, level(row.epsilon)), lambda row: row.dataset)
+    ours = {}
+    for task, found in _variants(evidence).items():
+        rows = [v for v in as_printed(found) if v.method in NAMES and v.epsilon in EPSILONS and split in v.scores]
+        cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows}
+        ours[task] = Column(cells, tuple(paper))
+    return _table(number, ours, paper, spreads, evidence)
+
+
+def clients(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
+    """Table 4: a column per number of clients and kind of test set; the paper does not say which kind is its own."""
+    paper, spreads = _printed(
+        number, lambda row: (row.method, level(row.epsilon)), lambda row: f"{row.clients} clients"
+    )
+    ours = {}
+    for task, found in _variants(evidence).items():
+        rows = [v for v in as_printed(found) if v.method in NAMES and v.epsilon in EPSILONS]
+        for split, place in PLACES.items():
+            cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows if split in v.scores}
+            said = f"accuracy on {place}; the paper does not say which of the two its own is"
+            ours[f"{task}, {place}"] = Column(cells, (task,) if task in paper else tuple(paper), said)
+    return _table(number, ours, paper, spreads, evidence)
+
+
+def ranks(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
+    """Tables 6 to 11: a column per task and split, a row per rank with and without residual; ours have full rank too."""
+    paper, spreads = _printed(
+        number,
+        lambda row: (f"rank {row.rank}", residual(row.residual == "yes")),
+        lambda row: f"{row.dataset}, {SPLITS[row.split]}",
+    )
+    epsilon = next(iter(set(printed(f"dpfpl_table{number}").epsilon)))
+    ours = {}
+    for task, found in _variants(evidence).items():
+        rows = [v for v in found if v.method == "dpfpl" and v.epsilon == _number(epsilon)]
+        for split in SPLITS.values():
+            cells: dict[Row, Cell] = {}
+            for v in sorted(rows, key=lambda v: (not v.parameters["residual"], v.parameters["rank"] or math.inf)):
+                if split in v.scores:
+                    rank = v.parameters["rank"]
+                    place = f"rank {rank}" if rank else "full rank", residual(v.parameters["residual"])
+                    cells[place] = over_seeds(v.scores[split])
+            ours[f"{task}, {split}"] = Column(cells, tuple(name for name in paper if name.endswith(f", {split}")))
+    return _table(number, ours, paper, spreads, evidence, levels_are="Residual", rows_are="DP-FPL with")
+
+
+def level(epsilon: str) -> str:
+    """A printed budget as rows call it."""
+    return "no noise" if epsilon == "none" else f"ε {float(epsilon):g}"
+
+
+def residual(there: bool) -> str:
+    """A printed yes or no as rows call it."""
+    return "with" if there else "without"
+
+
+def _level(v: MethodRow) -> str:
+    return level("none" if math.isinf(v.epsilon) else str(v.epsilon))
+
+
+def _number(epsilon: str) -> float:
+    return math.inf if epsilon == "none" else float(epsilon)
+
+
+def _variants(evidence: Mapping[str, Sequence[Evidence]]) -> dict[str, list[MethodRow]]:
+    for cells in evidence.values():
+        check(cells)
+    return {task: variants(cells) for task, cells in evidence.items()}
+
+
+Printed = dict[str, dict[Row, str]]
+
+
+def _printed(number: int, row: Callable[[Any], Row], column: Callable[[Any], str]) -> tuple[Printed, Printed]:
+    """The printed means, and their spreads, by column and row."""
+    means: Printed = {}
+    spreads: Printed = {}
+    for one in printed(f"dpfpl_table{number}").itertuples():
+        means.setdefault(column(one), {})[row(one)] = str(one.mean)
+        spreads.setdefault(column(one), {})[row(one)] = str(one.std)
+    return means, spreads
+
+
+def _table(
+    number: int,
+    ours: Mapping[str, Column],
+    paper: Printed,
+    spreads: Printed,
+    evidence: Mapping[str, Sequence[Evidence]],
+    *,
+    levels_are: str = "Noise",
+    rows_are: str = "Method",
+) -> Table:
+    found = [v for rows in _variants(evidence).values() for v in rows]
+    notes = [DROWNED] if any((v.ratio or 0) > 10 for v in found) else []
+    about = scale(found[0], dirichlet=number == 4)
+    return Table(
+        f"dpfpl:table{number}", ours, paper, about, sentences=notes, seeds=seeds_of(evidence), spreads=spreads,
+        levels_are=levels_are, rows_are=rows_are,
+    )  # fmt: skip

@@ -1,0 +1,18 @@
+"""DP-FPL, Table 3: accuracy on the neighbours' classes, four methods at six budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reports import printed_table
+from reports.inputs import Evidence
+from reports.papers import dpfpl
+from reports.templates import Write
+
+PRESET = "dpfpl-tables"
+TASKS = {"symbols": ("--task=glyphs",), "digits": ("--task=digits",)}
+
+
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+    """Tran et al., ICLR 2025; see `reports.papers.dpfpl`."""
+    return printed_table.build(dpfpl.methods(3, "neighbour", evidence), write)
