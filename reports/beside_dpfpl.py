@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def beside(found: Sequence[MethodRow]) -> Beside | None:
         columns=[name for name in paper[splits[0]] if name != MEAN],
         orders=orders,
         sentences=_sentences(orders, order),
-        scale=scale(order[0], dirichlet=dirichlet),
+        scale=scale(order, dirichlet=dirichlet),
     )
 
 
@@ -155,12 +155,12 @@ def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreeme
     if tau is not None and len(ours) == len(methods) * len(levels):
         x, y = (np.array([[cells[m, e] for e in levels] for m in methods]) for cells in (ours, paper))
         relabelled = itertools.permutations(range(len(methods)))
-        agree = [_taus(x[list(some)].reshape(len(some), -1), y.ravel()) >= tau - 1e-9 for some in _chunks(relabelled)]
+        agree = [taus(x[list(some)].reshape(len(some), -1), y.ravel()) >= tau - 1e-9 for some in chunks(relabelled)]
         p = float(np.concatenate(agree).mean())
     return Agreement(tau, p, len(ours), len(methods), tuple(_tau(cells, paper) for cells in seeds))
 
 
-def _chunks(orders: Iterator[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+def chunks(orders: Iterator[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
     """So many at once as fit into memory."""
     while some := list(itertools.islice(orders, CHUNK)):
         yield some
@@ -169,11 +169,11 @@ def _chunks(orders: Iterator[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]
 def _tau(ours: Cells, paper: Cells) -> float | None:
     """None where one side does not differ at all."""
     x, y = (np.array([cells[key] for key in ours]) for cells in (ours, paper))
-    (tau,) = _taus(x[None], y)
+    (tau,) = taus(x[None], y)
     return None if math.isnan(tau) else float(tau)
 
 
-def _taus(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def taus(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Kendall's tau-b of every row of x with y: pairs in the same order less those in the reverse, over the geometric
     mean of the untied pairs of both sides; NaN where one side does not differ at all."""
     first, second = np.triu_indices(len(y), 1)
@@ -217,14 +217,18 @@ def _verdict(a: Agreement) -> str:
     return f"{word} (τ {tau(a.tau)} over {a.n} cells; {share})"
 
 
-def scale(v: MethodRow, *, dirichlet: bool) -> str:
+def scale(found: Sequence[MethodRow], *, dirichlet: bool) -> str:
     """What differs between the paper's runs and these."""
-    setting = v.evidence[0].setting
-    schedule, training = setting.get("schedule", {}), setting.get("training", {})
-    ours = [str(setting.get("backbone", {}).get("name", "another model")), f"the task {v.evidence[0].task}"]
-    ours += [f"{schedule[name]} {name}" for name in ("clients", "rounds") if name in schedule]
+    settings = [v.evidence[0].setting for v in found]
+    schedule, training = settings[0].get("schedule", {}), settings[0].get("training", {})
+    clients = _distinct(str(s["schedule"]["clients"]) for s in settings if "clients" in s.get("schedule", {}))
+    tasks = _distinct(v.evidence[0].task for v in found)
+    ours = [str(settings[0].get("backbone", {}).get("name", "another model"))]
+    ours += [f"the task{'s' if len(tasks) > 1 else ''} {listed(tasks)}"]
+    ours += [f"{' or '.join(clients)} clients"] if clients else []
+    ours += [f"{schedule['rounds']} rounds"] if "rounds" in schedule else []
     ours += [f"batches of {training['batch']}"] if "batch" in training else []
-    ours += [trained] if (trained := trained_share(setting.get("task", {}))) else []
+    ours += [trained] if (trained := trained_share(settings[0].get("task", {}))) else []
     theirs = (
         ["CLIP ResNet50", "CIFAR-100", "25 or 50 clients", "200 rounds"]
         if dirichlet
@@ -236,3 +240,7 @@ def scale(v: MethodRow, *, dirichlet: bool) -> str:
         f"The paper: {listed(theirs)}. Here: {listed(ours)}. The accuracies themselves are not comparable, at most "
         f"their order is."
     )
+
+
+def _distinct(words: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(words))

@@ -47,10 +47,10 @@ def clients(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
 
 
 def ranks(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
-    """Tables 6 to 11: a column per task and split, a row per rank with and without residual; ours have full rank too."""
+    """Tables 6 to 11: a column per task and split, a row per rank with and without residual; ours have the full rank."""
     paper, spreads = _printed(
         number,
-        lambda row: (f"rank {row.rank}", residual(row.residual == "yes")),
+        lambda row: (setting(row.rank, residual=row.residual == "yes"), ""),
         lambda row: f"{row.dataset}, {SPLITS[row.split]}",
     )
     epsilon = next(iter(set(printed(f"dpfpl_table{number}").epsilon)))
@@ -61,11 +61,10 @@ def ranks(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
             cells: dict[Row, Cell] = {}
             for v in sorted(rows, key=lambda v: (not v.parameters["residual"], v.parameters["rank"] or math.inf)):
                 if split in v.scores:
-                    rank = v.parameters["rank"]
-                    place = f"rank {rank}" if rank else "full rank", residual(v.parameters["residual"])
-                    cells[place] = over_seeds(v.scores[split])
+                    name = setting(v.parameters["rank"], residual=v.parameters["residual"])
+                    cells[name, ""] = over_seeds(v.scores[split])
             ours[f"{task}, {split}"] = Column(cells, tuple(name for name in paper if name.endswith(f", {split}")))
-    return _table(number, ours, paper, spreads, evidence, levels_are="Residual", rows_are="DP-FPL with")
+    return _table(number, ours, paper, spreads, evidence, rows_are="DP-FPL with")
 
 
 def level(epsilon: str) -> str:
@@ -73,9 +72,9 @@ def level(epsilon: str) -> str:
     return "no noise" if epsilon == "none" else f"ε {float(epsilon):g}"
 
 
-def residual(there: bool) -> str:
-    """A printed yes or no as rows call it."""
-    return "with" if there else "without"
+def setting(rank: str | int, *, residual: bool) -> str:
+    """A rank with or without residual as rows call it; rank 0 is the full one."""
+    return f"{f'rank {rank}' if int(rank) else 'full rank'}, {'residual' if residual else 'no residual'}"
 
 
 def _level(v: MethodRow) -> str:
@@ -112,13 +111,12 @@ def _table(
     spreads: Printed,
     evidence: Mapping[str, Sequence[Evidence]],
     *,
-    levels_are: str = "Noise",
     rows_are: str = "Method",
 ) -> Table:
     found = [v for rows in _variants(evidence).values() for v in rows]
     notes = [DROWNED] if any((v.ratio or 0) > 10 for v in found) else []
-    about = scale(found[0], dirichlet=number == 4)
+    about = scale(found, dirichlet=number == 4)
     return Table(
         f"dpfpl:table{number}", ours, paper, about, sentences=notes, seeds=seeds_of(evidence), spreads=spreads,
-        levels_are=levels_are, rows_are=rows_are,
+        rows_are=rows_are,
     )  # fmt: skip
