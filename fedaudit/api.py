@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.command.cli import Command, estimated, read_command
+from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
 from fedaudit.command.words import words_of
 from fedaudit.machinery.errors import InputError
@@ -44,11 +44,6 @@ def audit(**options: Any) -> Audit:
     command = _command(options)
     if command.dry_run:
         raise InputError("dry_run: fedaudit.audit trains; fedaudit.dry_run(...) says what would run")
-    if command.paper:
-        raise InputError(
-            f"paper={command.figure}: a figure is no single audit; draw it by the command, audit.py --paper "
-            f"{command.figure}"
-        )
     progress = Progress(quiet=command.quiet)
     with restored_threads():
         outcome = run(command.plan, progress)
@@ -60,11 +55,12 @@ def audit(**options: Any) -> Audit:
 def dry_run(**options: Any) -> str:
     """What `audit` with these options would run, how long and how much disk: a few lines. Nothing is trained.
     InputError as of `audit`."""
+    from fedaudit.command.dry_run import estimate
     from fedaudit.machinery.executor import restored_threads
 
     command = _command(options)
     with restored_threads():
-        return estimated(command, Progress(quiet=command.quiet))
+        return estimate(command.plan, Progress(quiet=command.quiet))
 
 
 def findings(out: str | Path = OUT) -> pd.DataFrame:
@@ -92,6 +88,6 @@ def runs(out: str | Path = OUT) -> pd.DataFrame:
 
 def _command(options: dict[str, Any]) -> Command:
     """InputError for what only the command can do, and for what is wrong."""
-    if own := next((name for name in ("list", "help", "debug") if name in options), None):
+    if own := next((name for name in ("list", "help", "debug", "paper") if name in options), None):
         raise InputError(f"{own}: is of the command only, audit.py --{own}")
     return read_command(words_of(options))

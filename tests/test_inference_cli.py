@@ -75,7 +75,7 @@ BAD = {
     "more canaries than candidates": ("--canaries 5000", ["--canaries 5000", "client-00", "valid here are 0 to"]),
     "exporting canaries": ("--method fedavg --canaries 4 --export-run {out}", ["--export-run", "--canaries"]),
     "paper unknown": ("--paper dpfpl:figure33", ["--paper dpfpl:figure33", "'dpfpl:figure3'"]),
-    "paper of nobody": ("--paper figure", ["--paper figure", *papers.figures()]),
+    "paper of nobody": ("--paper figure", ["--paper figure", *papers.items()]),
     "paper and method": ("--paper dpfpl:figure3 --method dpfpl", ["--method", "--paper dpfpl:figure3"]),
     "paper and task": ("--paper dpfpl:figure3 --task digits", ["--task", "--paper dpfpl:figure3"]),
     "paper and attack": ("--paper dpfpl:figure3 --attack lira", ["--attack", "--paper dpfpl:figure3"]),

@@ -322,7 +322,7 @@ def test_listing_and_help_import_nothing_heavy():
     assert "examples:" in out.stdout
 
 
-FIGURES = papers.figures()
+FIGURES = papers.items()
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -341,8 +341,8 @@ def test_a_new_figure_is_found_without_a_line_elsewhere(tmp_path, monkeypatch):
     (tmp_path / "fedrand_figure2.py").write_text(f'"""FedRand, Figure 2: what leaks."""\n{words}')
     (tmp_path / "helper.py").write_text('"""No figure."""\n')
     monkeypatch.setattr(plugins, "package_folder", lambda package: tmp_path)
-    found = papers.figures.__wrapped__()
+    found = papers.items.__wrapped__()
     tasks = {"captions": ("--task=captions",)}
     assert found == {
-        "fedrand:figure2": papers.Figure("fedrand_figure2", "FedRand, Figure 2: what leaks.", "fedrand-tables", tasks)
+        "fedrand:figure2": papers.Item("fedrand_figure2", "FedRand, Figure 2: what leaks.", "fedrand-tables", tasks)
     }

@@ -20,7 +20,7 @@ from attacks import settings as adversaries
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
-from fedaudit.command import exits, gates, over_runs, sweeps, untrained, vain
+from fedaudit.command import exits, gates, over_runs, paper, sweeps, vain
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.flags import (
     DEFAULT_PRESET,
@@ -40,7 +40,6 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
 from trainers.learners import USUAL, LearnerFacts, facts, privacy_of, private, trained_by
@@ -67,7 +66,7 @@ examples:
   audit.py --method dpfpl --epsilon none,0.4,0.1 --attack loss --audit curves   leakage against utility
   audit.py --audit curves --out fedaudit-runs        the same over all runs on disk; trains nothing
   audit.py --audit cost --out fedaudit-runs          bytes, rounds, seconds, memory of these, at equal utility
-  audit.py --paper dpfpl:figure3                     a paper's figure: attack success and accuracy against epsilon
+  audit.py --paper dpfpl:figure3                     a paper's table or figure, ours beside the print; list, or all
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
@@ -91,15 +90,14 @@ def _main(words: list[str]) -> int:
         return exits.DONE
     if (asked := over_runs.read(words)) is not None:
         return _compare(asked)
-    if (figure := untrained.read(words)) is not None:
-        return _draw(figure)
+    if (items := paper.read(words, lambda own, scale: read_command(own, scale).plan)) is not None:
+        return paper.main(items)
     command = read_command(words)
     progress = Progress(quiet=command.quiet)
     if command.dry_run:
-        print(estimated(command, progress))
-        return exits.DONE
-    if command.paper:
-        print(f"figure: {papers.draw(command.figure, command.paper, command.plan.out, progress)}")
+        from fedaudit.command.dry_run import estimate
+
+        print(estimate(command.plan, progress))
         return exits.DONE
     from fedaudit.pipeline.notes import canary_notes, cautions
     from fedaudit.pipeline.run import export, run
@@ -140,22 +138,6 @@ def _compare(asked: over_runs.Asked) -> int:
     return exits.DONE
 
 
-def _draw(asked: untrained.Computed) -> int:
-    """Draw a figure of a paper that needs no training."""
-    if asked.dry_run:
-        print(f"{asked.figure}: computed in less than a minute, nothing is trained; page: under {asked.out / 'papers'}")
-        return exits.DONE
-    print(f"figure: {papers.draw(asked.figure, {}, asked.out, Progress(quiet=asked.quiet))}")
-    return exits.DONE
-
-
-def estimated(command: Command, progress: Progress) -> str:
-    """What the command would run, how long and how much disk."""
-    from fedaudit.command.dry_run import estimate
-
-    return "\n\n".join(estimate(plan, progress) for plan in (command.paper or {"": command.plan}).values())
-
-
 @dataclass(frozen=True)
 class Command:
     """What the words ask for: a plan, and what to do beside running it."""
@@ -166,18 +148,15 @@ class Command:
     gates: Sequence[gates.Gate]
     export_run: Path | None
     export_adapters: Path | None
-    figure: str = ""
-    paper: Mapping[str, Plan] | None = None  # the plans of a paper's figure by task; `plan` is the first
 
 
-def read_command(words: Sequence[str]) -> Command:
-    """The command that the words give. InputError for what is wrong."""
+def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
+    """The command that the words give, `scale` what a paper's own settings add to its preset. InputError for what is
+    wrong."""
     check(words)
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
-    chosen, others = first.parse_known_args(words)
-    if chosen.paper:
-        return _paper(chosen, others)
+    chosen, _ = first.parse_known_args(words)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
     if chosen.run and chosen.preset != DEFAULT_PRESET:
@@ -185,7 +164,12 @@ def read_command(words: Sequence[str]) -> Command:
             f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"
         )
     preset = preset_words(chosen.preset)
-    sources = {f"--preset {chosen.preset}": preset, f"--config {chosen.config}": from_file, "": words}
+    sources = {
+        f"--preset {chosen.preset}": preset,
+        "the paper's settings": scale,
+        f"--config {chosen.config}": from_file,
+        "": words,
+    }
     chosen, _ = first.parse_known_args([*itertools.chain(*sources.values())])
     if chosen.run:
         options, plan = _own_run(chosen, sources)
@@ -235,28 +219,6 @@ def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Nam
         parser, _attack_groups(attacks) | _audits(chosen.audit, attacks, learner, ours=False), sources
     )
     return options, _own_plan(options, made)
-
-
-def _paper(chosen: argparse.Namespace, others: Sequence[str]) -> Command:
-    """The commands of a figure as one: its preset and tasks, with the words that choose nothing."""
-    figure = papers.find(chosen.paper)
-    if figure.preset is None:
-        raise InputError(
-            f"--paper {chosen.paper}: trains nothing; draw it by the command, audit.py --paper {chosen.paper}"
-        )
-    for name in ("method", "task", "attack", "run", "config"):
-        if getattr(chosen, name):
-            raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")
-    if chosen.preset not in (DEFAULT_PRESET, figure.preset):
-        raise InputError(
-            f"--preset {chosen.preset} does not go with --paper {chosen.paper}, which has its own ({figure.preset})"
-        )
-    shared = [f"--preset={figure.preset}", *others]
-    found = {task: read_command([*shared, *own]) for task, own in figure.tasks.items()}
-    if any(command.gates for command in found.values()):
-        raise InputError(f"--fail-if does not go with --paper {chosen.paper}, which is a figure and no audit")
-    plans = {task: command.plan for task, command in found.items()}
-    return dataclasses.replace(next(iter(found.values())), figure=chosen.paper, paper=plans)
 
 
 def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:

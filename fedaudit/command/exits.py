@@ -26,11 +26,15 @@ DONE = 0
 CROSSED = 1  # a gate, and nothing else
 MENDABLE = 2  # by the user
 BROKEN = 3  # an unexpected error, or a worker process that died
+FAILED = 4  # a cell of a matrix, or an item of several, failed; the others are done
 CLOSED = 128 + 13  # as of a program that SIGPIPE ends: nobody reads on
 STOPPED = "stopped; the same command goes on from here"
 LONGEST = 1200  # letters of a sentence
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+_received: list[int] = []  # signals, since the command began
 
 
 class Stopped(KeyboardInterrupt):
@@ -71,6 +75,18 @@ def _code(error: BaseException, debug: bool) -> int:
         return MENDABLE
     _say(f"error: {_sentence(error)}; {_traceback(error, debug)}")
     return BROKEN
+
+
+def stopping() -> bool:
+    """Whether a signal has asked the command to end, whatever its exception became on its way."""
+    return bool(_received)
+
+
+def explained(error: Exception, debug: bool) -> str:
+    """In one sentence what broke a part of the command, which goes on without it."""
+    if isinstance(error, InputError):
+        return str(error)
+    return f"{_sentence(error)}; {_traceback(error, debug)}"
 
 
 def _flushed() -> int:
@@ -156,7 +172,8 @@ def _stoppable() -> Iterator[list[int]]:
 
     A signal that the caller ignores (nohup, a job in the background) stays ignored.
     """
-    received: list[int] = []
+    received = _received
+    received.clear()
     before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -58,7 +58,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
     )
     group.add_argument(
-        "--paper", metavar="NAME:FIGURE", help="run and draw a paper's figure, as dpfpl:figure3, instead of one audit"
+        "--paper",
+        metavar="NAME",
+        help="a paper's table or figure beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 

@@ -13,13 +13,13 @@ from trainers.learners import every_learner, facts
 
 
 def listing() -> str:
-    """Methods, attacks, audits, tasks, figures of papers and sections of reports with one line each."""
+    """Methods, attacks, audits, tasks, tables and figures of papers and sections of reports with one line each."""
     lines = []
     for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
         lines.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}, those in brackets on request (--audit):")
         lines += _rows({_named(plugin): plugin.summary for plugin in plugins.plugins(kind).values()})
-    lines.append("figures of papers (--paper):")
-    lines += _rows({name: figure.summary for name, figure in papers.figures().items()})
+    lines.append("tables and figures of papers (--paper; list, a paper, or all):")
+    lines += _rows({name: item.summary for name, item in papers.items().items()})
     lines.append("sections of a report, each where there is something to show:")
     lines += _rows({name: plugins.summary(path) for name, path in places().items()})
     return "\n".join([*lines, *matrix()])

@@ -47,7 +47,7 @@ def clients(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
 
 
 def ranks(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
-    """Tables 6 to 11: a column per task and split, a row per rank with and without residual; ours have the full rank."""
+    """Tables 6 to 11: a column per task and split, a row per rank with and without residual, ours full rank too."""
     paper, spreads = _printed(
         number,
         lambda row: (setting(row.rank, residual=row.residual == "yes"), ""),
