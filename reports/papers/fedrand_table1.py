@@ -1,0 +1,38 @@
+"""FedRand, Table 1: answers and captions of the aggregated model and of clients' models, five methods.
+
+Levels are the two halves of the printed table. The task of questions plays ScienceQA, that of captions MSCOCO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reports import printed_table
+from reports.inputs import Evidence
+from reports.papers import fedrand
+from reports.papers.fedrand_figure2 import METHODS
+from reports.printed_table import Column, Table
+from reports.templates import Write
+
+PRESET = "fedrand-tables"
+TASKS = {"captions": ("--task=captions",), "questions": ("--task=vqa",)}
+MODELS = {"server": ("aggregated model", "global"), "client": ("clients' models", "clients")}
+
+
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+    """Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
+    rows = {(name, words): (label, model) for words, model in MODELS.values() for name, label in METHODS.items()}
+    found = fedrand.utility(evidence, rows)
+    paper: fedrand.Printed = {}
+    spreads: fedrand.Printed = {}
+    for row in fedrand.printed_rows(1):
+        place = row["method"], MODELS[row["role"]][0]
+        paper.setdefault(row["metric"], {})[place] = row["mean"]
+        spreads.setdefault(row["metric"], {})[place] = row["std"]
+    exact = {"accuracy": "share of answers that are the right one word for word, as the paper has it"}
+    ours = {name: Column(cells, (name,), exact.get(name, "")) for name, cells in found.items()}
+    return printed_table.build(
+        Table("fedrand:table1", ours, paper, fedrand.scale(evidence), levels_are="Model", spreads=spreads,
+              seeds=printed_table.seeds_of(evidence)),
+        write,
+    )  # fmt: skip
