@@ -27,7 +27,7 @@ def methods(number: int, split: str, evidence: Mapping[str, Sequence[Evidence]])
     for task, found in _variants(evidence).items():
         rows = [v for v in as_printed(found) if v.method in NAMES and v.epsilon in EPSILONS and split in v.scores]
         cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows}
-        ours[task] = Column(cells, tuple(paper))
+        ours[task] = Column(cells, (task,) if task in paper else tuple(paper))
     return _table(number, ours, paper, spreads, evidence)
 
 
@@ -63,7 +63,8 @@ def ranks(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
                 if split in v.scores:
                     name = setting(v.parameters["rank"], residual=v.parameters["residual"])
                     cells[name, ""] = over_seeds(v.scores[split])
-            ours[f"{task}, {split}"] = Column(cells, tuple(name for name in paper if name.endswith(f", {split}")))
+            own = f"{task}, {split}"
+            ours[own] = Column(cells, (own,) if own in paper else tuple(n for n in paper if n.endswith(f", {split}")))
     return _table(number, ours, paper, spreads, evidence, rows_are="DP-FPL with")
 
 

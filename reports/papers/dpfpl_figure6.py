@@ -10,6 +10,8 @@ from reports.templates import Write
 
 PRESET = "dpfpl-ablation"
 TASKS = {"symbols": ("--task=glyphs",)}
+SCALE = "dpfpl-paper"
+REAL = {"Food101": ("--dataset=food101",)}
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:

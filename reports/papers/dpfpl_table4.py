@@ -11,6 +11,8 @@ from reports.templates import Write
 
 PRESET = "dpfpl-table4"
 TASKS = {"25 clients": ("--clients=25",), "50 clients": ("--clients=50",)}
+SCALE = "dpfpl-paper-cifar100"
+REAL = {"25 clients": ("--clients=25",), "50 clients": ("--clients=50",)}
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:

@@ -11,6 +11,13 @@ from reports.templates import Write
 
 PRESET = "dpfpl-ablation"
 TASKS = {"symbols": ("--task=glyphs",)}
+SCALE = "dpfpl-paper"
+REAL = {
+    "Caltech101": ("--dataset=caltech101",),
+    "OxfordPets": ("--dataset=oxford_pets",),
+    "OxfordFlowers": ("--dataset=oxford_flowers",),
+    "Food101": ("--dataset=food101",),
+}
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:

@@ -23,6 +23,8 @@ from reports.templates import Write, render, write_drawings
 
 PRESET = "fedrand-figures"
 TASKS = {"captions": ("--task=captions",)}
+SCALE = "paper"
+REAL = {"captions": ("--task=coco",)}
 METHODS = {
     "FedAvg": "fedavg",
     "FedPer (2 layer)": "fedper",

@@ -21,6 +21,8 @@ from reports.templates import Write, render, write_drawings
 
 PRESET = "fedrand-figures"
 TASKS = {"captions": ("--task=captions",)}
+SCALE = "paper"
+REAL = {"captions": ("--task=coco",)}
 PRINTED = {"FedAvg": 1.0, "FedRand": 0.75}
 COLUMNS = "method down up both paper seeds".split()
 

@@ -21,6 +21,8 @@ from reports.templates import Write, render, write_drawings
 
 PRESET = "fedrand-tables"
 TASKS = {"captions": ("--task=captions",)}
+SCALE = "paper"
+REAL = {"captions": ("--task=coco",)}
 SHOWN = {"fedrand": "FedRand", "fedavg": "FedAvg"}
 
 

@@ -16,6 +16,8 @@ from reports.templates import Write
 
 PRESET = "fedrand-tables"
 TASKS = {"captions": ("--task=captions",), "questions": ("--task=vqa",)}
+SCALE = "paper"
+REAL = {"captions": ("--task=coco",), "questions": ("--task=scienceqa",)}
 MODELS = {"server": ("aggregated model", "global"), "client": ("clients' models", "clients")}
 
 

@@ -16,6 +16,8 @@ from reports.templates import Write
 
 PRESET = "fedrand-tables"
 TASKS = {"captions": ("--task=captions",)}
+SCALE = "paper"
+REAL = {"captions": ("--task=coco",)}
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:

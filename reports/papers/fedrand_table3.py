@@ -16,6 +16,8 @@ from reports.templates import Write
 
 PRESET = "fedrand-tables"
 TASKS = {"captions": ("--task=captions",)}
+SCALE = "paper"
+REAL = {"captions": ("--task=coco",)}
 VARIANTS = {  # as printed: what rows are called, and our label
     "FedRand": ("FedRand", "fedrand"),
     "rho_0.3": ("ρ 0.3", "fedrand:rho=0.3"),

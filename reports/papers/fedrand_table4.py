@@ -19,6 +19,8 @@ from reports.templates import Write
 
 PRESET = "fedrand-tables"
 TASKS = {"captions": ("--task=captions",)}
+SCALE = "paper"
+REAL = {"captions": ("--task=coco",)}
 MODELS = {"server": "aggregated model", "client": "reconstructed client"}
 UNTRAINED = "untrained model", "aggregated model"
 KEY = "caption", "10"  # the slice and K that the paper's text goes by
