@@ -1,0 +1,181 @@
+"""Tables and figures of papers by name: which there are, what is asked for together, the index, and what fails."""
+
+from __future__ import annotations
+
+import csv
+import html
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedaudit.command import cli, exits, paper
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline import papers
+from fedaudit.pipeline.papers import Drawn
+from reports.templates import contradictions
+
+FOLDER = plugins.package_folder("reports.papers")
+EVERY = {
+    "dpfpl": [f"table{i}" for i in (2, 3, 4, 6, 7, 8, 9, 10, 11)] + [f"figure{i}" for i in range(2, 7)],
+    "fedrand": [f"table{i}" for i in range(1, 5)] + [f"figure{i}" for i in range(2, 5)],
+    "secfpp": [f"table{i}" for i in range(1, 4)] + [f"figure{i}" for i in (2, 3)],
+    "dp2fl": [f"table{i}" for i in range(1, 5)],
+}
+NAMES = [f"{name}:{item}" for name, own in EVERY.items() for item in own]
+
+
+def asked(*words: str) -> paper.Asked:
+    found = paper.read(["--paper", *words], lambda own, scale: cli.read_command(own, scale).plan)
+    assert found is not None
+    return found
+
+
+class TestNames:
+    def test_every_table_and_figure_of_the_four_papers_is_there(self) -> None:
+        assert sorted(papers.items()) == sorted(NAMES)
+        assert len(NAMES) == 30
+
+    def test_tables_come_first_and_by_their_numbers(self) -> None:
+        own = [name.partition(":")[2] for name in papers.named("dpfpl")]
+        assert own == EVERY["dpfpl"]
+
+    def test_one_all_of_a_paper_and_all(self) -> None:
+        assert papers.named("fedrand:table4") == ["fedrand:table4"]
+        assert papers.named("fedrand") == [f"fedrand:{item}" for item in EVERY["fedrand"]]
+        assert sorted(papers.named("all")) == sorted(NAMES)
+
+    def test_the_list_names_each_with_what_it_shows(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["--paper", "list"]) == exits.DONE
+        said = capsys.readouterr().out
+        assert [line.split()[0] for line in said.splitlines()] == list(papers.items())
+        assert all(item.summary in said for item in papers.items().values())
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_what_is_asked_for_at_each_scale_is_a_plan(self, name: str) -> None:
+        item = papers.find(name)
+        for words in item.tasks.values():
+            assert cli.read_command([f"--preset={item.preset}", *words]).plan
+        assert (item.real is None) == (item.scale is None)
+        assert item.scale is None or item.preset is not None
+
+    @pytest.mark.parametrize("words", ["--rounds 3", "--out x"])
+    def test_the_list_stands_alone(self, words: str) -> None:
+        with pytest.raises(InputError, match="--paper list: stands alone"):
+            asked("list", *words.split())
+
+
+class TestPrint:
+    def test_every_printed_table_is_that_of_an_item(self) -> None:
+        """But for DP-FPL's Table 5, which is its set-up."""
+        there = {path.stem.replace("_", ":", 1) for path in FOLDER.glob("*_table*.csv")} - {"dpfpl:table5"}
+        assert there <= set(NAMES)
+        assert {name for name in NAMES if ":table" in name} - there == {"secfpp:table3"}  # formulas
+
+    def test_contradictions_are_of_items(self) -> None:
+        with (FOLDER / "contradictions.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert {f"{row['paper']}:{item}" for row in rows for item in row["items"].split()} <= set(NAMES)
+        assert all(contradictions(name) for name in NAMES if ":table" in name)
+
+    @pytest.mark.parametrize("name", [name for name in NAMES if ":figure" in name])
+    def test_pages_of_their_own_have_the_footnotes(self, name: str) -> None:
+        module = papers.find(name).module
+        text = (FOLDER / f"{module}.html").read_text() if (FOLDER / f"{module}.html").exists() else ""
+        shared = (FOLDER.parent / "ablation.html").read_text() if not text else ""
+        assert "papers/contradictions.html" in text + shared
+
+
+class TestSeveral:
+    @pytest.fixture
+    def drawn(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Items are drawn by nobody; those of dp2fl fail."""
+        seen: list[str] = []
+
+        def draw(name: str, plans: object, out: Path, progress: object) -> Drawn:
+            seen.append(name)
+            if name.startswith("dp2fl"):
+                raise RuntimeError("a <bad> day")
+            return Drawn(name, 2.0, out / "papers" / name.replace(":", "-") / "index.html", "τ 1.00")
+
+        monkeypatch.setattr(papers, "draw", draw)
+        return seen
+
+    def test_all_of_a_paper_with_an_index(
+        self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["--paper", "secfpp", "--quiet", "--out", str(tmp_path)]) == exits.DONE
+        assert drawn == papers.named("secfpp")
+        page = (tmp_path / "papers" / "secfpp.html").read_text()
+        table = pd.read_csv(tmp_path / "papers" / "secfpp.csv")
+        assert table.item.tolist() == drawn
+        assert (table.agreement == "τ 1.00").all()
+        assert all(f'href="{name.replace(":", "-")}/index.html"' in page for name in drawn)
+        assert capsys.readouterr().out.count("τ 1.00") == len(drawn)
+
+    def test_what_fails_is_said_and_the_rest_go_on(
+        self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["--paper", "all", "--quiet", "--out", str(tmp_path)]) == exits.FAILED
+        assert drawn == papers.named("all")
+        table = pd.read_csv(tmp_path / "papers" / "all.csv").set_index("item")
+        assert table.why.notna().sum() == len(EVERY["dp2fl"])
+        assert "unexpected RuntimeError: a <bad> day" in table.why["dp2fl:table1"]
+        page = (tmp_path / "papers" / "all.html").read_text()
+        assert "a &lt;bad&gt; day" in page
+        assert "failed: dp2fl:table1: unexpected RuntimeError" in capsys.readouterr().err
+
+    def test_the_index_is_there_after_each_item(self, drawn: list[str], tmp_path: Path) -> None:
+        done = [Drawn("secfpp:table1", 1.0, tmp_path / "papers" / "x" / "index.html", "τ")]
+        page = papers.write_index("secfpp", done, tmp_path)
+        text = re.sub(r"<[^>]+>", " ", html.unescape(page.read_text()))
+        assert text.count("not run yet") == len(EVERY["secfpp"]) - 1
+        assert f"1 of {len(EVERY['secfpp'])} items" in text
+
+    def test_a_signal_ends_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def stopped(*_: object) -> Drawn:
+            raise exits.Stopped
+
+        monkeypatch.setattr(papers, "draw", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            cli._main(["--paper", "secfpp", "--quiet", "--out", str(tmp_path)])
+
+    def test_words_that_some_items_do_not_take_are_why_these_cannot_run(self) -> None:
+        found = asked("dpfpl", "--targets", "2").items
+        assert isinstance(found["dpfpl:table2"], InputError)
+        assert not isinstance(found["dpfpl:figure3"], InputError)
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ("all --nonsense 2", "--nonsense: no such option"),
+            ("all --preset memorising", "--preset memorising does not go with --paper all"),
+            ("dpfpl --method promptfl", "--method does not go with --paper dpfpl"),
+            ("dp", "--paper dp: no such table or figure"),
+            ("secfpp:figure2 --preset paper", "--preset: has no place beside --paper secfpp:figure2"),
+        ],
+    )
+    def test_words_that_none_takes_are_refused(self, words: str, said: str, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=said):
+            asked(*words.split(), "--out", str(tmp_path / "out"))
+        assert not (tmp_path / "out").exists()
+
+
+class TestScale:
+    def test_the_papers_settings_leave_what_is_compared(self, tmp_path: Path) -> None:
+        """The real thing needs weights; random ones of the full architecture have the same settings."""
+        (tmp_path / "weights.pt").touch()
+        item = papers.find("dpfpl:table6")
+        assert item.real is not None
+        words = [f"--preset={item.preset}", *item.real["Food101"]]
+        scale = [w for w in paper._real("dpfpl:table6", item)[1] if not w.startswith(("--backbone", "--weights"))]
+        plan = cli.read_command([*words, "--data-root", str(tmp_path)], scale).plan
+        assert (plan.task, plan.task_params.dataset, plan.rounds) == ("images", "food101", 100)
+        assert len({(v.method, v.params.rank, v.params.residual) for v in plan.methods.values() if v}) == 10
+        assert plan.settings.batch == 32
+
+    def test_an_item_without_settings_of_its_paper_says_so(self) -> None:
+        with pytest.raises(InputError, match="--preset paper: dpfpl:figure3 has no settings of its paper"):
+            asked("dpfpl:figure3", "--preset", "paper")
