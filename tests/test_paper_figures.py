@@ -13,6 +13,7 @@ from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3
+from reports.papers.secfpp_table3 import exponent
 from tests.prompt_evidence import ablation as made_up
 from tests.prompt_evidence import prompt_evidence
 from tests.test_report import TWO
@@ -27,8 +28,10 @@ def unseen(monkeypatch):
 
 def drawn(module, cells):
     files = {}
-    module.build({"task": cells}, files.__setitem__)
+    said = module.build({"task": cells}, files.__setitem__)
     assert list(files)[-1] == "index.html"
+    assert "Where the paper contradicts itself here" in files["index.html"].decode()
+    files["said"] = said
     return files
 
 
@@ -204,14 +207,14 @@ class TestCosts:
         assert (table.server == 2).all()
         row = table.iloc[0]
         assert row.bytes == secfpp_figure3.WIDTH * 20 * (math.ceil(150 / row.ell) + 3 + 60)
-        exponents = {(g["quantity"], g["by"]): g["exponent"] for g in secfpp_figure3.growth(table)}
-        assert exponents["user", "d"] == exponents["server", "users"] == 0
-        assert exponents["bytes", "d"] == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))
+        assert exponent(table, "user", "d") == exponent(table, "server", "users") == 0
+        assert exponent(table, "bytes", "d") == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))
 
     def test_the_page(self, monkeypatch):
         files, small = {}, secfpp_figure3.ours(users=(20, 30), entries=(150, 200))
         monkeypatch.setattr(secfpp_figure3, "ours", lambda: small)
-        secfpp_figure3.build({}, files.__setitem__)
+        said = secfpp_figure3.build({}, files.__setitem__)
         assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
         assert len(pd.read_csv(io.BytesIO(files["figure3.csv"]))) == 3
-        assert "(d/ℓ) n log²n" in files["index.html"].decode()
+        assert said.endswith(" s at d = 200 on this machine")
+        assert "Where the paper contradicts itself here" in files["index.html"].decode()
