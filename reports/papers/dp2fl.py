@@ -7,6 +7,7 @@ proportions. Ours are held against the paper's averages over its eight data sets
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from reports.beside_dpfpl import here
@@ -14,114 +15,109 @@ from reports.formats import number, signed
 from reports.inputs import Evidence, check
 from reports.printed_table import Cell, Column, Row, Table, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, pooled, variants
-from reports.sections.newcomers import STARTS, paper
+from reports.sections.newcomers import STARTS as DIFFERENCES
+from reports.sections.newcomers import paper
 from reports.sections.personal import PRINTED as METHODS
-from reports.sections.personal import averages
 
 AVERAGE = "AVG"
+NAMES = METHODS | {"dp2fl": "DP²FL"}
 METRICS = {"accuracy": "accuracy", "micro_f1": "micro-F1"}  # as printed
-NAMES = {method: name.replace("DP2FL", "DP²FL") for method, name in METHODS.items()}
+OURS = {"accuracy": "personal/accuracy", "macro-F1": "personal/f1"}  # in their places
+QUANTITIES = {
+    "macro-F1": "over the classes that a client holds. The paper prints micro-F1, which for one label per picture is "
+    "accuracy; its two columns differ, so that its own is another quantity, and ours is held against an unknown."
+}
+BASELINES = "FP+P is FedProx, pF+P is pFedMe, both on PromptFL's prompts; Local sends nothing."
 MODELS = {
     "local_average": ("clients' own models", "personal/accuracy"),
     "global_model": ("global model", "global/accuracy"),
     "global_minus_local": ("global − own", "global-personal/accuracy"),
 }
-ARRIVALS = {"local_average": "personal", "global_model": "global", "init": "init", "init_glo": "init_glo"}
-BEGINS = {"personal": "old clients' models, mean", "global": "global model", "init": "Init", "init_glo": "InitGlo"}
+STARTS = {
+    "local_average": ("old clients' models, mean", "personal"),
+    "global_model": ("global model", "global"),
+    "init": ("Init", "init"),
+    "init_glo": ("InitGlo", "init_glo"),
+}
+COMING = (
+    "A client comes after the last round. InitGlo is the global task prompt with the public data prompt, Init the "
+    "public start."
+)
 PLACES = {"new": "New", "local": "Local", "all": "All"}
-STEPS = ("global-init_glo", "init_glo-init")  # a start less the supposedly next best
 
 Evidences = Mapping[str, Sequence[Evidence]]
+Printed = dict[str, dict[Row, str]]
 
 
 def methods(evidence: Evidences) -> Table:
     """Table 1: accuracy and F1 of clients' own models, a row per method."""
-    theirs: dict[str, dict[Row, str]] = {}
-    table = printed("dp2fl_table1")
-    for metric, name in METRICS.items():
-        for row in table[table.metric == metric].itertuples():
-            theirs.setdefault(f"{row.dataset}, {name}", {})[_name(row.method), ""] = row.value
+    names = {theirs: NAMES[ours] for ours, theirs in METHODS.items()}
+    theirs: Printed = {}
+    for row in printed("dp2fl_table1").sort_values("metric", kind="stable").itertuples():
+        theirs.setdefault(f"{row.dataset}, {METRICS[row.metric]}", {})[names[row.method], ""] = row.value
     ours = {}
     for task, found in _variants(evidence).items():
-        for metric, name, other in (("accuracy", "accuracy", ""), ("f1", "micro-F1", OTHER_F1)):
-            called = "macro-F1" if other else name
-            cells = {(NAMES[v.method], ""): cell for v in found if (cell := _cell(v, f"personal/{metric}"))}
-            ours[f"{task}, {called}"] = Column(cells, (f"{AVERAGE}, {name}",), other)
-    return _table(1, evidence, ours, theirs)
-
-
-OTHER_F1 = (
-    "F1 is macro, over the classes that a client holds. The paper prints micro-F1, which for one label per picture is "
-    "accuracy; its two columns differ, so that its own must be another quantity, and ours is held against an unknown."
-)
+        for (name, metric), place in zip(OURS.items(), METRICS.values(), strict=True):
+            cells = {(NAMES[v.method], ""): cell for v in found if (cell := _cell(v, metric))}
+            ours[f"{task}, {name}"] = Column(cells, (f"{AVERAGE}, {place}",), QUANTITIES.get(name, ""))
+    return _table(1, evidence, ours, theirs, [BASELINES])
 
 
 def models(evidence: Evidences) -> Table:
     """Table 2: a row per model of DP²FL, and their difference."""
-    rows = {model: name for model, (name, _) in MODELS.items()}
-    theirs: dict[str, dict[Row, str]] = {}
+    theirs: Printed = {}
     for row in printed("dp2fl_table2").itertuples():
-        theirs.setdefault(row.dataset, {})[rows[row.model], ""] = row.value
-    ours = {task: Column(_cells(found, {(name, ""): metric for name, metric in MODELS.values()}), (AVERAGE,))
-            for task, found in _variants(evidence).items()}  # fmt: skip
-    difference = MODELS["global_minus_local"][0]
-    (average,) = (row["value"] for row in averages(2) if row["model"] == "global_minus_local")
-    said = [_beside("Global model less clients' own", c.cells[difference, ""], f"{float(average):+.2f}")
-            for c in ours.values() if (difference, "") in c.cells]  # fmt: skip
-    return _table(2, evidence, ours, theirs, said, rows_are="Model", apart=[difference])
+        theirs.setdefault(row.dataset, {})[MODELS[row.model][0], ""] = row.value
+    ours = _columns(evidence, {(name, ""): metric for name, metric in MODELS.values()})
+    difference = MODELS["global_minus_local"][0], ""
+    average = signed(float(theirs[AVERAGE][difference]), 2)
+    said = [_beside("Global model less clients' own", column.cells[difference], average)
+            for column in ours.values() if difference in column.cells]  # fmt: skip
+    return _table(2, evidence, ours, theirs, said, rows_are="Model", apart=[difference[0]])
 
 
 def before(evidence: Evidences) -> Table:
-    """Table 3: a row per model that a new client may start from, on its own test set before it trains."""
-    theirs: dict[str, dict[Row, str]] = {}
+    """Table 3: a row per model that a new client may use, on its own test set before it trains."""
+    theirs: Printed = {}
     for row in printed("dp2fl_table3").itertuples():
-        theirs.setdefault(row.dataset, {})[BEGINS[ARRIVALS[row.model]], ""] = row.value
-    metrics = {(name, ""): f"newcomers/before/new/{start}" for start, name in BEGINS.items()}
-    return _newcomers(3, evidence, metrics, theirs, [("before", "new")])
+        theirs.setdefault(row.dataset, {})[STARTS[row.model][0], ""] = row.value
+    ours = _columns(evidence, {(name, ""): f"newcomers/before/new/{start}" for name, start in STARTS.values()})
+    return _table(3, evidence, ours, theirs, [COMING, *_steps(evidence, "before", ["new"])], rows_are="Model")
 
 
 def after(evidence: Evidences) -> Table:
     """Table 4: a row per start and test set, after one round of all clients."""
-    theirs: dict[str, dict[Row, str]] = {}
+    theirs: Printed = {}
     for row in printed("dp2fl_table4").itertuples():
-        place = BEGINS[ARRIVALS[row.initialization]], PLACES[row.test_set]
-        theirs.setdefault(row.dataset, {})[place] = row.value
-    metrics = {(name, place): f"newcomers/after/{test}/{start}"
-               for test, place in PLACES.items() for start, name in BEGINS.items() if start != "personal"}  # fmt: skip
-    return _newcomers(4, evidence, metrics, theirs, [("after", test) for test in PLACES])
+        theirs.setdefault(row.dataset, {})[STARTS[row.initialization][0], PLACES[row.test_set]] = row.value
+    ours = _columns(evidence, {
+        (name, place): f"newcomers/after/{test}/{start}"
+        for test, place in PLACES.items() for name, start in STARTS.values()
+    })  # fmt: skip
+    said = [COMING, *_steps(evidence, "after", list(PLACES))]
+    return _table(4, evidence, ours, theirs, said, rows_are="Starts from", levels_are="Tested on")
 
 
-def _newcomers(
-    table: int,
-    evidence: Evidences,
-    metrics: Mapping[Row, str],
-    theirs: Mapping[str, Mapping[Row, str]],
-    places: Sequence[tuple[str, str]],
-) -> Table:
-    found = _variants(evidence)
-    ours = {task: Column(_cells(own, metrics), (AVERAGE,)) for task, own in found.items()}
-    said = [sentence for own in found.values() for place in places for sentence in _steps(own, *place)]
-    return _table(table, evidence, ours, theirs, said, rows_are="Starts from", levels_are="Tested on")
-
-
-def _steps(found: Sequence[MethodRow], when: str, test: str) -> Iterator[str]:
+def _steps(evidence: Evidences, when: str, tests: Sequence[str]) -> Iterator[str]:
     """What a start is worth more than the supposedly next best, ours paired within seeds."""
-    for step in STEPS:
-        for v in found:
-            if v.method == "dp2fl" and (cell := _cell(v, f"newcomers/{when}/{test}/{step}")):
-                where = f", on {PLACES[test]}" if when == "after" else ""
-                yield _beside(f"{STARTS[step]}{where}", cell, paper(when, test, step))
+    for test, step in itertools.product(tests, (start for start in DIFFERENCES if "-" in start)):
+        what = DIFFERENCES[step] if when == "before" else f"{PLACES[test]}, {DIFFERENCES[step]}"
+        for column in _columns(evidence, {("", ""): f"newcomers/{when}/{test}/{step}"}).values():
+            yield from (_beside(what, cell, paper(when, test, step)) for cell in column.cells.values())
 
 
 def _beside(what: str, cell: Cell, average: str) -> str:
     bounds = "" if cell.low is None else f" [{number(cell.low, 1)}, {number(cell.high, 1)}]"
-    return f"{what}: {signed(cell.value)}{bounds} points; the paper's averages {average.replace('-', '−')}."
+    return f"{what}: {signed(cell.value)}{bounds} points; the paper's averages {average}."
 
 
-def _cells(found: Sequence[MethodRow], metrics: Mapping[Row, str]) -> dict[Row, Cell]:
-    """Of DP²FL the number of every row."""
-    own = [v for v in found if v.method == "dp2fl"]
-    return {row: cell for v in own for row, metric in metrics.items() if (cell := _cell(v, metric))}
+def _columns(evidence: Evidences, metrics: Mapping[Row, str]) -> dict[str, Column]:
+    """By task the numbers of DP²FL."""
+    found = {}
+    for task, own in _variants(evidence).items():
+        cells = {row: _cell(v, metric) for v in own if v.method == "dp2fl" for row, metric in metrics.items()}
+        found[task] = Column({row: cell for row, cell in cells.items() if cell}, (AVERAGE,))
+    return found
 
 
 def _cell(v: MethodRow, metric: str) -> Cell | None:
@@ -141,16 +137,12 @@ def _variants(evidence: Evidences) -> dict[str, list[MethodRow]]:
     return {task: [v for name in METHODS for v in own if v.method == name] for task, own in found.items()}
 
 
-def _name(method: str) -> str:
-    return method.replace("DP2FL", "DP²FL")
-
-
 def _table(
     table: int,
     evidence: Evidences,
     ours: Mapping[str, Column],
-    theirs: Mapping[str, Mapping[Row, str]],
-    said: Sequence[str] = (),
+    theirs: Printed,
+    said: Sequence[str],
     *,
     rows_are: str = "Method",
     levels_are: str = "",

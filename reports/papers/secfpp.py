@@ -50,9 +50,9 @@ def evolution(evidence: Evidences) -> Table:
             for name, which in ROWS.items()
             if scores and all(which[i] in one and "own_test" in one[which[i]].scores for one in scores)
         }
-        said = f"mean over {', '.join(t for t in found if ('+' in t) == paired)}; DP-FPL has ε {ROWS['DP-FPL'][i][1]:g}"
+        of = f"mean over {', '.join(t for t in found if ('+' in t) == paired)}; DP-FPL has ε {ROWS['DP-FPL'][i][1]:g}"
         ours[column] = Column(
-            cells, (column,), f"{said}, as in the print, its other row ε {ROWS[OTHER_BUDGET][i][1]:g}"
+            cells, (column,), f"{of}, as in the print, its other row ε {ROWS[OTHER_BUDGET][i][1]:g}"
         )
     said = [
         "Hard prompt: CLIP's “a photo of a …”, nothing is trained. Soft prompt: PromptFL. FPP: FedOTP, whose printed "
