@@ -219,6 +219,22 @@ def _verdict(a: Agreement) -> str:
 
 def scale(found: Sequence[MethodRow], *, dirichlet: bool) -> str:
     """What differs between the paper's runs and these."""
+    trained = trained_share(found[0].evidence[0].setting.get("task", {}))
+    theirs = (
+        ["CLIP ResNet50", "CIFAR-100", "25 or 50 clients", "200 rounds"]
+        if dirichlet
+        else ["CLIP ViT-B/16", "four data sets of photographs", "10 clients", "100 rounds"]
+    )
+    theirs += ["batches of 32"]
+    theirs += ["all records trained on"] if trained else []
+    return (
+        f"The paper: {listed(theirs)}. Here: {here(found)}. The accuracies themselves are not comparable, at most "
+        f"their order is."
+    )
+
+
+def here(found: Sequence[MethodRow]) -> str:
+    """What these runs are of, in words."""
     settings = [v.evidence[0].setting for v in found]
     schedule, training = settings[0].get("schedule", {}), settings[0].get("training", {})
     clients = _distinct(str(s["schedule"]["clients"]) for s in settings if "clients" in s.get("schedule", {}))
@@ -229,17 +245,7 @@ def scale(found: Sequence[MethodRow], *, dirichlet: bool) -> str:
     ours += [f"{schedule['rounds']} rounds"] if "rounds" in schedule else []
     ours += [f"batches of {training['batch']}"] if "batch" in training else []
     ours += [trained] if (trained := trained_share(settings[0].get("task", {}))) else []
-    theirs = (
-        ["CLIP ResNet50", "CIFAR-100", "25 or 50 clients", "200 rounds"]
-        if dirichlet
-        else ["CLIP ViT-B/16", "four data sets of photographs", "10 clients", "100 rounds"]
-    )
-    theirs += ["batches of 32"]
-    theirs += ["all records trained on"] if trained else []
-    return (
-        f"The paper: {listed(theirs)}. Here: {listed(ours)}. The accuracies themselves are not comparable, at most "
-        f"their order is."
-    )
+    return listed(ours)
 
 
 def _distinct(words: Iterable[str]) -> list[str]:

@@ -74,6 +74,7 @@ class Table:
     sentences: Sequence[str] = ()
     seeds: Sequence[int] = ()
     spreads: Mapping[str, Mapping[Row, str]] = field(default_factory=dict)  # as printed, in the places of `paper`
+    apart: Sequence[str] = ()  # rows that no order has, such as differences of others
 
     @property
     def title(self) -> str:
@@ -100,16 +101,19 @@ class Table:
 
     @functools.cached_property
     def agreements(self) -> dict[str, dict[str, Agreement]]:
-        """Of every column of ours that is compared, over the rows that both sides have, two at least: within every
-        level, and over all levels (EVERY)."""
+        """Of every column of ours that is compared, over the rows that both sides have: within every level that has two
+        at least, and over all of these levels (EVERY)."""
         found = {}
         for name, column in self.ours.items():
-            theirs = {row: value for row in column.cells if (value := self.held_against(column, row)) is not None}
+            rows = [row for row in column.cells if row[0] not in self.apart]
+            theirs = {row: value for row in rows if (value := self.held_against(column, row)) is not None}
+            levels = dict.fromkeys(level for _, level in theirs)
             ours = {row: column.cells[row].value for row in theirs}
-            levels = list(dict.fromkeys(level for _, level in theirs))
-            own = {level: agreement(some, theirs) for level in levels if len(some := _at(ours, level)) > 1}
-            if own:
-                found[name] = {EVERY: within_levels(ours, theirs)} | (own if len(levels) > 1 else {})
+            compared = {level: some for level in levels if len(some := _at(ours, level)) > 1}
+            if compared:
+                together = {row: value for some in compared.values() for row, value in some.items()}
+                own = {level: agreement(some, theirs) for level, some in compared.items()}
+                found[name] = {EVERY: within_levels(together, theirs)} | (own if len(own) > 1 else {})
         return found
 
 
@@ -212,14 +216,22 @@ def latex(table: Table) -> bytes:
         frame = pd.DataFrame({**heads, table.rows_are: [row for row, _ in table.rows], **cells})
         shown = frame[frame[list(cells)].ne("").any(axis=1)]
         body = shown.to_latex(index=False, escape=True, column_format="l" * (len(heads) + 1) + "r" * len(cells))
-        parts.append(f"% {whose}, {table.unit}\n{body.strip()}")
+        parts.append(f"% {', '.join(filter(None, (whose, table.unit)))}\n{body.strip()}")
     text = "\n\n".join(parts) + "\n"
     for letter, command in TEX.items():
         text = text.replace(letter, command)
     return text.encode()
 
 
-TEX = {"ε": r"$\varepsilon$", "ρ": r"$\rho$", "τ": r"$\tau$", "−": "$-$", "²": r"\textsuperscript{2}", "±": r"$\pm$"}
+TEX = {
+    "ε": r"$\varepsilon$",
+    "ρ": r"$\rho$",
+    "τ": r"$\tau$",
+    "ℓ": r"$\ell$",
+    "−": "$-$",
+    "²": r"\textsuperscript{2}",
+    "±": r"$\pm$",
+}
 
 
 def _tex(table: Table, column: Column | Mapping[Row, str], row: Row) -> str:

@@ -13,10 +13,13 @@ from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3
+from reports.papers.secfpp_table3 import exponent
 from tests.prompt_evidence import ablation as made_up
 from tests.prompt_evidence import prompt_evidence
 from tests.test_report import TWO
 from tests.unprinted import unprinted
+
+SHARES = "FedRand sends 75.0 % of FedAvg's bytes, the paper says 75 %"
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +28,13 @@ def unseen(monkeypatch):
         monkeypatch.setattr(module, "printed", unprinted)
 
 
-def drawn(module, cells):
+def drawn(module, cells, say=None):
+    """The files of a figure; `say` is how the sentence begins that it returns."""
     files = {}
-    module.build({"task": cells}, files.__setitem__)
+    said = module.build({"task": cells}, files.__setitem__)
     assert list(files)[-1] == "index.html"
+    assert "Where the paper contradicts itself here" in files["index.html"].decode()
+    assert said.startswith(say or "")
     return files
 
 
@@ -42,7 +48,7 @@ class TestTradeOff:
         assert ("FedPara", "client") not in paper.index
 
     def test_ours_are_means_over_seeds_on_both_splits(self):
-        files = drawn(fedrand_figure2, TWO)
+        files = drawn(fedrand_figure2, TWO, "ours, against held-out, server: FedRand leaks")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert table.split.value_counts().to_dict() == {"paper": 7, "novel objects": 4, "held-out": 4}
         (row,) = table[(table.split == "held-out") & (table.method == "FedAvg") & (table.role == "client")].to_dict(
@@ -85,7 +91,7 @@ class TestTradeOff:
 class TestBytes:
     def test_shares_by_hand(self):
         """The made-up FedRand sends half of what FedAvg sends up, and all of it down."""
-        table = pd.read_csv(io.BytesIO(drawn(fedrand_figure3, TWO)["figure3.csv"])).set_index("method")
+        table = pd.read_csv(io.BytesIO(drawn(fedrand_figure3, TWO, SHARES)["figure3.csv"])).set_index("method")
         assert table.loc["FedAvg", ["down", "up", "both", "paper"]].tolist() == [0.5, 0.5, 1.0, 1.0]
         assert table.loc["FedRand", ["down", "up", "both", "paper"]].tolist() == [0.5, 0.25, 0.75, 0.75]
 
@@ -116,7 +122,7 @@ class TestAblation:
         assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
 
     def test_ours_beside_the_papers(self):
-        files = drawn(dpfpl_figure2, made_up())
+        files = drawn(dpfpl_figure2, made_up(), "τ 0.54 (local classes, 24 settings), ")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
         text = files["index.html"].decode()
@@ -165,6 +171,7 @@ class TestInformation:
         assert [path.name for path in tmp_path.iterdir()] == ["papers"]
         assert len(pd.read_csv(page.parent / "figure2.csv")) == len(small)
         said = page.read_text()
+        assert "breaks the appendix" in said
         assert "self-information is more than 10^4 times" in said
         assert "Exactly it is 10^2.2 times (170 and 1.16 nats)" in said
 
@@ -203,14 +210,14 @@ class TestCosts:
         assert (table.server == 2).all()
         row = table.iloc[0]
         assert row.bytes == secfpp_figure3.WIDTH * 20 * (math.ceil(150 / row.ell) + 3 + 60)
-        exponents = {(g["quantity"], g["by"]): g["exponent"] for g in secfpp_figure3.growth(table)}
-        assert exponents["user", "d"] == exponents["server", "users"] == 0
-        assert exponents["bytes", "d"] == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))
+        assert exponent(table, "user", "d") == exponent(table, "server", "users") == 0
+        assert exponent(table, "bytes", "d") == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))
 
     def test_the_page(self, monkeypatch):
         files, small = {}, secfpp_figure3.ours(users=(20, 30), entries=(150, 200))
         monkeypatch.setattr(secfpp_figure3, "ours", lambda: small)
-        secfpp_figure3.build({}, files.__setitem__)
+        said = secfpp_figure3.build({}, files.__setitem__)
         assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
         assert len(pd.read_csv(io.BytesIO(files["figure3.csv"]))) == 3
-        assert "(d/ℓ) n log²n" in files["index.html"].decode()
+        assert said.endswith(" s at d = 200 on this machine")
+        assert "Where the paper contradicts itself here" in files["index.html"].decode()

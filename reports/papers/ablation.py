@@ -17,6 +17,7 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend, printed, styled
+from reports.formats import number as digits
 from reports.inputs import Evidence, check
 from reports.rows import variants
 from reports.templates import Write, render, write_drawings
@@ -26,8 +27,9 @@ COLUMNS = "whose epsilon rank residual split accuracy down up".split()
 PLACE = ["epsilon", "rank", "residual"]
 
 
-def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
-    """Write index.html, figureN.svg, .pdf and .csv through `write(name, bytes)`; the page comes last.
+def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+    """Write index.html, figureN.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns how far
+    settings come in the paper's order.
 
     `evidence` holds, by task, cells of DP-FPL: one per rank, residual, epsilon and seed. ValueError: no task, or one
     without two settings.
@@ -51,6 +53,8 @@ def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]],
         "title": title, "dataset": dataset, "number": number, "drawing": drawing, "rows": rows, "seeds": seeds,
         "splits": SPLITS, "readings": readings(points),
     }))  # fmt: skip
+    orders = [f"{order} ({name}, {settings} settings)" for name, (order, settings) in orders_of(points).items()]
+    return f"τ {', '.join(orders)}" if orders else "no order to compare"
 
 
 @functools.cache
@@ -82,23 +86,33 @@ def ours(cells: Sequence[Evidence]) -> pd.DataFrame:
 
 def readings(points: pd.DataFrame) -> list[str]:
     """How far the paper's shape is found here, by split."""
-    found = []
+    orders, found = orders_of(points), []
+    for name, both in _both(points).items():
+        helps, steps = [_helps(values) for values in both], [_costs(values) for values in both]
+        order, settings = orders[name]
+        found.append(
+            f"{name}: the residual raises accuracy in {helps[0]} settings (the paper: {helps[1]}); the next smaller ε "
+            f"lowers it in {steps[0]} steps (the paper: {steps[1]}); order of {settings} settings, tau-b: {order}"
+        )
+    return found
+
+
+def orders_of(points: pd.DataFrame) -> dict[str, tuple[str, int]]:
+    """By what a split is called Kendall's tau-b of ours with the paper's, and of how many settings."""
+    return {name: (digits(float(kendalltau(*both).statistic), 2), len(both[0])) for name, both in _both(points).items()}
+
+
+def _both(points: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
+    """By what a split is called ours and the paper's accuracies of the settings that both have, two at least."""
+    found = {}
     for split, name in SPLITS.items():
         mine, theirs = (
             points[(points.whose == whose) & (points.split == split)].set_index(PLACE).accuracy
             for whose in ("ours", "the paper")
         )
-        both = sorted(set(mine.index) & set(theirs.index))
-        if len(both) < 2:
-            continue
-        tau = kendalltau(mine.loc[both], theirs.loc[both]).statistic
-        helps = [_helps(values.loc[both]) for values in (mine, theirs)]
-        steps = [_costs(values.loc[both]) for values in (mine, theirs)]
-        found.append(
-            f"{name}: the residual raises accuracy in {helps[0]} settings (the paper: {helps[1]}); the next smaller ε "
-            f"lowers it in {steps[0]} steps (the paper: {steps[1]}); order of {len(both)} settings, tau-b: "
-            f"{'n/a' if math.isnan(tau) else f'{tau:.2f}'}"
-        )
+        same = sorted(set(mine.index) & set(theirs.index))
+        if len(same) > 1:
+            found[name] = mine.loc[same], theirs.loc[same]
     return found
 
 

@@ -14,6 +14,6 @@ SCALE = "dpfpl-paper"
 REAL = {"Caltech101": ("--dataset=caltech101",)}
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Tran et al., ICLR 2025; see `reports.papers.ablation`."""
-    ablation.build("Caltech101", 2, evidence, write)
+    return ablation.build("Caltech101", 2, evidence, write)

@@ -33,8 +33,9 @@ SIGNAL = "shadow"
 GUESSING = 50.0  # percent
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figure3.svg, figure3.pdf and figure3.csv through `write(name, bytes)`; the page comes last.
+    Returns what the curves say.
 
     `evidence` holds, by what a task is called in the figure, the cells of DP-FPL: one per epsilon and seed, attacked by
     shadow models, with the table "classes". Seeds are averaged; of several variants with one epsilon that of the paper
@@ -57,6 +58,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
     cells = [e for own in evidence.values() for e in own]
     parts = {"drawing": drawing, "rows": rows, "scale": _scale(cells), "seeds": any(len(v.evidence) > 1 for v in shown)}
     write("index.html", render("papers/dpfpl_figure3.html", parts))
+    return " ".join(f"{task}: {reading(line)}" if len(lines) > 1 else reading(line) for task, line in lines.items())
 
 
 def _line(task: str, cells: Sequence[Evidence]) -> list[MethodRow]:

@@ -14,6 +14,6 @@ SCALE = "dpfpl-paper"
 REAL = {"OxfordPets": ("--dataset=oxford_pets",)}
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Tran et al., ICLR 2025; see `reports.papers.ablation`."""
-    ablation.build("OxfordPets", 4, evidence, write)
+    return ablation.build("OxfordPets", 4, evidence, write)

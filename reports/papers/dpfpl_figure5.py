@@ -14,6 +14,6 @@ SCALE = "dpfpl-paper"
 REAL = {"OxfordFlowers": ("--dataset=oxford_flowers",)}
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Tran et al., ICLR 2025; see `reports.papers.ablation`."""
-    ablation.build("OxfordFlowers", 5, evidence, write)
+    return ablation.build("OxfordFlowers", 5, evidence, write)

@@ -14,6 +14,6 @@ SCALE = "dpfpl-paper"
 REAL = {"Food101": ("--dataset=food101",)}
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> None:
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Tran et al., ICLR 2025; see `reports.papers.ablation`."""
-    ablation.build("Food101", 6, evidence, write)
+    return ablation.build("Food101", 6, evidence, write)

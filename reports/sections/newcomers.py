@@ -8,7 +8,7 @@ from statistics import mean
 from audits.utility import mean_interval
 from reports.formats import signed
 from reports.section import Page, Row, Section
-from reports.sections.personal import printed_table
+from reports.sections.personal import averages
 
 ORDER = 23
 PLACES = (("before", "new"), ("after", "new"), ("after", "local"), ("after", "all"))
@@ -65,6 +65,5 @@ def paper(when: str, test: str, start: str) -> str:
 @functools.cache
 def printed() -> dict[tuple[str, str, str], str]:
     """The averages of Tables 3 and 4 by when, test set and model."""
-    before = {("before", "new", row["model"]): row["value"] for row in printed_table(3) if row["dataset"] == "AVG"}
-    rows = (row for row in printed_table(4) if row["dataset"] == "AVG")
-    return before | {("after", row["test_set"], row["initialization"]): row["value"] for row in rows}
+    before = {("before", "new", row["model"]): row["value"] for row in averages(3)}
+    return before | {("after", row["test_set"], row["initialization"]): row["value"] for row in averages(4)}

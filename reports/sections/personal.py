@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from reports import printed_table
 from reports.section import Page, Section
 
 ORDER = 22
@@ -45,15 +44,15 @@ def printed() -> dict[str, dict[str, str]]:
     """The paper's averages over eight data sets, by method: accuracy, what it calls micro-F1, and Table 2's Diff."""
     found: dict[str, dict[str, str]] = {}
     names = {theirs: ours for ours, theirs in PRINTED.items()}
-    for row in printed_table(1):
-        if row["dataset"] == "AVG":
-            found.setdefault(names[row["method"]], {})[row["metric"]] = row["value"]
-    means = {row["model"]: row["value"] for row in printed_table(2) if row["dataset"] == "AVG"}
+    for row in averages(1):
+        found.setdefault(names[row["method"]], {})[row["metric"]] = row["value"]
+    means = {row["model"]: row["value"] for row in averages(2)}
     found["dp2fl"] |= {"global": means["global_model"], "difference": means["global_minus_local"]}
     return found
 
 
-def printed_table(number: int) -> list[dict[str, str]]:
-    """One of the paper's tables."""
-    with (Path(__file__).parent.parent / "papers" / f"dp2fl_table{number}.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def averages(number: int) -> list[dict[str, str]]:
+    """The rows of one of the paper's tables that are its own means over its data sets."""
+    table = printed_table.printed(f"dp2fl_table{number}")
+    rows: list[dict[str, str]] = table[table.dataset == "AVG"].to_dict("records")
+    return rows

@@ -1,0 +1,18 @@
+"""DP²FL, Table 4: a new client after one round, by what it started from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reports import printed_table
+from reports.inputs import Evidence
+from reports.papers import dp2fl
+from reports.templates import Write
+
+PRESET = "dp2fl-newcomers"
+TASKS = {"few shots": ("--task=fewshots",)}
+
+
+def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+    """Chang et al. 2025; see `reports.papers.dp2fl`."""
+    return printed_table.build(dp2fl.after(evidence), write)
