@@ -30,7 +30,7 @@ ORDERS: dict[str, Callable[[float, float, float, float], float]] = {  # the same
     "server": lambda n, d, ell, k: k * n**2 * math.log(n) ** 2,
 }
 LETTERS = {"users": "n", "d": "d"}
-SCALE = (
+ABOUT = (
     "Bytes that a user sends and seconds of the processor on this machine, one thread, of a round on secret shares "
     f"with {costs.CENTRES} centres. The paper prints orders of growth and no numbers; an exponent is that of a power "
     "between two sizes."
@@ -68,7 +68,7 @@ def table(measured: pd.DataFrame) -> Table:
             cells = {OF[of]: Cell(exponent(rows, of, by)) for of in OF}
             ours[f"in {letter}, {name}"] = Column(cells, quantity=sizes)
     paper = {"order of growth": {OF[of]: text for of, text in PRINTED.items()}}
-    return Table("secfpp:table3", ours, paper, SCALE, unit="", digits=2, rows_are="Of", sentences=NOTES)
+    return Table("secfpp:table3", ours, paper, ABOUT, unit="", digits=2, rows_are="Of", sentences=NOTES)
 
 
 def exponent(sizes: pd.DataFrame, quantity: str, by: str) -> float:
