@@ -88,6 +88,6 @@ def runs(out: str | Path = OUT) -> pd.DataFrame:
 
 def _command(options: dict[str, Any]) -> Command:
     """InputError for what only the command can do, and for what is wrong."""
-    if own := next((name for name in ("list", "help", "debug", "paper") if name in options), None):
+    if own := next((name for name in ("list", "help", "debug", "paper", "nightly") if name in options), None):
         raise InputError(f"{own}: is of the command only, audit.py --{own}")
     return read_command(words_of(options))

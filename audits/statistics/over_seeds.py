@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ def _student(values: Sequence[float], confidence: float) -> tuple[float, float]:
     if n < 2:
         return 0.0, 0.0
     between = float(np.var(values, ddof=1)) / n
-    return between, float(student.ppf((1 + confidence) / 2, n - 1)) * math.sqrt(between)
+    return between, float(stdtrit(n - 1, (1 + confidence) / 2)) * math.sqrt(between)
 
 
 def _normal(confidence: float) -> float:
-    return float(norm.ppf((1 + confidence) / 2))
+    return float(ndtri((1 + confidence) / 2))

@@ -20,7 +20,7 @@ from attacks import settings as adversaries
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
-from fedaudit.command import exits, gates, over_runs, paper, sweeps, vain
+from fedaudit.command import exits, gates, nightly, over_runs, paper, sweeps, vain
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.flags import (
     DEFAULT_PRESET,
@@ -71,7 +71,8 @@ examples:
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
   audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
-  audit.py --config nightly.yaml --dry-run           what a configuration would run, how long, how much disk
+  audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
+  audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
   audit.py --list                                    methods, attacks, audits and tasks
 """
 
@@ -88,6 +89,8 @@ def _main(words: list[str]) -> int:
             raise InputError("--list: stands alone; leave out the other words")
         print(listing())
         return exits.DONE
+    if (matrix := nightly.read(words, lambda own: read_command(own).plan)) is not None:
+        return nightly.main(matrix)
     if (asked := over_runs.read(words)) is not None:
         return _compare(asked)
     if (items := paper.read(words, lambda own, scale: read_command(own, scale).plan)) is not None:

@@ -10,7 +10,14 @@ from fedaudit.machinery import inputs
 from fedaudit.machinery.errors import InputError, nearest
 
 _PRESETS = Path(__file__).parent.parent / "presets"
-_COMMAND_LINE = ("config", "list", "help", "paper", "debug")  # these choose what the command is, not how an audit runs
+_COMMAND_LINE = (
+    "config",
+    "list",
+    "help",
+    "paper",
+    "nightly",
+    "debug",
+)  # these choose what the command is, not how an audit runs
 
 
 def presets() -> list[str]:

@@ -62,6 +62,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a paper's table or figure beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
+    group.add_argument(
+        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/nightly.md)"
+    )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
 

@@ -16,7 +16,7 @@ import argparse
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attacks.threats import THREAT_MODELS, refusal
@@ -40,6 +40,7 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
+OPPOSITES = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 _GATE = re.compile(
     r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_/@%0-9.]+?)(?:\.(?P<end>low|high|value))?"
     r"\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
@@ -56,6 +57,7 @@ class Gate:
     end: str
     operator: str
     limit: float | str  # a word of SAID
+    source: str  # where it was given, as messages name it
 
     def check(self, learner: str, attacks: Sequence[Plugin], canaries: int) -> None:
         """InputError if no run of these attacks, on what is trained with so many canaries, can answer the gate."""
@@ -73,7 +75,7 @@ class Gate:
         ):
             why = refused[0] if all(refused) else None
         if why:
-            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+            raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
 
     def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
         """A sentence for each finding that crosses the limit. InputError: no finding can answer the gate."""
@@ -85,7 +87,7 @@ class Gate:
         answers = [f for f in rows if f[self.end] is not None]
         if not answers:
             why = rows[0].get("status", "it has no interval") if rows else "there is no such row"
-            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+            raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
         compare = OPERATORS[self.operator]
         return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
 
@@ -93,7 +95,7 @@ class Gate:
         """A sentence for each bound that refutes what is provable or claimed."""
         if all(f[P_VALUES[said]] is None for f in rows):
             why = f"no finite epsilon is {said}" if rows else "there is no such row"
-            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+            raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
         return [f"{self.text}: {sentence(f, said, among)}" for f in rows if refutes(f, said, among)]
 
     def _leaks(self, findings: Sequence[dict[str, Any]]) -> list[str]:
@@ -102,7 +104,7 @@ class Gate:
         judged = [f for f in rows if f["verdict"] is not None]
         if not judged:
             why = rows[0]["status"] if rows else "there is no such row"
-            raise InputError(f"--fail-if {self.text!r}: nothing in this run can answer it ({why})")
+            raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
         return [self._sentence(f) for f in judged if f["verdict"].startswith(LEAK)]
 
     def _looks_at(self, f: dict[str, Any]) -> bool:
@@ -124,47 +126,62 @@ class Gate:
         return f"{self.text}: {where}: {f['metric']} {f['value']:.{digits}f}{bounds}{verdict}"
 
 
-def parse(text: str) -> Gate:
-    """The gate that `text` states. InputError says what is wrong with it."""
+def parse(text: str, source: str = "") -> Gate:
+    """The gate that `text` states; `source` is what messages call it by. InputError says what is wrong with it."""
+    source = source or f"--fail-if {text!r}"
     *before, last = text.split() or [""]
     if last == LEAK and len(before) < 2:
-        return Gate(text.strip(), _threat(text, before[0] if before else None), LEAK, "value", "", 0.0)
+        return Gate(text.strip(), _threat(source, before[0] if before else None), LEAK, "value", "", 0.0, source)
     found = _GATE.fullmatch(text.strip())
     form = (
         "it reads [THREAT-MODEL] METRIC[.low|.high] > NUMBER, as in 'auroc.low > 0.6' or 'server auroc > 0.7', or "
         "[THREAT-MODEL] leak"
     )
     if found is None:
-        raise InputError(f"--fail-if {text!r}: not understood; {form}")
+        raise InputError(f"{source}: not understood; {form}")
     metric, threat = found["metric"], found["threat"]
     if metric not in METRICS:
-        raise InputError(
-            f"--fail-if {text!r}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}"
-        )
-    _threat(text, threat)
+        raise InputError(f"{source}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}")
+    _threat(source, threat)
     if threat and metric in ACCURACY:
-        raise InputError(f"--fail-if {text!r}: {metric} is of no threat model; leave out {threat}")
+        raise InputError(f"{source}: {metric} is of no threat model; leave out {threat}")
     if metric in BOUNDS and found["end"]:
-        raise InputError(f"--fail-if {text!r}: {metric} is a lower bound by itself; leave out .{found['end']}")
+        raise InputError(f"{source}: {metric} is a lower bound by itself; leave out .{found['end']}")
     if found["limit"] in SAID:
         if metric not in BOUNDS or found["op"] != ">":
-            raise InputError(f"--fail-if {text!r}: only {' and '.join(BOUNDS)} can be > {found['limit']}")
-        return Gate(text.strip(), threat, metric, "value", found["op"], found["limit"])
+            raise InputError(f"{source}: only {' and '.join(BOUNDS)} can be > {found['limit']}")
+        return Gate(text.strip(), threat, metric, "value", found["op"], found["limit"], source)
     try:
         limit = number(found["limit"])
     except argparse.ArgumentTypeError:
-        raise InputError(f"--fail-if {text!r}: {found['limit']} is no number; {form}") from None
+        raise InputError(f"{source}: {found['limit']} is no number; {form}") from None
     top = 100 if metric in ACCURACY else LARGEST if metric in BOUNDS else 1  # accuracies are percent
     if not 0 <= limit <= top:
-        raise InputError(f"--fail-if {text!r}: the limit {found['limit']} must lie between 0 and {top:.0f}")
-    return Gate(text.strip(), threat, metric, found["end"] or "value", found["op"], limit)
+        raise InputError(f"{source}: the limit {found['limit']} must lie between 0 and {top:.0f}")
+    return Gate(text.strip(), threat, metric, found["end"] or "value", found["op"], limit, source)
 
 
-def _threat(text: str, name: str | None) -> str | None:
+def limit(text: str, source: str) -> Gate:
+    """The gate that is crossed where what `text` states does not hold: "server auroc.low < 0.6", "no leak", "measured
+    epsilon < claimed". InputError as of `parse`."""
+    words = text.replace("measured epsilon", "measured").strip()
+    threat, no_leak, rest = words.partition(f"no {LEAK}")
+    if no_leak and not rest:
+        crossed = f"{threat}{LEAK}"
+    elif (sign := re.search("[<>]=?", words)) is None:
+        raise InputError(
+            f"{source}: not understood; it states what must hold, as 'server auroc.low < 0.6' or 'no leak'"
+        )
+    else:
+        before, said = words[: sign.start()].strip(), words[sign.end() :].strip()
+        opposite = ">" if said in SAID and sign[0][0] == "<" else OPPOSITES[sign[0]]
+        crossed = f"{before} {opposite} {said}"
+    return replace(parse(crossed, source), text=text.strip())
+
+
+def _threat(source: str, name: str | None) -> str | None:
     """The name of a threat model, or none. InputError: there is no such one."""
     threats = tuple(THREAT_MODELS)
     if name and name not in threats:
-        raise InputError(
-            f"--fail-if {text!r}: no threat model {name}{nearest(name, threats)}; there are {', '.join(threats)}"
-        )
+        raise InputError(f"{source}: no threat model {name}{nearest(name, threats)}; there are {', '.join(threats)}")
     return name

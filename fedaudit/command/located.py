@@ -1,0 +1,105 @@
+"""YAML files whose mistakes are named with their line. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedaudit.command.words import shown
+from fedaudit.machinery import inputs
+from fedaudit.machinery.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import yaml
+
+LONGEST = 1_000_000  # letters of a file, and nodes that its anchors unfold to
+DEEPEST = 100
+
+
+class Located:
+    """A YAML document as nodes, which know their lines. `flag` is what named the file, `holds` what belongs there."""
+
+    def __init__(self, path: Path, *, flag: str, holds: str) -> None:
+        """InputError: it cannot be read, is no YAML, is empty, or unfolds to more than anybody writes."""
+        import yaml
+
+        self.path, self.flag = path, flag
+        try:
+            text = inputs.read_bytes(path).decode("utf-8-sig")
+            if len(text) > LONGEST:
+                raise InputError(f"{flag} {path}: is longer than the {LONGEST} letters that such a file may have")
+            loader = yaml.SafeLoader(text)
+            root = loader.get_single_node()
+        except OSError as error:
+            raise InputError(f"{flag} {path}: cannot be read ({error.strerror})") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            where = getattr(error, "problem_mark", None)
+            line = f", line {where.line + 1}" if where else ""
+            raise InputError(f"{flag} {path}{line}: not valid YAML") from error
+        if root is None:
+            raise InputError(f"{flag} {path}: is empty; it holds {holds}")
+        self.root: yaml.Node = root
+        self._loader = loader
+        self._check_anchors(root, ())
+
+    def _check_anchors(self, node: yaml.Node, above: tuple[int, ...], budget: list[int] | None = None) -> None:
+        """InputError: an anchor stands within itself, or anchors unfold to more than any matrix holds."""
+        budget = [LONGEST] if budget is None else budget
+        budget[0] -= 1
+        if id(node) in above:
+            raise self.error(node, "an anchor stands within itself; write out what it stands for")
+        if budget[0] < 0 or len(above) > DEEPEST:
+            raise self.error(node, "is nested or repeated beyond what anybody writes")
+        children = node.value if isinstance(node.value, list) else []
+        for child in itertools.chain.from_iterable(c if isinstance(c, tuple) else (c,) for c in children):
+            self._check_anchors(child, (*above, id(node)), budget)
+
+    def error(self, node: yaml.Node, said: str) -> InputError:
+        """What is wrong at a node."""
+        return InputError(f"{self.place(node)}: {said}")
+
+    def place(self, node: yaml.Node) -> str:
+        return f"{self.flag} {self.path}, line {node.start_mark.line + 1}"
+
+    def mapping(self, node: yaml.Node, what: str, known: Sequence[str] = ()) -> dict[str, yaml.Node]:
+        """The nodes of a mapping by their names. InputError: it is none, or a name comes twice or is not known."""
+        import yaml
+
+        if not isinstance(node, yaml.MappingNode):
+            raise self.error(node, f"{what} must be a mapping, as in 'name: value'")
+        names = [key.value for key, _ in node.value]
+        for i, (key, _) in enumerate(node.value):
+            if not isinstance(key, yaml.ScalarNode):
+                raise self.error(key, f"a name in {what} must be a plain word")
+            if key.value in names[:i]:
+                raise self.error(key, f"{shown(key.value)} stands there twice; say it once")
+        self._loader.flatten_mapping(node)
+        found = {key.value: value for key, value in node.value}
+        for key, _ in node.value:
+            if known and key.value not in known:
+                raise self.error(
+                    key, f"{shown(key.value)} is nothing that {what} holds{nearest(key.value, known)}; it holds "
+                    f"{', '.join(known)}"
+                )  # fmt: skip
+        return found
+
+    def sequence(self, node: yaml.Node, what: str) -> list[yaml.Node]:
+        """The nodes of a list. InputError: it is none, or empty."""
+        import yaml
+
+        if not isinstance(node, yaml.SequenceNode):
+            raise self.error(node, f"{what} must be a list, an entry a line behind '-'")
+        if not node.value:
+            raise self.error(node, f"{what} is empty; name at least one, or leave it out")
+        return list(node.value)
+
+    def plain(self, node: yaml.Node) -> Any:
+        """What a node says, in plain types."""
+        import yaml
+
+        try:
+            return self._loader.construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError) as error:
+            raise self.error(node, "not valid YAML") from error
