@@ -31,7 +31,7 @@ ADVERSARIES = ("released-model", "server", "owner")
 ERROR = 0.03  # of an AUROC, by its records
 JUMP = 20  # the night on which something changes
 
-BASE = "rounds: 4, clients: 3, shots: 10, prompt_length: 4, task: digits, threads: 1"
+BASE = "rounds: 4, clients: 3, shots: 10, prompt_length: 4, task: digits, no_twin: true, threads: 1"
 TINY = """\
 base: {{{base}, epsilon: {epsilon}}}
 matrix: {{method: [{methods}], attack: "decompose,loss", seed: [{seeds}]}}
@@ -89,12 +89,12 @@ def simulate(histories: int) -> None:
 def real(nights: int, out: Path) -> None:
     """Run real nights by the command, and print a line for each."""
     out.mkdir(parents=True, exist_ok=True)
-    fresh = [("fresh seeds", "fedotp, promptfl", f"{2 * n}, {2 * n + 1}", "0.1") for n in range(nights)]
+    fresh = [("fresh seeds", "fedotp", f"{2 * n}, {2 * n + 1}", "0.1") for n in range(nights)]
     last = f"{2 * nights - 2}, {2 * nights - 1}"
     told = [
-        ("the same again", "fedotp, promptfl", last, "0.1"),
-        ("noise switched off", "fedotp, promptfl", last, "none"),
-        ("a method more", "fedotp, promptfl, local", last, "none"),
+        ("the same again", "fedotp", last, "0.1"),
+        ("noise switched off", "fedotp", last, "none"),
+        ("a method more", "fedotp, promptfl", last, "none"),
     ]
     alarms = 0
     for what, methods, seeds, epsilon in fresh + told:
