@@ -170,7 +170,10 @@ def _night(
     leaks = {name: 2 * float(ndtr(-abs(z))) * len(set(sums.values())) <= level / 2 for name, z in sums.items()}
     rows = []
     for name, runs in found.items():
-        state, shown = states[name], over_seeds([one.of_training for one in runs], confidence=CONFIDENCE)
+        state, shown = (
+            states[name],
+            over_seeds([one.of_training for one in runs], confidence=CONFIDENCE, least=0.0, most=name.largest),
+        )
         row: dict[str, object] = {"night": night, **name._asdict(), "value": shown.value}
         row |= {"low": shown.low, "high": shown.high, "runs": len(runs), "new": len(new[name])}
         compared = differences.get(name)

@@ -1,0 +1,380 @@
+"""Nights on disk: only what changed is computed, failures and limits, the history, and the pages; on audits that are
+made up, and once on real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+import fedaudit.pipeline.run
+from fedaudit.command import cli, exits
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import claim, key_of
+from fedaudit.pipeline.finished import finish, intact
+from fedaudit.pipeline.plan import Plan
+from fedaudit.pipeline.run import Outcome
+from reports.nightly import LINES
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
+MATRIX = """\
+base: {rounds: 2}
+matrix: {method: [fedavg, fedrand], seed: [0, 1]}
+limits: [server auroc.low < 0.7]
+"""
+
+
+class Audits:
+    """Stands for the pipeline: a report per plan with one AUROC, computed where it is not there yet."""
+
+    def __init__(self) -> None:
+        self.value: dict[str, float] = {}  # by method; 0.5 and a little by seed
+        self.broken: set[str] = set()
+        self.without: set[str] = set()  # methods whose reports have no such row
+        self.code = "code 1"
+        self.computed: list[str] = []
+        self.killed_at = ""
+
+    def __call__(self, plan: Plan, progress: Progress) -> Outcome:
+        (cell,) = plan.cells
+        if cell.method == self.killed_at:
+            raise KeyboardInterrupt
+        if cell.method in self.broken:
+            raise InputError(f"--method {cell.method}: broken | on purpose <b>")
+        run = key_of({"method": cell.method, "seed": cell.seed, "rounds": plan.rounds, "code": self.code})
+        folder = claim(plan.out / "reports" / f"{cell.method}-{run}")
+        reused = intact(folder.path)
+        if not reused:
+            self.computed.append(f"{cell.method} {cell.seed}")
+            value = self.value.get(cell.method, 0.5) + (cell.seed % 7 - 3) / 300
+            names = {"run": run, "method": cell.method, "task": "captions", "seed": cell.seed}
+            row = names | {
+                "threat_model": "server", "way": "exact", "population": "all members", "nonmembers": "held-out",
+                "attack": "loss", "signal": "loss", "headline": True, "metric": "auroc", "value": value, "low": value - 0.06,
+                "high": value + 0.06, "confidence": 0.95, "z": (value - 0.5) / 0.03, "family": "headline",
+                "verdict": "leak" if value > 0.6 else "no leak found", "p": 0.5, "p_adjusted": 0.5,
+                "base_value": 0.5, "base_low": 0.45, "base_high": 0.55, "blind_value": None, "blind_low": None, "blind_high": None,
+            }  # fmt: skip
+            findings = [] if cell.method in self.without else [row]
+            folder.write_json("findings.json", findings)
+            setting = {"schedule.rounds": plan.rounds, "data_seed": cell.seed, "keys.training": run}
+            folder.write_json("runs.json", [names | {"schema": 2} | setting])
+            folder.write_text("index.html", "a page")
+            finish(folder)
+        return Outcome(folder.path / "index.html", folder.read_json("findings.json"), ["report"] if reused else [])
+
+
+@pytest.fixture
+def audits(monkeypatch: pytest.MonkeyPatch) -> Audits:
+    made = Audits()
+    monkeypatch.setattr(fedaudit.pipeline.run, "run", made)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    return made
+
+
+class House:
+    """A matrix file, and its folder."""
+
+    def __init__(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.file, self.out, self.capsys = tmp_path / "mine.yaml", tmp_path / "out", capsys
+        self.file.write_text(MATRIX)
+        self.place = self.out / "nightly" / "mine"
+
+    def night(self, text: str | None = None) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a night."""
+        if text:
+            self.file.write_text(text)
+        code = cli.main(["--nightly", str(self.file), "--out", str(self.out)])
+        said = self.capsys.readouterr()
+        return code, said.out, said.err
+
+    def history(self) -> pd.DataFrame:
+        return pd.read_json(self.place / "history.jsonl", lines=True)
+
+
+@pytest.fixture
+def house(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> House:
+    return House(tmp_path, capsys)
+
+
+class TestWhatRuns:
+    def test_nights_of_the_same_compute_nothing_again(self, audits: Audits, house: House) -> None:
+        first = [house.night()[1] for _ in range(3)]
+        assert audits.computed == ["fedavg 0", "fedavg 1", "fedrand 0", "fedrand 1"]
+        assert first[0].startswith("night 1: 4 cells: 4 computed, 0 as before; 1 limit held; the first night.")
+        assert first[2].startswith("night 3: 4 cells: 0 computed, 4 as before; 1 limit held; no change beyond noise.")
+
+    def test_a_seed_or_method_more_computes_its_cells_alone(self, audits: Audits, house: House) -> None:
+        house.night()
+        audits.computed.clear()
+        house.night(MATRIX.replace("seed: [0, 1]", "seed: [0, 2]"))
+        assert audits.computed == ["fedavg 2", "fedrand 2"]
+        audits.computed.clear()
+        house.night(MATRIX.replace("fedrand]", "fedrand, fedper]"))
+        assert audits.computed == ["fedper 0", "fedper 1"]
+
+    def test_a_dry_run_leaves_nothing(self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fedaudit.command.dry_run.estimate", lambda plan, progress: f"{plan.rounds} rounds to go")
+        assert cli.main(["--nightly", str(house.file), "--out", str(house.out), "--dry-run"]) == exits.DONE
+        said = house.capsys.readouterr().out
+        assert said.startswith("4 cells, limits: server auroc.low < 0.7")
+        assert said.count("2 rounds to go") == 4
+        assert not house.out.exists()
+
+
+class TestEnds:
+    def test_a_failed_cell_is_one_and_the_rest_go_on(self, audits: Audits, house: House) -> None:
+        audits.broken = {"fedavg"}
+        code, out, err = house.night()
+        assert code == exits.FAILED
+        assert audits.computed == ["fedrand 0", "fedrand 1"]
+        assert err.splitlines()[-1] == "failed: method fedavg, seed 1: --method fedavg: broken | on purpose <b>"
+        assert "2 computed, 0 as before, 2 failed" in out
+        audits.broken.clear()
+        assert house.night()[0] == exits.DONE
+
+    def test_what_breaks_unexpectedly_fails_too(
+        self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(plan: Plan, progress: Progress) -> Outcome:
+            raise ZeroDivisionError("by nothing")
+
+        monkeypatch.setattr(fedaudit.pipeline.run, "run", broken)
+        code, _, err = house.night()
+        assert code == exits.FAILED
+        assert "failed: method fedavg, seed 0: unexpected ZeroDivisionError: by nothing" in err
+
+    def test_a_leak_turns_limit_exit_code_and_night(self, audits: Audits, house: House) -> None:
+        assert house.night()[0] == exits.DONE
+        audits.value, audits.code = {"fedrand": 0.9}, "code 2"
+        code, out, err = house.night()
+        assert code == exits.CROSSED
+        crossed = [line for line in err.splitlines() if line.startswith("crossed: ")]
+        assert len(crossed) == 2
+        assert crossed[0].startswith("crossed: server auroc.low < 0.7: fedrand (seed 0), server, exact")
+        (said,) = [line for line in out.splitlines() if line.startswith("new leak: ")]
+        assert said.startswith("new leak: method fedrand, fedrand, server, exact, ")
+        assert "AUROC 0.892" in said
+        assert "1 change beyond the band" in out
+
+    def test_a_limit_that_no_report_answers(self, audits: Audits, house: House) -> None:
+        audits.without = {"fedavg", "fedrand"}
+        code, out, err = house.night()
+        assert code == exits.FAILED
+        assert "unanswered: server auroc.low < 0.7: no cell's report answers it" in err
+        assert "1 without an answer" in out
+
+    def test_a_crossed_limit_weighs_more_than_a_failed_cell(self, audits: Audits, house: House) -> None:
+        audits.broken, audits.value = {"fedavg"}, {"fedrand": 0.9}
+        assert house.night()[0] == exits.CROSSED
+
+    def test_a_kill_mid_matrix_loses_no_finished_cell(self, audits: Audits, house: House) -> None:
+        audits.killed_at = "fedrand"
+        assert house.night()[0] == 130
+        assert not (house.place / "history.jsonl").exists()
+        audits.killed_at = ""
+        assert house.night()[1].startswith("night 1: 4 cells: 2 computed, 2 as before")
+
+
+class TestHistory:
+    def test_a_line_per_finding_and_night_says_what_ran(self, audits: Audits, house: House) -> None:
+        for _ in range(2):
+            house.night()
+        found = house.history()
+        assert found.night.tolist() == [1] * 4 + [2] * 4
+        assert set(found.columns) >= {
+            "schema",
+            "run",
+            "commit",
+            "versions",
+            "started",
+            "cell",
+            "data",
+            "setting",
+            "value",
+        }
+        assert found.versions.str.contains(r"torch \d").all()
+        assert found[found.night == 1].run.tolist() == found[found.night == 2].run.tolist()
+        assert found.groupby("cell").setting.nunique().tolist() == [1, 1]
+        assert found.data.nunique() == 2
+
+    def test_it_is_appended_to_and_never_written_anew(self, audits: Audits, house: House) -> None:
+        house.night()
+        before, node = (house.place / "history.jsonl").read_bytes(), (house.place / "history.jsonl").stat().st_ino
+        house.night()
+        after = (house.place / "history.jsonl").read_bytes()
+        assert after.startswith(before)
+        assert len(after) > len(before)
+        assert (house.place / "history.jsonl").stat().st_ino == node
+
+    @pytest.mark.parametrize("damage", ["missing", "cut off", "a night less", "changed", "no text"])
+    def test_what_is_lost_is_named_and_made_again(self, damage: str, audits: Audits, house: House) -> None:
+        for _ in range(3):
+            house.night()
+        path = house.place / "history.jsonl"
+        whole = path.read_bytes()
+        lines = whole.splitlines(keepends=True)
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes({
+                "cut off": whole[:-40], "a night less": b"".join(lines[:4] + lines[8:]),
+                "changed": whole.replace(b'"value": 0.49', b'"value": 0.94', 1), "no text": b"\x00\xff" * 50 + b"\n",
+            }[damage])  # fmt: skip
+        _, out, err = house.night()
+        assert out.startswith("night 4: ")
+        (said,) = [line for line in err.splitlines() if "history.jsonl" in line]
+        assert said.endswith("made again from the runs")
+        assert path.read_bytes().startswith(whole)
+
+    def test_a_history_that_is_whole_is_left_alone(self, audits: Audits, house: House) -> None:
+        house.night()
+        assert "made again" not in house.night()[2]
+
+    def test_a_kill_between_record_and_lines(
+        self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from fedaudit.pipeline.nights import Nights
+
+        house.night()
+        with monkeypatch.context() as patch:
+            patch.setattr(Nights, "_append", lambda self, data: (_ for _ in ()).throw(KeyboardInterrupt))
+            assert house.night()[0] == 130
+        _, out, err = house.night()
+        assert out.startswith("night 3: ")
+        assert "lacks night 2" in err
+        assert house.history().night.value_counts().to_dict() == {1: 4, 2: 4, 3: 4}
+
+    def test_reports_that_are_gone_are_named_once(self, audits: Audits, house: House) -> None:
+        house.night()
+        audits.code = "code 2"
+        for report in (house.out / "reports").glob("fedavg-*"):
+            for file in report.iterdir():
+                file.unlink()
+            report.rmdir()
+        (house.place / "history.jsonl").unlink()
+        err = house.night()[2]
+        assert err.count("is gone or damaged: night 1 has no findings of method fedavg, seed") == 2
+        assert house.history().night.value_counts().to_dict() == {1: 2, 2: 4}
+        assert "gone" not in house.night()[2]
+
+    def test_two_nights_at_once_are_two_nights(self, audits: Audits, house: House) -> None:
+        house.night()
+        from fedaudit.pipeline.nights import Nights
+        from reports.nightly import CellOfNight
+
+        record = json.loads((house.place / "nights" / "0001.json").read_text())
+        cells = [
+            CellOfNight(c["name"], c["cell"], c["status"], c["seconds"], report=c["report"]) for c in record["cells"]
+        ]
+        pid = os.fork()
+        nights = Nights(house.out, "mine")
+        if pid == 0:
+            code = 1
+            try:
+                for _ in range(5):
+                    nights.add(cells, pd.Timestamp("2026-01-01").to_pydatetime(), lambda _: None)
+                code = 0
+            finally:
+                os._exit(code)
+        for _ in range(5):
+            nights.add(cells, pd.Timestamp("2026-01-02").to_pydatetime(), lambda _: None)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert house.history().night.value_counts().to_dict() == dict.fromkeys(range(1, 12), 4)
+        assert "made again" not in house.night()[2]
+
+
+class TestPages:
+    @pytest.fixture
+    def place(self, audits: Audits, house: House) -> Path:
+        """After a night as usual, and one with a leak, a failed cell and other code."""
+        house.night()
+        audits.value, audits.code, audits.broken = {"fedrand": 0.9}, "code 2", {"fedavg"}
+        house.night()
+        return house.place
+
+    def test_the_page_stands_alone_and_escapes(self, place: Path) -> None:
+        page = (place / "index.html").read_text()
+        assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", page)
+        assert "<script" not in page
+        assert "broken | on purpose &lt;b&gt;" in page
+        assert "<b>\n" not in page.replace("&lt;b&gt;", "")
+        assert page.count('<svg class="spark"') >= 2
+        assert "new leak" in page
+        assert "code or library versions" in page
+        for link in re.findall(r'href="([^"#]+)"', page):
+            assert (place / link).exists(), link
+
+    def test_junit(self, place: Path) -> None:
+        top = ElementTree.parse(place / "junit.xml").getroot()
+        assert {suite.get("name"): (suite.get("tests"), suite.get("errors"), suite.get("failures")) for suite in top} == {
+            "mine: cells": ("4", "2", "0"), "mine: limits": ("2", "0", "2"), "mine: changes": ("1", "0", "0"),
+        }  # fmt: skip
+        assert (top.get("tests"), top.get("errors"), top.get("failures")) == ("7", "2", "2")
+        assert "new leak: method fedrand" in top.findtext("testsuite/testcase/system-out", "")
+
+    def test_tables_load_in_pandas(self, place: Path) -> None:
+        cells, changes = (pd.read_csv(place / name) for name in ("cells.csv", "changes.csv"))
+        assert cells.status.tolist() == ["failed", "failed", "computed", "computed"]
+        assert changes[changes.event == "new leak"].night.tolist() == [2]
+
+    def test_markdown_is_short_and_shown_by_the_job(
+        self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        shown = tmp_path / "step.md"
+        shown.write_text("before\n")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(shown))
+        seeds = list(range(40))
+        house.night(MATRIX.replace("[0, 1]", str(seeds)))
+        audits.value, audits.code, audits.broken = {"fedrand": 0.9}, "code 2", {"fedavg"}
+        house.night()
+        text = (house.place / "summary.md").read_text()
+        assert len(text.splitlines()) <= LINES
+        assert "and 28 more" in text
+        assert r"broken \| on purpose \<b\>" in text
+        assert shown.read_text().startswith("before\n# Nightly mine, night 1\n")
+        assert shown.read_text().endswith(text)
+
+    def test_a_job_whose_file_cannot_be_written(
+        self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "nowhere" / "step.md"))
+        code, _, err = house.night()
+        assert code == exits.MENDABLE
+        assert "GITHUB_STEP_SUMMARY" in err
+        assert (house.place / "index.html").exists()
+
+
+def test_fresh_seeds_whose_numbers_differ_by_less_than_their_intervals_are_no_change(
+    audits: Audits, house: House
+) -> None:
+    for night in range(5):
+        _, out, _ = house.night(MATRIX.replace("[0, 1]", f"[{2 * night}, {2 * night + 1}]"))
+        assert "the first night" in out if night == 0 else "no change beyond noise" in out
+
+
+TINY = """\
+base: {{rounds: 4, clients: 3, shots: 10, prompt_length: 4, task: digits, no_twin: true, threads: 1, attack: "decompose,loss", epsilon: {}}}
+matrix: {{method: fedotp, seed: {}}}
+limits: [server auroc.low < 0.7]
+"""
+
+
+@pytest.mark.slow
+def test_noise_that_is_switched_off_is_found_the_same_night(house: House) -> None:
+    code, out, _ = house.night(TINY.format(0.1, "[0, 1]"))
+    assert code == exits.DONE
+    assert "2 computed" in out
+    assert house.night(TINY.format(0.1, "[0, 1]"))[1].startswith("night 2: 2 cells: 0 computed, 2 as before")
+    code, out, err = house.night(TINY.format("none", "[0, 1]"))
+    assert code == exits.CROSSED
+    assert "new leak: method fedotp" in out
+    assert "crossed: server auroc.low < 0.7: fedotp (seed 0), server" in err
+    assert "another setting" in (house.place / "index.html").read_text()
