@@ -351,7 +351,7 @@ def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest
 
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = (
-    "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "clip-vit", "--data-root", "...", "--help", "nightly.yaml",
+    "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "clip-vit", "--data-root", "...", "--help", "run.yaml", "matrix.yaml",
 )  # fmt: skip
 """In examples of lines that need data, weights or files which are not here."""
 
