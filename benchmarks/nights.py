@@ -89,12 +89,12 @@ def simulate(histories: int) -> None:
 def real(nights: int, out: Path) -> None:
     """Run real nights by the command, and print a line for each."""
     out.mkdir(parents=True, exist_ok=True)
-    fresh = [("fresh seeds", "fedotp", f"{2 * n}, {2 * n + 1}", "0.01") for n in range(nights)]
+    fresh = [("fresh seeds", "promptfl", f"{2 * n}, {2 * n + 1}", "0.1") for n in range(nights)]
     last = f"{2 * nights - 2}, {2 * nights - 1}"
     told = [
-        ("the same again", "fedotp", last, "0.01"),
-        ("noise switched off", "fedotp", last, "none"),
-        ("a method more", "fedotp, promptfl", last, "none"),
+        ("the same again", "promptfl", last, "0.1"),
+        ("noise switched off", "promptfl", last, "none"),
+        ("a method more", "promptfl, local", last, "none"),
     ]
     alarms = 0
     for what, methods, seeds, epsilon in fresh + told:

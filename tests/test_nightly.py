@@ -362,19 +362,19 @@ def test_fresh_seeds_whose_numbers_differ_by_less_than_their_intervals_are_no_ch
 
 TINY = """\
 base: {{rounds: 4, clients: 3, shots: 10, prompt_length: 4, task: digits, no_twin: true, threads: 1, attack: "decompose,loss", epsilon: {}}}
-matrix: {{method: fedotp, seed: {}}}
+matrix: {{method: promptfl, seed: {}}}
 limits: [server auroc.low < 0.7]
 """
 
 
 @pytest.mark.slow
 def test_noise_that_is_switched_off_is_found_the_same_night(house: House) -> None:
-    code, out, _ = house.night(TINY.format(0.01, "[0, 1]"))
+    code, out, _ = house.night(TINY.format(0.1, "[0, 1]"))
     assert code == exits.DONE
     assert "2 computed" in out
-    assert house.night(TINY.format(0.01, "[0, 1]"))[1].startswith("night 2: 2 cells: 0 computed, 2 as before")
+    assert house.night(TINY.format(0.1, "[0, 1]"))[1].startswith("night 2: 2 cells: 0 computed, 2 as before")
     code, out, err = house.night(TINY.format("none", "[0, 1]"))
     assert code == exits.CROSSED
-    assert "new leak: method fedotp" in out
-    assert "crossed: server auroc.low < 0.7: fedotp (seed 0), server" in err
+    assert "new leak: method promptfl" in out
+    assert "crossed: server auroc.low < 0.7: promptfl (seed 0), server" in err
     assert "another setting" in (house.place / "index.html").read_text()
