@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedaudit.command import cli, over_runs, untrained
+from fedaudit.command import cli, over_runs, paper
+from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop
 
 LONG = "x" * 300  # more than a file's name may have
@@ -399,10 +400,14 @@ FILES = (
 """Of configuration files; each is also read beside flags that win over it."""
 
 
+def plan_of(words: list[str], scale: list[str]) -> Plan:
+    return cli.read_command(words, scale).plan
+
+
 @pytest.mark.parametrize("line", sorted({*GOOD, *examples()}))
 def test_a_good_line(line: str, places: dict[str, Path]) -> None:
     words = shlex.split(line)
-    assert over_runs.read(words) or untrained.read(words) or cli.read_command(words).plan.cells
+    assert over_runs.read(words) or paper.read(words, plan_of) or cli.read_command(words).plan.cells
 
 
 @pytest.mark.parametrize("text", FILES)

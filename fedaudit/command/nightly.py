@@ -35,7 +35,7 @@ Read = Callable[[Sequence[str]], Plan]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedMatrix:
     """A matrix, and what to do with it."""
 
     matrix: Matrix
@@ -45,7 +45,7 @@ class Asked:
     debug: bool
 
 
-def read(words: Sequence[str], plan: Read) -> Asked | None:
+def read(words: Sequence[str], plan: Read) -> AskedMatrix | None:
     """What the words ask for; None where they ask for no matrix. InputError: a word that has no place beside it, or
     what is wrong in the file; nothing has run then."""
     first = Parser(add_help=False, allow_abbrev=False)
@@ -79,10 +79,10 @@ def read(words: Sequence[str], plan: Read) -> Asked | None:
     matrix = read_matrix(
         Path(options.nightly), lambda own: plan([*own, *place, "--quiet"] if options.quiet else [*own, *place])
     )
-    return Asked(matrix, Path(options.out), options.quiet, options.dry_run, options.debug)
+    return AskedMatrix(matrix, Path(options.out), options.quiet, options.dry_run, options.debug)
 
 
-def main(asked: Asked) -> int:
+def main(asked: AskedMatrix) -> int:
     """Run a night, or say what would run; the exit code."""
     progress = Progress(quiet=asked.quiet)
     if asked.dry_run:
@@ -113,7 +113,7 @@ def main(asked: Asked) -> int:
     return exits.CROSSED if crossed else exits.FAILED if failed else exits.DONE
 
 
-def _run(cell: MatrixCell, asked: Asked, progress: Progress) -> CellOfNight:
+def _run(cell: MatrixCell, asked: AskedMatrix, progress: Progress) -> CellOfNight:
     """Run a cell, or say why it failed; the others go on."""
     from fedaudit.pipeline.run import run
     from reports.nightly import COMPUTED, FAILED, REUSED, CellOfNight
