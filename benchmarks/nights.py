@@ -78,7 +78,7 @@ def simulate(histories: int) -> None:
         for i in range(histories):
             rng = np.random.default_rng((i, seeds))
             told = judged(made_up(rng, nights=NIGHTS, seeds=seeds, ratio=ratio, jump=jump, leak=leak))
-            said = told[told.event != ""]
+            said = told[told.alarm]
             alarms.append(said[said.night < JUMP].night.nunique() if jump else said.night.nunique())
             found.append(bool(((said.night == JUMP) & (said.cell == "cell 0")).any()))
         of = (JUMP - 1 if jump else NIGHTS - 1) * histories

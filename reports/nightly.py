@@ -60,43 +60,41 @@ def rendered(
     """The files of a night by name, the page last. `told` is what `audits.statistics.nights.judged` says of all
     nights."""
     tonight = told[told.night == night]
-    events = [_event(row, history, night) for row in tonight[tonight.event != ""].to_dict("records")]
+    rows = tonight[tonight.event != ""].sort_values("alarm", ascending=False, kind="stable")
+    changes = [_event(row, history, night) for row in rows.to_dict("records")]
     common = _common([cell.cell for cell in cells])
     limits = stated(cells)
-    said = sentence(cells, events, limits, first=told.night.nunique() < 2)
+    said = sentence(cells, sum(e["alarm"] for e in changes), limits, first=told.night.nunique() < 2)
     parts = {
         "name": name, "night": night, "ran": records.get(night, {}), "sentence": said,
         "cells": [_cell(cell, history[history.night == night], common) for cell in cells],
-        "common": ", ".join(common), "limits": limits, "events": [_shortened(e, common) for e in events],
+        "common": ", ".join(common), "limits": limits, "events": [_shortened(e, common) for e in changes],
         "series": [_shortened(row, common) for row in _series(told, night)], "several": told.night.nunique() > 1,
         "nights": _nights(told, records), "level": round(100 * LEVEL), "window": WINDOW,
     }  # fmt: skip
     return {
         "changes.csv": csv(told),
         "cells.csv": csv(pd.DataFrame([_flat(cell) for cell in cells])),
-        "junit.xml": junit(name, cells, events, str(records.get(night, {}).get("started", ""))),
-        "summary.md": summary(f"{name}, night {night}", said, cells, events, limits),
+        "junit.xml": junit(name, cells, changes, str(records.get(night, {}).get("started", ""))),
+        "summary.md": summary(f"{name}, night {night}", said, cells, changes, limits),
         "index.html": render("nightly.html", parts),
     }
 
 
-def alarms(told: pd.DataFrame, night: int) -> list[str]:
-    """A line per change, leak or drift of a night."""
-    rows = told[(told.night == night) & (told.event != "")]
-    return [_said(row) for row in rows.to_dict("records")]
+def events(told: pd.DataFrame, night: int) -> tuple[list[str], list[str]]:
+    """A line per change, new or healed leak or drift of a night, and per leak that is shown for the first time."""
+    rows = told[(told.night == night) & (told.event != "")].sort_values("alarm", ascending=False, kind="stable")
+    said = [(bool(row["alarm"]), _said(row)) for row in rows.to_dict("records")]
+    return [line for alarm, line in said if alarm], [line for alarm, line in said if not alarm]
 
 
-def sentence(
-    cells: Sequence[CellOfNight], events: Sequence[object], limits: Sequence[Mapping[str, Any]], *, first: bool
-) -> str:
+def sentence(cells: Sequence[CellOfNight], changes: int, limits: Sequence[Mapping[str, Any]], *, first: bool) -> str:
     """The night in a sentence; `first`: there is none before it."""
     count = {status: sum(cell.status == status for cell in cells) for status in (COMPUTED, REUSED, FAILED)}
     crossed, silent = (sum(bool(limit[what]) for limit in limits) for what in ("crossed", "silent"))
     told = f"{crossed} of {_count(len(limits), 'limit')} crossed" if crossed else f"{_count(len(limits), 'limit')} held"
     told += f", {silent} without an answer" if silent else ""
-    changed = (
-        f"{_count(len(events), 'change')} beyond the band of earlier nights" if events else "no change beyond noise"
-    )
+    changed = f"{_count(changes, 'change')} beyond the band of earlier nights" if changes else "no change beyond noise"
     failed = f", {count[FAILED]} failed" if count[FAILED] else ""
     ran = f"{_count(len(cells), 'cell')}: {count[COMPUTED]} computed, {count[REUSED]} as before{failed}"
     return f"{ran}; {told if limits else 'no limit stated'}; {'the first night' if first else changed}."
@@ -209,7 +207,7 @@ def cause(history: pd.DataFrame, night: int, cell: str, method: str) -> str:
 
 def _nights(told: pd.DataFrame, records: Records) -> list[dict[str, Any]]:
     """The last nights, the latest first."""
-    events = told[told.event != ""].groupby("night").size().to_dict()
+    alarms = told.groupby("night").alarm.sum().to_dict()
     rows = []
     for night, record in sorted(records.items(), reverse=True)[:NIGHTS]:
         statuses = [cell["status"] for cell in record["cells"]]
@@ -217,7 +215,7 @@ def _nights(told: pd.DataFrame, records: Records) -> list[dict[str, Any]]:
             "night": night, "started": record["started"], "commit": record["commit"], "fedaudit": record["fedaudit"],
             **{status: statuses.count(status) for status in (COMPUTED, REUSED, FAILED)},
             "crossed": len({limit for cell in record["cells"] for limit in cell["crossed"]}),
-            "events": events.get(night, 0),
+            "events": int(alarms.get(night, 0)),
         })  # fmt: skip
     return rows
 
@@ -252,7 +250,7 @@ def sparkline(nights: pd.DataFrame, percent: bool) -> Markup:
     line = " ".join(f"{x},{y}" for x, y in points)
     rings = "".join(
         f'<circle cx="{x}" cy="{y}" r="3.5" fill="none" stroke="currentColor"/>'
-        for (x, y), event in zip(points, nights.event, strict=True) if event
+        for (x, y), alarm in zip(points, nights.alarm, strict=True) if alarm
     )  # fmt: skip
     x, y = points[-1]
     said = f"{len(points)} nights, from {number(values.iloc[0], 3)} to {number(values.iloc[-1], 3)}"

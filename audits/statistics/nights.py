@@ -2,15 +2,19 @@
 that are new or healed.
 
 A series is one number of one cell of the matrix under one adversary; seeds are its repetitions. Tonight's mean over the
-runs that no earlier night had is held against the mean over the runs of the last nights since it last changed. The
-error of a run's number is that of its interval over records and clients. How much further runs lie apart than that,
-seeds and trainings being others, is estimated from all series together and moderated for each (Smyth 2004): a variance
-of `PRIOR` degrees of freedom at the ratio of all series, no less than 1, and that of its own runs. Student's t of the
-difference then has its tail corrected for the number of distinct tests of the night (Bonferroni).
+runs that no earlier night had is held against the mean over the runs of the last nights since it last changed.
+
+An AUROC's error is that of its interval over records and clients. How much further runs lie apart than that, seeds and
+trainings being others, is estimated from all such series together and moderated for each (Smyth 2004): a variance of
+`PRIOR` degrees of freedom at the ratio of all series, no less than 1, and that of its own runs. An accuracy's interval
+is over the clients of one training and says nothing of other data: its runs' own spread alone counts (Student's two
+samples), once that has `LEAST` degrees of freedom. The tail of Student's t is corrected for the number of distinct
+tests of the night (Bonferroni): a night without a change says that something changed with a probability of at most
+`LEVEL`.
 
 A leak of a night is a series whose runs' permutation statistics (`audits.by_coin`), summed over independent data
-(Stouffer), are off their centre after the same correction. Half of `LEVEL` goes to changes, half to leaks: a night
-without a change says that something changed, leaks or drifts with a probability of at most `LEVEL`.
+(Stouffer), are off their centre after correction for all leaks that the night tests. It is new where no earlier night
+had it and the number has changed; one that is shown for the first time within its band may have been there before.
 """
 
 from __future__ import annotations
@@ -28,11 +32,12 @@ from audits.statistics.over_seeds import OfTraining, over_seeds
 
 LEVEL = 0.05  # of nights without a change that say there is one
 WINDOW = 14  # nights that tonight is held against, at most
-PRIOR = 10.0  # degrees of freedom of the variance that all series share
+PRIOR = 10.0  # degrees of freedom of the variance that all AUROCs share
+LEAST = 3  # degrees of freedom of a spread that stands alone
 CONFIDENCE = 0.95  # of the interval beside tonight's number
 VALUE, BASE, BLIND = "value", "base model", "blind"  # what is followed: the number itself, and its two controls
-FIRST, SAME, WITHIN, CHANGED, UNTESTED = "first", "same runs", "within the band", "changed", "no interval"
-NEW_LEAK, HEALED, DRIFT = "new leak", "healed leak", "control drift"
+FIRST, SAME, WITHIN, CHANGED, UNTESTED = "first", "same runs", "within the band", "changed", "too few runs yet"
+NEW_LEAK, HEALED, DRIFT, SHOWN = "new leak", "healed leak", "control drift", "leak shown for the first time"
 PLACE = ("threat_model", "way", "population", "nonmembers", "signal")  # of a finding about an attack
 LARGEST = {"auroc": 1.0}  # of a metric; accuracies are percent
 GRAIN = 0.005  # least error of a number, as a share of the largest: intervals of ties have no width
@@ -54,6 +59,11 @@ class Series(NamedTuple):
     @property
     def largest(self) -> float:
         return LARGEST.get(self.metric, 100.0)
+
+    @property
+    def by_spread(self) -> bool:
+        """Whether runs' own spread alone says how far they lie apart."""
+        return self.metric not in LARGEST
 
 
 class Measured(NamedTuple):
@@ -87,21 +97,23 @@ class Followed:
 
 @dataclass(frozen=True)
 class Difference:
-    """Tonight's mean less that of earlier nights, its error by intervals alone, and how far runs of either lie from
-    their mean: squares in units of those errors, with their degrees of freedom."""
+    """Tonight's mean less that of earlier nights, its error by intervals alone (by a spread of 1, without them), and
+    how far runs of either lie from their mean: squares in units of those errors, with their degrees of freedom.
+    `prior` are the degrees of freedom of the variance that it shares with others."""
 
     now: float
     before: float
     error: float
     squares: float
     degrees: int
+    prior: float = PRIOR
 
 
 def judged(history: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
     """A row per night and series: its fields, `value` with `low` and `high` over tonight's runs, `runs` of which `new`
     no earlier night had; `before`, `band_low` and `band_high`, `p` and `p_adjusted` where it was tested; `status`,
     whether it is a `leak` of the night (None: nothing new was tested), whether it is `leaking` since one that has not
-    healed, and the `event`, "" where there is none.
+    healed, the `event`, "" where there is none, and whether that is an `alarm`: all are but SHOWN.
 
     `history` holds a row per finding and night, with the fields of `audits.findings` and `night`, `cell` and `data`.
     """
@@ -111,9 +123,9 @@ def judged(history: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
         rows += _night(int(night), series(own), followed, level)
     columns = [
         "night", *Series._fields, "value", "low", "high", "runs", "new", "before", "band_low", "band_high", "p",
-        "p_adjusted", "status", "leak", "leaking", "event",
+        "p_adjusted", "status", "leak", "leaking", "event", "alarm",
     ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=columns).astype({"alarm": bool})
 
 
 def series(findings: pd.DataFrame) -> dict[Series, list[Measured]]:
@@ -159,15 +171,12 @@ def _night(
     """The rows of a night; `followed` goes on to it."""
     states = {name: followed.setdefault(name, Followed()) for name in found}
     new = {name: [one for one in runs if one.run not in states[name].known] for name, runs in found.items()}
-    differences = {
-        name: difference(new[name], before, name.largest * GRAIN)
-        for name in found
-        if new[name] and _have_intervals(new[name]) and (before := _tested(states[name].before(night)))
-    }
+    compared = {name: _compared(name, new[name], states[name].before(night)) for name in found}
+    differences = {name: d for name, d in compared.items() if d is not None}
     tests = max(1, len(set(differences.values())))
     ratio = shared_ratio(differences.values())
     sums = {name: z for name in found if (z := stouffer(new[name])) is not None}
-    leaks = {name: 2 * float(ndtr(-abs(z))) * len(set(sums.values())) <= level / 2 for name, z in sums.items()}
+    leaks = {name: 2 * float(ndtr(-abs(z))) * len(set(sums.values())) <= level for name, z in sums.items()}
     rows = []
     for name, runs in found.items():
         state, shown = (
@@ -176,15 +185,15 @@ def _night(
         )
         row: dict[str, object] = {"night": night, **name._asdict(), "value": shown.value}
         row |= {"low": shown.low, "high": shown.high, "runs": len(runs), "new": len(new[name])}
-        compared = differences.get(name)
         changed = False
-        if compared is not None:
-            told = band(compared, ratio, level / 2 / tests, name.largest)
-            row |= told | {"p_adjusted": min(1.0, float(str(told["p"])) * tests)}
-            changed = float(str(told["p"])) * tests <= level / 2
-        row["status"] = _status(state, new[name], compared, changed=changed)
+        if (own := differences.get(name)) is not None:
+            told = band(own, ratio, level / tests, name.largest)
+            row |= told | {"p_adjusted": min(1.0, told["p"] * tests)}
+            changed = told["p"] * tests <= level
+        row["status"] = _status(state, new[name], own, changed=changed)
         row["leak"] = leaks.get(name)
-        row["event"] = _event(name, state, changed=changed, leak=leaks.get(name), compared=compared)
+        row["event"] = _event(name, state, changed=changed, leak=leaks.get(name), compared=own)
+        row["alarm"] = row["event"] not in ("", SHOWN)
         rows.append(row)
         row["leaking"] = _go_on(state, night, new[name], changed=changed, leak=leaks.get(name), event=str(row["event"]))
     return rows
@@ -197,10 +206,10 @@ def _status(state: Followed, new: Sequence[Measured], compared: Difference | Non
 
 
 def _event(name: Series, state: Followed, *, changed: bool, leak: bool | None, compared: Difference | None) -> str:
-    """What the night says of a series. A leak is new if no earlier night had one; that one is gone takes a change: a
-    night that does not find it again has not shown that it healed."""
+    """What the night says of a series. That a leak is new or gone takes a change: a night that shows a leak for the
+    first time, or does not find it again, has not shown that it came or went."""
     if leak and state.known and not state.leaking:
-        return NEW_LEAK
+        return NEW_LEAK if changed else SHOWN
     if not changed or compared is None:
         return ""
     if name.quantity != VALUE:
@@ -223,13 +232,22 @@ def _go_on(
     return state.leaking
 
 
-def _have_intervals(runs: Sequence[Measured]) -> bool:
-    return all(one.low is not None for one in runs)
+def _compared(name: Series, new: Sequence[Measured], before: Sequence[Measured]) -> Difference | None:
+    """Tonight's runs against earlier ones; None where there is nothing to compare, or nothing that says how well."""
+    if name.by_spread:
+        found = spread(new, before) if new and before else None
+        return found if found is not None and found.degrees >= LEAST else None
+    known = [one for one in before if one.low is not None]
+    whole = new and known and all(one.low is not None for one in new)
+    return difference(new, known, name.largest * GRAIN) if whole else None
 
 
-def _tested(runs: Sequence[Measured]) -> list[Measured]:
-    """The runs that have an interval."""
-    return [one for one in runs if one.low is not None]
+def spread(new: Sequence[Measured], before: Sequence[Measured]) -> Difference:
+    """Tonight's runs against earlier ones by how far they lie apart: Student's two samples, of means of data sets."""
+    now, then = ([value for value, _, _ in _by_data(runs)] for runs in (new, before))
+    squares = sum((v - mean(side)) ** 2 for side in (now, then) for v in side)
+    error = math.sqrt(1 / len(now) + 1 / len(then))
+    return Difference(mean(now), mean(then), error, squares, len(now) + len(then) - 2, prior=0.0)
 
 
 def difference(new: Sequence[Measured], before: Sequence[Measured], grain: float) -> Difference:
@@ -258,8 +276,8 @@ def _by_data(runs: Iterable[Measured]) -> Iterator[tuple[float, float, float]]:
 
 
 def shared_ratio(found: Iterable[Difference]) -> float:
-    """How many times the variance of its intervals the runs of all series vary by; no less than 1."""
-    distinct = set(found)
+    """How many times the variance of their intervals the runs of all series that have these vary by; no less than 1."""
+    distinct = {d for d in found if d.prior}
     squares, degrees = sum(d.squares for d in distinct), sum(d.degrees for d in distinct)
     return max(1.0, (PRIOR + squares) / (PRIOR + degrees))
 
@@ -267,8 +285,8 @@ def shared_ratio(found: Iterable[Difference]) -> float:
 def band(d: Difference, ratio: float, error: float, largest: float) -> dict[str, float]:
     """`before` with the ends of its band, beyond which tonight's number lies with a probability of `error` if nothing
     changed, and the two-sided `p` of the difference."""
-    degrees = PRIOR + d.degrees
-    scale = d.error * math.sqrt((PRIOR * ratio + d.squares) / degrees)
+    degrees = d.prior + d.degrees
+    scale = max(d.error * math.sqrt((d.prior * ratio + d.squares) / degrees), largest * GRAIN)
     reach = -float(stdtrit(degrees, error / 2)) * scale
     p = 2 * float(stdtr(degrees, -abs(d.now - d.before) / scale))
     ends = {"band_low": max(0.0, d.before - reach), "band_high": min(largest, d.before + reach)}

@@ -6,6 +6,7 @@ Exit codes: 1 where a limit is crossed, else 4 where a cell failed or a limit ha
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.command import exits
-from fedaudit.command.flags import OUT, Parser, add_place
+from fedaudit.command.flags import Parser, add_place
 from fedaudit.command.gates import Gate
 from fedaudit.command.matrix import Matrix, MatrixCell
 from fedaudit.command.matrix import read as read_matrix
@@ -75,10 +76,7 @@ def read(words: Sequence[str], plan: Read) -> AskedMatrix | None:
         raise InputError(
             f"{flag}: has no place beside --nightly, whose file says what is run; write it into base or matrix"
         )
-    place = [f"--out={options.out}"] if options.out != OUT else []
-    matrix = read_matrix(
-        Path(options.nightly), lambda own: plan([*own, *place, "--quiet"] if options.quiet else [*own, *place])
-    )
+    matrix = read_matrix(Path(options.nightly), lambda own: plan([*own, f"--out={options.out}"]))
     return AskedMatrix(matrix, Path(options.out), options.quiet, options.dry_run, options.debug)
 
 
@@ -100,8 +98,8 @@ def main(asked: AskedMatrix) -> int:
     night, rows = nights.add(cells, started, progress.say)
     written = write_pages(nights, night, cells, rows, progress)
     limits = stated(cells)
-    print(f"night {night}: {sentence(cells, written.alarms, limits, first=night == 1)}")
-    for line in written.alarms:
+    print(f"night {night}: {sentence(cells, len(written.changes), limits, first=night == 1)}")
+    for line in (*written.changes, *written.shown):
         print(line)
     _to_step_summary(written.summary)
     print(f"page: {written.page}")
@@ -120,7 +118,7 @@ def _run(cell: MatrixCell, asked: AskedMatrix, progress: Progress) -> CellOfNigh
 
     started = time.monotonic()
     try:
-        outcome = run(cell.plan, progress)
+        outcome = run(dataclasses.replace(cell.plan), progress)  # what it loads goes with it
         answers = _answers(cell.limits, outcome.findings)
     except Exception as error:  # whatever it is, the other cells are still wanted
         if exits.stopping():

@@ -16,7 +16,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,7 +221,8 @@ class Written:
 
     page: Path
     summary: Path
-    alarms: list[str] = field(default_factory=list)
+    changes: list[str]
+    shown: list[str]  # leaks, for the first time
 
 
 def write_pages(
@@ -231,12 +232,13 @@ def write_pages(
     from audits.statistics.nights import judged
     from reports import nightly
 
-    told = judged(frame(rows))
-    files = nightly.rendered(nights.name, night, cells, told, frame(rows), nights.records(progress.say))
+    history = frame(rows)
+    told = judged(history)
+    files = nightly.rendered(nights.name, night, cells, told, history, nights.records(progress.say))
     with nights.folder.lock(progress.say):
         for name, data in files.items():
             nights.folder.write(name, data)
-    return Written(nights.path / "index.html", nights.path / "summary.md", nightly.alarms(told, night))
+    return Written(nights.path / "index.html", nights.path / "summary.md", *nightly.events(told, night))
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:
