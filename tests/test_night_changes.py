@@ -23,6 +23,7 @@ from audits.statistics.nights import (
     PRIOR,
     SAME,
     SHOWN,
+    SPENT,
     UNTESTED,
     VALUE,
     WINDOW,
@@ -132,13 +133,15 @@ class TestNights:
         assert found.before.tolist()[1:] == pytest.approx([0.5, 0.5, 0.8, 0.8])
 
     def test_the_tail_is_corrected_for_all_distinct_numbers(self) -> None:
-        many = [row(n, v, cell=f"c{i}", threat_model=t) for i in range(40) for n, v in ((1, 0.5), (2, 0.62 if i == 0 else 0.5 + i / 1e6))
+        many = [row(n, v, cell=f"c{i}", threat_model=t) for i in range(40) for n, v in ((1, 0.5), (2, 0.66 if i == 0 else 0.5 + i / 1e6))
                 for t in ("server", "owner")]  # fmt: skip
-        alone = told(row(1, 0.5), row(2, 0.62)).iloc[-1]
+        alone = told(row(1, 0.5), row(2, 0.66)).iloc[-1]
         among = told(*many)
         same = among[(among.cell == "c0") & (among.night == 2)]
         assert alone.p == pytest.approx(same.p.iloc[0], rel=1e-3)
-        assert same.p_adjusted.tolist() == pytest.approx([40 * same.p.iloc[0]] * 2)  # owner's and server's are one test
+        assert same.p_adjusted.tolist() == pytest.approx(
+            [40 * same.p.iloc[0] / SPENT] * 2
+        )  # owner's and server's are one test
         assert alone.event == CHANGED
         assert (same.event == "").all()
 

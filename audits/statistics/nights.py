@@ -9,8 +9,8 @@ trainings being others, is estimated from all such series together and moderated
 `PRIOR` degrees of freedom at the ratio of all series, no less than 1, and that of its own runs. An accuracy's interval
 is over the clients of one training and says nothing of other data: its runs' own spread alone counts (Student's two
 samples), once that has `LEAST` degrees of freedom. The tail of Student's t is corrected for the number of distinct
-tests of the night (Bonferroni): a night without a change says that something changed with a probability of at most
-`LEVEL`.
+tests of the night (Bonferroni), and half of `LEVEL` is kept in reserve: a night without a change says that something
+changed with a probability of at most `LEVEL` (`benchmarks.nights`).
 
 A leak of a night is a series whose runs' permutation statistics (`audits.by_coin`), summed over independent data
 (Stouffer), are off their centre after correction for all leaks that the night tests. It is new where no earlier night
@@ -32,6 +32,7 @@ from audits.statistics.over_seeds import OfTraining, over_seeds
 
 LEVEL = 0.05  # of nights without a change that say there is one
 WINDOW = 14  # nights that tonight is held against, at most
+SPENT = 0.5  # of LEVEL: variances are known from few nights only, and far tails are longer then (`benchmarks.nights`)
 PRIOR = 10.0  # degrees of freedom of the variance that all AUROCs share
 LEAST = 3  # degrees of freedom of a spread that stands alone
 CONFIDENCE = 0.95  # of the interval beside tonight's number
@@ -187,9 +188,9 @@ def _night(
         row |= {"low": shown.low, "high": shown.high, "runs": len(runs), "new": len(new[name])}
         changed = False
         if (own := differences.get(name)) is not None:
-            told = band(own, ratio, level / tests, name.largest)
-            row |= told | {"p_adjusted": min(1.0, told["p"] * tests)}
-            changed = told["p"] * tests <= level
+            told = band(own, ratio, SPENT * level / tests, name.largest)
+            row |= told | {"p_adjusted": min(1.0, told["p"] * tests / SPENT)}
+            changed = told["p"] * tests / SPENT <= level
         row["status"] = _status(state, new[name], own, changed=changed)
         row["leak"] = leaks.get(name)
         row["event"] = _event(name, state, changed=changed, leak=leaks.get(name), compared=own)
