@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -193,25 +192,26 @@ def _p(a: Agreement) -> str:
 
 
 def long(table: Table) -> pd.DataFrame:
-    """Both sides under each other, a row per number; the paper's as they are printed."""
+    """Both sides under each other, a row per number; the paper's as they are printed, with their printed spread."""
     ours = [
-        ("ours", name, *row, number(c.value, 4), c.low, c.high, c.seeds)
+        ("ours", name, *row, number(c.value, 4), c.low, c.high, c.seeds, "")
         for name, column in table.ours.items()
         for row, c in column.cells.items()
     ]
     theirs = [
-        ("the paper", name, *row, value, None, None, None)
+        ("the paper", name, *row, value, None, None, None, table.spreads.get(name, {}).get(row, ""))
         for name, cells in table.paper.items()
         for row, value in cells.items()
     ]
-    return pd.DataFrame(ours + theirs, columns="whose column row level value low high seeds".split())
+    return pd.DataFrame(ours + theirs, columns="whose column row level value low high seeds spread".split())
 
 
 def latex(table: Table) -> bytes:
     """Ours and the paper's as two tabulars (booktabs)."""
     parts = [f"% {table.title}; needs \\usepackage{{booktabs}}"]
-    for whose, columns in (("ours", table.ours), ("the paper", table.paper)):
-        cells = {name: [_tex(table, column, row) for row in table.rows] for name, column in columns.items()}
+    ours = {name: [_ours(table, column, row) for row in table.rows] for name, column in table.ours.items()}
+    theirs = {name: [_theirs(table, name, row) for row in table.rows] for name in table.paper}
+    for whose, cells in (("ours", ours), ("the paper", theirs)):
         heads = {table.levels_are: [level for _, level in table.rows]} if any(level for _, level in table.rows) else {}
         frame = pd.DataFrame({**heads, table.rows_are: [row for row, _ in table.rows], **cells})
         shown = frame[frame[list(cells)].ne("").any(axis=1)]
@@ -234,10 +234,13 @@ TEX = {
 }
 
 
-def _tex(table: Table, column: Column | Mapping[Row, str], row: Row) -> str:
-    if not isinstance(column, Column):
-        return column.get(row, "")
-    c: Any = column.cells.get(row)
+def _theirs(table: Table, name: str, row: Row) -> str:
+    spread = table.spreads.get(name, {}).get(row)
+    return table.paper[name].get(row, "") + (f" ± {spread}" if spread else "")
+
+
+def _ours(table: Table, column: Column, row: Row) -> str:
+    c = column.cells.get(row)
     if c is None:
         return ""
     interval = "" if c.low is None else f" [{number(c.low, table.digits)}, {number(c.high, table.digits)}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def contradictions(name: str) -> list[str]:
     return [str(text) for items, text in zip(own["items"], own.text, strict=True) if item in items.split()]
 
 
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
 FORMULA = tuple(
     "=+-@\t\n\uff1d\uff0b\uff0d\uff20"
 )  # how text begins that is computed, the last four in full width (OWASP, "CSV injection")
@@ -62,7 +64,7 @@ FORMULA = tuple(
 
 def _harmless(cell: Any) -> Any:
     """Text that would be computed behind an apostrophe, and without carriage returns, at which a cell would end."""
-    if not isinstance(cell, str):
+    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
         return cell
     cell = cell.replace("\r", "\n")
     return f"'{cell}" if cell.startswith(FORMULA) else cell

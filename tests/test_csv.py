@@ -40,6 +40,11 @@ def test_numbers_among_text_stay_numbers() -> None:
     assert templates.csv(pd.DataFrame({"x": ["none", -0.5, -3, True]})) == b"x\nnone\n-0.5\n-3\nTrue\n"
 
 
+def test_a_printed_number_stays_as_it_is_printed() -> None:
+    table = pd.DataFrame({"value": ["-0.30", "7", "-1+1", "-0.30 ", "-"]})
+    assert templates.csv(table).decode() == "value\n-0.30\n7\n'-1+1\n'-0.30 \n'-\n"
+
+
 def test_ordinary_text_stays_as_it_is() -> None:
     table = pd.DataFrame({"client": ["client-00", "a=b", "", 'say "hi", twice']})
     assert templates.csv(table).decode() == 'client\nclient-00\na=b\n""\n"say ""hi"", twice"\n'

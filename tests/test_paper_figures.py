@@ -43,8 +43,8 @@ class TestTradeOff:
         paper = fedrand_figure2.paper().set_index(["method", "role"])
         assert len(paper) == 7
         assert paper.loc["FedRand", "server"].cider == 110.27
-        assert paper.loc["FedRand", "server"].auroc == pytest.approx(0.6661)
-        assert paper.loc["FedAvg", "client"].auroc == pytest.approx(0.7069)
+        assert paper.loc["FedRand", "server"].auroc == pytest.approx(66.61)
+        assert paper.loc["FedAvg", "client"].auroc == pytest.approx(70.69)
         assert ("FedPara", "client") not in paper.index
 
     def test_ours_are_means_over_seeds_on_both_splits(self):
@@ -60,26 +60,26 @@ class TestTradeOff:
                  and f["signal"] == "renyi/2/10/caption")
             for e in TWO[:2]
         ]  # fmt: skip
-        assert row["auroc"] == pytest.approx(sum(values) / 2)
+        assert row["auroc"] == pytest.approx(100 * sum(values) / 2)
         assert row["low"] < row["auroc"] < row["high"]
         assert row["cider"] == pytest.approx(0.9 + 9 / 20)
         assert row["seeds"] == 2
         text = files["index.html"].decode()
         assert text.count("FedRand leaks") == 6  # three splits, two roles
-        assert "FedRand leaks less than FedAvg (AUROC 0.666 and 0.702) at -0.8 points of CIDEr" in text
+        assert "FedRand leaks less than FedAvg (AUROC 66.61 and 70.22 %) at -0.8 points of CIDEr" in text
 
     @pytest.mark.parametrize(
-        ("value", "high", "word"), [(0.5, 0.55, "less"), (0.6, 0.68, "not surely less"), (0.71, 0.75, "no less")]
+        ("value", "high", "word"), [(50, 55, "less"), (60, 68, "not surely less"), (71, 75, "no less")]
     )
     def test_less_is_said_where_intervals_are_apart(self, value, high, word):
         rows = [
-            ("held-out", "FedAvg", "server", 9.0, 0.7, 0.65, 0.75),
+            ("held-out", "FedAvg", "server", 9.0, 70.0, 65.0, 75.0),
             ("held-out", "FedRand", "server", 8.0, value, 2 * value - high, high),
         ]
         points = pd.DataFrame(rows, columns=["split", "method", "role", "cider", "auroc", "low", "high"])
         (said,) = fedrand_figure2.readings(points)
-        assert f"FedRand leaks {word} than FedAvg (AUROC {value:.3f} [" in said
-        assert said.endswith("0.700 [0.650, 0.750]) at -1.0 points of CIDEr")
+        assert f"FedRand leaks {word} than FedAvg (AUROC {value:.1f} [" in said
+        assert said.endswith("70.0 [65.0, 75.0] %) at -1.0 points of CIDEr")
 
     def test_what_cannot_be_shown_is_refused(self):
         with pytest.raises(ValueError, match="evidence is empty"):

@@ -61,7 +61,7 @@ class TestNames:
         assert (item.real is None) == (item.scale is None)
         assert item.scale is None or item.preset is not None
 
-    @pytest.mark.parametrize("words", ["--rounds 3", "--out x"])
+    @pytest.mark.parametrize("words", ["--rounds 3", "--out x", "--help"])
     def test_the_list_stands_alone(self, words: str) -> None:
         with pytest.raises(InputError, match="--paper list: stands alone"):
             asked("list", *words.split())
@@ -154,6 +154,7 @@ class TestSeveral:
             ("all --preset memorising", "--preset memorising does not go with --paper all"),
             ("dpfpl --method promptfl", "--method does not go with --paper dpfpl"),
             ("dp", "--paper dp: no such table or figure"),
+            ("nonsense --help", "--paper nonsense: no such table or figure"),
             ("secfpp:figure2 --preset paper", "--preset: has no place beside --paper secfpp:figure2"),
         ],
     )

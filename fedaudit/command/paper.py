@@ -53,14 +53,14 @@ def read(words: Sequence[str], plan: Read) -> Asked | None:
     chosen, others = first.parse_known_args(words)
     if not chosen.paper:
         return None
-    if {"--help", "-h"} & {*words} and (chosen.paper not in papers.items() or not papers.find(chosen.paper).preset):
-        _help(chosen.paper)  # that of an item that is trained has the flags of its methods
-    check(words)
     if chosen.paper == LIST:
         if len(words) > 2:
             raise InputError("--paper list: stands alone; leave out the other words")
         return Asked(LIST, {}, Path(), quiet=False, dry_run=False)
     names = papers.named(chosen.paper)
+    if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not papers.find(chosen.paper).preset):
+        _help(chosen.paper)  # that of an item that is trained has the flags of its methods
+    check(words)
     place, trained = _place(others)
     if not any(papers.find(name).preset for name in names):
         trained = [f"--{name}" for name in CHOICES if getattr(chosen, name)] + trained
@@ -88,7 +88,7 @@ def read(words: Sequence[str], plan: Read) -> Asked | None:
 
 def _help(name: str) -> NoReturn:
     """Show what goes with an item that trains nothing, or with several."""
-    about = papers.items()[name].summary if name in papers.items() else "tables and figures of papers"
+    about = papers.items()[name].summary if name in papers.items() else "Tables and figures of papers, and their index."
     parser = Parser(prog="audit.py", usage=f"audit.py --paper {name} [options]", description=about, allow_abbrev=False)
     add_place(parser)
     parser.parse_args(["--help"])

@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import kendalltau
 
+from reports.beside_dpfpl import DROWNED, scale
 from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend, printed, styled
 from reports.formats import number as digits
 from reports.inputs import Evidence, check
@@ -47,11 +48,12 @@ def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]],
         drawing = printed(f"figure{number}", f"{title}, ours and the paper's on {dataset}", plot(points))
     assert drawing is not None
     write_drawings([drawing], write, folder="")
-    rows = _rows(points)
+    rows, found = _rows(points), [v for own in evidence.values() for v in variants(own)]
     seeds = sorted({e.seed for own in evidence.values() for e in own})
     write("index.html", render("ablation.html", {
         "title": title, "dataset": dataset, "number": number, "drawing": drawing, "rows": rows, "seeds": seeds,
-        "splits": SPLITS, "readings": readings(points),
+        "splits": SPLITS, "readings": readings(points), "scale": scale(found, dirichlet=False),
+        "drowned": DROWNED if any((v.ratio or 0) > 10 for v in found) else "",
     }))  # fmt: skip
     orders = [f"{order} ({name}, {settings} settings)" for name, (order, settings) in orders_of(points).items()]
     return f"τ {', '.join(orders)}" if orders else "no order to compare"

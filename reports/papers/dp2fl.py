@@ -107,7 +107,7 @@ def _steps(evidence: Evidences, when: str, tests: Sequence[str]) -> Iterator[str
 
 
 def _beside(what: str, cell: Cell, average: str) -> str:
-    bounds = "" if cell.low is None else f" [{number(cell.low, 1)}, {number(cell.high, 1)}]"
+    bounds = "" if cell.low is None else f" [{number(cell.low, 1)}, {number(cell.high, 1)}]".replace("-", "−")
     return f"{what}: {signed(cell.value)}{bounds} points; the paper's averages {average}."
 
 

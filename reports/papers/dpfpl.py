@@ -116,7 +116,7 @@ def _table(
 ) -> Table:
     found = [v for rows in _variants(evidence).values() for v in rows]
     notes = [DROWNED] if any((v.ratio or 0) > 10 for v in found) else []
-    about = scale(found, dirichlet=number == 4)
+    about = scale(found, dirichlet=number == 4) if found else ""
     return Table(
         f"dpfpl:table{number}", ours, paper, about, sentences=notes, seeds=seeds_of(evidence), spreads=spreads,
         rows_are=rows_are,

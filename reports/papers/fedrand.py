@@ -8,18 +8,25 @@ order 2, in percent; the paper does not give its order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import mean
 
 import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from reports.formats import listed
 from reports.inputs import Evidence, check
-from reports.papers.fedrand_figure2 import CLIENT_WAYS
 from reports.printed_table import CONFIDENCE, Cell, Row, printed
 from reports.printed_table import over_seeds as mean_over_seeds
 from reports.rows import pooled
 
+METHODS = {
+    "FedAvg": "fedavg",
+    "FedPer (2 layer)": "fedper",
+    "FedPer (4 layer)": "fedper:shared_layers=4",
+    "FedPara": "fedpara",
+    "FedRand": "fedrand",
+}
+TITLES = {label: name for name, label in METHODS.items()}
+CLIENT_WAYS = ("exact", "literal")  # how the paper rebuilds clients
 UTILITY = {
     "accuracy": "exact_match", "BLEU-1": "bleu1", "BLEU-2": "bleu2", "BLEU-3": "bleu3", "BLEU-4": "bleu4",
     "ROUGE": "rouge_l", "CIDEr": "cider",
@@ -64,35 +71,33 @@ def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> Ce
     for e in (e for cells in evidence.values() for e in cells if e.method == label):
         rows = e.tables.get("cells", pd.DataFrame())
         if len(rows):
-            here = [place in places for place in zip(rows.threat_model, rows.way, strict=True)]
+            here = pd.MultiIndex.from_frame(rows[["threat_model", "way"]]).isin(places)
             whole = rows.population != "last-round members"
             own = rows[here & whole & (rows.nonmembers == split) & (rows.signal == signal)].dropna(subset="auroc")
             found += [OfTraining(r.auroc, r.low, r.high, CONFIDENCE) for r in own.head(1).itertuples()]
-    if not found:
-        return None
-    i = over_seeds(found, confidence=CONFIDENCE, least=0.0, most=1.0)
-    return _percent(i.value, i.low, i.high, i.seeds)
+    return over_trainings(found) if found else None
 
 
 def untrained(evidence: Tasks, split: str, signal: str) -> Cell | None:
-    """The AUROC of the same attack on the public base model, which learnt none of the records; all methods and seeds
-    ask it about the same ones, so that the interval of the first is that of all."""
+    """The AUROC of the same attack on the public base model, which learnt none of the records, mean over seeds with an
+    interval over seeds and records. The methods of a seed ask it about the same ones."""
     wanted = ("auroc", "released-model", "all members", split, signal)
-    found = [
-        f
+    found = {
+        e.seed: OfTraining(f["base_value"], f["base_low"], f["base_high"], CONFIDENCE)
         for cells in evidence.values()
         for e in cells
         for f in e.findings
         if tuple(f.get(name) for name in ("metric", "threat_model", "population", "nonmembers", "signal")) == wanted
         and f["base_value"] is not None
-    ]
-    if not found:
-        return None
-    return _percent(mean(f["base_value"] for f in found), found[0]["base_low"], found[0]["base_high"], 1)
+    }
+    return over_trainings([*found.values()]) if found else None
 
 
-def _percent(value: float, low: float | None, high: float | None, seeds: int) -> Cell:
-    return Cell(100 * value, None if low is None else 100 * low, None if high is None else 100 * high, seeds)
+def over_trainings(found: Sequence[OfTraining]) -> Cell:
+    """The mean of AUROCs in percent, with an interval over trainings and records."""
+    i = over_seeds(found, confidence=CONFIDENCE, least=0.0, most=1.0)
+    low, high = (None if end is None else 100 * end for end in (i.low, i.high))
+    return Cell(100 * i.value, low, high, i.seeds)
 
 
 def scale(evidence: Tasks) -> str:

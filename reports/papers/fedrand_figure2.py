@@ -16,28 +16,19 @@ from typing import Any
 
 import pandas as pd
 
-from audits.statistics.over_seeds import OfTraining, over_seeds
+from audits.statistics.over_seeds import OfTraining
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
 from reports.inputs import Evidence, check
+from reports.papers.fedrand import CLIENT_WAYS, METHODS, TITLES, over_trainings, scale
 from reports.templates import Write, render, write_drawings
 
 PRESET = "fedrand-figures"
 TASKS = {"captions": ("--task=captions",)}
 SCALE = "paper"
 REAL = {"captions": ("--task=coco",)}
-METHODS = {
-    "FedAvg": "fedavg",
-    "FedPer (2 layer)": "fedper",
-    "FedPer (4 layer)": "fedper:shared_layers=4",
-    "FedPara": "fedpara",
-    "FedRand": "fedrand",
-}
-TITLES = {label: name for name, label in METHODS.items()}
 SPLITS = {"paper": "the paper", "novel objects": "ours, against novel objects", "held-out": "ours, against held-out"}
-CLIENT_WAYS = ("exact", "literal")  # how the paper rebuilds clients
 K = "renyi/2/10/caption"
 COLUMNS = "split method role cider auroc low high seeds".split()
-CONFIDENCE = 0.95
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
@@ -61,25 +52,26 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     seeds = sorted({e.seed for own in evidence.values() for e in own})
     write("index.html", render("papers/fedrand_figure2.html", {
         "drawing": drawing, "rows": rows, "splits": SPLITS, "seeds": seeds, "readings": readings(points),
+        "scale": scale(evidence),
     }))  # fmt: skip
     return "; ".join(readings(points, ["held-out"])) or "FedRand and FedAvg were not both measured"
 
 
 @functools.cache
 def paper() -> pd.DataFrame:
-    """The printed points; AUROC as a share, without an interval."""
+    """The printed points, which have no interval."""
     folder = Path(__file__).parent
     one, four = (pd.read_csv(folder / f"fedrand_table{i}.csv") for i in (1, 4))
     cider = one[(one.metric == "CIDEr") & (one.dataset == "MSCOCO")].set_index(["method", "role"])["mean"]
     rows = []
     for row in four[(four.mia_input == "caption") & (four.max_renyi_k_percent == 10)].to_dict("records"):
         place = row["method"], row["role"]
-        rows.append(("paper", *place, float(cider[place]), row["mean"] / 100, None, None, 0))
+        rows.append(("paper", *place, float(cider[place]), row["mean"], None, None, 0))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def ours(cells: Sequence[Evidence]) -> pd.DataFrame:
-    """The points of ours, means over seeds with an interval over seeds and records."""
+    """The points of ours in percent, means over seeds with an interval over seeds and records."""
     rows = []
     for label in (label for label in TITLES if any(e.method == label for e in cells)):
         seeds = [e for e in cells if e.method == label]
@@ -88,9 +80,9 @@ def ours(cells: Sequence[Evidence]) -> pd.DataFrame:
             for split in ("novel objects", "held-out"):
                 found = [one for e in seeds if (one := _auroc(e, role, split)) is not None]
                 if found and useful:
-                    i = over_seeds(found, confidence=CONFIDENCE, least=0.0, most=1.0)
+                    cell = over_trainings(found)
                     cider = sum(useful) / len(useful)
-                    rows.append((split, TITLES[label], role, cider, i.value, i.low, i.high, i.seeds))
+                    rows.append((split, TITLES[label], role, cider, cell.value, cell.low, cell.high, cell.seeds))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -124,14 +116,14 @@ def readings(points: pd.DataFrame, splits: Sequence[str] = tuple(SPLITS)) -> lis
                 lower = "less" if b.auroc < a.auroc and sure else "not surely less" if b.auroc < a.auroc else "no less"
                 found.append(
                     f"{SPLITS[split]}, {role}: FedRand leaks {lower} than FedAvg (AUROC {_with_interval(b)} and "
-                    f"{_with_interval(a)}) at {b.cider - a.cider:+.1f} points of CIDEr"
+                    f"{_with_interval(a)} %) at {b.cider - a.cider:+.1f} points of CIDEr"
                 )
     return found
 
 
 def _with_interval(point: Any) -> str:
-    """The paper's points have none."""
-    return f"{point.auroc:.3f}" + ("" if pd.isna(point.low) else f" [{point.low:.3f}, {point.high:.3f}]")
+    """The paper's points have none, and stand as they are printed."""
+    return f"{point.auroc:.2f}" if pd.isna(point.low) else f"{point.auroc:.1f} [{point.low:.1f}, {point.high:.1f}]"
 
 
 def plot(points: pd.DataFrame) -> Plot:
@@ -144,7 +136,7 @@ def plot(points: pd.DataFrame) -> Plot:
             label = row["method"] + (", reconstructed client" if row["role"] == "client" else "")
             look |= {"linestyle": "", "elinewidth": 0.7, "label": label}
             panel.errorbar([row["cider"]], [row["auroc"]], bars, **look)
-        panel.axhline(0.5, color=GREY, linewidth=1.1)
-        panel.set(title=name, xlabel="CIDEr (%)", ylabel="AUROC of MaxRényi-10 %")
+        panel.axhline(50, color=GREY, linewidth=1.1)
+        panel.set(title=name, xlabel="CIDEr (%)", ylabel="AUROC of MaxRényi-10 % (%)")
     legend(figure)
     return figure, points

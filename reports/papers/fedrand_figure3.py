@@ -15,7 +15,7 @@ import pandas as pd
 
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
 from reports.inputs import Evidence, check
-from reports.papers.fedrand_figure2 import METHODS, TITLES
+from reports.papers.fedrand import METHODS, TITLES, scale
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 
@@ -41,7 +41,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     assert drawing is not None
     write_drawings([drawing], write, folder="")
     seeds = sorted({e.seed for own in evidence.values() for e in own})
-    parts = {"drawing": drawing, "rows": as_rows(shares), "seeds": seeds}
+    parts = {"drawing": drawing, "rows": as_rows(shares), "seeds": seeds, "scale": scale(evidence)}
     write("index.html", render("papers/fedrand_figure3.html", parts))
     return "; ".join(
         f"{row.method} sends {100 * row.both:.1f} % of FedAvg's bytes, the paper says {100 * row.paper:.0f} %"

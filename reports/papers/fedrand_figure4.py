@@ -16,6 +16,7 @@ import pandas as pd
 from reports.figures.drawing import printed, styled
 from reports.figures.tokens import tokens_plot
 from reports.inputs import Evidence, check, joined
+from reports.papers.fedrand import scale
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 
@@ -48,7 +49,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     means = entropies(words)
     said = reading(means)
     write("index.html", render("papers/fedrand_figure4.html", {
-        "drawing": drawing, "rows": as_rows(means), "reading": said, "seed": cells[0].seed,
+        "drawing": drawing, "rows": as_rows(means), "seed": cells[0].seed, "scale": scale(evidence),
     }))  # fmt: skip
     return said
 

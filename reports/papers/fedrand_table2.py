@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from reports import printed_table
 from reports.inputs import Evidence
 from reports.papers import fedrand
-from reports.papers.fedrand_figure2 import METHODS
+from reports.papers.fedrand import METHODS
 from reports.printed_table import Column, Table
 from reports.templates import Write
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from reports import printed_table
 from reports.formats import number
-from reports.inputs import Evidence
+from reports.inputs import Evidence, check
 from reports.papers import fedrand
-from reports.papers.fedrand_figure2 import METHODS
+from reports.papers.fedrand import METHODS
 from reports.printed_table import Cell, Column, Table
 from reports.templates import Write
 
@@ -30,6 +30,8 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
     if not evidence:
         raise ValueError("evidence is empty; the table needs at least one task")
+    for runs in evidence.values():
+        check(runs)
     paper: fedrand.Printed = {}
     spreads: fedrand.Printed = {}
     for row in fedrand.printed_rows(4):
@@ -49,7 +51,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
         "fedrand:table4", ours, paper, fedrand.scale(evidence), spreads=spreads, levels_are="Attacked model",
         sentences=sentences, seeds=printed_table.seeds_of(evidence),
     )  # fmt: skip
-    return "; ".join([printed_table.build(table, write), *sentences[1:]])
+    return ". ".join([printed_table.build(table, write), *sentences[1:]])
 
 
 def _column(where: str, k: str) -> str:
@@ -78,10 +80,10 @@ def _key_sentence(paper: fedrand.Printed, ours: Mapping[str, Column]) -> list[st
     if base is not None and trained:
         held = [c.value for row, c in coin.items() if row != UNTRAINED]
         said.append(
-            f"here the untrained model has {_share(base.value)} on such a split, trained ones "
+            f"Here the untrained model has {_share(base.value)} on such a split, trained ones "
             f"{_share(min(trained))} to {_share(max(trained))}, and against held-out records "
-            f"{_share(min(held))} to {_share(max(held))}" if held else
-            f"here the untrained model has {_share(base.value)} on such a split"
+            f"{_share(min(held))} to {_share(max(held))}." if held else
+            f"Here the untrained model has {_share(base.value)} on such a split."
         )  # fmt: skip
     return said
 

@@ -1,0 +1,166 @@
+"""Footnotes of printed tables: the numbers that they quote are printed, and what they count is counted here again."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from functools import cache
+
+import pandas as pd
+import pytest
+
+from fedaudit.machinery import plugins
+from fedaudit.pipeline import papers
+from reports.printed_table import printed
+from reports.templates import contradictions
+
+FOLDER = plugins.package_folder("reports.papers")
+with (FOLDER / "contradictions.csv").open(encoding="utf-8", newline="") as file:
+    NOTES = [(row["paper"], row["items"].split(), row["text"]) for row in csv.DictReader(file)]
+EPSILONS = ["none", "0.4", "0.2", "0.1", "0.05", "0.01"]
+SETTINGS = {  # stated in the text of a paper: learning rates, densities, budgets, thresholds
+    "0.0001", "0.001", "0.0", "0.3", "0.4", "0.2", "0.1", "0.05", "0.01", "0.7",
+}  # fmt: skip
+
+
+@cache
+def numbers(paper: str) -> set[str]:
+    """Whatever a paper's tables print, as it is printed."""
+    tables = [printed(path.stem) for path in FOLDER.glob(f"{paper}_table*.csv")]
+    return {value for table in tables for name in ("mean", "std", "value") if name in table for value in table[name]}
+
+
+@cache
+def dpfpl(*tables: int) -> pd.DataFrame:
+    """Tables of DP-FPL under each other, means as numbers."""
+    found = pd.concat([printed(f"dpfpl_table{i}").assign(table=i) for i in tables], ignore_index=True)
+    return found.assign(mean=found["mean"].astype(float))
+
+
+def drop(dataset: str) -> float:
+    """What ε 0.1 costs DP-FPL on clients' own classes."""
+    own = dpfpl(2)
+    at = own[(own.dataset == dataset) & (own.method == "DP-FPL")].set_index("epsilon")["mean"]
+    return float(at["none"] - at["0.1"])
+
+
+def spreads_that_differ() -> tuple[int, int]:
+    """How many results at rank 8 have another spread in Tables 6 to 11 than in Tables 2 and 3, and of how many."""
+    place = ["dataset", "epsilon", "split"]
+    main = dpfpl(2, 3)
+    main = main[main.method == "DP-FPL"].set_index(place)["std"]
+    ablation = dpfpl(*range(6, 12))
+    ablation = ablation[(ablation["rank"] == "8") & (ablation.residual == "yes")].set_index(place)["std"]
+    assert set(main.index) == set(ablation.index)
+    return sum(main[i] != ablation[i] for i in main.index), len(main)
+
+
+def rises() -> tuple[int, int]:
+    """Steps to the next smaller epsilon that raise accuracy in Tables 6 to 11, and all steps."""
+    steps = [
+        later > earlier
+        for _, own in dpfpl(*range(6, 12)).groupby(["dataset", "rank", "residual", "split"])
+        for earlier, later in itertools.pairwise(own.set_index("epsilon")["mean"][EPSILONS])
+    ]
+    return sum(steps), len(steps)
+
+
+def where_the_residual_costs() -> list[tuple[int, str, str, str]]:
+    found = []
+    for place, own in dpfpl(*range(6, 12)).groupby(["table", "dataset", "split", "rank"]):
+        at = own.set_index("residual")["mean"]
+        if at["yes"] < at["no"]:
+            found.append(place)
+    return found
+
+
+def largest_fall_of_secfpp() -> float:
+    """From no noise to the strict budget of DP-FPL, over the data sets of Table 2."""
+    own = printed("secfpp_table2")
+    at = own[own.method == "DP-FPL"].assign(value=lambda t: t.value.astype(float))
+    pivot = at.pivot(index="dataset", columns="epsilon", values="value")
+    return float((pivot["none"] - pivot["0.01"]).max())
+
+
+def furthest_below_fedrand() -> float:
+    """On NoCaps, over methods and metrics."""
+    own = printed("fedrand_table2").assign(value=lambda t: t.value.astype(float))
+    at = own.pivot(index="metric", columns="method", values="value")
+    baselines = at.drop(columns=["FedRand", "FedAvg"])
+    return float((at["FedRand"] - baselines.min(axis=1)).max())
+
+
+def mean_of_local_initglo() -> float:
+    own = printed("dp2fl_table4")
+    at = own[(own.test_set == "local") & (own.initialization == "init_glo") & (own.dataset != "AVG")]
+    return float(at.value.astype(float).mean())
+
+
+COUNTED = {  # numbers of footnotes that no table prints
+    ("dpfpl", "11.66"): lambda: f"{drop('OxfordPets'):.2f}",
+    ("dpfpl", "13.64"): lambda: f"{drop('OxfordFlowers'):.2f}",
+    ("fedrand", "3.6"): lambda: f"{0.3 * 12:.1f}",
+    ("fedrand", "2.52"): lambda: f"{furthest_below_fedrand():.2f}",
+    ("secfpp", "45.4"): lambda: f"{largest_fall_of_secfpp():.1f}",
+    ("secfpp", "5.7"): lambda: f"{20 * 19 * 150 / 10**4:.1f}",  # n² |x − mean|², of n = 20 and d = 150, times 10⁴
+    ("secfpp", "1.1"): lambda: f"{2 * 1000**2 * 20 * 19 * 150 / 10**11:.1f}",  # 2λ²D, λ = 10³, times 10¹¹
+    ("dp2fl", "82.03"): lambda: f"{mean_of_local_initglo():.2f}",
+}
+
+
+@pytest.mark.parametrize(("paper", "text"), [(paper, text) for paper, _, text in NOTES])
+def test_every_number_is_printed_or_counted(paper: str, text: str) -> None:
+    quoted = set(re.findall(r"\d+\.\d+", text)) - SETTINGS
+    others = [numbers(name) for name, title in {"dpfpl": "DP-FPL", "secfpp": "SecFPP"}.items() if title in text]
+    for number in quoted.difference(numbers(paper), *others):
+        assert COUNTED[paper, number]() == number
+
+
+def test_what_is_counted() -> None:
+    assert spreads_that_differ() == (43, 48)
+    assert rises() == (71, 320)
+    assert where_the_residual_costs() == [
+        (6, "OxfordPets", "neighbor", "4"), (6, "OxfordPets", "neighbor", "8"),
+        (9, "OxfordFlowers", "neighbor", "2"), (9, "OxfordFlowers", "neighbor", "4"),
+        (9, "OxfordFlowers", "neighbor", "8"), (10, "Caltech101", "neighbor", "2"),
+    ]  # fmt: skip
+
+
+def test_each_stands_under_items_that_there_are() -> None:
+    named = {f"{paper}:{item}" for paper, items, _ in NOTES for item in items}
+    assert named <= set(papers.items())
+    assert all(contradictions(name) for name in papers.items())
+
+
+ASKED = {  # by the words that a contradiction is known by an item under which it must stand
+    "dpfpl": {
+        "five budgets": "table2", "43.21 ± 1.72": "table3", "43 of 48": "table6", "87.61 for 88.70": "figure4",
+        "65.21 for 65.35": "figure5", "77.42 for 77.67": "figure2", "third of four": "table4", "11.66": "table2",
+        "88.58, 89.72, 90.02": "table9", "92.94": "figure2", "79.07 to 87.98": "table11", "86.12 to 69.76": "figure6",
+        "71 of 320": "table8", "6,000 pictures": "table4", "c1 and c2": "table2", "T_L": "table7",
+        "full rank": "figure2", "under personalization": "table2", "epochs": "figure3", "C/B": "table2",
+        "aggregated one": "table3", "6 to 9": "table10", "SecFPP": "table2",
+    },
+    "fedrand": {
+        "3.6": "figure4", "47.83": "table4", "54.99": "table4", "75.57": "table3", "70.22 ± 2.56": "figure2",
+        "spread is printed of every method": "table1", "previous round": "table1", "Algorithm 2": "table4",
+        "(2 layer)": "table4", "2.52": "table2", "order of the Rényi": "table3", "4,500": "table3",
+    },
+    "secfpp": {
+        "84.2": "table1", "mixes two budgets": "table1", "45.4": "table2", "surpass all": "table2",
+        "66.4 against 69.8": "table2", "56.7 against 53.1": "table2", "FedGPG": "table2", "is clustered": "table1",
+        "symbol k": "table3", "150 entries": "figure2", "does not collude": "table1", "2(ℓ + t − 1) + 1": "table3",
+        "1.1·10¹¹": "figure2", "not stated": "table2", "0.001": "table2", "16 tokens": "figure2",
+    },
+    "dp2fl": {
+        "84.18": "table1", "consistently": "table4", "82.03": "table4", "83.85": "table3", "validation set": "table1",
+        "Pd_k": "table1", "|RNC|": "table4", "without retraining": "table4", "dual prompt": "table1",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("paper", ASKED)
+def test_each_known_one_is_a_footnote(paper: str) -> None:
+    for words, item in ASKED[paper].items():
+        assert any(words in sentence for sentence in contradictions(f"{paper}:{item}")), (words, item)

@@ -1,0 +1,252 @@
+"""Contract of a paper's table or figure, found by itself: from tiny trainings to a page with the printed numbers as they
+are printed, its footnotes, and its files. Items that share runs share them here."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedaudit.command import cli, paper
+from fedaudit.machinery import plugins
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import compute, papers
+from fedaudit.pipeline.papers import Drawn
+from fedaudit.pipeline.plan import Plan
+from reports.paper_index import TITLES
+from reports.papers import secfpp_figure2, secfpp_figure3
+from reports.printed_table import printed
+from reports.templates import contradictions
+
+FOLDER = plugins.package_folder("reports.papers")
+OTHERWISE = "--rounds 1 --seeds 1"
+TINY = {  # by preset
+    "dp2fl-tables": "--seeds 1 --rounds 1 --clients 2 --shots 4 --test 1 --local-epochs 1",
+    "dp2fl-newcomers": "--seeds 1 --rounds 1 --clients 3 --shots 4 --test 1 --local-epochs 1",
+    "dpfpl-tables": "--seeds 1 --rounds 1 --clients 2 --shots 4 --epsilon none,0.1",
+    "dpfpl-table4": "--seeds 1 --rounds 1 --train 16 --test 1 --epsilon none",
+    "dpfpl-ablation": "--seeds 1 --rounds 1 --clients 2 --train 4 --test 1 --rank 1,8",
+    "dpfpl-figure3": "--seeds 1 --rounds 1 --clients 2 --train 8 --test 1 --targets 1 --shadows 4 --epsilon none,1",
+    "fedrand-tables": "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2",
+    "fedrand-figures": "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2",
+    "secfpp-table2": "--seeds 1 --rounds 1 --clients 4 --train 8 --test 1",
+}
+FEWER = {  # methods of a preset that stand for the rest of them, so that all of this is quick; the slow test has all
+    "dp2fl-tables": "dp2fl,local",
+    "dpfpl-table4": "promptfl,dpfpl",
+    "fedrand-tables": "fedavg,fedrand",
+    "fedrand-figures": "fedavg,fedrand",
+    "secfpp-table2": "dpfpl,secfpp",
+}
+FIGURES = {  # what a paper prints of a figure, in its tables or its text
+    **{f"dpfpl:figure{i}": data for i, data in ((2, "Caltech101"), (4, "OxfordPets"), (5, "OxfordFlowers"), (6, "Food101"))},
+    "dpfpl:figure3": ["below 50 % at ε 0.2 for Oxford Pets"],
+    "fedrand:figure2": ["AUROC 66.61 and 70.22 %", "AUROC 68.51 and 70.69 %"],
+    "fedrand:figure3": [" 75 Where the paper", "of FedPer it says 25 %"],  # the row of FedRand is the last
+    "fedrand:figure4": ["No numbers are printed."],
+    "secfpp:figure2": ["more than 10^4 times"],
+    "secfpp:figure3": ["0.4 s at d = 4,000"],
+}  # fmt: skip
+
+Draw = Callable[[str], Drawn]
+
+
+def drawing(out: Path, tiny: Callable[[str], str], fewer: Callable[[str], str | None]) -> Draw:
+    """A function that draws an item under `out` as the command does, with the words that `tiny` says of its preset and
+    the methods that `fewer` leaves of it; what was drawn is not drawn again."""
+    known: dict[str, Drawn] = {}
+
+    def plan(own: Sequence[str], scale: Sequence[str]) -> Plan:
+        (preset,) = (word.partition("=")[2] for word in own if word.startswith("--preset="))
+        methods = fewer(preset)
+        return cli.read_command([*own, *([f"--method={methods}"] if methods else [])], scale).plan
+
+    def draw(name: str) -> Drawn:
+        if name not in known:
+            preset = papers.find(name).preset
+            words = [*tiny(preset).split(), "--threads", "1"] if preset else []
+            asked = paper.read(["--paper", name, "--out", str(out), *words], plan)
+            assert asked is not None
+            plans = asked.items[name]
+            assert not isinstance(plans, Exception), plans
+            known[name] = papers.draw(name, plans, out, Progress(quiet=True))
+        return known[name]
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def quick() -> Iterator[None]:
+    """Files are not flushed, runs have no report of their own, and what is computed is computed of few sizes."""
+
+    def page(_: object, folder: Any, *__: object) -> None:
+        folder.write("findings.json", b"[]")
+
+    information = secfpp_figure2.ours(users=(5, 20), components=(8, 10), size=100)
+    costs = secfpp_figure3.ours(users=(20, 30), entries=(150, 200))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
+        patch.setattr(compute, "write_page", page)
+        patch.setattr(secfpp_figure2, "ours", lambda: information)
+        patch.setattr(secfpp_figure3, "ours", lambda: costs)
+        yield
+
+
+@pytest.fixture(scope="session")
+def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
+    return drawing(tmp_path_factory.mktemp("papers"), lambda preset: TINY.get(preset, OTHERWISE), FEWER.get)
+
+
+ITEMS = pytest.mark.parametrize("name", papers.items())
+TABLES = pytest.mark.parametrize("name", [name for name in papers.items() if ":table" in name])
+
+
+def page_of(item: Drawn) -> str:
+    assert item.page is not None
+    return item.page.read_text(encoding="utf-8")
+
+
+def text_of(page: str) -> str:
+    """What is to be read on a page, a space between two elements."""
+    return " ".join(
+        html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL))).split()
+    )
+
+
+def print_of(name: str) -> list[tuple[str, str]]:
+    """Every number of a printed table with its spread, as they are printed."""
+    table = printed(papers.find(name).module)
+    name = "mean" if "mean" in table else "value"
+    return list(zip(table[name], table.get("std", [""] * len(table)), strict=True))
+
+
+def test_every_file_is_an_item_and_every_item_is_named() -> None:
+    files = {path.stem for path in FOLDER.glob("*.py") if re.search(r"_(table|figure)\d+$", path.stem)}
+    assert files == {item.module for item in papers.items().values()}
+    assert set(papers.papers()) <= set(TITLES)
+
+
+@ITEMS
+def test_runs_and_leaves_its_files(name: str, drawn: Draw) -> None:
+    item = drawn(name)
+    assert item.page is not None
+    file = name.partition(":")[2]
+    endings = {"csv", "tex"} if file.startswith("table") else {"csv", "svg", "pdf"}
+    names = {path.name for path in item.page.parent.iterdir() if not path.name.startswith(".")}
+    assert names >= {"index.html", *(f"{file}.{ending}" for ending in endings)}
+    assert item.agreed
+    assert "nan" not in item.agreed
+
+
+@ITEMS
+def test_footnotes_are_the_contradictions(name: str, drawn: Draw) -> None:
+    page, sentences = text_of(page_of(drawn(name))), contradictions(name)
+    assert sentences
+    _, _, notes = page.partition("Where the paper contradicts itself here")
+    assert notes.strip() == " ".join(sentences)
+
+
+@ITEMS
+def test_the_page_stands_alone_and_says_what_it_is_of(name: str, drawn: Draw) -> None:
+    item = drawn(name)
+    page = page_of(item)
+    assert item.page is not None
+    links = re.findall(r'(?:href|src)="([^"#][^"]*)"', re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
+    assert links
+    assert all((item.page.parent / link).is_file() for link in links)
+    assert not re.findall(r"""(?:href|src|url\()\s*=?\s*["']?(?:https?:)?//""", page)
+    said = text_of(page)
+    assert papers.find(name).summary.partition(":")[0] in said
+    assert not re.search(r"\b(nan|None|inf|Undefined)\b", said)
+    assert "Here: " in said or "Ours" in said or "ours" in said or "measured on this machine" in said
+
+
+@TABLES
+def test_printed_numbers_of_a_table_stand_unchanged(name: str, drawn: Draw) -> None:
+    """On the page, and in CSV and LaTeX; no other number stands as the paper's."""
+    item = drawn(name)
+    assert item.page is not None
+    _, _, theirs = page_of(item).partition("<h2>As the paper prints it</h2>")
+    shown = re.findall(r'<td class="n">([^<]+?)(?:<small>± ([^<]+)</small>)?</td>', theirs)
+    file = name.partition(":")[2]
+    table = pd.read_csv(item.page.with_name(f"{file}.csv"), dtype=str, keep_default_na=False)
+    assert {"ours", "the paper"} == set(table.whose)
+    kept = table[table.whose == "the paper"]
+    text = item.page.with_name(f"{file}.tex").read_text(encoding="utf-8").partition("% the paper")[2]
+    if not (FOLDER / f"{papers.find(name).module}.csv").exists():  # orders of growth are no numbers
+        assert shown
+        assert Counter(html.unescape(value) for value, _ in shown) == Counter(kept.value)
+        return
+    expected = Counter(print_of(name))
+    assert Counter(shown) == expected
+    assert Counter(zip(kept.value, kept.spread, strict=True)) == expected
+    cells = [cell.strip() for line in text.splitlines() if line.endswith(r"\\") for cell in line[:-2].split("&")]
+    for (value, spread), count in expected.items():
+        assert cells.count(value + (rf" $\pm$ {spread}" if spread else "")) >= count
+
+
+@pytest.mark.parametrize("name", [name for name in papers.items() if ":figure" in name])
+def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, drawn: Draw) -> None:
+    page, said = page_of(drawn(name)), FIGURES[name]
+    if isinstance(said, list):
+        assert all(words in text_of(page) for words in said)
+        return
+    tables = [printed(f"dpfpl_table{i}") for i in range(6, 12)]
+    values = Counter(value for table in tables for value in table[table.dataset == said]["mean"])
+    shown = Counter(re.findall(r'<td class="n">(\d+\.\d\d)</td>', page))
+    assert shown == values
+
+
+@ITEMS
+def test_nothing_to_show_is_refused(name: str) -> None:
+    if not papers.find(name).preset:
+        return
+    module = importlib.import_module(f"reports.papers.{papers.find(name).module}")
+    for nothing in ({}, {"task": []}):
+        with pytest.raises(ValueError, match=r"must|needs"):
+            module.build(nothing, {}.__setitem__)
+
+
+def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:
+    done = [drawn(name) for name in papers.items()]
+    assert done[0].page is not None
+    index = papers.write_index("all", done, done[0].page.parent.parent.parent)
+    page = index.read_text(encoding="utf-8")
+    links = [index.parent / link for link in re.findall(r'href="([^"]+/index\.html)"', page)]
+    assert links == [item.page for item in done]
+    assert all(html.escape(item.agreed, quote=False) in page.replace("&#39;", "'") for item in done)
+    table = pd.read_csv(io.BytesIO(index.with_suffix(".csv").read_bytes()))
+    assert table.item.tolist() == list(papers.items())
+    assert table.why.isna().all()
+
+
+@pytest.fixture(scope="session")
+def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
+    """With all methods, ranks and budgets of a preset, and two seeds."""
+
+    def tiny(preset: str) -> str:
+        words = TINY.get(preset, OTHERWISE).replace("--seeds 1", "--seeds 2")
+        return re.sub(r" --(epsilon|rank) [\w.,]+", "", words)
+
+    return drawing(tmp_path_factory.mktemp("whole"), tiny, lambda _: None)
+
+
+@pytest.mark.slow
+@TABLES
+def test_every_printed_row_has_ours(name: str, whole: Draw) -> None:
+    item = whole(name)
+    assert item.page is not None
+    table = pd.read_csv(item.page.with_name(f"{name.partition(':')[2]}.csv"), keep_default_na=False)
+    ours, theirs = (table[table.whose == whose] for whose in ("ours", "the paper"))
+    assert set(zip(theirs.row, theirs.level, strict=True)) <= set(zip(ours.row, ours.level, strict=True))
+    if papers.find(name).preset:
+        assert (ours.seeds.astype(float) == 2).all()
+        assert ours.value.astype(float).between(-100, 1000).all()
