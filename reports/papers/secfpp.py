@@ -51,9 +51,7 @@ def evolution(evidence: Evidences) -> Table:
             if scores and all(which[i] in one and "own_test" in one[which[i]].scores for one in scores)
         }
         of = f"mean over {', '.join(t for t in found if ('+' in t) == paired)}; DP-FPL has ε {ROWS['DP-FPL'][i][1]:g}"
-        ours[column] = Column(
-            cells, (column,), f"{of}, as in the print, its other row ε {ROWS[OTHER_BUDGET][i][1]:g}"
-        )
+        ours[column] = Column(cells, (column,), f"{of}, as in the print, its other row ε {ROWS[OTHER_BUDGET][i][1]:g}")
     said = [
         "Hard prompt: CLIP's “a photo of a …”, nothing is trained. Soft prompt: PromptFL. FPP: FedOTP, whose printed "
         "number of Table 2 is within 0.1 of the row's (85.4, 85.5); FedPGP stands below it and is not compared.",
