@@ -2,7 +2,7 @@
 
 With the same prior for all clients, the posterior of "client k owns it" rises as the loss under its local model falls.
 The score is log (e^(-loss_target) / sum_k e^(-loss_k)), over the clients of a round, averaged over the observed rounds;
-`attribution` names the most probable owner.
+`attribution` names the most probable owner, `whose` also among how many clients it was looked for.
 
 Needs the server's view (uploads). Where clients have different classes the label alone names the owner, so that
 attributing a record to it is no leak: what counts are members against held-out records of the same client.
@@ -53,3 +53,8 @@ def attribution(rounds: Rounds) -> NDArray[np.int64]:
     logs = log_posterior(rounds)
     known = ~np.isnan(logs)
     return np.where(known.any(0), np.where(known, logs, -np.inf).argmax(0), -1)
+
+
+def whose(rounds: Rounds) -> dict[str, NDArray[np.int64]]:
+    """What a report says of each record [n]: its most probable "owner", and how many "owners" are told apart."""
+    return {"owner": attribution(rounds), "owners": (~np.isnan(log_posterior(rounds))).sum(0)}

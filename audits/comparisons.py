@@ -41,9 +41,9 @@ class ScoredModel:
     that are constant there. `pseudo` are scores of models that the adversary
     trained itself: a row per model and record (index), whether it was trained on it ("member"). `facts` are numbers for
     readers: loss, base_loss, loss_in and loss_out (means over shadows trained with the record and without it),
-    hard_right (whether the hard prompt is right); of texts per token token_slice, token_log_prob, token_entropy,
-    base_token_entropy (nats). `batches` has a row for every message that was solved for its batch: round, residual,
-    least, error.
+    hard_right (whether the hard prompt is right), owner and owners (the most probable one, and among how many
+    clients); of texts per token token_slice, token_log_prob, token_entropy, base_token_entropy (nats). `batches` has a
+    row for every message that was solved for its batch: round, residual, least, error.
     """
 
     threat_model: str

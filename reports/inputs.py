@@ -35,7 +35,7 @@ TABLES = {
     "information": "threat_model way population nonmembers signal bits low high null_low null_high p p_adjusted",
     "prompt_information": "directions spread clients bits low high null_low null_high p",
     "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
-    "attribution": "client kind accuracy low high n chance",
+    "attribution": "way client kind accuracy low high n chance",
     "batches": "client round residual least error",
     # of clients that compute on secret shares; errors are squared and relative to what is looked for
     "revealed": "round centres distances polynomials sums decoded absent wrong",

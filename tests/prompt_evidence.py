@@ -316,7 +316,7 @@ def attack_tables(
             if i < j
         ],
         "trajectories": trajectory_rows(records, epsilon),
-        "attribution": [(client, kind, 0.4 - 0.1 * (kind != "member"), 0.3, 0.52, 71, 0.25) for client in TARGETS for kind in KINDS[:2]],
+        "attribution": [("rebuilt", client, kind, 0.4 - 0.1 * (kind != "member"), 0.3, 0.52, 71, 0.25) for client in TARGETS for kind in KINDS[:2]],
         "refused": [
             (attack, t, f"the threat model {t} does not see uploads (these do: server)")
             for t in ATTACK_WAYS

@@ -13,11 +13,13 @@ import pytest
 
 from attacks.settings import Adversary
 from attacks.threats import THREAT_MODELS
-from fedaudit.command import cli, dry_run
+from fedaudit.command import attack_times, cli, dry_run
+from fedaudit.command.attack_times import Work
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
+from fedaudit.pipeline.workers import federation_of, make_bench
 from tests.test_cli import refuse
 
 PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
@@ -103,8 +105,6 @@ def test_the_number_of_canaries_that_is_named_is_valid(capsys: Any, tmp_path: Pa
     most = int(sentence.split("valid here are 0 to ")[1])
     assert str(most + 1) in refuse(capsys, [*words, "--canaries", str(most + 1)])
     plan = plan_of(f"{' '.join(words)} --canaries {most}")
-    from fedaudit.pipeline.workers import federation_of
-
     assert sum(len(client.canaries) for client in federation_of(plan).clients) == most
 
 
@@ -265,9 +265,11 @@ class TestDryRun:
 
     @pytest.fixture(autouse=True)
     def paced(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A round takes 4 s, 3 s of them training, and a megabyte; a model takes 5 s for the records of a target."""
+        """A round takes 4 s, 3 s of them training, and a megabyte; a model takes 5 s for the records of a target, 10 s with their gradients; a
+        round's messages say in 7 s what they say about them, and 30 s solve one."""
         pace = dry_run.Pace(seconds=4.0, bare=3.0, size=1e6)
-        monkeypatch.setattr(dry_run, "_measured", lambda cells, *_: ([pace] * len(cells), 5.0))
+        each = Work(answers=5.0, gradients=10.0, messages=7.0, solved=30.0)
+        monkeypatch.setattr(dry_run, "_measured", lambda kinds, *_: (dict.fromkeys(kinds, pace), each))
 
     def said(self, words: str, out: Path) -> str:
         return dry_run.estimate(self.plan(words, out), Progress(quiet=True))
@@ -324,8 +326,16 @@ class TestDryRun:
     @pytest.mark.parametrize(
         ("words", "time"),
         [
-            ("--attack loss,cosine", "about 3 minutes with 2 workers, attacks by gradients and messages not counted"),
-            ("--attack loss", "about 3 minutes with 2 workers"),
+            ("--attack loss", "about 3 minutes with 2 workers"),  # 120 + 30 s
+            # of 20 rounds the messages, and in all of them three adversaries' losses: 140 + 300 s
+            ("--attack loss,cosine", "about 10 minutes with 2 workers"),
+            ("--attack slope", "about 8 minutes with 2 workers"),  # which looks at no message
+            (
+                "--attack gradnorm",
+                "about 4 minutes with 2 workers",
+            ),  # of four adversaries' models and the public one: 50 s
+            # of the server alone 130 s of losses, the messages, and the two of its first epochs: 60 s
+            ("--attack decompose", "about 8 minutes with 2 workers"),
             ("--method zeroshot --attack lira", "about 2 minutes with 2 workers"),  # and no attack can run
         ],
     )
@@ -333,6 +343,31 @@ class TestDryRun:
         said = self.said(words, tmp_path)
         assert "to train" not in said
         assert f"4 s a round, measured\n{time}\n" in said
+
+    def test_what_is_seen_of_rounds_is_computed_of_a_simulated_federation_too(self, tmp_path: Path) -> None:
+        """With shadow models: messages twice, two epochs' batches twice, 20 broadcasts' losses of three adversaries and once more."""
+        alone, beside = (self.work(words, tmp_path) for words in ("--attack decompose", "--attack decompose,lira"))
+        assert alone == Work(answers=6 + 20, messages=20, solved=2)
+        assert beside == Work(answers=6 + 2 * 8 + 20 * 4, messages=40, solved=4)
+        observed = self.work("--attack decompose,lira --trajectory observed", tmp_path)
+        assert (observed.messages, observed.solved) == (20, 2)
+
+    def test_gradients_and_sequences(self, tmp_path: Path) -> None:
+        assert self.work("--attack gradnorm", tmp_path) == Work(answers=6, gradients=4 + 1)
+        assert self.work("--attack outputfree", tmp_path).gradients == 2
+        shadows = self.work("--attack gradnorm,lira", tmp_path)
+        assert shadows.gradients == 4 + 1 + 2 * 5  # of five shadows in both roles
+        sequences = self.work("--attack trajectory", tmp_path)
+        assert sequences.answers == 6 + 2 * 8 + 20 * 4 + 20 * (
+            3 + 8
+        )  # a shadow's broadcasts of 20 rounds, and everybody's
+
+    def work(self, words: str, out: Path) -> Work:
+        plan = self.plan(
+            words + " --shadows 8" * any(f"--attack {name}" in words for name in ("trajectory", "outputfree")), out
+        )
+        (cell,) = plan.cells
+        return attack_times.work(cell, federation_of(plan))
 
     def test_trainings_one_after_the_other(self, tmp_path: Path) -> None:
         """Two LoRA trainings share the workers: 240 s; 12 targets' records put to 6 models each, for both: 720 s on four."""
@@ -356,3 +391,58 @@ class TestDryRun:
             (folder / COMPLETE).write_text("[]")
         said = self.said("--attack lira", tmp_path)
         assert "1 on disk; 0 trainings to run\nabout 1 minute with 2 workers\n" in said
+
+
+class TestTimed:
+    """On the plan's own model."""
+
+    WORDS = "--clients 3 --train 4 --test 1 --rounds 4 --prompt-length 8 --threads 1 --quiet"
+
+    def test_variants_that_cost_the_same_are_timed_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tried, pace = list[str](), dry_run.Pace(seconds=1.0, bare=1.0, size=1.0)
+        monkeypatch.setattr(dry_run, "_trial", lambda cell, *a, **k: tried.append(cell.method) or pace)
+        known: dict[Any, Any] = {}
+        plan = plan_of(f"{self.WORDS} --method dpfpl --epsilon none,0.1,0.4 --rank 1,2,8 --out {tmp_path}")
+        assert len(plan.cells) == 9
+        said = dry_run.estimate(plan, Progress(quiet=True), known)
+        assert "9 trainings to run" in said
+        assert len(tried) == 2  # with noise and without
+        for words, more in (
+            ("--method dpfpl --epsilon 1 --rank 4 --seed 3", 0),
+            ("--method dpfpl --epsilon 1 --batch 4", 2),
+            ("--method fedotp --epsilon none", 1),
+        ):
+            before = len(tried)
+            dry_run.estimate(plan_of(f"{self.WORDS} {words} --out {tmp_path}"), Progress(quiet=True), known)
+            assert len(tried) == before + more, words
+
+    @pytest.mark.parametrize(
+        ("words", "wanted"),
+        [
+            ("--method fedotp --epsilon none --attack cosine", {"answers", "messages"}),
+            (
+                "--method dpfpl --epsilon 0.1 --attack decompose,gradnorm",
+                {"answers", "gradients", "messages", "solved"},
+            ),
+            ("--method local --epsilon none --attack cosine,loss", {"answers"}),  # which sends nothing
+        ],
+    )
+    def test_what_is_wanted_takes_time(self, words: str, wanted: set[str], tmp_path: Path) -> None:
+        plan = plan_of(f"{self.WORDS} {words} --out {tmp_path}")
+        self.check(plan, wanted)
+
+    @pytest.mark.parametrize("attack", ["loss", "cosine"])
+    def test_on_adapters(self, attack: str, tmp_path: Path) -> None:
+        """Own states are looked at for the loss over rounds too."""
+        words = "--method fedrand --clients 3 --per-round 2 --records 2 --reference 2 --novel 2 --test 1 --local-steps 1 --rounds 3"
+        self.check(plan_of(f"{words} --attack {attack} --threads 1 --quiet --out {tmp_path}"), {"answers", "messages"})
+
+    def check(self, plan: Any, wanted: set[str]) -> None:
+        cell, federation = plan.cells[-1], federation_of(plan)
+        work = attack_times.work(cell, federation)
+        each = attack_times.timed(cell, federation, make_bench(plan, federation), work, Progress(quiet=True))
+        assert {name for name, seconds in dataclasses.asdict(each).items() if seconds > 0} == wanted
+        assert {name for name, times in dataclasses.asdict(work).items() if times > 0} == wanted
+        by_hand = sum(getattr(work, name) * getattr(each, name) for name in wanted)
+        assert work.seconds(each) == pytest.approx(by_hand)
+        assert not (plan.out / "runs").exists()

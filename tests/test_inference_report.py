@@ -285,7 +285,7 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
     agreement = next(row for row in rows if row[0] == "LiRA, online" and len(row) == 8)
     assert agreement[1:4] == ["0.80 55.0 %", "·", "0.80 55.0 %"]
     assert "prompt-user, prompt; by chance the lists share 10.0 %" in reader.text
-    assert ["client-00", "held-out", "30.0 % [30.0, 52.0]", "71", "25.0 %"] in rows
+    assert ["client-00 rebuilt", "held-out", "30.0 % [30.0, 52.0]", "71", "25.0 %"] in rows
     assert ["mislabelled", "17", "16", "100", "20", "3.49", "8.22", "1e-05", "70.0 %"] in rows
     refused = ["fedmia", "owner", "the threat model owner does not see uploads (these do: server)"]
     assert rows.count(refused) == 1  # both runs say the same

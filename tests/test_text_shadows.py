@@ -13,6 +13,7 @@ from fedaudit.command import cli
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import attack_jobs, bank
+from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from tests.toy import ToyLearner
@@ -81,7 +82,7 @@ def test_shadows_take_part_when_the_target_did_and_start_where_it_did(tmp_path: 
 
 TINY = (
     "--method fedavg --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 --threads 1 "
-    "--shadows 4 --shadow-trajectories 2 --targets 1 --attack loss,lira --quiet"
+    "--shadows 4 --shadow-trajectories 2 --targets 1 --attack loss,source,lira --quiet"
 )
 
 
@@ -107,6 +108,19 @@ def test_only_the_targets_records_are_compared(finished: Any) -> None:
     known = table[table.kind == "reference"]
     assert known["lira/online"].isna().all()  # no shadow was ever trained on them
     assert known["lira/offline"].notna().all()
+
+
+def test_the_server_names_the_owner_among_the_clients_that_it_hears(finished: Any) -> None:
+    """Two take part in a round, the other one in the other round, if at all."""
+    plan, _ = finished
+    table = pd.read_parquet(plan.cells[0].analysis_folder / "attribution.parquet")
+    assert list(zip(table.way, table.client, table.kind, strict=True)) == [
+        ("exact", "client-00", "member"),
+        ("exact", "client-00", "held-out"),
+    ]
+    transcript = transcript_of(plan.cells[0])
+    heard = {k for r in transcript.participations(0) for k in transcript.cohort(r)}
+    assert list(table.chance) == [1 / len(heard)] * 2
 
 
 def test_without_an_attack_by_shadows_no_shadow_is_trained(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from scipy.stats import rankdata
 from audits.comparisons import FRESHEST, WAYS, Attacked, ScoredModel, comparisons
 from audits.membership import cells
 from audits.statistics.stratified import accuracy_at
+from audits.tables.attribution import attribution_table
 from audits.tables.beside_loss import beside_loss_table
 from audits.tables.curves import clients_table, curve, rounds_table
 from fedaudit.tasks.base import IMAGE, Record, client_name
@@ -49,6 +50,7 @@ def evidence(run: Attacked, records: Mapping[str, Record], *, confidence: float)
         "curves": pd.concat([curve(c, s, confidence) for c, s in measured]) if measured else pd.DataFrame(),
         "classes": classes_table(table, run.guesses, confidence),
         "beside_loss": beside_loss_table(run, confidence),
+        "attribution": attribution_table(run, confidence),
         "agreement": agreement_table(table, run.headline),
         "exposed": exposed_table(run, table, records),
         "cells": cells(run, confidence),

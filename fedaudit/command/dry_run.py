@@ -1,4 +1,9 @@
-"""What a plan would run, how long and how much disk: `--dry-run`. Times are measured here, on the plan's own model."""
+"""What a plan would run, how long and how much disk: `--dry-run`. Times are measured here, on the plan's own model.
+
+Trainings of one method cost the same here if both are private or none is and their parameters in words are the same:
+numbers (rank, epsilon, rates) do not count, and the first variant is timed for all. Nor are the tasks of a paper's item
+timed again where their federations are as large (`_world`).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,13 @@ import dataclasses
 import math
 import tempfile
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery import plugins
+from fedaudit.command import attack_times
+from fedaudit.command.attack_times import Work
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.plan import Cell, Plan
@@ -23,7 +29,6 @@ if TYPE_CHECKING:
 
 TRIAL_ROUNDS = 3
 LONG = 1.0  # seconds: a first round that takes longer is measured already, a shorter one is spent on first times
-ASKED = 6  # models that are asked about a target's records, at most: two released ones, and four of the target
 SHOWN = 12  # audits that are named
 
 
@@ -36,9 +41,12 @@ class Pace:
     size: float
 
 
-def estimate(plan: Plan, progress: Progress) -> str:
-    """A few lines for the terminal, by a few rounds of every kind of training and an answer to an attack; nothing is
-    written but the cached image embeddings."""
+Known = MutableMapping[Hashable, Any]  # paces of trainings and works of attacks, by what they depend on
+
+
+def estimate(plan: Plan, progress: Progress, known: Known | None = None) -> str:
+    """A few lines for the terminal, by a few rounds of every kind of training and one question of each kind that
+    attacks put; nothing is written but the cached image embeddings. What is `known` is not timed again."""
     from fedaudit.pipeline.bank import sequence_rounds
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_trainings import untrained
@@ -52,17 +60,18 @@ def estimate(plan: Plan, progress: Progress) -> str:
     of_bank = {cell.bank_folder: cell for cell in missing if cell.needs_shadows}
     simulated = [of_bank[recipe.folder] for recipe, _ in federations]
     shadows = [(of_bank[recipe.folder], len(some)) for recipe, _, some in clients]
+    alone = {_kind(cell) for cell in (*simulated, *(cell for cell, _ in shadows))}
     kinds = {_kind(cell): cell for cell in (*cells, *simulated, *(cell for cell, _ in shadows))}
     attacked = [c for c in missing if plan.attacks and (c.variant is None or c.variant.plugin.trains)]
-    measured, answer = _measured([*kinds.values()], attacked[:1], federation, progress)
-    pace = dict(zip(kinds, measured, strict=True))
+    asked = [(cell, attack_times.work(cell, federation)) for cell in attacked]
+    pace, each = _measured(kinds, alone, asked, federation, progress, {} if known is None else known)
     rounds = plan.rounds
     work = [
         [rounds * pace[_kind(cell)].seconds for cell in cells],
         [rounds * pace[_kind(cell)].bare for cell in simulated],
         # one of these clients in every federation of as many: a shadow plays the part of one client
         [rounds * some / plan.clients * pace[_kind(cell)].bare for cell, some in shadows],
-        [answer * (ASKED + 2 * plan.adversary.shadows * c.needs_shadows) for c in attacked for _ in c.targets],
+        [of_target.seconds(each) for cell, of_target in asked for _ in cell.targets],
     ]
     disk = sum(rounds * pace[_kind(cell)].size for cell in (*cells, *simulated))
     kept = 1 + (len(sequence_rounds(rounds)) if plan.trained.records == "classes" else 0)  # states of a shadow
@@ -74,10 +83,7 @@ def estimate(plan: Plan, progress: Progress) -> str:
     lines += _shadow_lines(len(simulated), sum(some for _, some in shadows), plan.adversary.shadows)
     seconds = sum(sum(part) / min(_beside(plan, part is work[0]), len(part)) for part in work if part)
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
-    wanted = [plugins.plugins("attack")[name] for name in plan.attacks] if attacked else []
-    looking = any(plugin.gradients or plugin.vectors or plugin.needs for plugin in wanted)
-    uncounted = ["attacks by gradients and messages"] * looking + ["newcomers"] * (plan.newcomers > 0)
-    unknown = f", {' and '.join(uncounted)} not counted" if uncounted else ""
+    unknown = ", newcomers not counted" if plan.newcomers else ""
     lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
     lines += [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
     return "\n".join(lines)
@@ -101,44 +107,63 @@ def _shadow_lines(simulated: int, shadows: int, each: int) -> list[str]:
 
 
 def _kind(cell: Cell) -> Hashable:
-    """What decides how long a training takes: the method, and whether it is private."""
+    """What decides how long a training takes here: the method, its parameters in words, and whether it is private."""
     assert cell.variant is not None
-    privacy = cell.variant.privacy
-    return cell.variant.method, cell.variant.params, privacy is not None and math.isfinite(privacy.epsilon)
+    privacy, params = cell.variant.privacy, vars(cell.variant.params)
+    words = tuple((name, value) for name, value in params.items() if isinstance(value, (str, bool)))
+    return cell.variant.method, words, privacy is not None and math.isfinite(privacy.epsilon)
+
+
+def _world(plan: Plan, federation: Federation) -> Hashable:
+    """What else decides it: the frozen model, how training is done, and how many records there are of which kind."""
+    model = plan.learner, plan.settings, plan.backbone, plan.dtype, plan.device, plan.workers
+    asked = [len(part) for part in (federation.test, federation.novel_test, federation.novel, federation.classes)]
+    held = [len(client.candidates) + len(client.reference) + len(client.background) for client in federation.clients]
+    return *model, plan.per_round, tuple(asked), len(held), sum(held)
 
 
 def _measured(
-    cells: Sequence[Cell], attacked: Sequence[Cell], federation: Federation, progress: Progress
-) -> tuple[list[Pace], float]:
-    """The pace of each training, and the seconds that a model of an attacked cell takes for a target's records."""
+    kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, Work]],
+    federation: Federation, progress: Progress, known: Known,
+) -> tuple[dict[Hashable, Pace], Work]:  # fmt: skip
+    """The pace of each kind of training, of those in `alone` without exams too; and the seconds of each question that
+    is asked about a target, of the cell that is asked the most."""
     from fedaudit.machinery.executor import Executor
     from fedaudit.pipeline.workers import make_bench, make_exam
 
-    if not (some := [*cells, *attacked]):
-        return [], 0.0
-    plan, found, answer = some[0].plan, [], 0.0
-    bench, exam = make_bench(plan, federation, quiet=progress.quiet), make_exam(plan, federation)
-    label = "timing a few rounds of each method on this machine"
-    with progress.stage(label, len(some)) as advance, Executor(lambda: bench) as executor:
-        for cell in cells:
-            found.append(_trial(cell, federation, exam, bench.learner.crowd, executor, progress))
-            advance()
-        for cell in attacked:
-            answer = _answer(cell, federation, bench)
-            advance()
-    return found, answer
+    if not kinds and not asked:
+        return {}, Work()
+    most = max(asked, key=lambda pair: dataclasses.astuple(pair[1])[1:], default=None)
+    plan = next(iter(kinds.values())).plan if kinds else asked[0][0].plan
+    world = _world(plan, federation)
+    paces = {kind: (world, kind, kind in alone) for kind in kinds}
+    attack = world, _kind(most[0]) if most and most[0].variant else None, most and most[1]
+    todo: list[Hashable] = [key for key in (*paces.values(), *([attack] if most else [])) if key not in known]
+    if todo:
+        bench, exam = make_bench(plan, federation, quiet=progress.quiet), make_exam(plan, federation)
+        label = "timing a few rounds of each method on this machine"
+        with progress.stage(label, len(todo)) as advance, Executor(lambda: bench) as executor:
+            for kind, key in paces.items():
+                if key in todo:
+                    known[key] = _trial(kinds[kind], federation, exam, bench, executor, progress, alone=kind in alone)
+                    advance()
+            if most and attack in todo:
+                known[attack] = attack_times.timed(most[0], federation, bench, most[1], progress)
+                advance()
+    return {kind: known[key] for kind, key in paces.items()}, known[attack] if most else Work()
 
 
 def _trial(
-    cell: Cell, federation: Federation, exam: Exam, crowd: int, executor: Executor[Bench], progress: Progress
-) -> Pace:
-    """By rounds of one job each, in a folder that is thrown away."""
+    cell: Cell, federation: Federation, exam: Exam, bench: Bench, executor: Executor[Bench], progress: Progress, *,
+    alone: bool,
+) -> Pace:  # fmt: skip
+    """By rounds of one job each, in a folder that is thrown away; without exams too if it is to be known `alone`."""
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.bank import NoExam
     from fedaudit.pipeline.methods import method_of, schedule_of
     from trainers.base import train
 
-    plan = cell.plan
+    plan, crowd = cell.plan, bench.learner.crowd
     jobs = math.ceil(plan.per_round / crowd)
     waves = jobs if plan.trained.together else math.ceil(jobs / plan.workers)
     method = method_of(cell, federation.sizes)
@@ -157,33 +182,13 @@ def _trial(
 
         seconds(NoExam(), 0, 0)
         judged, done = seconds(exam, 0, 1), 1
+        more = TRIAL_ROUNDS if judged < LONG else 1
         if judged < LONG:
-            judged, done = seconds(exam, 1, TRIAL_ROUNDS), 1 + TRIAL_ROUNDS
-        bare = seconds(NoExam(), done, TRIAL_ROUNDS) if plan.trained.shadows else judged
+            judged, done = seconds(exam, done, more), done + more
+        bare = seconds(NoExam(), done, more) if alone else judged
         files = list(Path(folder).glob("round-*"))
         size = sum(file.stat().st_size for file in files) / (len(files) / 2)
         return Pace(judged * waves, bare * jobs, size * jobs)
-
-
-def _answer(cell: Cell, federation: Federation, bench: Bench) -> float:
-    """Seconds that a model takes for the records of a target."""
-    from fedaudit.pipeline.methods import method_of
-    from trainers.base import Classifier, generator
-    from trainers.exams import Answering
-
-    client = federation.clients[0]
-    records = [record.id for record in (*client.records, *client.canaries, *client.reference)]
-    state = bench.learner.initial(generator(0, "estimate"))
-    method = method_of(cell) if cell.variant else None
-    model = method.model(method.start(state)) if method else state
-    started = time.perf_counter()
-    if method is None or cell.plan.trained.records == "texts":
-        assert isinstance(bench.learner, Answering)
-        bench.learner.losses(model, records)
-    else:
-        assert isinstance(bench.learner, Classifier)
-        bench.learner.log_probs(method, [model], records)
-    return time.perf_counter() - started
 
 
 def _head(plan: Plan, missing: int, untrained: int) -> list[str]:

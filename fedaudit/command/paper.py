@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedaudit.command import exits
 from fedaudit.command.config import preset_words
@@ -179,10 +179,11 @@ def _sound(plans: Plans | InputError) -> Plans:
 
 
 def _estimated(asked: Asked, progress: Progress) -> str:
-    """What would run, how long and how much disk; a plan that several items share is counted once."""
+    """What would run, how long and how much disk; a plan that several items share is counted once, what costs the same
+    timed once."""
     from fedaudit.command.dry_run import estimate
 
-    parts, seen = [], dict[tuple[str, ...], str]()
+    parts, seen, timed = [], dict[tuple[str, ...], str](), dict[Hashable, Any]()
     for name, plans in asked.items.items():
         if isinstance(plans, InputError):
             parts.append(f"{name}: cannot run: {plans}")
@@ -194,5 +195,5 @@ def _estimated(asked: Asked, progress: Progress) -> str:
                 parts.append(f"{name}, {task}: the runs of {seen[key]}")
                 continue
             seen[key] = f"{name}, {task}"
-            parts.append(f"{name}, {task}: {estimate(plan, progress)}")
+            parts.append(f"{name}, {task}: {estimate(plan, progress, timed)}")
     return "\n\n".join([*parts, f"pages: under {asked.out / papers.FOLDER}"])

@@ -22,7 +22,7 @@ from attacks.decompose import solve
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows
 from attacks.rebuild import Rebuilt
 from attacks.replay import Messages, losses
-from attacks.source import attribution
+from attacks.source import whose
 from attacks.threats import refusal
 from fedaudit.machinery import plugins
 from fedaudit.pipeline import bank
@@ -314,7 +314,7 @@ def _facts(seen: Knowledge) -> dict[str, NDArray[Any]]:
         for name, part in (("loss_in", seen.shadows.member), ("loss_out", ~seen.shadows.member)):
             facts[name] = np.ma.masked_array(loss, ~part).mean(0).filled(np.nan)
     if seen.rounds is not None:
-        facts["owner"] = attribution(seen.rounds)
+        facts |= whose(seen.rounds)
     return facts
 
 

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Mapping, Set
 
 import pandas as pd
-from scipy.stats import binomtest
 
 from attacks.attacked_models import HELD
 from attacks.knowledge import Attack
@@ -43,12 +42,9 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
     found = {"refused": refused} if len(refused) else {}
     if run is None:
         return found
-    confidence = cell.plan.confidence
-    found |= evidence(run, workshop.federation.records, confidence=confidence)
+    found |= evidence(run, workshop.federation.records, confidence=cell.plan.confidence)
     shown = set(found["exposed"].record) if "exposed" in found else set()
     found["trajectories"] = _trajectories(cell, run, shown, workshop.federation, workshop.attackers)
-    if len(owners := _attribution(run, cell.plan.clients, confidence)):
-        found["attribution"] = owners
     solved = {m.client: m.batches for m in run.models if m.client is not None and m.batches is not None}
     if solved:
         rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
@@ -162,20 +158,3 @@ def _trajectories(
     mean = found.groupby(["client", "kind", "round"], as_index=False).loss.mean().assign(record="mean")
     own = found[found.record.isin(exposed)]
     return pd.concat([mean, own], ignore_index=True)[["record", "client", "kind", "round", "loss"]]
-
-
-def _attribution(run: Attacked, clients: int, confidence: float) -> pd.DataFrame:
-    """How often source inference names the target as the owner, of its members and of what was held out."""
-    found = []
-    for model in run.models:
-        if model.client is None or model.facts is None or "owner" not in model.facts:
-            continue
-        kinds = run.kinds(model.client)
-        for kind in ("member", "held-out"):
-            own = [r for r, is_kind in kinds.items() if is_kind == kind]
-            if not own:  # no candidate of its own was in a batch
-                continue
-            right = int((model.facts.owner[own] == model.client).sum())
-            low, high = binomtest(right, len(own)).proportion_ci(confidence)
-            found.append((client_name(model.client), kind, right / len(own), low, high, len(own), 1 / clients))
-    return pd.DataFrame(found, columns=["client", "kind", "accuracy", "low", "high", "n", "chance"])

@@ -19,6 +19,7 @@ from attacks.attacked_models import Model, Target, earlier_models, models, relea
 from attacks.base import Candidates, View
 from attacks.knowledge import Knowledge
 from attacks.rebuild import rebuild_all
+from attacks.source import whose
 from attacks.threats import refusal
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
@@ -354,7 +355,8 @@ def attack(bench: AttackBench, job: ModelJob) -> Tables:
     seen = Knowledge(
         tuple(job.records), np.array(job.known), answers, job.base, history=job.seen.history, rounds=job.seen.rounds
     )
-    facts = {"loss": seen.loss, "base_loss": seen.base.loss} | _tokens(answers, job.base)
+    owner = {} if seen.rounds is None else whose(seen.rounds)
+    facts = {"loss": seen.loss, "base_loss": seen.base.loss} | owner | _tokens(answers, job.base)
     index = pd.Index(seen.records, name="record")
     return {"scores": text_shadows.scores_of(job.attacks, seen), "facts": pd.DataFrame(facts, index)}
 
