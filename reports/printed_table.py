@@ -38,7 +38,7 @@ Row = tuple[str, str]  # a name, and a level ("" where there are none)
 
 
 @dataclass(frozen=True)
-class Cell:
+class OurNumber:
     """A number of ours, with its interval where there is one, and how many seeds it is the mean of."""
 
     value: float
@@ -52,7 +52,7 @@ class Column:
     """A column of ours: its cells, the paper's columns that it is held against (of several their mean; none: nothing is
     compared), and, where it is another quantity than theirs, which."""
 
-    cells: Mapping[Row, Cell]
+    cells: Mapping[Row, OurNumber]
     against: Sequence[str] = ()
     quantity: str = ""
 
@@ -155,13 +155,13 @@ def _at(side: Mapping[Row, float], level: str) -> dict[Row, float]:
     return {row: value for row, value in side.items() if row[1] == level}
 
 
-def over_seeds(score: Score) -> Cell:
+def over_seeds(score: Score) -> OurNumber:
     """The mean over seeds with Student's interval over them; of a single seed its own interval."""
     n = len(score.seeds)
     if score.sd is None:
-        return Cell(score.value, score.low, score.high, n)
+        return OurNumber(score.value, score.low, score.high, n)
     reach = float(student.ppf((1 + CONFIDENCE) / 2, n - 1)) * score.sd / math.sqrt(n)
-    return Cell(score.value, score.value - reach, score.value + reach, n)
+    return OurNumber(score.value, score.value - reach, score.value + reach, n)
 
 
 def seeds_of(evidence: Mapping[str, Sequence[Evidence]]) -> list[int]:

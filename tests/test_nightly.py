@@ -121,7 +121,9 @@ class TestWhatRuns:
         assert audits.computed == ["fedper 0", "fedper 1"]
 
     def test_a_dry_run_leaves_nothing(self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fedaudit.command.dry_run.estimate", lambda plan, progress: f"{plan.rounds} rounds to go")
+        monkeypatch.setattr(
+            "fedaudit.command.dry_run.estimate", lambda plan, progress, known: f"{plan.rounds} rounds to go"
+        )
         assert cli.main(["--nightly", str(house.file), "--out", str(house.out), "--dry-run"]) == exits.DONE
         said = house.capsys.readouterr().out
         assert said.startswith("4 cells, limits: server auroc.low < 0.7")

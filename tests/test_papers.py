@@ -14,7 +14,7 @@ from fedaudit.command import cli, exits, paper
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
-from fedaudit.pipeline.papers import Drawn
+from fedaudit.pipeline.papers import DrawnItem
 from reports.templates import contradictions
 
 FOLDER = plugins.package_folder("reports.papers")
@@ -27,7 +27,7 @@ EVERY = {
 NAMES = [f"{name}:{item}" for name, own in EVERY.items() for item in own]
 
 
-def asked(*words: str) -> paper.Asked:
+def asked(*words: str) -> paper.AskedItems:
     found = paper.read(["--paper", *words], lambda own, scale: cli.read_command(own, scale).plan)
     assert found is not None
     return found
@@ -94,11 +94,11 @@ class TestSeveral:
         """Items are drawn by nobody; those of dp2fl fail."""
         seen: list[str] = []
 
-        def draw(name: str, plans: object, out: Path, progress: object) -> Drawn:
+        def draw(name: str, plans: object, out: Path, progress: object) -> DrawnItem:
             seen.append(name)
             if name.startswith("dp2fl"):
                 raise RuntimeError("a <bad> day")
-            return Drawn(name, 2.0, out / "papers" / name.replace(":", "-") / "index.html", "τ 1.00")
+            return DrawnItem(name, 2.0, out / "papers" / name.replace(":", "-") / "index.html", "τ 1.00")
 
         monkeypatch.setattr(papers, "draw", draw)
         return seen
@@ -128,14 +128,14 @@ class TestSeveral:
         assert "failed: dp2fl:table1: unexpected RuntimeError" in capsys.readouterr().err
 
     def test_the_index_is_there_after_each_item(self, drawn: list[str], tmp_path: Path) -> None:
-        done = [Drawn("secfpp:table1", 1.0, tmp_path / "papers" / "x" / "index.html", "τ")]
+        done = [DrawnItem("secfpp:table1", 1.0, tmp_path / "papers" / "x" / "index.html", "τ")]
         page = papers.write_index("secfpp", done, tmp_path)
         text = re.sub(r"<[^>]+>", " ", html.unescape(page.read_text()))
         assert text.count("not run yet") == len(EVERY["secfpp"]) - 1
         assert f"1 of {len(EVERY['secfpp'])} items" in text
 
     def test_a_signal_ends_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def stopped(*_: object) -> Drawn:
+        def stopped(*_: object) -> DrawnItem:
             raise exits.Stopped
 
         monkeypatch.setattr(papers, "draw", stopped)

@@ -19,7 +19,7 @@ from fedaudit.command import cli, paper
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import compute, papers
-from fedaudit.pipeline.papers import Drawn
+from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
 from reports.paper_index import TITLES
 from reports.papers import secfpp_figure2, secfpp_figure3
@@ -56,20 +56,20 @@ FIGURES = {  # what a paper prints of a figure, in its tables or its text
     "secfpp:figure3": ["0.4 s at d = 4,000"],
 }  # fmt: skip
 
-Draw = Callable[[str], Drawn]
+Draw = Callable[[str], DrawnItem]
 
 
 def drawing(out: Path, tiny: Callable[[str], str], fewer: Callable[[str], str | None]) -> Draw:
     """A function that draws an item under `out` as the command does, with the words that `tiny` says of its preset and
     the methods that `fewer` leaves of it; what was drawn is not drawn again."""
-    known: dict[str, Drawn] = {}
+    known: dict[str, DrawnItem] = {}
 
     def plan(own: Sequence[str], scale: Sequence[str]) -> Plan:
         (preset,) = (word.partition("=")[2] for word in own if word.startswith("--preset="))
         methods = fewer(preset)
         return cli.read_command([*own, *([f"--method={methods}"] if methods else [])], scale).plan
 
-    def draw(name: str) -> Drawn:
+    def draw(name: str) -> DrawnItem:
         if name not in known:
             preset = papers.find(name).preset
             words = [*tiny(preset).split(), "--threads", "1"] if preset else []
@@ -109,7 +109,7 @@ ITEMS = pytest.mark.parametrize("name", papers.items())
 TABLES = pytest.mark.parametrize("name", [name for name in papers.items() if ":table" in name])
 
 
-def page_of(item: Drawn) -> str:
+def page_of(item: DrawnItem) -> str:
     assert item.page is not None
     return item.page.read_text(encoding="utf-8")
 

@@ -344,5 +344,7 @@ def test_a_new_figure_is_found_without_a_line_elsewhere(tmp_path, monkeypatch):
     found = papers.items.__wrapped__()
     tasks = {"captions": ("--task=captions",)}
     assert found == {
-        "fedrand:figure2": papers.Item("fedrand_figure2", "FedRand, Figure 2: what leaks.", "fedrand-tables", tasks)
+        "fedrand:figure2": papers.PaperItem(
+            "fedrand_figure2", "FedRand, Figure 2: what leaks.", "fedrand-tables", tasks
+        )
     }

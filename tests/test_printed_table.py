@@ -17,7 +17,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from reports import printed_table
-from reports.printed_table import EVERY, Cell, Column, Table
+from reports.printed_table import EVERY, Column, OurNumber, Table
 from reports.rows import Score
 from reports.templates import contradictions
 
@@ -29,13 +29,13 @@ PAPER = {
 
 
 def column(values: dict[tuple[str, str], float], *against: str) -> Column:
-    return Column({row: Cell(value, value - 1, value + 1) for row, value in values.items()}, against)
+    return Column({row: OurNumber(value, value - 1, value + 1) for row, value in values.items()}, against)
 
 
 def table(**changed: object) -> Table:
     ours = {
         "mine": column({(r, level): 10.0 * i + j for i, r in enumerate(ROWS) for j, level in enumerate("xy")}, "one"),
-        "other": Column({("a", "x"): Cell(5.0)}, (), "another quantity than the paper's"),
+        "other": Column({("a", "x"): OurNumber(5.0)}, (), "another quantity than the paper's"),
     }
     return Table(**{"name": "dpfpl:table2", "ours": ours, "paper": PAPER, "scale": "Small."} | changed)  # type: ignore[arg-type]
 
@@ -159,4 +159,4 @@ class TestLatex:
 def test_several_seeds_have_students_interval() -> None:
     cell = printed_table.over_seeds(Score(2.0, 1.0, 0.0, 9.0, None, {0: 1.0, 1: 2.0, 2: 3.0}))
     assert cell.high - 2 == pytest.approx(4.302652729696142 / math.sqrt(3))
-    assert printed_table.over_seeds(Score(2.0, None, 0.0, 9.0, None, {0: 2.0})) == Cell(2.0, 0.0, 9.0, 1)
+    assert printed_table.over_seeds(Score(2.0, None, 0.0, 9.0, None, {0: 2.0})) == OurNumber(2.0, 0.0, 9.0, 1)

@@ -27,7 +27,7 @@ ROUNDS = 2  # of the training whose last messages are looked at: a client that s
 
 
 @dataclass(frozen=True)
-class Work:
+class AttackWork:
     """What the attacks on one target do: how often, or in seconds each."""
 
     answers: float = 0.0  # a model is asked about the target's records
@@ -35,12 +35,12 @@ class Work:
     messages: float = 0.0  # what all messages of a round say about the records
     solved: float = 0.0  # a message of the target is solved for its batch
 
-    def seconds(self, each: Work) -> float:
+    def seconds(self, each: AttackWork) -> float:
         """Of so much work, by what each takes."""
         return sum(n * one for n, one in zip(dataclasses.astuple(self), dataclasses.astuple(each), strict=True))
 
 
-def work(cell: Cell, federation: Federation) -> Work:
+def work(cell: Cell, federation: Federation) -> AttackWork:
     """How often the attacks on one target of a cell put each question."""
     from attacks.attacked_models import SHADOWS_ASKED
     from fedaudit.pipeline.attacks_on_texts import allowed
@@ -58,15 +58,15 @@ def work(cell: Cell, federation: Federation) -> Work:
     answers = ASKED + 2 * shadows
     if plan.trained.records == "texts":
         if not looking and not any(plugin.rounds for plugin in every):
-            return Work(answers)
-        return Work(answers + (plan.rounds - 1) * twice, messages=turns)
+            return AttackWork(answers)
+        return AttackWork(answers + (plan.rounds - 1) * twice, messages=turns)
     listening = any("broadcasts" not in plugin.needs for plugin in every if plugin.needs)
     views = sum(view != "prompt-user" for view in able)
     answers += observed * (views + twice - 1) * looking
     answers += len(sequence_rounds(plan.rounds)) * (views + shadows) * any(plugin.sequences for plugin in every)
     models = (len(able) + 1 + 2 * min(SHADOWS_ASKED, shadows)) * any(plugin.gradients for plugin in every)
     solved = _solved(cell, federation) * twice if any(plugin.mixtures for plugin in every) else 0
-    return Work(answers, models + 2 * any(plugin.vectors for plugin in every), turns * listening, solved)
+    return AttackWork(answers, models + 2 * any(plugin.vectors for plugin in every), turns * listening, solved)
 
 
 def _solved(cell: Cell, federation: Federation) -> float:
@@ -82,7 +82,7 @@ def _solved(cell: Cell, federation: Federation) -> float:
     return min(cell.plan.adversary.solved_rounds or first, cell.plan.rounds)
 
 
-def timed(cell: Cell, federation: Federation, bench: Bench, wanted: Work, progress: Progress) -> Work:
+def timed(cell: Cell, federation: Federation, bench: Bench, wanted: AttackWork, progress: Progress) -> AttackWork:
     """The seconds of each question that is wanted; trains two rounds in a folder that is thrown away where messages
     are."""
     from fedaudit.pipeline.attack_jobs import questions
@@ -129,7 +129,7 @@ def _turns(transcript: Transcript) -> tuple[int, int] | None:
     return next(((transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)), None)
 
 
-def _of_texts(cell: Cell, bench: Bench, asked: Target) -> Work:
+def _of_texts(cell: Cell, bench: Bench, asked: Target) -> AttackWork:
     from attacks.queries import ask_texts
     from fedaudit.pipeline.methods import method_of
     from trainers.base import LanguageModel, generator
@@ -137,7 +137,7 @@ def _of_texts(cell: Cell, bench: Bench, asked: Target) -> Work:
     learner, state = bench.learner, bench.learner.initial(generator(0, "estimate"))
     assert isinstance(learner, LanguageModel)
     model = method_of(cell).model(method_of(cell).start(state)) if cell.variant else state
-    return Work(_seconds(lambda: ask_texts(learner, model, asked.records, compats=["exact"])))
+    return AttackWork(_seconds(lambda: ask_texts(learner, model, asked.records, compats=["exact"])))
 
 
 def _heard(cell: Cell, bench: Bench, asked: Target, transcript: Transcript, client: int, r: int) -> float:
@@ -152,7 +152,7 @@ def _heard(cell: Cell, bench: Bench, asked: Target, transcript: Transcript, clie
     return _seconds(lambda: hear(view, learner, client, r, asked.records, messages=looking))
 
 
-def _of_classes(cell: Cell, bench: Bench, asked: Target, wanted: Work) -> Work:
+def _of_classes(cell: Cell, bench: Bench, asked: Target, wanted: AttackWork) -> AttackWork:
     from attacks.gradients import gradient_norms
     from fedaudit.pipeline.methods import method_of
     from trainers.base import Classifier, Differentiable, generator
@@ -162,14 +162,14 @@ def _of_classes(cell: Cell, bench: Bench, asked: Target, wanted: Work) -> Work:
     model = method.model(method.start(learner.initial(generator(0, "estimate"))))
     answers = _seconds(lambda: learner.log_probs(method, [model], asked.records))
     if not wanted.gradients:
-        return Work(answers)
+        return AttackWork(answers)
     assert isinstance(learner, Differentiable)
-    return Work(answers, _seconds(lambda: gradient_norms(method, learner, model, asked.records)))
+    return AttackWork(answers, _seconds(lambda: gradient_norms(method, learner, model, asked.records)))
 
 
 def _replayed(
     cell: Cell, federation: Federation, bench: Bench, asked: Target, transcript: Transcript, client: int, r: int,
-    wanted: Work,
+    wanted: AttackWork,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of the messages of a round, with its share of the replay of all rounds, which the targets have in common;
     and of one that is solved."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.command import attack_times
-from fedaudit.command.attack_times import Work
+from fedaudit.command.attack_times import AttackWork
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.plan import Cell, Plan
@@ -123,16 +123,16 @@ def _world(plan: Plan, federation: Federation) -> Hashable:
 
 
 def _measured(
-    kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, Work]],
+    kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, AttackWork]],
     federation: Federation, progress: Progress, known: Known,
-) -> tuple[dict[Hashable, Pace], Work]:  # fmt: skip
+) -> tuple[dict[Hashable, Pace], AttackWork]:  # fmt: skip
     """The pace of each kind of training, of those in `alone` without exams too; and the seconds of each question that
     is asked about a target, of the cell that is asked the most."""
     from fedaudit.machinery.executor import Executor
     from fedaudit.pipeline.workers import make_bench, make_exam
 
     if not kinds and not asked:
-        return {}, Work()
+        return {}, AttackWork()
     most = max(asked, key=lambda pair: dataclasses.astuple(pair[1])[1:], default=None)
     plan = next(iter(kinds.values())).plan if kinds else asked[0][0].plan
     world = _world(plan, federation)
@@ -150,7 +150,7 @@ def _measured(
             if most and attack in todo:
                 known[attack] = attack_times.timed(most[0], federation, bench, most[1], progress)
                 advance()
-    return {kind: known[key] for kind, key in paces.items()}, known[attack] if most else Work()
+    return {kind: known[key] for kind, key in paces.items()}, known[attack] if most else AttackWork()
 
 
 def _trial(

@@ -11,7 +11,7 @@ import datetime
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,8 +159,11 @@ def _estimated(matrix: Matrix, progress: Progress) -> str:
     from fedaudit.command.dry_run import estimate
     from fedaudit.pipeline.finished import sound
 
+    known: dict[Hashable, Any] = {}  # what was timed for one cell is not timed again for another
     lines = [f"{len(matrix.cells)} cells, limits: {'; '.join(gate.text for gate in matrix.limits) or 'none'}"]
     for cell in matrix.cells:
         there = sound(cell.plan)
-        lines.append(f"\n{cell.name}: {'on disk, nothing to compute' if there else estimate(cell.plan, progress)}")
+        lines.append(
+            f"\n{cell.name}: {'on disk, nothing to compute' if there else estimate(cell.plan, progress, known)}"
+        )
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from fedaudit.command.words import check, fields
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
-from fedaudit.pipeline.papers import Drawn, Item
+from fedaudit.pipeline.papers import DrawnItem, PaperItem
 from fedaudit.pipeline.plan import Plan
 
 LIST = "list"
@@ -33,7 +33,7 @@ Plans = Mapping[str, Plan]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedItems:
     """Which items, each with the plans of its tasks or with why it cannot run; and where pages go."""
 
     name: str
@@ -43,7 +43,7 @@ class Asked:
     dry_run: bool
 
 
-def read(words: Sequence[str], plan: Read) -> Asked | None:
+def read(words: Sequence[str], plan: Read) -> AskedItems | None:
     """What the words ask for; None where they ask for no paper, or for help. `plan` reads the words of a task.
 
     InputError: no such item, a word that has no place, or one that no item takes.
@@ -56,7 +56,7 @@ def read(words: Sequence[str], plan: Read) -> Asked | None:
     if chosen.paper == LIST:
         if len(words) > 2:
             raise InputError("--paper list: stands alone; leave out the other words")
-        return Asked(LIST, {}, Path(), quiet=False, dry_run=False)
+        return AskedItems(LIST, {}, Path(), quiet=False, dry_run=False)
     names = papers.named(chosen.paper)
     if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not papers.find(chosen.paper).preset):
         _help(chosen.paper)  # that of an item that is trained has the flags of its methods
@@ -83,7 +83,7 @@ def read(words: Sequence[str], plan: Read) -> Asked | None:
         raise InputError(
             f"{trained[0]}: has no place beside --paper {chosen.paper}, which trains nothing; leave it out"
         )
-    return Asked(chosen.paper, found, Path(place.out), place.quiet, place.dry_run)
+    return AskedItems(chosen.paper, found, Path(place.out), place.quiet, place.dry_run)
 
 
 def _help(name: str) -> NoReturn:
@@ -128,7 +128,7 @@ def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: R
     return {task: plan([*shared, *own], scale) for task, own in tasks.items()}
 
 
-def _real(name: str, item: Item) -> tuple[papers.Words, list[str]]:
+def _real(name: str, item: PaperItem) -> tuple[papers.Words, list[str]]:
     """The tasks of an item on its paper's data, and the words of the paper's settings without what is compared.
     InputError: there are none."""
     if item.scale is None or item.real is None:
@@ -137,7 +137,7 @@ def _real(name: str, item: Item) -> tuple[papers.Words, list[str]]:
     return item.real, [word for word in words if not fields([word]) & COMPARED]
 
 
-def main(asked: Asked) -> int:
+def main(asked: AskedItems) -> int:
     """Run what is asked for, or say what would run; the exit code."""
     if asked.name == LIST:
         width = max(map(len, papers.items())) + 2
@@ -154,9 +154,9 @@ def main(asked: Asked) -> int:
     return _several(asked, progress)
 
 
-def _several(asked: Asked, progress: Progress) -> int:
+def _several(asked: AskedItems, progress: Progress) -> int:
     """One after the other; what fails is said, and the others go on. The index is written after each."""
-    done: list[Drawn] = []
+    done: list[DrawnItem] = []
     for name, plans in asked.items.items():
         try:
             drawn = papers.draw(name, _sound(plans), asked.out, progress)
@@ -164,7 +164,7 @@ def _several(asked: Asked, progress: Progress) -> int:
         except Exception as error:  # whatever it is, the other items are still wanted
             if exits.stopping():
                 raise
-            drawn = Drawn(name, 0.0, why=exits.explained(error, debug=False))
+            drawn = DrawnItem(name, 0.0, why=exits.explained(error, debug=False))
             print(f"failed: {name}: {drawn.why}", file=sys.stderr, flush=True)
         done.append(drawn)
         index = papers.write_index(asked.name, done, asked.out)
@@ -178,7 +178,7 @@ def _sound(plans: Plans | InputError) -> Plans:
     return plans
 
 
-def _estimated(asked: Asked, progress: Progress) -> str:
+def _estimated(asked: AskedItems, progress: Progress) -> str:
     """What would run, how long and how much disk; a plan that several items share is counted once, what costs the same
     timed once."""
     from fedaudit.command.dry_run import estimate

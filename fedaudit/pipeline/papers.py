@@ -34,7 +34,7 @@ Words = Mapping[str, Sequence[str]]  # by what a column is called
 
 
 @dataclass(frozen=True)
-class Item:
+class PaperItem:
     """A table or figure: its module, what each of its columns or panels is called, with the words that ask for it, at
     the embedded scale and, where there is such a preset, at the paper's."""
 
@@ -47,13 +47,13 @@ class Item:
 
 
 @functools.cache
-def items() -> dict[str, Item]:
+def items() -> dict[str, PaperItem]:
     """Every table and figure by its key: those of a paper together, tables first, by their numbers."""
     found = {}
     for path in plugins.package_folder("reports.papers").glob("*.py"):
         if (tasks := plugins.literal(path, "TASKS")) is not None:
             own = (plugins.literal(path, name) for name in ("SCALE", "REAL"))
-            item = Item(path.stem, plugins.summary(path), plugins.literal(path, "PRESET"), tasks, *own)
+            item = PaperItem(path.stem, plugins.summary(path), plugins.literal(path, "PRESET"), tasks, *own)
             found[path.stem.replace("_", ":", 1)] = item
     return dict(sorted(found.items(), key=lambda named: _place(named[0])))
 
@@ -64,7 +64,7 @@ def _place(name: str) -> tuple[str, bool, int, str]:
     return paper, not item.startswith("table"), int(number[0]) if number else 0, item
 
 
-def find(name: str) -> Item:
+def find(name: str) -> PaperItem:
     """The item of that name. InputError names those that there are."""
     if name not in items():
         near = nearest(name, [*items(), *papers(), ALL])
@@ -89,7 +89,7 @@ def named(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnItem:
     """What became of an item: its page and how far ours agrees, or why there is none."""
 
     name: str
@@ -99,7 +99,7 @@ class Drawn:
     why: str = ""
 
 
-def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> Drawn:
+def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> DrawnItem:
     """Run the plans of an item, one per task, and write its page under `out`."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
@@ -113,10 +113,10 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
     folder = claim(out / FOLDER / f"{name.replace(':', '-')}-{key[:8]}")
     with folder.lock(progress.say):
         agreed = importlib.import_module(f"reports.papers.{find(name).module}").build(evidence, folder.write)
-    return Drawn(name, time.monotonic() - start, folder.path / "index.html", agreed)
+    return DrawnItem(name, time.monotonic() - start, folder.path / "index.html", agreed)
 
 
-def write_index(asked: str, drawn: Sequence[Drawn], out: Path) -> Path:
+def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
     """The index of the items that were asked for under one name, as page and CSV; returns where the page is. Those that
     are not drawn yet stand there as such."""
     from reports.paper_index import rendered

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from reports.beside_dpfpl import here
 from reports.formats import number, signed
 from reports.inputs import Evidence, check
-from reports.printed_table import Cell, Column, Row, Table, over_seeds, printed, seeds_of
+from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, pooled, variants
 from reports.sections.newcomers import STARTS as DIFFERENCES
 from reports.sections.newcomers import paper
@@ -106,7 +106,7 @@ def _steps(evidence: Evidences, when: str, tests: Sequence[str]) -> Iterator[str
             yield from (_beside(what, cell, paper(when, test, step)) for cell in column.cells.values())
 
 
-def _beside(what: str, cell: Cell, average: str) -> str:
+def _beside(what: str, cell: OurNumber, average: str) -> str:
     bounds = "" if cell.low is None else f" [{number(cell.low, 1)}, {number(cell.high, 1)}]".replace("-", "−")
     return f"{what}: {signed(cell.value)}{bounds} points; the paper's averages {average}."
 
@@ -120,7 +120,7 @@ def _columns(evidence: Evidences, metrics: Mapping[Row, str]) -> dict[str, Colum
     return found
 
 
-def _cell(v: MethodRow, metric: str) -> Cell | None:
+def _cell(v: MethodRow, metric: str) -> OurNumber | None:
     """The mean over seeds with its interval; None where nothing of the kind was measured."""
     found = {e.seed: f for e in v.evidence for f in e.findings if f["metric"] == metric}
     if not found:

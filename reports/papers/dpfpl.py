@@ -13,7 +13,7 @@ from typing import Any
 
 from reports.beside_dpfpl import DROWNED, EPSILONS, METHODS, PLACES, scale
 from reports.inputs import Evidence, check
-from reports.printed_table import Cell, Column, Row, Table, over_seeds, printed, seeds_of
+from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, variants
 
 NAMES = {label: name for name, label in METHODS.items()}
@@ -58,7 +58,7 @@ def ranks(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
     for task, found in _variants(evidence).items():
         rows = [v for v in found if v.method == "dpfpl" and v.epsilon == _number(epsilon)]
         for split in SPLITS.values():
-            cells: dict[Row, Cell] = {}
+            cells: dict[Row, OurNumber] = {}
             for v in sorted(rows, key=lambda v: (not v.parameters["residual"], v.parameters["rank"] or math.inf)):
                 if split in v.scores:
                     name = setting(v.parameters["rank"], residual=v.parameters["residual"])

@@ -14,7 +14,7 @@ import pandas as pd
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from reports.formats import listed
 from reports.inputs import Evidence, check
-from reports.printed_table import CONFIDENCE, Cell, Row, printed
+from reports.printed_table import CONFIDENCE, OurNumber, Row, printed
 from reports.printed_table import over_seeds as mean_over_seeds
 from reports.rows import pooled
 
@@ -35,7 +35,7 @@ PAPERS_SPLIT, COIN = "novel objects", "held-out"
 HELD_OUT = "against held-out records of the same clients, where a coin decided who is a member; the paper has none"
 
 Tasks = Mapping[str, Sequence[Evidence]]
-Cells = dict[str, dict[Row, Cell]]  # by column and row
+Cells = dict[str, dict[Row, OurNumber]]  # by column and row
 Printed = dict[str, dict[Row, str]]
 
 
@@ -63,7 +63,7 @@ def _last(e: Evidence, model: str, metric: str) -> float | None:
     return None if known.empty else float(known[metric].iloc[-1])
 
 
-def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> Cell | None:
+def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> OurNumber | None:
     """The AUROC of one attack on the aggregated model (role server) or on rebuilt clients, mean over seeds with an
     interval over seeds and records; None where it did not run."""
     places = [("released-model", "final")] if role == "server" else [("server", way) for way in CLIENT_WAYS]
@@ -78,7 +78,7 @@ def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> Ce
     return over_trainings(found) if found else None
 
 
-def untrained(evidence: Tasks, split: str, signal: str) -> Cell | None:
+def untrained(evidence: Tasks, split: str, signal: str) -> OurNumber | None:
     """The AUROC of the same attack on the public base model, which learnt none of the records, mean over seeds with an
     interval over seeds and records. The methods of a seed ask it about the same ones."""
     wanted = ("auroc", "released-model", "all members", split, signal)
@@ -93,11 +93,11 @@ def untrained(evidence: Tasks, split: str, signal: str) -> Cell | None:
     return over_trainings([*found.values()]) if found else None
 
 
-def over_trainings(found: Sequence[OfTraining]) -> Cell:
+def over_trainings(found: Sequence[OfTraining]) -> OurNumber:
     """The mean of AUROCs in percent, with an interval over trainings and records."""
     i = over_seeds(found, confidence=CONFIDENCE, least=0.0, most=1.0)
     low, high = (None if end is None else 100 * end for end in (i.low, i.high))
-    return Cell(100 * i.value, low, high, i.seeds)
+    return OurNumber(100 * i.value, low, high, i.seeds)
 
 
 def scale(evidence: Tasks) -> str:

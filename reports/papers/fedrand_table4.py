@@ -14,7 +14,7 @@ from reports.formats import number
 from reports.inputs import Evidence, check
 from reports.papers import fedrand
 from reports.papers.fedrand import METHODS
-from reports.printed_table import Cell, Column, Table
+from reports.printed_table import Column, OurNumber, Table
 from reports.templates import Write
 
 PRESET = "fedrand-tables"
@@ -58,7 +58,7 @@ def _column(where: str, k: str) -> str:
     return f"{where}, K {k} %"
 
 
-def _cells(evidence: Mapping[str, Sequence[Evidence]], split: str, signal: str) -> dict[tuple[str, str], Cell]:
+def _cells(evidence: Mapping[str, Sequence[Evidence]], split: str, signal: str) -> dict[tuple[str, str], OurNumber]:
     known = {
         (name, words): fedrand.auroc(evidence, label, role, split, signal)
         for role, words in MODELS.items()

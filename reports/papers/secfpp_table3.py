@@ -14,7 +14,7 @@ import pandas as pd
 from reports import printed_table
 from reports.inputs import Evidence
 from reports.papers import secfpp_figure3 as costs
-from reports.printed_table import Cell, Column, Row, Table
+from reports.printed_table import Column, OurNumber, Row, Table
 from reports.templates import Write
 
 TASKS: Mapping[str, Sequence[str]] = {}
@@ -65,7 +65,7 @@ def table(measured: pd.DataFrame) -> Table:
             for of, order in ORDERS.items()
         })  # fmt: skip
         for name, rows in (("measured", own), ("of the printed order", orders)):
-            cells = {OF[of]: Cell(exponent(rows, of, by)) for of in OF}
+            cells = {OF[of]: OurNumber(exponent(rows, of, by)) for of in OF}
             ours[f"in {letter}, {name}"] = Column(cells, quantity=sizes)
     paper = {"order of growth": {OF[of]: text for of, text in PRINTED.items()}}
     return Table("secfpp:table3", ours, paper, ABOUT, unit="", digits=2, rows_are="Of", sentences=NOTES)
