@@ -155,11 +155,21 @@ class TestNights:
                   row(4, 0.63, z=5.0, error=0.06), row(5, 0.55, z=0.2, error=0.06)]  # fmt: skip
         assert told(*nights).event.tolist() == ["", SHOWN, "", "", ""]
         assert not told(*nights).alarm.any()
-        assert told(*nights).leaking.tolist() == [False, True, True, True, True]
+        assert told(*nights).leaking.tolist() == [False, False, False, False, False]
+        assert told(*nights[:2], row(3, 0.6, z=5.0, error=0.06)).leaking.tolist() == [False, False, True]
         healed = [row(1, 0.5, z=0.1), row(2, 0.9, z=9.0), row(3, 0.9, z=9.0), row(4, 0.5, z=0.1)]
         assert told(*healed).event.tolist() == ["", NEW_LEAK, "", HEALED]
         assert told(*healed).leaking.tolist() == [False, True, True, False]
         assert told(*healed).alarm.tolist() == [False, True, False, True]
+
+    def test_a_leak_that_was_chance_does_not_hide_a_new_one(self) -> None:
+        found = told(row(1, 0.5, z=0.1), row(2, 0.42, z=-4.0, error=0.06), row(3, 0.5, z=0.1), row(4, 0.95, z=9.0))
+        assert found.event.tolist() == ["", SHOWN, "", NEW_LEAK]
+
+    def test_a_leak_that_grows_is_a_change(self) -> None:
+        found = told(row(1, 0.7, z=6.0), row(2, 0.7, z=6.0), row(3, 0.95, z=9.0))
+        assert found.event.tolist() == ["", "", CHANGED]
+        assert found.leaking.all()
 
     def test_scores_that_are_reversed_leak_too(self) -> None:
         assert told(row(1, 0.5, z=0.1), row(2, 0.1, z=-9.0)).event.tolist() == ["", NEW_LEAK]

@@ -13,8 +13,9 @@ tests of the night (Bonferroni), and half of `LEVEL` is kept in reserve: a night
 changed with a probability of at most `LEVEL` (`benchmarks.nights`).
 
 A leak of a night is a series whose runs' permutation statistics (`audits.by_coin`), summed over independent data
-(Stouffer), are off their centre after correction for all leaks that the night tests. It is new where no earlier night
-had it and the number has changed; one that is shown for the first time within its band may have been there before.
+(Stouffer), are off their centre after correction for all leaks that the night tests: of nights without a leak at most
+`LEVEL` have one. It is new where the number has changed and most earlier nights had none; one that is shown for the
+first time within its band may have been there before, or be chance.
 """
 
 from __future__ import annotations
@@ -89,7 +90,14 @@ class Followed:
 
     past: dict[int, list[Measured]] = field(default_factory=dict)  # by night, since it last changed
     known: set[str] = field(default_factory=set)  # runs of all nights
-    leaking: bool = False
+    leaks: list[bool] = field(default_factory=list)  # whether the nights of `past` were leaks, as far as tested
+    new_leak: bool = False  # and has not healed
+    shown: bool = False  # as a leak, on any night
+
+    @property
+    def leaking(self) -> bool:
+        """Whether it leaks by what is known so far: a new leak did not heal, or most nights show one."""
+        return self.new_leak or 2 * sum(self.leaks) > len(self.leaks)
 
     def before(self, night: int) -> list[Measured]:
         """The runs that tonight is held against."""
@@ -113,8 +121,8 @@ class Difference:
 def judged(history: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
     """A row per night and series: its fields, `value` with `low` and `high` over tonight's runs, `runs` of which `new`
     no earlier night had; `before`, `band_low` and `band_high`, `p` and `p_adjusted` where it was tested; `status`,
-    whether it is a `leak` of the night (None: nothing new was tested), whether it is `leaking` since one that has not
-    healed, the `event`, "" where there is none, and whether that is an `alarm`: all are but SHOWN.
+    whether it is a `leak` of the night (None: nothing new was tested), whether it is `leaking` by all nights so far,
+    the `event`, "" where there is none, and whether that is an `alarm`: all are but SHOWN.
 
     `history` holds a row per finding and night, with the fields of `audits.findings` and `night`, `cell` and `data`.
     """
@@ -209,15 +217,15 @@ def _status(state: Followed, new: Sequence[Measured], compared: Difference | Non
 def _event(name: Series, state: Followed, *, changed: bool, leak: bool | None, compared: Difference | None) -> str:
     """What the night says of a series. That a leak is new or gone takes a change: a night that shows a leak for the
     first time, or does not find it again, has not shown that it came or went."""
-    if leak and state.known and not state.leaking:
-        return NEW_LEAK if changed else SHOWN
     if not changed or compared is None:
-        return ""
+        return SHOWN if leak and state.known and not state.shown else ""
     if name.quantity != VALUE:
         return DRIFT
     middle = name.largest / 2
     closer = abs(compared.now - middle) < abs(compared.before - middle)
-    return HEALED if state.leaking and leak is False and closer else CHANGED
+    if closer:
+        return HEALED if state.leaking and leak is False else CHANGED
+    return NEW_LEAK if leak and not state.leaking else CHANGED
 
 
 def _go_on(
@@ -226,10 +234,14 @@ def _go_on(
     """Take a night's new runs over; what lies before a change is no longer compared. Returns whether it leaks."""
     if changed:
         state.past.clear()
+        state.leaks.clear()
     if new:
         state.past[night] = list(new)
         state.known |= {one.run for one in new}
-    state.leaking = (state.leaking or bool(leak)) and event != HEALED
+    if leak is not None:
+        state.leaks.append(leak)
+        state.shown |= leak
+    state.new_leak = (state.new_leak or event == NEW_LEAK) and event != HEALED
     return state.leaking
 
 
