@@ -26,6 +26,16 @@ THREAT_MODELS: dict[str, frozenset[str]] = {
     "owner": frozenset({"broadcasts", "private states"}),  # the upper bound that every other row is compared with
 }
 
+SUMMARIES = {
+    "prompt-user": "whoever uses a client's released prompt: that prompt, the sum of its parts",
+    "released-model": "whoever has the released model: every broadcast, as it was sent",
+    "peer": "another client: every broadcast, and what the server passes on to it of each of the others",
+    "server": "every broadcast, and every client's messages (uploads) in every round",
+    "clustering-server": "every broadcast, and of what clients share in secret sums over groups and distances to means",
+    "colluding-users": "every broadcast, and the shares of others' vectors that some users hold",
+    "owner": "the client's true model after its last participation: an upper bound for all others",
+}
+
 # what methods do not do that have no adversary of this kind
 LACKS = {"prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others"}
 

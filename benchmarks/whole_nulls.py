@@ -10,7 +10,8 @@ A run is that of `audit.py --attack all` with a few canaries, but for one thing:
 dealt anew within each client, and among its canaries, with the counts of the first. All else knows the first: attacks
 their candidates, audits their truth, blind classifiers their members. Given the counts the coins are independent, so
 that nothing in a report's scores is a leak of the first. At most 5 of 100 correct reports say *leak* anywhere, in a
-sentence or among all scores; a count of more than 13 has a probability of 0.0005.
+sentence or among all scores. By the binomial, `chance` is the probability that as many of so many correct reports do, or
+more, and `at most` the count that they exceed with a probability of 0.0005 at most.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binom
 
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import Executor
@@ -50,7 +52,7 @@ SMALL = {
     " --shadows 4 --canaries 6",
 }
 LEVEL = 0.05
-LIMIT = 13  # of 100
+SURPRISING = 0.0005
 SECOND = 31  # of the generator (seed, SECOND) of the second coin
 
 
@@ -122,17 +124,24 @@ def run(seeds: int, learners: Sequence[str]) -> None:
                 print(learner, seed, f"load {os.getloadavg()[0]:.1f}", flush=True)
 
 
+def limit(reports: int) -> int:
+    """How many of some correct reports say *leak* at most, but for a surprise."""
+    return int(binom.isf(SURPRISING, reports, LEVEL))
+
+
 def main() -> None:
     if sys.argv[1:2] == ["run"]:
         run(int(sys.argv[2]), sys.argv[3:] or list(SMALL))
     table = pd.read_json(TABLE, lines=True)
-    print(
-        f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'of a headline':>15}{'alarm':>7}   of 100: at most {LIMIT}"
+    heads = (
+        f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'chance':>8}{'at most':>9}{'of a headline':>15}"
     )
+    print(f"{heads}{'alarm':>7}{'CPU s':>7}")
     for learner, own in table.groupby("learner"):
         leaks, headline = (own.leaks > 0).sum(), own.leaking.str.contains("headline ").sum()
         scores = int((own.headlines + own.others).median())
-        print(f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{headline:>15}{(own.alarms > 0).sum():>7}")
+        counts = f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{binom.sf(leaks - 1, len(own), LEVEL):>8.2f}{limit(len(own)):>9}{headline:>15}"
+        print(f"{counts}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}")
 
 
 if __name__ == "__main__":

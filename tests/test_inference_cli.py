@@ -238,7 +238,21 @@ def test_the_listing_has_a_row_for_every_attack_and_a_reason_for_every_no(capsys
     assert {cell for row in table.values() for cell in row} == {"yes", *reasons}
     assert table["cosine"].count("yes") == table["decompose"].count("yes") == 2
     assert table["cosine"][[*THREAT_MODELS].index("server")] == "yes"
-    assert "prompt-user does not see sums of uploads" in reasons[table["cosine"][0]]
+    assert reasons[table["cosine"][0]] == "does not see sums of uploads (these do: server, clustering-server)"
+    assert table["cosine"][0] == table["cosine"][1] == table["cosine"][-1]  # one reason, whoever it is
+    assert len({*reasons.values()}) == len(reasons)
+
+
+def test_the_listing_says_what_every_threat_model_sees_and_of_whom_it_is_one(capsys: Any) -> None:
+    assert cli.main(["--list"]) == 0
+    said = capsys.readouterr().out.split("threat models, what each sees")[1].split("attacks under threat models")[0]
+    rows = {line.split()[0]: line for line in said.splitlines()[1:]}
+    assert rows.keys() == {*THREAT_MODELS}
+    only = {name: found[1] for name, line in rows.items() if (found := re.search(r"\(of ([^)]*) only\)$", line))}
+    assert only == {
+        "prompt-user": "dual prompts and prompts", "peer": "dual prompts",
+        "clustering-server": "methods on secret shares", "colluding-users": "methods on secret shares",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", ["--list", "--method dpfpl --attack all --help", "--paper dpfpl:figure3 --help",

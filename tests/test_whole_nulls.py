@@ -6,14 +6,18 @@ The quick version, up to the findings, is TestPlantedLeak of `tests/test_inferen
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from benchmarks.whole_nulls import LEVEL, Null, report
+from benchmarks.whole_nulls import LEVEL, SMALL, Null, report, second_coin
 from fedaudit.command.cli import read_command
-from fedaudit.pipeline.workers import Workshop
+from fedaudit.machinery.executor import Executor
+from fedaudit.pipeline.workers import Workshop, federation_of, make_bench
+from fedaudit.tasks.base import Federation
+from trainers.base import Bench
 
 BY_HEART = {
     "dp2fl": "--method dp2fl --shots 12 --train 18 --test 1 --clients 3 --rounds 1 --local-epochs 20 --rate 0.1"
@@ -37,3 +41,34 @@ def test_what_is_learnt_by_heart_is_found_and_a_second_coin_is_not(method: str, 
     found = leaking(BY_HEART[method], tmp_path / "planted", Workshop)
     assert set(found.threat_model) == {"peer", "server", "owner"}
     assert len(leaking(BY_HEART[method], tmp_path / "null", Null)) == 0
+
+
+class Again(Null):
+    """The same second coin is trained on, and all else is told a first coin that was dealt again."""
+
+    @functools.cached_property
+    def federation(self) -> Federation:
+        return second_coin(federation_of(self.plan), self.plan.seed + 1)
+
+    @property
+    def executor(self) -> Executor[Bench]:
+        if self._executor is None:
+            trained = second_coin(federation_of(self.plan), self.plan.seed)
+            self._executor = Executor(functools.partial(make_bench, self.plan, trained))
+        return self._executor
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["lora", "prompts"])
+def test_no_score_knows_the_first_coin(learner: str, tmp_path: Path) -> None:
+    """Of whoever the members are said to be, every score says the same to the last digit."""
+    found = []
+    for made_by in (Null, Again):
+        words = f"{SMALL[learner]} --attack loss,lira,rmia --seed 11 --threads 1 --out {tmp_path / made_by.__name__}"
+        plan = read_command(words.split()).plan
+        report(plan, made_by)
+        folder = plan.cells[0].analysis_folder
+        found.append({path.name: pd.read_parquet(path) for path in folder.glob("scores-*.parquet")})
+    assert found[0].keys() == found[1].keys() != set()
+    for name, table in found[0].items():
+        pd.testing.assert_frame_equal(table, found[1][name], check_exact=True)
