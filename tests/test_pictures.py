@@ -17,6 +17,7 @@ from PIL import Image
 from audits import verdicts
 from docs.pictures import __main__ as command
 from docs.pictures import evidence
+from docs.pictures.paper import EVIDENCE, TABLES, TablePicture
 from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
 from docs.pictures.picture import HERE, PICTURES, WIDTH, Picture
 from fedaudit.machinery.errors import InputError
@@ -68,7 +69,7 @@ def test_pages_show_these_pictures_and_no_others() -> None:
     shown = [
         page.parent / name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8"))
     ]
-    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in PICTURES)
+    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in (*PICTURES, *TABLES))
     assert not list(ROOT.glob("docs/*.png"))
 
 
@@ -180,6 +181,37 @@ def test_the_first_round_of_the_command_has_the_numbers_of_the_picture(picture: 
 
 def _flat(utility: dict[str, dict[str, float]]) -> dict[str, float]:
     return {f"{model} {metric}": value for model, found in utility.items() for metric, value in found.items()}
+
+
+# of a paper's table
+
+
+@pytest.fixture(params=TABLES, ids=[table.name for table in TABLES])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> TablePicture:
+    """With all that belongs to it in a folder where it may be changed."""
+    shutil.copytree(HERE, tmp_path / "copy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    return dataclasses.replace(request.param, home=tmp_path / "copy")
+
+
+def test_a_table_shows_what_its_command_says_now(table: TablePicture) -> None:
+    assert table.stale() == []
+    assert sum(path.stat().st_size for path in (table.file, *table.kept.path.iterdir())) < 400_000
+
+
+def test_other_findings_words_or_settings_of_a_table_are_found(table: TablePicture) -> None:
+    kept = table.kept.read_json(EVIDENCE)
+    (cells,) = kept.values()
+    (number,) = (f for f in cells[0]["findings"] if f["metric"] == "personal/accuracy")
+    number["value"] += 3
+    table.kept.write_json(EVIDENCE, kept)
+    (found,) = table.stale()
+    assert re.search(r"its page now says @@ .* -\d+\.\d\d; \+\d+\.\d\d", found)
+    number["value"] -= 3
+    cells[0]["setting"]["training"]["batch"] = 3
+    table.kept.write_json(EVIDENCE, kept)
+    assert "training.batch was 3, is 4; run python -m docs.pictures --record OUT" in table.stale()[0]
+    table.kept.write_json(EVIDENCE, {"few shots": []})
+    assert "--record" in table.stale()[0]
 
 
 # how it is made

@@ -83,7 +83,7 @@ class Picture:
     def stale(self) -> list[str]:
         """A sentence for everything in which the picture is not what the command would show now; none if it is up to date."""
         try:
-            moves, changes = moved(self.plan(), self.kept), self._changes()
+            moves, changes = self.moves(), self._changes()
         except (FileNotFoundError, InputError) as error:
             return [f"{self.name}: {error}; run {AGAIN} --record OUT"]
         found = [f"{self.name}: {what}; run {AGAIN} --record OUT" for what in moves]
@@ -93,6 +93,10 @@ class Picture:
             if picture.size != (WIDTH, self.height) or picture.info.get(WORDS) != digest(self.words):
                 found.append(f"{self.name}: {self.file} is not the picture of {self.words_file}; run {AGAIN}")
         return found
+
+    def moves(self) -> list[str]:
+        """The settings that the command has now, where they are not those of the evidence."""
+        return moved(self.plan(), self.kept)
 
     def _changes(self) -> list[str]:
         """How the page's first words differ from those on the picture."""
