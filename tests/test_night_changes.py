@@ -224,6 +224,12 @@ class TestNights:
     def test_no_night_at_all(self) -> None:
         assert judged(pd.DataFrame()).empty
 
+    def test_tonights_interval_is_by_the_errors_of_its_runs(self) -> None:
+        found = told(row(1, 0.5, run="a"), row(1, 0.7, run="b", error=0.04)).iloc[0]
+        assert found.value == pytest.approx(0.6)
+        assert found.high - 0.6 == pytest.approx(Z * math.hypot(0.03, 0.04) / 2)
+        assert 0.6 - found.low == pytest.approx(found.high - 0.6)
+
     def test_order_of_lines_does_not_matter(self) -> None:
         history = made_up(np.random.default_rng(0), nights=4, seeds=2, ratio=1.5)
         shuffled = history.sample(frac=1.0, random_state=1)

@@ -17,6 +17,7 @@ from PIL import Image
 from audits import verdicts
 from docs.pictures import __main__ as command
 from docs.pictures import evidence
+from docs.pictures.night import HISTORY, NIGHTS, NightPicture
 from docs.pictures.paper import EVIDENCE, TABLES, TablePicture
 from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
 from docs.pictures.picture import HERE, PICTURES, WIDTH, Picture
@@ -69,7 +70,7 @@ def test_pages_show_these_pictures_and_no_others() -> None:
     shown = [
         page.parent / name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8"))
     ]
-    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in (*PICTURES, *TABLES))
+    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in (*PICTURES, *TABLES, *NIGHTS))
     assert not list(ROOT.glob("docs/*.png"))
 
 
@@ -212,6 +213,32 @@ def test_other_findings_words_or_settings_of_a_table_are_found(table: TablePictu
     assert "training.batch was 3, is 4; run python -m docs.pictures --record OUT" in table.stale()[0]
     table.kept.write_json(EVIDENCE, {"few shots": []})
     assert "--record" in table.stale()[0]
+
+
+# of a night
+
+
+@pytest.fixture(params=NIGHTS, ids=[night.name for night in NIGHTS])
+def night(request: pytest.FixtureRequest, tmp_path: Path) -> NightPicture:
+    """With all that belongs to it in a folder where it may be changed."""
+    shutil.copytree(HERE, tmp_path / "copy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    return dataclasses.replace(request.param, home=tmp_path / "copy")
+
+
+def test_a_night_shows_what_its_history_says_now(night: NightPicture) -> None:
+    assert night.stale() == []
+    assert sum(path.stat().st_size for path in (night.file, *night.kept.path.iterdir())) < 400_000
+    assert any("new leak" in line for line in night.words)
+
+
+def test_another_history_of_a_night_is_found(night: NightPicture) -> None:
+    history = night.kept.read_table(HISTORY)
+    calm = history.assign(value=history.value.where(history.signal != "decompose", 0.5), z=0.0)
+    night.kept.write_table(HISTORY, calm)
+    (found,) = night.stale()
+    assert "-new leak" in found
+    night.kept.write_table(HISTORY, history.drop(columns="value"))
+    assert "no page can be made of it any more" in night.stale()[0]
 
 
 # how it is made

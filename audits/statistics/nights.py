@@ -27,7 +27,7 @@ from statistics import mean
 from typing import NamedTuple
 
 import pandas as pd
-from scipy.special import ndtr, stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from audits.statistics.over_seeds import OfTraining, over_seeds
 
@@ -188,12 +188,9 @@ def _night(
     leaks = {name: 2 * float(ndtr(-abs(z))) * len(set(sums.values())) <= level for name, z in sums.items()}
     rows = []
     for name, runs in found.items():
-        state, shown = (
-            states[name],
-            over_seeds([one.of_training for one in runs], confidence=CONFIDENCE, least=0.0, most=name.largest),
-        )
-        row: dict[str, object] = {"night": night, **name._asdict(), "value": shown.value}
-        row |= {"low": shown.low, "high": shown.high, "runs": len(runs), "new": len(new[name])}
+        state = states[name]
+        row: dict[str, object] = {"night": night, **name._asdict(), **tonight(runs, ratio, name)}
+        row |= {"runs": len(runs), "new": len(new[name])}
         changed = False
         if (own := differences.get(name)) is not None:
             told = band(own, ratio, SPENT * level / tests, name.largest)
@@ -304,6 +301,19 @@ def band(d: Difference, ratio: float, error: float, largest: float) -> dict[str,
     p = 2 * float(stdtr(degrees, -abs(d.now - d.before) / scale))
     ends = {"band_low": max(0.0, d.before - reach), "band_high": min(largest, d.before + reach)}
     return {"before": d.before, **ends, "p": p}
+
+
+def tonight(runs: Sequence[Measured], ratio: float, name: Series) -> dict[str, float | None]:
+    """The mean of a night's runs with its interval: of AUROCs by the errors of the runs, at the ratio of all series, as
+    Student's of two seeds would say nothing."""
+    shown = over_seeds([one.of_training for one in runs], confidence=CONFIDENCE, least=0.0, most=name.largest)
+    low, high = shown.low, shown.high
+    if not name.by_spread and all(one.low is not None for one in runs):
+        reach = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(ratio)
+        groups = list(_by_data(runs))
+        below, above = (reach * math.sqrt(sum(group[side] ** 2 for group in groups)) / len(groups) for side in (1, 2))
+        low, high = max(0.0, shown.value - below), min(name.largest, shown.value + above)
+    return {"value": shown.value, "low": low, "high": high}
 
 
 def stouffer(runs: Sequence[Measured]) -> float | None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from docs.pictures.night import NIGHTS
 from docs.pictures.paper import TABLES
 from docs.pictures.photographs import browser
 from docs.pictures.picture import PICTURES
@@ -24,13 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     parser = Parser(prog="python -m docs.pictures", description=__doc__, allow_abbrev=False)
-    names = [picture.name for picture in (*PICTURES, *TABLES)]
+    pictures = (*PICTURES, *TABLES, *NIGHTS)
+    names = [picture.name for picture in pictures]
     parser.add_argument("--only", choices=names, help="one picture (default: all)")
     text = "run the commands first, as far as their results are not in this folder, and keep what their reports are made of"
     parser.add_argument("--record", type=Path, metavar="OUT", help=text)
     options = parser.parse_args(argv)
     browser()  # looked for before minutes of training
-    for picture in (*PICTURES, *TABLES):
+    for picture in pictures:
         if options.only in (None, picture.name):
             if options.record:
                 picture.record(options.record, Progress())

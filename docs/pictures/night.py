@@ -19,7 +19,8 @@ SHOWN = 12  # nights that are kept
 
 @dataclass(frozen=True)
 class NightPicture(Picture):
-    """Of the last night under a folder on which a limit was crossed: `command` is what made the nights."""
+    """Of the last night under a folder on which a limit was crossed that the night before held: `command` is what made
+    the nights."""
 
     matrix: str = "tiny"
 
@@ -35,14 +36,14 @@ class NightPicture(Picture):
             raise InputError(f"{self.kept.path}: no page can be made of it any more ({error})") from error
 
     def record(self, out: Path, progress: Progress) -> None:
-        """Keep the nights that `command` has left in `out`, up to the last one on which a limit was crossed."""
+        """Keep the nights that `command` has left in `out`, up to the one that is shown."""
         nights = Nights(out, self.matrix)
         with nights.folder.lock(progress.say):
             records, lines = nights.records(progress.say), nights.lines(progress.say)
-        over = [night for night, record in records.items() if any(cell["crossed"] for cell in record["cells"])]
-        if not over:
+        over = {night for night, record in records.items() if any(cell["crossed"] for cell in record["cells"])}
+        if not (first := [night for night in over if night - 1 not in over]):
             raise InputError(f"{out}: holds no night on which a limit was crossed; run {' '.join(self.command)}")
-        some = range(max(over) - SHOWN + 1, max(over) + 1)
+        some = range(max(first) - SHOWN + 1, max(first) + 1)
         folder = Folder(self.kept.path)
         folder.write_json(RECORDS, {str(night): records[night] for night in some if night in records})
         folder.write_table(HISTORY, frame([line for line in lines if line["night"] in some]))
