@@ -20,6 +20,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.workers import federation_of, make_bench
+from tests.small_run import small_run
 from tests.test_cli import refuse
 
 PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
@@ -450,6 +451,14 @@ class TestTimed:
         """Own states are looked at for the loss over rounds too."""
         words = "--method fedrand --clients 3 --per-round 2 --records 2 --reference 2 --novel 2 --test 1 --local-steps 1 --rounds 3"
         self.check(plan_of(f"{words} --attack {attack} --threads 1 --quiet --out {tmp_path}"), {"answers", "messages"})
+
+    def test_somebody_elses_messages_are_read(self, tmp_path: Path) -> None:
+        """Of the small run client 2 took part in the last round; nothing is left behind."""
+        plan = plan_of(f"--run {small_run(tmp_path / 'run')} --attack cosine --out {tmp_path / 'out'}")
+        bench: Any = None  # nothing is trained
+        with attack_times._transcript(plan.cells[0], plan.own.federation, bench, Progress(quiet=True)) as transcript:
+            assert attack_times._turns(transcript) == (2, 1)
+        assert not (tmp_path / "out").exists()
 
     def check(self, plan: Any, wanted: set[str]) -> None:
         cell, federation = plan.cells[-1], federation_of(plan)

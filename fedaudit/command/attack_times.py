@@ -108,18 +108,20 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
     from fedaudit.machinery.executor import Executor
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.bank import NoExam
-    from fedaudit.pipeline.methods import method_of, schedule_of, transcript_of
-    from trainers.base import train
+    from fedaudit.pipeline.methods import method_of, schedule_of
+    from trainers.base import Transcript, train
 
-    if cell.variant is None:
-        yield transcript_of(cell)
-        return
     rounds = min(ROUNDS, cell.plan.rounds)
     schedule = dataclasses.replace(schedule_of(cell), rounds=rounds, clients=cell.plan.per_round, newcomers=0)
-    with tempfile.TemporaryDirectory() as folder, Executor(lambda: bench) as executor:
+    with tempfile.TemporaryDirectory() as path, Executor(lambda: bench) as executor:
+        folder = claim(Path(path))
+        if (own := cell.plan.own) is not None:
+            own.write_transcript(folder)
+            yield Transcript(folder, schedule_of(cell))
+            return
         yield train(
-            method_of(cell, federation.sizes), schedule, NoExam(), folder=claim(Path(folder)), executor=executor,
-            say=progress.say, advance=nothing,
+            method_of(cell, federation.sizes), schedule, NoExam(), folder=folder, executor=executor, say=progress.say,
+            advance=nothing,
         )  # fmt: skip
 
 
