@@ -38,6 +38,10 @@ class TestNames:
         assert sorted(papers.items()) == sorted(NAMES)
         assert len(NAMES) == 30
 
+    def test_the_docs_have_each(self) -> None:
+        page = (Path(__file__).parent.parent / "docs" / "papers.md").read_text(encoding="utf-8")
+        assert re.findall(r"^\| `(\w+:\w+)` \|", page, re.MULTILINE) == list(papers.items())
+
     def test_tables_come_first_and_by_their_numbers(self) -> None:
         own = [name.partition(":")[2] for name in papers.named("dpfpl")]
         assert own == EVERY["dpfpl"]
@@ -133,6 +137,24 @@ class TestSeveral:
         text = re.sub(r"<[^>]+>", " ", html.unescape(page.read_text()))
         assert text.count("not run yet") == len(EVERY["secfpp"]) - 1
         assert f"1 of {len(EVERY['secfpp'])} items" in text
+
+    def test_a_dry_run_says_each_as_soon_as_it_is_known(
+        self, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        said: list[str] = []
+
+        def estimate(*_: object) -> str:
+            said.append(capsys.readouterr().out)
+            return "an hour"
+
+        monkeypatch.setattr("fedaudit.command.dry_run.estimate", estimate)
+        assert cli.main(["--paper", "dp2fl", "--dry-run", "--quiet", "--out", str(tmp_path)]) == exits.DONE
+        assert said == [
+            "",
+            "dp2fl:table1, few shots: an hour\n\ndp2fl:table2, few shots: the runs of dp2fl:table1, few shots\n\n",
+        ]
+        assert capsys.readouterr().out.endswith(f"pages: under {tmp_path / papers.FOLDER}\n")
+        assert drawn == []
 
     def test_a_signal_ends_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def stopped(*_: object) -> DrawnItem:

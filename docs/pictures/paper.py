@@ -61,9 +61,11 @@ class TablePicture(Picture):
 
     def moves(self) -> list[str]:
         """The settings that the command has now, where they are not those of the findings."""
-        found = []
+        found, known = [], self._kept()
         for task, plan in self.plans().items():
-            for cell, kept in zip(plan.cells, self._kept()[task], strict=True):
+            if len(known.get(task, [])) != len(plan.cells):
+                return [f"{task}: not all of its runs are kept"]
+            for cell, kept in zip(plan.cells, known[task], strict=True):
                 now = flattened(setting_of(cell))
                 before = flattened({name: kept.setting.get(name, {}) for name in setting_of(cell)})
                 found += [

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+<<<<<<< HEAD
 from collections.abc import Callable, Hashable, Mapping, Sequence
+=======
+from collections.abc import Callable, Iterator, Mapping, Sequence
+>>>>>>> 22fff65c99472f10a6f2651a049a0df556f2793a
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -145,7 +149,9 @@ def main(asked: AskedItems) -> int:
         return exits.DONE
     progress = Progress(quiet=asked.quiet)
     if asked.dry_run:
-        print(_estimated(asked, progress))
+        for part in _estimated(asked, progress):
+            print(f"{part}\n", flush=True)
+        print(f"pages: under {asked.out / papers.FOLDER}")
         return exits.DONE
     if [*asked.items] == [asked.name]:
         drawn = papers.draw(asked.name, _sound(asked.items[asked.name]), asked.out, progress)
@@ -178,22 +184,35 @@ def _sound(plans: Plans | InputError) -> Plans:
     return plans
 
 
+<<<<<<< HEAD
 def _estimated(asked: AskedItems, progress: Progress) -> str:
     """What would run, how long and how much disk; a plan that several items share is counted once, what costs the same
     timed once."""
     from fedaudit.command.dry_run import estimate
 
     parts, seen, timed = [], dict[tuple[str, ...], str](), dict[Hashable, Any]()
+=======
+def _estimated(asked: Asked, progress: Progress) -> Iterator[str]:
+    """What would run, how long and how much disk, of one task after the other, since each takes a while to time; a plan
+    that several items share is counted once."""
+    from fedaudit.command.dry_run import estimate
+
+    seen: dict[tuple[str, ...], str] = {}
+>>>>>>> 22fff65c99472f10a6f2651a049a0df556f2793a
     for name, plans in asked.items.items():
         if isinstance(plans, InputError):
-            parts.append(f"{name}: cannot run: {plans}")
+            yield f"{name}: cannot run: {plans}"
         elif not plans:
-            parts.append(f"{name}: computed in less than a minute, nothing is trained")
+            yield f"{name}: computed in less than a minute, nothing is trained"
         for task, plan in plans.items() if not isinstance(plans, InputError) else ():
             key = tuple(cell.analysis_key for cell in plan.cells)
             if key in seen:
-                parts.append(f"{name}, {task}: the runs of {seen[key]}")
+                yield f"{name}, {task}: the runs of {seen[key]}"
                 continue
             seen[key] = f"{name}, {task}"
+<<<<<<< HEAD
             parts.append(f"{name}, {task}: {estimate(plan, progress, timed)}")
     return "\n\n".join([*parts, f"pages: under {asked.out / papers.FOLDER}"])
+=======
+            yield f"{name}, {task}: {estimate(plan, progress)}"
+>>>>>>> 22fff65c99472f10a6f2651a049a0df556f2793a
