@@ -11,7 +11,7 @@ import datetime
 import os
 import sys
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,8 @@ def main(asked: AskedMatrix) -> int:
     """Run a night, or say what would run; the exit code."""
     progress = Progress(quiet=asked.quiet)
     if asked.dry_run:
-        print(_estimated(asked.matrix, progress))
+        for part in _estimated(asked.matrix, progress):
+            print(part, flush=True)
         return exits.DONE
     from fedaudit.pipeline.nights import write_pages
     from reports.nightly import FAILED, sentence, stated
@@ -154,16 +155,14 @@ def _to_step_summary(summary: Path) -> None:
         raise InputError(f"{STEP_SUMMARY} {place}: cannot be written ({error.strerror or error})") from error
 
 
-def _estimated(matrix: Matrix, progress: Progress) -> str:
-    """Which cells are on disk, and what the others would take."""
+def _estimated(matrix: Matrix, progress: Progress) -> Iterator[str]:
+    """Which cells are on disk, and what the others would take, one after the other; what costs the same is timed
+    once."""
     from fedaudit.command.dry_run import estimate
     from fedaudit.pipeline.finished import sound
 
-    known: dict[Hashable, Any] = {}  # what was timed for one cell is not timed again for another
-    lines = [f"{len(matrix.cells)} cells, limits: {'; '.join(gate.text for gate in matrix.limits) or 'none'}"]
+    known: dict[Hashable, Any] = {}
+    yield f"{len(matrix.cells)} cells, limits: {'; '.join(gate.text for gate in matrix.limits) or 'none'}"
     for cell in matrix.cells:
         there = sound(cell.plan)
-        lines.append(
-            f"\n{cell.name}: {'on disk, nothing to compute' if there else estimate(cell.plan, progress, known)}"
-        )
-    return "\n".join(lines)
+        yield f"\n{cell.name}: {'on disk, nothing to compute' if there else estimate(cell.plan, progress, known)}"

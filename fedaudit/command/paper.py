@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-<<<<<<< HEAD
-from collections.abc import Callable, Hashable, Mapping, Sequence
-=======
-from collections.abc import Callable, Iterator, Mapping, Sequence
->>>>>>> 22fff65c99472f10a6f2651a049a0df556f2793a
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -184,21 +180,13 @@ def _sound(plans: Plans | InputError) -> Plans:
     return plans
 
 
-<<<<<<< HEAD
-def _estimated(asked: AskedItems, progress: Progress) -> str:
-    """What would run, how long and how much disk; a plan that several items share is counted once, what costs the same
-    timed once."""
-    from fedaudit.command.dry_run import estimate
-
-    parts, seen, timed = [], dict[tuple[str, ...], str](), dict[Hashable, Any]()
-=======
-def _estimated(asked: Asked, progress: Progress) -> Iterator[str]:
+def _estimated(asked: AskedItems, progress: Progress) -> Iterator[str]:
     """What would run, how long and how much disk, of one task after the other, since each takes a while to time; a plan
-    that several items share is counted once."""
+    that several items share is counted once, and what costs the same timed once."""
     from fedaudit.command.dry_run import estimate
 
     seen: dict[tuple[str, ...], str] = {}
->>>>>>> 22fff65c99472f10a6f2651a049a0df556f2793a
+    timed: dict[Hashable, Any] = {}
     for name, plans in asked.items.items():
         if isinstance(plans, InputError):
             yield f"{name}: cannot run: {plans}"
@@ -210,9 +198,4 @@ def _estimated(asked: Asked, progress: Progress) -> Iterator[str]:
                 yield f"{name}, {task}: the runs of {seen[key]}"
                 continue
             seen[key] = f"{name}, {task}"
-<<<<<<< HEAD
-            parts.append(f"{name}, {task}: {estimate(plan, progress, timed)}")
-    return "\n\n".join([*parts, f"pages: under {asked.out / papers.FOLDER}"])
-=======
-            yield f"{name}, {task}: {estimate(plan, progress)}"
->>>>>>> 22fff65c99472f10a6f2651a049a0df556f2793a
+            yield f"{name}, {task}: {estimate(plan, progress, timed)}"
