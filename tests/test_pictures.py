@@ -70,7 +70,7 @@ def test_pages_show_these_pictures_and_no_others() -> None:
     shown = [
         page.parent / name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8"))
     ]
-    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in (*PICTURES, *TABLES, *NIGHTS))
+    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in command.EVERY)
     assert not list(ROOT.glob("docs/*.png"))
 
 
@@ -304,12 +304,12 @@ def test_the_command_mends_words_and_says_what_only_a_record_mends(
 ) -> None:
     copy.words_file.write_text("old words\n")
     _browser(tmp_path, monkeypatch, _photographer(tmp_path, WIDTH, copy.height + 200))
-    monkeypatch.setattr(command, "PICTURES", (copy,))
+    monkeypatch.setattr(command, "EVERY", (copy,))
     assert command.main([]) == 0
     assert copy.words == lines(copy.page())[:3]
     assert capsys.readouterr() == (f"{copy.file}\n", "")
     other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "6"))
-    monkeypatch.setattr(command, "PICTURES", (other,))
+    monkeypatch.setattr(command, "EVERY", (other,))
     assert command.main(["--only", copy.name]) == 0
     assert re.search(
         r"stale: .*schedule.rounds was 100, is 6; run python -m docs.pictures --record OUT\n", capsys.readouterr().err

@@ -17,6 +17,8 @@ from fedaudit.command import exits
 from fedaudit.command.flags import Parser
 from fedaudit.machinery.progress import Progress
 
+EVERY = (*PICTURES, *TABLES, *NIGHTS)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code (`fedaudit.command.exits`) of the command with these words."""
@@ -25,14 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     parser = Parser(prog="python -m docs.pictures", description=__doc__, allow_abbrev=False)
-    pictures = (*PICTURES, *TABLES, *NIGHTS)
-    names = [picture.name for picture in pictures]
+    names = [picture.name for picture in EVERY]
     parser.add_argument("--only", choices=names, help="one picture (default: all)")
     text = "run the commands first, as far as their results are not in this folder, and keep what their reports are made of"
     parser.add_argument("--record", type=Path, metavar="OUT", help=text)
     options = parser.parse_args(argv)
     browser()  # looked for before minutes of training
-    for picture in pictures:
+    for picture in EVERY:
         if options.only in (None, picture.name):
             if options.record:
                 picture.record(options.record, Progress())

@@ -53,6 +53,7 @@ def read(words: Sequence[str], plan: Read) -> AskedItems | None:
     chosen, others = first.parse_known_args(words)
     if not chosen.paper:
         return None
+    check(words)
     if chosen.paper == LIST:
         if len(words) > 2:
             raise InputError("--paper list: stands alone; leave out the other words")
@@ -60,7 +61,6 @@ def read(words: Sequence[str], plan: Read) -> AskedItems | None:
     names = papers.named(chosen.paper)
     if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not papers.find(chosen.paper).preset):
         _help(chosen.paper)  # that of an item that is trained has the flags of its methods
-    check(words)
     place, trained = _place(others)
     if not any(papers.find(name).preset for name in names):
         trained = [f"--{name}" for name in CHOICES if getattr(chosen, name)] + trained
