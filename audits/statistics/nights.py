@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean
+from statistics import fmean as mean
 from typing import NamedTuple
 
 import pandas as pd
