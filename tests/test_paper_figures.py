@@ -66,7 +66,7 @@ class TestTradeOff:
         assert row["seeds"] == 2
         text = files["index.html"].decode()
         assert text.count("FedRand leaks") == 6  # three splits, two roles
-        assert "FedRand leaks less than FedAvg (AUROC 66.61 and 70.22 %) at -0.8 points of CIDEr" in text
+        assert "FedRand leaks less than FedAvg (AUROC 66.61 and 70.22 %) at −0.8 points of CIDEr" in text
 
     @pytest.mark.parametrize(
         ("value", "high", "word"), [(50, 55, "less"), (60, 68, "not surely less"), (71, 75, "no less")]
@@ -79,7 +79,7 @@ class TestTradeOff:
         points = pd.DataFrame(rows, columns=["split", "method", "role", "cider", "auroc", "low", "high"])
         (said,) = fedrand_figure2.readings(points)
         assert f"FedRand leaks {word} than FedAvg (AUROC {value:.1f} [" in said
-        assert said.endswith("70.0 [65.0, 75.0] %) at -1.0 points of CIDEr")
+        assert said.endswith("70.0 [65.0, 75.0] %) at −1.0 points of CIDEr")
 
     def test_what_cannot_be_shown_is_refused(self):
         with pytest.raises(ValueError, match="evidence is empty"):
@@ -122,7 +122,7 @@ class TestAblation:
         assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
 
     def test_ours_beside_the_papers(self):
-        files = drawn(dpfpl_figure2, made_up(), "τ 0.54 (local classes, 24 settings), ")
+        files = drawn(dpfpl_figure2, made_up(), "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
         text = files["index.html"].decode()
@@ -141,7 +141,7 @@ class TestAblation:
         said = ablation.readings(pd.concat([swapped, ablation.paper("Caltech101")]))
         assert "raises accuracy in 0 of 1 settings (the paper: 1 of 1)" in said[0]
         assert "lowers it in 0 of 0 steps" in said[0]
-        assert said[0].endswith("order of 2 settings, tau-b: -1.00")
+        assert said[0].endswith("at the same ε: τ −1.00, p 1")
 
     def test_what_cannot_be_shown_is_refused(self):
         with pytest.raises(ValueError, match="evidence is empty"):

@@ -2,7 +2,7 @@
 
 The paper's points are those of its Tables 6 to 11, which have no full rank; the figures, which print no numbers, have
 it, and so have ours. What is compared is the shape, settings as in the tables: where the residual helps, where less
-epsilon costs accuracy, and Kendall's tau-b over all settings.
+epsilon costs accuracy, and the order of ranks with and without residual at the same epsilon, as the tables compare it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from scipy.stats import kendalltau
 
-from reports.beside_dpfpl import DROWNED, scale
+from reports.beside_dpfpl import DROWNED, Agreement, scale
 from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend, printed, styled
-from reports.formats import number as digits
+from reports.formats import p_value, tau
 from reports.inputs import Evidence, check
+from reports.printed_table import agreed_in_words, within_levels
 from reports.rows import variants
 from reports.templates import Write, render, write_drawings
 
@@ -30,7 +30,7 @@ PLACE = ["epsilon", "rank", "residual"]
 
 def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figureN.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns how far
-    settings come in the paper's order.
+    ranks, with and without residual, come in the paper's order.
 
     `evidence` holds, by task, cells of DP-FPL: one per rank, residual, epsilon and seed. ValueError: no task, or one
     without two settings.
@@ -55,8 +55,7 @@ def build(dataset: str, number: int, evidence: Mapping[str, Sequence[Evidence]],
         "splits": SPLITS, "readings": readings(points), "scale": scale(found, dirichlet=False),
         "drowned": DROWNED if any((v.ratio or 0) > 10 for v in found) else "",
     }))  # fmt: skip
-    orders = [f"{order} ({name}, {settings} settings)" for name, (order, settings) in orders_of(points).items()]
-    return f"τ {', '.join(orders)}" if orders else "no order to compare"
+    return agreed_in_words(orders_of(points))
 
 
 @functools.cache
@@ -91,17 +90,30 @@ def readings(points: pd.DataFrame) -> list[str]:
     orders, found = orders_of(points), []
     for name, both in _both(points).items():
         helps, steps = [_helps(values) for values in both], [_costs(values) for values in both]
-        order, settings = orders[name]
         found.append(
             f"{name}: the residual raises accuracy in {helps[0]} settings (the paper: {helps[1]}); the next smaller ε "
-            f"lowers it in {steps[0]} steps (the paper: {steps[1]}); order of {settings} settings, tau-b: {order}"
+            f"lowers it in {steps[0]} steps (the paper: {steps[1]}); order of ranks, with and without residual, at the "
+            f"same ε: {_order(orders[name])}"
         )
     return found
 
 
-def orders_of(points: pd.DataFrame) -> dict[str, tuple[str, int]]:
-    """By what a split is called Kendall's tau-b of ours with the paper's, and of how many settings."""
-    return {name: (digits(float(kendalltau(*both).statistic), 2), len(both[0])) for name, both in _both(points).items()}
+def orders_of(points: pd.DataFrame) -> dict[str, Agreement]:
+    """By what a split is called the mean over epsilons of Kendall's tau-b of ours with the paper's."""
+    found = {}
+    for name, both in _both(points).items():
+        ours, theirs = (
+            {(f"rank {rank}, {residual}", f"{epsilon:g}"): v for (epsilon, rank, residual), v in side.items()}
+            for side in both
+        )
+        found[name] = within_levels(ours, theirs)
+    return found
+
+
+def _order(a: Agreement) -> str:
+    if a.tau is None:
+        return "there is none"
+    return f"τ {tau(a.tau)}" + ("" if a.p is None else f", p {p_value(a.p)}")
 
 
 def _both(points: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:

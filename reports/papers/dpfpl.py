@@ -17,6 +17,7 @@ from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, pri
 from reports.rows import MethodRow, as_printed, variants
 
 NAMES = {label: name for name, label in METHODS.items()}
+SHORT = {"own_test": "own tests", "overall": "all records"}  # of PLACES
 SPLITS = {"local": "local", "neighbor": "neighbour"}  # as printed, and as ours are called
 
 
@@ -42,7 +43,7 @@ def clients(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
         for split, place in PLACES.items():
             cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows if split in v.scores}
             said = f"accuracy on {place}; the paper does not say which of the two its own is"
-            ours[f"{task}, {place}"] = Column(cells, (task,) if task in paper else tuple(paper), said)
+            ours[f"{task}, {SHORT[split]}"] = Column(cells, (task,) if task in paper else tuple(paper), said)
     return _table(number, ours, paper, spreads, evidence)
 
 

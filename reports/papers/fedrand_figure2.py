@@ -18,6 +18,7 @@ import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
+from reports.formats import signed
 from reports.inputs import Evidence, check
 from reports.papers.fedrand import CLIENT_WAYS, METHODS, TITLES, over_trainings, scale
 from reports.templates import Write, render, write_drawings
@@ -116,7 +117,7 @@ def readings(points: pd.DataFrame, splits: Sequence[str] = tuple(SPLITS)) -> lis
                 lower = "less" if b.auroc < a.auroc and sure else "not surely less" if b.auroc < a.auroc else "no less"
                 found.append(
                     f"{SPLITS[split]}, {role}: FedRand leaks {lower} than FedAvg (AUROC {_with_interval(b)} and "
-                    f"{_with_interval(a)} %) at {b.cider - a.cider:+.1f} points of CIDEr"
+                    f"{_with_interval(a)} %) at {signed(b.cider - a.cider)} points of CIDEr"
                 )
     return found
 

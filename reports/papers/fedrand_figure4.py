@@ -2,9 +2,8 @@
 
 Park et al. 2025, appendix. The figure prints no numbers: a word is the darker the surer the model is of it. The paper
 shows two pairs, one where FedRand's model is sure of the member alone (a defence that failed) and one where it is of
-neither. Ours is the pair that the report of a run keeps, under FedRand and, of the same records, under FedAvg, each
-beside the public base model, of which the paper shows nothing: what a model was sure of before it learnt the record is
-no leak.
+neither. Ours are the pairs that the reports of FedRand's and of FedAvg's run keep, each beside the public base model,
+of which the paper shows nothing: what a model was sure of before it learnt the record is no leak.
 """
 
 from __future__ import annotations
