@@ -14,7 +14,7 @@ import pytest
 from attacks.settings import Adversary
 from attacks.threats import THREAT_MODELS
 from fedaudit.command import attack_times, cli, dry_run
-from fedaudit.command.attack_times import Work
+from fedaudit.command.attack_times import AttackWork
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
@@ -283,7 +283,7 @@ class TestDryRun:
         """A round takes 4 s, 3 s of them training, and a megabyte; a model takes 5 s for the records of a target, 10 s with their gradients; a
         round's messages say in 7 s what they say about them, and 30 s solve one."""
         pace = dry_run.Pace(seconds=4.0, bare=3.0, size=1e6)
-        each = Work(answers=5.0, gradients=10.0, messages=7.0, solved=30.0)
+        each = AttackWork(answers=5.0, gradients=10.0, messages=7.0, solved=30.0)
         monkeypatch.setattr(dry_run, "_measured", lambda kinds, *_: (dict.fromkeys(kinds, pace), each))
 
     def said(self, words: str, out: Path) -> str:
@@ -362,13 +362,13 @@ class TestDryRun:
     def test_what_is_seen_of_rounds_is_computed_of_a_simulated_federation_too(self, tmp_path: Path) -> None:
         """With shadow models: messages twice, two epochs' batches twice, 20 broadcasts' losses of three adversaries and once more."""
         alone, beside = (self.work(words, tmp_path) for words in ("--attack decompose", "--attack decompose,lira"))
-        assert alone == Work(answers=6 + 20, messages=20, solved=2)
-        assert beside == Work(answers=6 + 2 * 8 + 20 * 4, messages=40, solved=4)
+        assert alone == AttackWork(answers=6 + 20, messages=20, solved=2)
+        assert beside == AttackWork(answers=6 + 2 * 8 + 20 * 4, messages=40, solved=4)
         observed = self.work("--attack decompose,lira --trajectory observed", tmp_path)
         assert (observed.messages, observed.solved) == (20, 2)
 
     def test_gradients_and_sequences(self, tmp_path: Path) -> None:
-        assert self.work("--attack gradnorm", tmp_path) == Work(answers=6, gradients=4 + 1)
+        assert self.work("--attack gradnorm", tmp_path) == AttackWork(answers=6, gradients=4 + 1)
         assert self.work("--attack outputfree", tmp_path).gradients == 2
         shadows = self.work("--attack gradnorm,lira", tmp_path)
         assert shadows.gradients == 4 + 1 + 2 * 5  # of five shadows in both roles
@@ -377,7 +377,7 @@ class TestDryRun:
             3 + 8
         )  # a shadow's broadcasts of 20 rounds, and everybody's
 
-    def work(self, words: str, out: Path) -> Work:
+    def work(self, words: str, out: Path) -> AttackWork:
         plan = self.plan(
             words + " --shadows 8" * any(f"--attack {name}" in words for name in ("trajectory", "outputfree")), out
         )
