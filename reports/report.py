@@ -20,8 +20,9 @@ from reports.figures.drawing import Each
 from reports.formats import listed, plain
 from reports.inputs import METRICS, TABLES, Evidence, Finding, check
 from reports.judged import with_verdicts
+from reports.places import places
 from reports.runs import entries, runs
-from reports.section import Page, Section, places, sections
+from reports.section import Page, Section, sections
 from reports.templates import Write, csv, render, write_drawings
 from reports.verdict_cards import SYMBOLS
 

@@ -11,10 +11,9 @@ import functools
 import importlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery import plugins
+from reports.places import PACKAGE, places
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from reports.figures.drawing import Each, PrintedFigure
     from reports.inputs import Evidence, Finding
     from reports.rows import MethodRow
-
-PACKAGE = "reports.sections"
 
 Row = dict[str, Any]
 
@@ -114,13 +111,6 @@ class Page:
             else:
                 same["names"].append(title)
         return [part | {"names": [] if len(part["names"]) == len(self.runs) else part["names"]} for part in parts]
-
-
-def places() -> dict[str, Path]:
-    """The files of sections by name, in the order in which they stand on a page."""
-    files = plugins.package_folder(PACKAGE).glob("*.py")
-    found = {path: place for path in files if (place := plugins.literal(path, "ORDER")) is not None}
-    return {path.stem: path for path in sorted(found, key=lambda path: (found[path], path.stem))}
 
 
 def sections(page: Page, only: Container[str] | None = None) -> dict[str, Section]:

@@ -70,6 +70,17 @@ def test_a_changed_file_moves_the_keys_whose_closure_holds_it_and_no_other(
         assert moved == {kind for kind, files in reached.items() if file in files}, file
 
 
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_training_reaches_no_audit_and_no_page(words: str) -> None:
+    """What a page says or shows, where its sections stand excepted, retrains nothing."""
+    (cell,) = plan(words).cells
+    reached = closure.closure(*keys.training_modules(cell))
+    rooms = {
+        name for name in reached if name.split("/")[0] in ("audits", "reports") and not name.endswith("__init__.py")
+    }
+    assert rooms == {"reports/places.py"}
+
+
 @pytest.mark.parametrize("name", sorted(keys.templates()))
 def test_a_changed_template_moves_the_page_alone(name: str, changed: Callable[[Path], None]) -> None:
     (cell,) = plan(LORA).cells

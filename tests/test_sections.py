@@ -14,7 +14,8 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.run import run
 from reports.inputs import TABLES
-from reports.section import PACKAGE, Page, Section, places, sections
+from reports.places import PACKAGE, places
+from reports.section import Page, Section, sections
 from reports.sections import batches
 from reports.sections.communication import section
 from tests.prompt_evidence import attacked, prompt_evidence

@@ -8,7 +8,7 @@ from attacks.threats import SUMMARIES, THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline import papers
-from reports.section import places
+from reports.places import places
 from trainers.learners import every_learner, facts
 
 

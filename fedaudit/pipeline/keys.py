@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.closure import closure, source_file
 from fedaudit.machinery.store import key_of
-from reports.section import places
+from reports.places import places
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
