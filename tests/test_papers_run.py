@@ -83,7 +83,7 @@ def drawing(out: Path, tiny: Callable[[str], str], fewer: Callable[[str], str | 
     return draw
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
     """Files are not flushed, runs have no report of their own, and what is computed is computed of few sizes."""
 
@@ -100,7 +100,7 @@ def quick() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
     return drawing(tmp_path_factory.mktemp("papers"), lambda preset: TINY.get(preset, OTHERWISE), FEWER.get)
 
@@ -228,7 +228,7 @@ def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:
     assert table.why.isna().all()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
     """With all methods, ranks and budgets of a preset, and two seeds."""
 
