@@ -22,6 +22,10 @@ beta = d s^2/2; a flat mean takes one degree of freedom). That replaces a switch
 2026, arXiv:2603.11799): where records are alike d is large and all have one variance, and many values leave each its
 own. k is one number in that paper; here c is of each record, because records differ more in how hard they are than in
 what training on them changes.
+
+A model is surer or less sure of all records than the shadows are, and strays further from them or less, by whom it was
+trained among: no sign of membership, but enough that a threshold of the shadows' fits it badly. Known non-members under
+the same model tell how much, and `on_one_scale` takes it away.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from attacks.knowledge import Floats
 SMALLEST = 1e-6  # scale: less is not known from float32, and equal values shall give a large finite score
 LARGEST_FREEDOM = 1e4  # of a prior: with more all records have one variance
 STEPS = 50  # of Newton's method, which doubles the digits
+FEWEST = 20  # known non-members whose spread is taken for that of a model: it is off by a sixth
 
 
 def likelihood_ratios(
@@ -58,6 +63,26 @@ def likelihood_ratios(
     (mean_in, std_in), (mean_out, std_out) = ((one.mean, one.deviation(per_record=own)) for one in (inside, outside))
     online = norm.logpdf(target, mean_in, std_in) - norm.logpdf(target, mean_out, std_out)
     return online, (target - mean_out) / std_out
+
+
+def on_one_scale(
+    target: Floats, shadows: Floats, member: NDArray[np.bool_], known: NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
+    """Values [n] and [S, n] with each model's own level and spread taken out.
+
+    A value is what the shadows without the record have on average, plus what this model is off by. Of the offs of every
+    model the mean over the known non-members [n] becomes 0, their standard deviation that of the shadows on average.
+    Records that all shadows had are nan. With fewer than FEWEST known non-members nothing is changed.
+    """
+    expected = Values.of(shadows, ~member).mean
+    off = np.vstack([target, shadows]) - expected
+    usable = known & np.isfinite(off).all(0)
+    if usable.sum() < FEWEST:
+        return target, shadows
+    level, spread = off[:, usable].mean(1, keepdims=True), off[:, usable].std(1, keepdims=True)
+    usual = max(float(spread[1:].mean()), SMALLEST)
+    moved = expected + (off - level) * usual / np.maximum(spread, SMALLEST)
+    return moved[0], moved[1:]
 
 
 @dataclass(frozen=True, eq=False)

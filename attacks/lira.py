@@ -13,8 +13,10 @@ both.
 
 With few models the variance of one record is a poor estimate, and one variance for all is wrong where records differ.
 The paper switches between them at 64 models; here a record's mean and variance have a prior that is fitted to all
-records, and p is Student's t (`attacks.likelihood`; Brännvall 2026, arXiv:2603.11799). `--variance fixed` and
-`per-record` are the paper's own. phi is clipped to +-100: a probability of 0 or 1 would have no variance.
+records, and p is Student's t (`attacks.likelihood`; Brännvall 2026, arXiv:2603.11799). Where there are reference
+records, each model's phi first have its own level and spread taken out, as these tell them: what its whole federation
+had in common is no sign of a member. `--variance fixed` and `per-record` are the paper's own, without either. phi is
+clipped to +-100: a probability of 0 or 1 would have no variance.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
-from attacks.likelihood import likelihood_ratios
+from attacks.likelihood import likelihood_ratios, on_one_scale
 
 RECORDS = ("texts", "classes")
 STRENGTH = 4
@@ -57,5 +59,7 @@ class LiRA:
         target, shadows = (
             np.clip(found, -LARGEST, LARGEST) for found in (seen.answers.confidence, seen.shadows.confidence)
         )
+        if self.params.variance == "prior":
+            target, shadows = on_one_scale(target, shadows, seen.shadows.member, seen.known)
         ratios = likelihood_ratios(target, shadows, seen.shadows.member, variance=self.params.variance)
         return dict(zip(self.signals, ratios, strict=True))

@@ -12,6 +12,9 @@ quantile/rounds        the same over all states that the adversary sees of what 
                        of the last one's: the shadows are in their last state, and the order of a client's records does
                        not depend on how far earlier ones lie above it. On LoRA.
 
+Where there are reference records, each model's own level and spread are taken out of its confidences and losses first
+(`attacks.likelihood.on_one_scale`).
+
 Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels.
 `quantile/difficulty` does not, but takes a nat for a nat in records whose loss varies much and little from model to
 model.
@@ -22,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
+from attacks.likelihood import on_one_scale
 from attacks.loss import mean_over_states
 
 RECORDS = ("texts", "classes")
@@ -33,7 +37,7 @@ SIGNALS = {
     "quantile/difficulty": ("quantile, difficulty", "the loss calibrated by the record's difficulty"),
     "quantile/rounds": ("quantile, all rounds", "the loss of all rounds calibrated by the record's difficulty"),
 }
-LARGEST = 100.0  # loss, in nats
+LARGEST = 100.0  # loss in nats, and confidence
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,23 @@ class Quantile:
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
-        out = ~seen.shadows.member
-        target, shadows = seen.answers.confidence, seen.shadows.confidence
+        member, known = seen.shadows.member, seen.known
+        out = ~member
+
+        def above(target: Floats, shadows: Floats) -> Floats:
+            """By how much [n] what is known of a record lies above its mean over the shadows without it."""
+            target, shadows = on_one_scale(target, shadows, member, known)
+            with np.errstate(invalid="ignore"):  # 0 / 0
+                mean: Floats = np.where(out, shadows, 0.0).sum(0) / out.sum(0)
+            return target - mean
+
+        target, shadows = (np.clip(one.confidence, -LARGEST, LARGEST) for one in (seen.answers, seen.shadows))
+        target, shadows = on_one_scale(target, shadows, member, known)
         below, equal = (out & (shadows < target)).sum(0), (out & (shadows == target)).sum(0)
-        losses = np.minimum(seen.shadows.loss, LARGEST)
         with np.errstate(invalid="ignore"):  # 0 / 0
-            difficulty = np.where(out, losses, 0.0).sum(0) / out.sum(0)
             rank = (below + equal / 2) / out.sum(0)
-        found = {"quantile": rank, "quantile/difficulty": difficulty - np.minimum(seen.loss, LARGEST)}
+        losses = np.minimum(seen.shadows.loss, LARGEST)
+        found = {"quantile": rank, "quantile/difficulty": above(-np.minimum(seen.loss, LARGEST), -losses)}
         if (mean := mean_over_states(seen, LARGEST)) is not None:
-            found["quantile/rounds"] = difficulty - mean
+            found["quantile/rounds"] = above(-mean, -losses)
         return found
