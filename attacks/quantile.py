@@ -13,7 +13,7 @@ quantile/rounds        the same over all states that the adversary sees of what 
                        not depend on how far earlier ones lie above it. On LoRA.
 
 Where there are reference records, each model's own level and spread are taken out of its confidences and losses first
-(`attacks.likelihood.on_one_scale`).
+(`attacks.likelihood.on_one_scale`): ours, the papers have none of it.
 
 Needs shadow models. Records that all of them were trained on are nan. `quantile` ties: with 25 models it has 26 levels.
 `quantile/difficulty` does not, but takes a nat for a nat in records whose loss varies much and little from model to
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
-from attacks.likelihood import on_one_scale
+from attacks.likelihood import Values, on_one_scale
 from attacks.loss import mean_over_states
 
 RECORDS = ("texts", "classes")
@@ -53,23 +53,22 @@ class Quantile:
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         assert seen.shadows is not None
-        member, known = seen.shadows.member, seen.known
-        out = ~member
+        out, losses = ~seen.shadows.member, np.minimum(seen.shadows.loss, LARGEST)
 
-        def above(target: Floats, shadows: Floats) -> Floats:
-            """By how much [n] what is known of a record lies above its mean over the shadows without it."""
-            target, shadows = on_one_scale(target, shadows, member, known)
-            with np.errstate(invalid="ignore"):  # 0 / 0
-                mean: Floats = np.where(out, shadows, 0.0).sum(0) / out.sum(0)
-            return target - mean
+        def scaled(target: Floats, shadows: Floats) -> tuple[Floats, Floats]:
+            return on_one_scale(target, shadows, ~out, seen.known)
+
+        def difficulty(target: Floats) -> Floats:
+            """By how much [n] losses lie below their means over the shadows without the record."""
+            gain, gains = scaled(-target, -losses)
+            return gain - Values.of(gains, out).mean
 
         target, shadows = (np.clip(one.confidence, -LARGEST, LARGEST) for one in (seen.answers, seen.shadows))
-        target, shadows = on_one_scale(target, shadows, member, known)
+        target, shadows = scaled(target, shadows)
         below, equal = (out & (shadows < target)).sum(0), (out & (shadows == target)).sum(0)
         with np.errstate(invalid="ignore"):  # 0 / 0
             rank = (below + equal / 2) / out.sum(0)
-        losses = np.minimum(seen.shadows.loss, LARGEST)
-        found = {"quantile": rank, "quantile/difficulty": above(-np.minimum(seen.loss, LARGEST), -losses)}
+        found = {"quantile": rank, "quantile/difficulty": difficulty(np.minimum(seen.loss, LARGEST))}
         if (mean := mean_over_states(seen, LARGEST)) is not None:
-            found["quantile/rounds"] = above(-mean, -losses)
+            found["quantile/rounds"] = difficulty(mean)
         return found

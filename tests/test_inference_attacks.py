@@ -27,8 +27,8 @@ each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
 each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)
 
 
-def scores_of(plugin, seen):
-    return plugin.make(plugin.params()).score(seen)
+def scores_of(plugin, seen, **params):
+    return plugin.make(dataclasses.replace(plugin.params(), **params)).score(seen)
 
 
 def auroc(member, score):
@@ -378,20 +378,38 @@ def test_fewer_known_nonmembers_leave_values_as_they_are():
         np.testing.assert_array_equal(np.vstack(found), values)
 
 
+@dataclasses.dataclass
+class Asked:
+    """Answers of which nothing but the confidence, and minus it as the loss, is known."""
+
+    confidence: np.ndarray
+
+    @property
+    def loss(self):
+        return -self.confidence
+
+
 @pytest.mark.parametrize(("factor", "more"), [(1.0, 5.0), (2.5, -3.0), (0.2, 0.0)])
-def test_what_a_model_strays_by_as_a_whole_changes_no_score(factor, more):
-    """The attacked model's deviations times a factor, and a level more: LiRA and the quantile say the same of every record."""
+@pytest.mark.parametrize(
+    ("name", "own", "same"), [("lira", {}, True), ("quantile", {}, True), ("lira", {"variance": "fixed"}, False)]
+)
+def test_what_a_model_strays_by_as_a_whole_changes_no_score(name, own, same, factor, more):
+    """The attacked model's deviations times a factor, and a level more: LiRA and the quantiles say the same of every record.
+    The paper's own LiRA, which has no scale, does not."""
     rng = np.random.default_rng(5)
     values, member, _ = federations(rng, records=90, trajectories=2, each=6, level=0.0, spread=0.0)
     known = np.arange(90) < 30
     member[:, known] = False
     expected = likelihood.Values.of(values[1:], ~member[1:]).mean
+    shadows = Shadows(member[1:], [Asked(row) for row in values[1:]])
 
     def scores(target):
-        return likelihood_ratios(*likelihood.on_one_scale(target, values[1:], member[1:], known), member[1:])
+        seen = Knowledge(tuple(map(str, range(90))), known, Asked(target), Asked(expected), shadows=shadows)
+        return scores_of(plugins.plugins("attack")[name], seen, **own)
 
-    for one, other in zip(scores(values[0]), scores(expected + factor * (values[0] - expected) + more), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    one, other = scores(values[0]), scores(expected + factor * (values[0] - expected) + more)
+    alike = [np.allclose(one[signal], other[signal], rtol=1e-9, atol=1e-9, equal_nan=True) for signal in one]
+    assert alike == [same] * len(one)
 
 
 def test_thresholds_of_shadows_transfer_to_a_model_of_another_federation():
