@@ -1,9 +1,10 @@
 """What beats what: every attack on every method under every threat model, beside the calibrated loss on the same records, and what it costs.
 
-    python -m benchmarks.beats found texts prompts memorising    the tables, as Markdown, a run per method; hours on two cores, goes on where it was stopped
+    python -m benchmarks.beats found texts prompts memorising    the tables, as Markdown, a run per method and seed; hours on two cores, goes on where it was stopped
     python -m benchmarks.beats seconds texts prompts             each attack alone on a training that is there
 
 A cell of `found` is an AUROC with its 95 % interval; ▲ and ▼: above and below the calibrated loss by an interval that holds for all differences of the run.
+With `--seeds` it is the mean over federations that share nothing, data drawn anew, and the interval that of the mean of independent numbers.
 `seconds` has a row per attack, with the load average: a whole command (start, attack, audits, page) where the training and the shadow models are there.
 """
 
@@ -14,9 +15,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fedaudit.command.cli import read_command
@@ -36,13 +38,40 @@ TIMED = {
 }
 
 
-def found(setting: str, out: str) -> None:
+def found(setting: str, out: str, seeds: int) -> None:
     """The tables of a setting: threat models across, attacks down."""
     for words in FOUND[setting]:
-        report = run(read_command([*words.split(), "--attack", "all", "--out", out]).plan, Progress()).report
+        of_seeds = [_beside_loss(f"{words} --seed {seed}", out) for seed in range(seeds)]
         print(f"\n### `python audit.py {words} --attack all`")
-        for method, rows in pd.read_csv(report.parent / "beside_loss.csv").groupby("method", sort=False):
+        for method, rows in mean_over(of_seeds).groupby("method", sort=False):
             print(f"\n{as_table(str(method), rows)}", flush=True)
+            if (fewer := rows[rows.runs < seeds].drop_duplicates(["threat_model", "way"])).size:
+                print(
+                    "\nOf fewer seeds: "
+                    + "; ".join(f"{r.threat_model}, {r.way} of {r.runs}" for r in fewer.itertuples())
+                )
+
+
+def _beside_loss(words: str, out: str) -> pd.DataFrame:
+    report = run(read_command([*words.split(), "--attack", "all", "--out", out]).plan, Progress()).report
+    return pd.read_csv(report.parent / "beside_loss.csv")
+
+
+def mean_over(of_seeds: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of independent runs as one: means over the runs that have a row (a way of rebuilding may reach no client).
+
+    Each side of an interval is as long as independent errors leave that of a mean. The gains of a run have one factor for
+    all of them, and so have their means.
+    """
+    sides = [("auroc", "low"), ("auroc", "high"), ("gain", "gain_low"), ("gain", "gain_high")]
+    rows = pd.concat(of_seeds)
+    squares = rows.assign(**{bound: (rows[bound] - rows[middle]) ** 2 for middle, bound in sides})
+    together = squares.groupby(["method", "threat_model", "way", "signal"], sort=False)
+    found, runs = together[["auroc", "gain"]].mean(), together.size()
+    for middle, bound in sides:
+        side = np.sqrt(together[bound].sum(min_count=1)) / runs
+        found[bound] = found[middle] + (side if bound.endswith("high") else -side)
+    return found.assign(runs=runs).reset_index()
 
 
 def as_table(method: str, rows: pd.DataFrame) -> str:
@@ -84,17 +113,18 @@ def seconds(setting: str, out: str) -> None:
         print(f"| {attack} | {timed(attack):.0f} |")
 
 
-PARTS: dict[str, Callable[[str, str], None]] = {"found": found, "seconds": seconds}
-
-
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("part", choices=("found", "seconds"))
     parser.add_argument("settings", nargs="+", choices=FOUND)
+    parser.add_argument("--seeds", type=int, default=1, help="of `found`: federations of each method")
     parser.add_argument("--out", default=os.path.join(tempfile.gettempdir(), "fedaudit-beats"))
     chosen = parser.parse_args(words)
     for setting in chosen.settings:
-        PARTS[chosen.part](setting, chosen.out)
+        if chosen.part == "found":
+            found(setting, chosen.out, chosen.seeds)
+        else:
+            seconds(setting, chosen.out)
 
 
 if __name__ == "__main__":

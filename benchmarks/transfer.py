@@ -30,15 +30,14 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 
-ATTACKS = "lira,rmia,quantile"
 SETTING = "--epsilon=none --targets=10 --quiet"
 NOMINAL = (0.1, 0.01)
 Rates = dict[tuple[str, str, float], float]  # by threat model, score and nominal rate
 
 
-def rates(method: str, trajectories: int, seed: int, more: str) -> Iterator[Rates]:
+def rates(method: str, attacks: str, trajectories: int, seed: int, more: str) -> Iterator[Rates]:
     """The realised rates of every target of a seed."""
-    words = f"--method={method} --attack={ATTACKS} --shadow-trajectories={trajectories} --seed={seed} {SETTING} {more}"
+    words = f"--method={method} --attack={attacks} --shadow-trajectories={trajectories} --seed={seed} {SETTING} {more}"
     plan, progress = read_command(words.split()).plan, Progress(quiet=True)
     (cell,) = plan.cells
     with Workshop(plan, progress) as workshop:
@@ -66,18 +65,18 @@ def _realised(tables: dict[str, pd.DataFrame], name: str, nominal: float, heldou
     return tpr_at_fpr(np.append(own, 0.0), member, np.zeros(len(member)), nominal, reference=known).realised_fpr
 
 
-def table(method: str, trajectories: int, seeds: int, more: str) -> Iterator[str]:
+def table(method: str, attacks: str, trajectories: int, seeds: int, more: str) -> Iterator[str]:
     """A line per score: what came of a nominal rate."""
     found: dict[tuple[str, str, float], list[list[float]]] = defaultdict(list)
     for seed in range(seeds):
-        of_seed = list(rates(method, trajectories, seed, more))
+        of_seed = list(rates(method, attacks, trajectories, seed, more))
         for key in of_seed[0]:
             found[key].append([each[key] for each in of_seed])
     for (view, name, nominal), values in found.items():
         every, means = np.concatenate(values), np.mean(values, axis=1)
-        error, of_seeds = (2 * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan for x in (every, means))
+        error, of_seeds = (f"{2 * x.std(ddof=1) / np.sqrt(len(x)):.1%}" if len(x) > 1 else "?" for x in (every, means))
         yield (
-            f"{method:<10}{trajectories:>3}  {view:<16}{name:<21}{nominal:>6.0%}{every.mean():>9.1%} ± {error:.1%} ({of_seeds:.1%})"
+            f"{method:<10}{trajectories:>3}  {view:<16}{name:<21}{nominal:>6.0%}{every.mean():>9.1%} ± {error} ({of_seeds})"
             f"{every.std(ddof=1):>9.1%}{every.min():>8.1%}{every.max():>8.1%}"
         )
 
@@ -101,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=("rates", "cost"), default="rates")
     parser.add_argument("--methods", default="dpfpl", help="prompt methods, by commas")
+    parser.add_argument("--attacks", default="lira,rmia,quantile", help="attacks that need shadow models, by commas")
     parser.add_argument("--trajectories", default="1,5", help="simulated federations, by commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--words", default="", help="further words of the command")
@@ -115,7 +115,7 @@ def main() -> None:
     print(f"{'':<15}{'':<16}{'':<21}{'nominal':>6}{'mean':>8} ± 2 s.e. (seeds){'spread':>6}{'least':>8}{'most':>8}")
     for method in chosen.methods.split(","):
         for along in trajectories:
-            for line in table(method, along, chosen.seeds, f"{chosen.words} --out={chosen.out}"):
+            for line in table(method, chosen.attacks, along, chosen.seeds, f"{chosen.words} --out={chosen.out}"):
                 print(line, flush=True)
 
 

@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from audits.comparisons import first_scores
 from audits.tables.beside_loss import COLUMNS, beside_loss_table
+from benchmarks.beats import mean_over
 from reports.section import Page
 from reports.sections.beside_loss import section
 from tests.prompt_scores import changed, made_up, with_scores
@@ -111,3 +112,22 @@ def test_the_section_says_in_words_what_is_above_and_below():
     assert words == {"lira/online": "above", "gradnorm": "below", "loss/base": ""}
     assert part["shown"]["places"] == [("server", "rebuilt")]
     assert section(Page([dataclasses.replace(ONE, tables={})], map)) is None
+
+
+def test_the_mean_of_independent_runs_has_the_error_of_a_mean():
+    one, other = (beside_loss_table(table(seed, more=0.5), 0.95).assign(method="m", seed=seed) for seed in (5, 6))
+    rows = ["auroc", "low", "high", "gain", "gain_low", "gain_high"]
+    alone = mean_over([one])
+    np.testing.assert_allclose(alone[rows], one[rows])
+    # by hand, of a row: the mean, and of each side the root of the summed squares over two
+    both, row = mean_over([one, other]), 0
+    a, b = one.iloc[row], other.set_index("signal").loc[one.signal[row]]
+    assert both.auroc[row] == pytest.approx((a.auroc + b.auroc) / 2)
+    assert both.auroc[row] - both.low[row] == pytest.approx(np.hypot(a.auroc - a.low, b.auroc - b.low) / 2)
+    assert both.gain_high[row] - both.gain[row] == pytest.approx(
+        np.hypot(a.gain_high - a.gain, b.gain_high - b.gain) / 2
+    )
+    # a row of one run only keeps that run's interval
+    fewer = mean_over([one, other[1:]])
+    assert fewer.runs.tolist() == [1, *[2] * (len(one) - 1)]
+    np.testing.assert_allclose(fewer[rows].iloc[0], one[rows].iloc[0])
