@@ -4,7 +4,8 @@ Training on a record moves a prompt towards where the record's loss falls. So th
 lies in that direction,
     x = <p - p_start, -g / |g|>    g: gradient of the record's loss at the public start, moved as far as the shadows
                                    were on average: where training ends without knowing the members
-beside the same number of each shadow model: as LiRA judges a confidence (`attacks.likelihood`), record by record.
+beside the same number of each shadow model: as LiRA judges a confidence (`attacks.likelihood`), record by record, after
+each model's own level and spread are taken out where there are reference records.
 
 outputfree              log-likelihood ratio of x, shadows with the record against those without it.
 outputfree/offline      standardised distance of x from the shadows without the record.
@@ -20,7 +21,7 @@ Records without gradient, and, but for outputfree/projection, those without shad
 from dataclasses import dataclass
 
 from attacks.knowledge import Floats, Knowledge
-from attacks.likelihood import likelihood_ratios
+from attacks.likelihood import likelihood_ratios, on_one_scale
 
 RECORDS = ("classes",)
 SHADOWS = True
@@ -46,6 +47,7 @@ class OutputFree:
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         if seen.projections is None or seen.shadows is None or seen.shadows.projections is None:
             raise ValueError("the output-free attack needs projections on records' gradients, of shadow models too")
-        shadows = seen.shadows.projections
-        online, offline = likelihood_ratios(seen.projections, shadows, seen.shadows.member)
-        return dict(zip(self.signals, (online, offline, seen.projections - shadows.mean(0)), strict=True))
+        member = seen.shadows.member
+        target, shadows = on_one_scale(seen.projections, seen.shadows.projections, member, seen.known)
+        online, offline = likelihood_ratios(target, shadows, member)
+        return dict(zip(self.signals, (online, offline, target - shadows.mean(0)), strict=True))

@@ -3,7 +3,8 @@
 A record's confidences after T rounds are weighed into one number, by the weights that best tell shadows with a record
 from those without it: Fisher's discriminant, w = W^-1 delta with delta [T] the mean over the records of what training
 on them changes, and W [T, T] the covariance of the deviations from each record's own mean. The number is then judged as
-LiRA judges one confidence, record by record (`attacks.likelihood`).
+LiRA judges one confidence, record by record, after each model's own level and spread are taken out where there are
+reference records (`attacks.likelihood`).
 
 trajectory           log-likelihood ratio of the weighed confidences, with the record against without it.
 trajectory/offline   their standardised distance from the shadows without the record.
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.knowledge import Floats, Knowledge
-from attacks.likelihood import Values, likelihood_ratios
+from attacks.likelihood import Values, likelihood_ratios, on_one_scale
 
 RECORDS = ("classes",)
 STRENGTH = 1
@@ -58,7 +59,8 @@ class Trajectory:
         rounds = np.arange(float(len(target)))
 
         def judged(weights: Floats) -> tuple[Floats, Floats]:
-            return likelihood_ratios(weights @ target, np.einsum("t,stn->sn", weights, shadows), member)
+            weighed = weights @ target, np.einsum("t,stn->sn", weights, shadows)
+            return likelihood_ratios(*on_one_scale(*weighed, member, seen.known), member)
 
         online, offline = judged(discriminant(shadows, member))
         slope, _ = judged(rounds - rounds.mean())

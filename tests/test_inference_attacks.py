@@ -412,6 +412,25 @@ def test_what_a_model_strays_by_as_a_whole_changes_no_score(name, own, same, fac
     assert alike == [same] * len(one)
 
 
+@pytest.mark.parametrize(("factor", "more"), [(2.5, -3.0), (0.2, 5.0)])
+@pytest.mark.parametrize("name", ["trajectory", "outputfree"])
+def test_nor_does_it_change_what_rounds_and_vectors_say(name, factor, more):
+    seen, _ = toy_seen(leak=1.0, records=90, known=30, shadows=12, rounds=5)
+
+    def strayed(target, shadows):
+        expected = np.stack([likelihood.Values.of(one, ~seen.shadows.member).mean for one in shadows])
+        return expected + factor * (target - expected) + more
+
+    other = dataclasses.replace(
+        seen,
+        sequence=strayed(seen.sequence, seen.shadows.sequence.transpose(1, 0, 2)),
+        projections=strayed(seen.projections[None], seen.shadows.projections[None])[0],
+    )
+    one, same = (scores_of(plugins.plugins("attack")[name], each) for each in (seen, other))
+    for signal in one:
+        np.testing.assert_allclose(same[signal], one[signal], rtol=1e-7, atol=1e-7)
+
+
 def test_thresholds_of_shadows_transfer_to_a_model_of_another_federation():
     """Null by construction: levels and spreads of whole trajectories. Of 10 % false alarms that the shadows' thresholds ask for,
     200 attacked models have 10 % on average on one scale, within four standard errors of their own spread, which is less than
@@ -702,6 +721,7 @@ def test_a_record_without_gradient_has_no_score_and_moves_none():
     part = attack.score(
         dataclasses.replace(
             seen,
+            known=seen.known[kept],
             projections=seen.projections[kept],
             shadows=dataclasses.replace(
                 seen.shadows, member=seen.shadows.member[:, kept], projections=seen.shadows.projections[:, kept]
