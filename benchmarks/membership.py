@@ -11,7 +11,6 @@ most 13 of them claim a leak (interval above 0.5).
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import tempfile
 import time
@@ -22,24 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from attacks import queries
-from attacks.base import Candidates, View
-from attacks.gradients import gradient_norms
-from attacks.knowledge import Knowledge
-from attacks.replay import Messages
+from attacks.knowledge import Attack, Knowledge, Shadows
 from audits.statistics.stratified import stratified_auroc
 from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import one_thread
+from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import bank
-from fedaudit.pipeline.attack_jobs import questions
-from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline import attack_jobs, bank
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import recipe_of, shadows_of, simulate, train_banks
+from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
+from fedaudit.tasks.base import Federation
 
 REPETITIONS = 200
 NULL = "--method=dpfpl --epsilon=none --attack=all"
@@ -50,15 +45,13 @@ POSITIVE = "--method=fedotp --epsilon=none --attack=all --train=16 --rounds=600 
 class Setting:
     """A trained cell with the shadows of its targets, and what the server sees of each."""
 
-    cell: Cell
-    federation: Any
-    bench: Any
+    federation: Federation
     seen: dict[int, Knowledge]
-    attacks: list[Any]
+    attacks: list[tuple[Plugin, Attack]]
 
 
 def prepare(words: str, out: str) -> Setting:
-    """Train what is missing, and compute what attacks are functions of: the released prompts and, of messages, what the server sees."""
+    """Train what is missing, and compute what the server's attacks are functions of."""
     progress, plan = Progress(), read_command([*words.split(), f"--out={out}"]).plan
     (cell,) = plan.cells
     with Workshop(plan, progress) as workshop:
@@ -66,56 +59,34 @@ def prepare(words: str, out: str) -> Setting:
         train_banks([cell], workshop, progress)
         federation = workshop.federation
     one_thread()
-    bench, method = make_bench(plan, federation), _method(cell, federation)
-    recipe = recipe_of(cell, federation)
-    assert recipe is not None
-    seen = {}
-    for asked in questions(cell, federation):
-        k = asked.client
-        trained = shadows_of(bench, recipe, k)
-        norms = functools.partial(_norms, method, bench.learner, asked.records)
-        models = trained.personal
-        shadows = queries.ask(
-            method, bench.learner, asked, models, trained.member, norms=norms, normed=len(trained.member)
-        )
-        server, user = (
-            View(transcript_of(cell), name, Candidates({k: asked.candidates}, {k: asked.reference}, ()))
-            for name in ("server", "prompt-user")
-        )
-        about: dict[str, Any] = {"shadows": shadows, "norms": norms}
-        found = queries.see(user, method, bench.learner, asked, messages=None, rounds=0, **about)
-        sent = Messages(server, method, bench.learner)
-        about |= {"rounds": plan.adversary.observed_rounds, "solved": plan.adversary.solved_rounds}
-        also = queries.see(server, method, bench.learner, asked, messages=sent, **about)
-        assert found is not None
-        assert also is not None
-        seen[k] = dataclasses.replace(found, rounds=also.rounds, history=also.history)
-    made = [plugins.plugins("attack")[name] for name in plan.attacks]
-    return Setting(cell, federation, bench, seen, [(p, p.make(plan.attacks[p.name])) for p in made])
-
-
-def _norms(method: Any, learner: Any, records: Sequence[str], model: dict[str, Any]) -> Any:
-    return gradient_norms(method, learner, model, records)
-
-
-def _method(cell: Cell, federation: Any) -> Any:
-    return method_of(cell, [len(client.training_records) for client in federation.clients])
+    bench, seen = make_bench(plan, federation).of_attackers, {}
+    jobs = attack_jobs.jobs_of(cell, federation, cell.targets)
+    for job in jobs:
+        for asked in job.asked:
+            attacker = attack_jobs.Attacker(bench, job, asked, {}, stand_ins=plan.adversary.shadows)
+            found = attacker.knowledge("server")
+            assert found is not None
+            seen[asked.client] = found
+    made = [(plugins.plugins("attack")[name], own) for name, own in jobs[0].views["server"].items()]
+    return Setting(federation, seen, [(plugin, plugin.make(own)) for plugin, own in made])
 
 
 def null(setting: Setting) -> dict[str, tuple[int, int, list[float]]]:
     """By signal: how many intervals cover 0.5, how many claim a leak, and all AUROCs. Membership is drawn anew: nothing can leak."""
-    shadows = len(next(iter(setting.seen.values())).shadows.member)  # type: ignore[union-attr]
+    shadows = len(_shadows(next(iter(setting.seen.values()))).member)
     found: dict[str, tuple[int, int, list[float]]] = defaultdict(lambda: (0, 0, []))
     for plugin, attack in setting.attacks:
         for s in range(shadows):
-            scores = {k: attack.score(seen if plugin.needs else seen.leave_out(s)) for k, seen in setting.seen.items()}
+            scores = {
+                k: attack.score(seen.leave_out(s) if _alone(plugin) else seen) for k, seen in setting.seen.items()
+            }
             for n in range(REPETITIONS // shadows):
-                for signal in attack.signals:
+                for signal in next(iter(scores.values())):
                     parts = []
                     for k, seen in setting.seen.items():
                         values = scores[k][signal]
                         coins = np.random.default_rng((k, s, n)).random(len(values)) < 0.5
-                        parts.append((values, coins, ~seen.known & _own(setting, k, seen) & ~np.isnan(values)))
+                        parts.append((values, coins, ~seen.known & _own(setting, k, seen)))
                     covers, claims, all_of = found[signal]
                     interval = _auroc(parts)
                     found[signal] = (
@@ -126,6 +97,16 @@ def null(setting: Setting) -> dict[str, tuple[int, int, list[float]]]:
     return found
 
 
+def _shadows(seen: Knowledge) -> Shadows:
+    assert seen.shadows is not None
+    return seen.shadows
+
+
+def _alone(plugin: Plugin) -> bool:
+    """Whether a shadow can take the attacked model's place: messages there are of the attacked one only."""
+    return plugin.shadows or not plugin.needs
+
+
 def _own(setting: Setting, client: int, seen: Knowledge) -> Any:
     """Which records are the target's candidates."""
     own = {r.id for r in (*setting.federation.clients[client].records, *setting.federation.clients[client].canaries)}
@@ -133,6 +114,8 @@ def _own(setting: Setting, client: int, seen: Knowledge) -> Any:
 
 
 def _auroc(parts: Sequence[tuple[Any, Any, Any]]) -> Any:
+    """Of scores, members and which records count, by target; those without a score do not."""
+    parts = [(scores, member, chosen & ~np.isnan(scores)) for scores, member, chosen in parts]
     scores = np.concatenate([values[kept] for values, _, kept in parts])
     member = np.concatenate([coins[kept] for _, coins, kept in parts])
     client = np.concatenate([np.full(kept.sum(), i) for i, (*_, kept) in enumerate(parts)])
@@ -142,28 +125,28 @@ def _auroc(parts: Sequence[tuple[Any, Any, Any]]) -> Any:
 def positive(setting: Setting) -> Iterator[tuple[str, Any, float]]:
     """By signal: AUROC on the inserted against the left-out canaries of the targets, and the mean over shadows in the target's place."""
     truth = setting.federation.truth
+    canaries = {
+        k: np.isin(seen.records, [r.id for r in setting.federation.clients[k].canaries])
+        for k, seen in setting.seen.items()
+    }
     for plugin, attack in setting.attacks:
-        scores = {k: attack.score(seen) for k, seen in setting.seen.items()}
-        for signal in attack.signals:
-            parts = []
-            for k, seen in setting.seen.items():
-                canary = np.isin(seen.records, [r.id for r in setting.federation.clients[k].canaries])
-                member = np.array([truth.get(r, False) for r in seen.records])
-                parts.append((scores[k][signal], member, canary & ~np.isnan(scores[k][signal])))
-            again = float("nan") if plugin.needs else _left_out(setting, attack, signal)
-            yield signal, _auroc(parts), again
-
-
-def _left_out(setting: Setting, attack: Any, signal: str) -> float:
-    """Mean AUROC over some shadows in the target's place."""
-    found = []
-    for k, seen in setting.seen.items():
-        canary = np.isin(seen.records, [r.id for r in setting.federation.clients[k].canaries])
-        for s in range(10):
-            values = attack.score(seen.leave_out(s))[signal]
-            assert seen.shadows is not None
-            found.append(_auroc([(values, seen.shadows.member[s], canary & ~np.isnan(values))]).value)
-    return float(np.mean(found))
+        of_targets = {
+            k: (attack.score(seen), np.array([truth.get(r, False) for r in seen.records]))
+            for k, seen in setting.seen.items()
+        }
+        again = [
+            (k, attack.score(seen.leave_out(s)), member)
+            for k, seen in setting.seen.items()
+            for s, member in enumerate(_shadows(seen).member[:10])
+            if _alone(plugin)
+        ]
+        for signal in next(iter(of_targets.values()))[0]:
+            own = _auroc([(each[signal], member, canaries[k]) for k, (each, member) in of_targets.items()])
+            # what is seen of rounds of the attacked model only, a shadow has no score of
+            beside = [
+                _auroc([(each[signal], member, canaries[k])]).value for k, each, member in again if signal in each
+            ]
+            yield signal, own, float(np.mean(beside)) if beside else float("nan")
 
 
 def cost(words: str) -> Iterator[tuple[str, float]]:

@@ -143,19 +143,22 @@ def attack(bench: AttackBench, job: Job) -> dict[int, dict[str, Tables]]:
     found: dict[int, dict[str, Tables]] = {}
     messages: Sent = {}
     for asked in job.asked:
-        attacker = _Attacker(bench, job, asked, messages)
+        attacker = Attacker(bench, job, asked, messages)
         tables = {view: attacker.tables(view, attacks) for view, attacks in job.views.items()}
         found[asked.client] = {view: of_view for view, of_view in tables.items() if of_view}
     return found
 
 
-class _Attacker:
+class Attacker:
     """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked
-    once."""
+    once. So many of the first shadows stand in for the attacked model (`stand_ins`)."""
 
-    def __init__(self, bench: AttackBench, job: Job, asked: Target, messages: Sent) -> None:
+    def __init__(
+        self, bench: AttackBench, job: Job, asked: Target, messages: Sent, *, stand_ins: int = SHADOWS_ASKED
+    ) -> None:
         assert isinstance(bench.learner, Classifier)
         self.bench, self.learner, self.job, self.asked, self._messages = bench, bench.learner, job, asked, messages
+        self.stand_ins = stand_ins
         self._once: dict[object, Any] = {}
         wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
         self.norms = self._norms if any(plugin.gradients for plugin in wanted) else None
@@ -165,10 +168,19 @@ class _Attacker:
         self.sequence = bank.sequence_rounds(job.transcript.schedule.rounds) if in_order else []
         self.vectors = any(plugin.vectors for plugin in wanted)
 
-    def tables(self, threat_model: str, attacks: Mapping[str, DataclassInstance]) -> Tables:
-        whose = "released" if HELD[threat_model] == "final" else "personal"
+    @staticmethod
+    def _whose(threat_model: str) -> str:
+        """Which of a shadow's models stands beside what the adversary attacks."""
+        return "released" if HELD[threat_model] == "final" else "personal"
+
+    def knowledge(self, threat_model: str) -> Knowledge | None:
+        """What an adversary has computed when its attacks begin; None if it has no model of the target."""
+        whose = self._whose(threat_model)
         along = self._projections(whose) if self.vectors else None
-        seen = self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms, projections=along)
+        return self._see(threat_model, self.job.transcript, self._shadows(whose), norms=self.norms, projections=along)
+
+    def tables(self, threat_model: str, attacks: Mapping[str, DataclassInstance]) -> Tables:
+        whose, seen = self._whose(threat_model), self.knowledge(threat_model)
         if seen is None:
             return {}
         alone = dataclasses.replace(seen, history=None, rounds=None)  # equal for equal models
@@ -244,7 +256,7 @@ class _Attacker:
             along = self._projections(whose)
             more["projections"] = np.stack([along(*pair) for pair in zip(models, trained.start, strict=True)])
         return queries.ask(
-            method, learner, self.asked, models, trained.member, norms=self.norms, normed=SHADOWS_ASKED, **more
+            method, learner, self.asked, models, trained.member, norms=self.norms, normed=self.stand_ins, **more
         )
 
     def _projections(self, whose: str) -> queries.Projections:
@@ -282,7 +294,7 @@ class _Attacker:
         """Scores of shadows in the place of the attacked model."""
         if seen.shadows is None:
             return []
-        some = range(min(SHADOWS_ASKED, len(seen.shadows.member)))
+        some = range(min(self.stand_ins, len(seen.shadows.member)))
         return [self._known(made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
 
     def _twin(self, threat_model: str, whose: str) -> tuple[Knowledge, NDArray[np.bool_]] | None:

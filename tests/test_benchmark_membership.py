@@ -1,0 +1,44 @@
+"""The benchmark of attacks on prompts: on a tiny federation every attack of the server's has a row, of the null as of the canaries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import membership
+from benchmarks.whole_nulls import SMALL
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> membership.Setting:
+    out: Path = tmp_path_factory.mktemp("benchmark")
+    return membership.prepare(
+        f"{SMALL['prompts'].replace('--canaries 6', '--canaries 24')} --attack all --threads 1 --quiet", str(out)
+    )
+
+
+def test_every_attack_has_its_null(setting: membership.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadows = 4
+    monkeypatch.setattr(membership, "REPETITIONS", 5 * shadows)
+    found = membership.null(setting)
+    for plugin, attack in setting.attacks:
+        own = [signal for signal in attack.signals if signal in found]
+        assert own, plugin.name
+        for signal in own:
+            covers, claims, values = found[signal]
+            assert len(values) == 5 * shadows
+            assert np.isfinite(values).all()
+            assert covers + claims <= 5 * shadows
+            # coins that nobody drew when the models were trained: far fewer than all may look like a leak
+            assert claims <= 7, signal  # of 20 with chance .025: more in one of 10^8
+
+
+def test_every_attack_is_measured_on_the_canaries(setting: membership.Setting) -> None:
+    found = {signal: (interval, again) for signal, interval, again in membership.positive(setting)}
+    for plugin, attack in setting.attacks:
+        assert set(attack.signals) & found.keys(), plugin.name
+    alone = {signal for signal, (_, again) in found.items() if np.isfinite(again)}
+    assert {"lira/online", "loss", "gradnorm", "trajectory", "outputfree"} <= alone
+    assert not {"decompose", "cosine/mean", "fedmia/2"} & alone
