@@ -1,6 +1,6 @@
 """Calibration of the controls: over many data draws, how often their 95 % intervals cover 0.5.
 
-    python benchmarks/controls.py [number of draws, default 20] [captions or vqa]
+    python -m benchmarks.controls [number of draws, default 20] [captions or vqa]
 
 The base model and the blind classifier know nothing of membership: each should cover 0.5 in about 95 % of the draws.
 """
@@ -11,7 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
+from attacks.knowledge import Knowledge
 from attacks.maxrenyi import MaxRenyi, Params
+from attacks.queries import ask_texts
 from audits.blind import blind_scores
 from audits.statistics.ranking import auroc
 from fedaudit.backbones import EMBEDDED
@@ -42,7 +46,9 @@ def main() -> None:
         names = [name for name, _ in pairs]
         with tempfile.TemporaryDirectory() as cache:
             learner.data = learner.vlm.encode(records, claim(Path(cache)), say=print)
-        table = MaxRenyi(Params()).ask(learner, start, [record.id for record in records])
+        ids = tuple(record.id for record in records)
+        answers = ask_texts(learner, start, ids, compats=("exact",))
+        table = MaxRenyi(Params()).score(Knowledge(ids, np.zeros(len(ids), bool), answers, answers))
         blind = blind_scores(records, member, names, seed=0)
         scores = {name: table[name] for name in SIGNALS} | {"blind": [blind[record.id] for record in records]}
         found = {name: auroc(values, member, names) for name, values in scores.items()}

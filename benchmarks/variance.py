@@ -97,8 +97,7 @@ def knowledge(words: str) -> Knowledge:
         train_banks([cell], workshop, progress)
         (job,) = attack_jobs.jobs_of(cell, workshop.federation, cell.targets)
         bench = make_bench(plan, workshop.federation).of_attackers
-    attacker = attack_jobs._Attacker(bench, job, job.asked[0], {})
-    seen = attacker._see("owner", job.transcript, attacker._shadows("personal"))
+    seen = attack_jobs.Attacker(bench, job, job.asked[0], {}).knowledge("owner")
     assert seen is not None
     return seen
 
