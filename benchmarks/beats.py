@@ -45,11 +45,10 @@ def found(setting: str, out: str, seeds: int) -> None:
         print(f"\n### `python audit.py {words} --attack all`")
         for method, rows in mean_over(of_seeds).groupby("method", sort=False):
             print(f"\n{as_table(str(method), rows)}", flush=True)
-            if (fewer := rows[rows.runs < seeds].drop_duplicates(["threat_model", "way"])).size:
-                print(
-                    "\nOf fewer seeds: "
-                    + "; ".join(f"{r.threat_model}, {r.way} of {r.runs}" for r in fewer.itertuples())
-                )
+            for (threat_model, way, count), some in rows[rows.runs < seeds].groupby(["threat_model", "way", "runs"]):
+                every = ((rows.threat_model == threat_model) & (rows.way == way)).sum() == len(some)
+                names = "all scores" if every else "; ".join(some.signal.map(signal_name))
+                print(f"\nOf {count} of {seeds} federations: {threat_model}, {way}: {names}")
 
 
 def _beside_loss(words: str, out: str) -> pd.DataFrame:
