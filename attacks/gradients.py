@@ -18,7 +18,8 @@ from trainers.prompts import Learner, PromptMethod
 
 def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> Tensor:
     """Gradient [b, d] of the records' mean cross-entropy in a prompt [b, d]."""
-    images, labels = learner.images(records, patches=method.patches), learner.labels(records)
+    images = learner.images(records, patches=method.patches)
+    labels = learner.labels(records).to(images.device)
     with torch.enable_grad():
         at = prompt.detach().requires_grad_()
         loss = F.cross_entropy(learner.scale * method.scores(learner.text(at)[None], images[None])[0], labels)

@@ -85,15 +85,24 @@ class World(ABC):
         """The server in a round, with the learner at hand."""
         return Site(0, r, learner=lambda question: question(self.learner))
 
-    def run(self, method: Method[Any], path: Path, *, seed: int = 0, turned: bool = False) -> Transcript:
+    def run(
+        self,
+        method: Method[Any],
+        path: Path,
+        *,
+        seed: int = 0,
+        turned: bool = False,
+        exam: Any = NoExam(),  # noqa: B008, it has no state
+        until: int | None = None,
+    ) -> Transcript:
         """The rounds of the loop. `turned`: candidates, test and novel records are listed in the opposite order."""
         listed = tuple(record for own in self.training for record in own)[:: -1 if turned else 1]
         bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS, left_out=self.left_out)
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
         with Executor(lambda: bench) as executor:
             return train(
-                method, schedule, NoExam(),
-                folder=claim(path), executor=executor, say=print, advance=lambda: None,
+                method, schedule, exam,
+                folder=claim(path), executor=executor, say=print, advance=lambda: None, until=until,
             )  # fmt: skip
 
 

@@ -62,13 +62,16 @@ class Federation:
 
 
 @functools.cache
-def clip() -> FrozenCLIP:
+def clip(device: str = "cpu") -> FrozenCLIP:
     """A text encoder of two layers, 16 wide."""
     text = {"context_length": 16, "width": 16, "heads": 2, "layers": 2}
     with tempfile.TemporaryDirectory() as folder:
         saved = tiny_clip.save(Path(folder) / "tiny", tiny_clip.config(embed_dim=12, text=text))
-        loaded = load(resolve_clip(str(saved), ""))
-    loaded.model.positional_embedding.data *= 5  # a flat landscape, in which rounding does not grow from round to round
+        loaded = load(resolve_clip(str(saved), ""), device)
+    with torch.no_grad():
+        loaded.model.positional_embedding.mul_(
+            5
+        )  # a flat landscape, in which rounding does not grow from round to round
     return loaded
 
 
@@ -92,6 +95,7 @@ class LinearCLIP:
     weights: Tensor  # [C, b, E]
     scale: float = 1.0
     width: int = 1
+    device: str = "cpu"
 
     def text(self, context: Tensor, texts: ClassTexts) -> Tensor:
         return torch.einsum("...bd,cbe->...ce", context, self.weights)

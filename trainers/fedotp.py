@@ -102,16 +102,35 @@ def transport_plan(cost: Tensor) -> Tensor:
     least = costs.amin(-1, keepdim=True)
     kernel = ((least - costs) / REGULARISATION).exp()
     to_prompts = (-least / REGULARISATION).exp()  # 1 for the unscaled kernel
-    moving, own, now = torch.arange(kernel.shape[1], device=cost.device), kernel, to_prompts
+    to_prompts = _on_host(kernel, to_prompts) if cost.device.type == "cpu" else _on_device(kernel, to_prompts)
+    of_patches, to_prompts = scaled(kernel, to_prompts)
+    return (kernel * of_patches * to_prompts).permute(1, 2, 0).reshape(cost.shape)
+
+
+def _on_host(kernel: Tensor, to_prompts: Tensor) -> Tensor:
+    """Scalings of the prompts [P, n, 1] before the last iteration: only problems that still move are computed."""
+    moving, rows, now = torch.arange(kernel.shape[1]), kernel, to_prompts
     for _ in range(ITERATIONS - 1):
-        _, following = scaled(own, now)
-        moves = ((following - now).abs() > STILL * now).any(0)[:, 0].nonzero()[:, 0]
-        moving, own, now = moving[moves], own.index_select(1, moves), following.index_select(1, moves)
+        _, following = scaled(rows, now)
+        moves = _moves(now, following)[0, :, 0].nonzero()[:, 0]
+        moving, rows, now = moving[moves], rows.index_select(1, moves), following.index_select(1, moves)
         to_prompts = to_prompts.index_copy(1, moving, now)
         if not len(moving):
             break
-    of_patches, to_prompts = scaled(kernel, to_prompts)
-    return (kernel * of_patches * to_prompts).permute(1, 2, 0).reshape(cost.shape)
+    return to_prompts
+
+
+def _on_device(kernel: Tensor, to_prompts: Tensor) -> Tensor:
+    """The same scalings where counting who moves would wait for the host: a problem that stands still stays there."""
+    for _ in range(ITERATIONS - 1):
+        _, following = scaled(kernel, to_prompts)
+        to_prompts = torch.where(_moves(to_prompts, following), following, to_prompts)
+    return to_prompts
+
+
+def _moves(now: Tensor, following: Tensor) -> Tensor:
+    """Which of n problems an iteration moves [1, n, 1]."""
+    return ((following - now).abs() > STILL * now).any(0, keepdim=True)
 
 
 def scaled(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:

@@ -146,8 +146,8 @@ class DualStep:
         ids = [record for row in filled for record in row]
         self.learner, shape = learner, (len(filled), longest)
         self.pictures = learner.pictures(ids).unflatten(0, shape)  # [N, B, 1 + M, e]
-        self.labels = learner.labels(ids).reshape(shape)
-        self.weights = torch.tensor(weights)  # [N, B]: 1 / |B|, or 0
+        self.labels = learner.labels(ids).reshape(shape).to(self.pictures.device)
+        self.weights = torch.tensor(weights).to(self.pictures.device)  # [N, B]: 1 / |B|, or 0
 
     def gradients(self, Pt: Tensor, Pd: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each client's batch."""
@@ -259,7 +259,7 @@ class Learner(prompts.Learner):
         return [found[i] for i in range(len(clients))]
 
     def pictures(self, records: Sequence[str]) -> Tensor:
-        """What the image encoder's first layer gets of records, [n, 1 + M, e]."""
+        """What the image encoder's first layer gets of records, [n, 1 + M, e], on the model's device."""
         return torch.cat([self._tokens.rows(records)[:, None], self._tokens.patches(records)], dim=1)
 
     def logits(self, Pt: Tensor, Pd: Tensor, pictures: Tensor) -> Tensor:
@@ -267,22 +267,23 @@ class Learner(prompts.Learner):
         return self._similar(self.class_features(Pt), visual_prompts(Pt, Pd), pictures)
 
     def class_features(self, Pt: Tensor) -> Tensor:
-        """Class features [N, C, E], of length 1, of task prompts [N, D, b, d]."""
+        """Class features [N, C, E], of length 1 and on the model's device, of task prompts [N, D, b, d] on any."""
+        Pt = Pt.to(self.clip.device)
         return self.clip.text(Pt[:, 0], self.texts(Pt.shape[2]), Pt[:, 1:])
 
     def _similar(self, text: Tensor, visual: Tensor, pictures: Tensor) -> Tensor:
-        return self.scale * self.clip.vision(pictures, visual) @ text.mT
+        return self.scale * self.clip.vision(pictures, visual.to(pictures.device)) @ text.mT
 
     @torch.no_grad()
     def answered(self, Pt: Tensor, Pd: Tensor, records: Sequence[str]) -> Tensor:
-        """Logits [N, n, C] of N models for the same n records, EVALUATED pictures of a model at a time."""
+        """Logits [N, n, C] on the host: of N models for the same n records, EVALUATED pictures of a model at a time."""
         text, visual = self.class_features(Pt), visual_prompts(Pt, Pd)
-        found = [torch.empty(len(Pt), 0, text.shape[1])]
+        found = [text.new_empty(len(Pt), 0, text.shape[1])]
         for i in range(0, len(records), EVALUATED):
             pictures = self.pictures(records[i : i + EVALUATED])
             rows = [self._similar(text[[k]], visual[[k]], pictures[None]) for k in range(len(Pt))]
             found.append(torch.cat(rows))
-        return torch.cat(found, dim=1)
+        return torch.cat(found, dim=1).cpu()
 
     def losses(self, Pt: Tensor, Pd: Tensor, lists: Sequence[tuple[Sequence[str], int]]) -> Tensor:
         """Cross-entropies [N, L] of N models on L lists, each (records, size): summed over the records and divided by
@@ -314,7 +315,7 @@ class Learner(prompts.Learner):
                     tensor.detach().expand(len(part), *tensor.shape).requires_grad_() for tensor in (text, visual)
                 )
                 logits = self._similar(copies, prompts, self.pictures(part)[:, None])[:, 0]
-                loss = F.cross_entropy(logits, self.labels(part), reduction="sum")
+                loss = F.cross_entropy(logits, self.labels(part).to(logits.device), reduction="sum")
             above, in_visual = torch.autograd.grad(loss, (copies, prompts))
             in_Pt = taken_back(text, at, above) + in_visual @ Pd[..., :-1]
             in_Pd = torch.cat([in_visual.mT @ Pt, in_visual.sum(-2)[..., None]], dim=-1)

@@ -5,6 +5,10 @@ by all classes. Global and local prompts are added in embedding space before one
 gradient G [b, d] of a record gives the gradient of everything: of p_G and p_L it is G itself, of u and v in p_L = u v
 it is G v^T and u^T G.
 
+States, gradients, noise, clipping and factorisations are on the host, where the generators are: the noise is then the
+same on every device. Features, labels and logits are on the model's device. A prompt goes there in `Learner.text`, and
+its gradient comes back by autograd.
+
 Shapes lead with the clients, N; gradients of single records with the records before that, R. A method therefore reads
 as for one client.
 
@@ -83,10 +87,15 @@ class Settings(PromptSettings):
 class Minibatch:
     """One minibatch per client, padded to the longest: R records each."""
 
-    images: Tensor  # features [R, N, E], or of patches [R, N, M, E]
-    labels: Tensor  # [R, N]
-    weights: Tensor  # [R, N], 1 for a record, 0 for one that a coin left out and for padding
-    sizes: Tensor  # [N], records of each batch, whatever they weigh: what a mean divides by; padding does not count
+    images: Tensor  # features [R, N, E], or of patches [R, N, M, E]; on the model's device
+    labels: Tensor  # [R, N], on the model's device
+    weights: Tensor  # [R, N], 1 for a record, 0 for one that a coin left out and for padding; on the host
+    sizes: Tensor  # [N], records of each batch, whatever they weigh: what a mean divides by; on the host, no padding
+
+    @property
+    def shares(self) -> Tensor:
+        """What each record counts for in its batch's mean [R, N], on the model's device."""
+        return (self.weights / self.sizes.clamp(min=1)).to(self.images.device)
 
 
 class Cohort(Work["Step"]):
@@ -115,7 +124,7 @@ class Cohort(Work["Step"]):
         weights = [[i < len(own) and own[i] not in c.left_out for i in range(longest)] for own, c in pairs]
         return Minibatch(
             images.reshape(*shape, *images.shape[1:]).transpose(0, 1),
-            self.learner.labels(ids).reshape(shape).T,
+            self.learner.labels(ids).reshape(shape).T.to(images.device),
             torch.tensor(weights).T.float(),
             torch.tensor([len(own) for own in records]).float(),
         )
@@ -128,7 +137,7 @@ class Cohort(Work["Step"]):
             text = self.learner.text(at)
             logits = self.learner.scale * self.method.scores(text, whole.images.transpose(0, 1))  # [N, R, C]
             losses = F.cross_entropy(logits.mT, whole.labels.T, reduction="none")
-            loss = (losses * (whole.weights / whole.sizes).T).sum()
+            loss = (losses * whole.shares.T).sum()
         return torch.autograd.grad(loss, at)[0]
 
     def class_gradients(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,14 +149,17 @@ class Cohort(Work["Step"]):
             text = self.learner.text(at)  # [C, E]
         labels = F.one_hot(whole.labels, len(text)).float()  # [R, N, C]
         errors = self.method.scores(text.detach(), whole.images).mul(self.learner.scale).softmax(-1) - labels
-        held = labels * whole.weights[..., None]
-        counts = held.sum(0)
-        found = torch.zeros(*counts.shape, *prompt.shape)
-        for n, own in enumerate(counts > 0):
-            share = held[:, n, own] / counts[n, own]
+        weights = labels * whole.weights.to(labels.device)[..., None]
+        sums = weights.sum(0)
+        counts = sums.cpu()
+        gradients = torch.zeros(*counts.shape, *prompt.shape)
+        for n in range(len(counts)):
+            present = counts[n].nonzero()[:, 0]  # classes of which the client has records; found on the host
+            columns = present.to(labels.device)
+            share = weights[:, n].index_select(-1, columns) / sums[n].index_select(0, columns)
             above = torch.einsum("rk,rc,re->kce", share, errors[:, n], whole.images[:, n])
-            found[n, own] = taken_back(text, at, self.learner.scale * above)
-        return found, counts
+            gradients[n, present] = taken_back(text, at, self.learner.scale * above)
+        return gradients, counts
 
 
 class Step(LocalStep):
@@ -178,10 +190,8 @@ class Step(LocalStep):
         copies = text.detach().expand(records, *text.shape).flatten(0, 1)
         above = torch.func.grad(self._loss)(copies, self.batch.images.flatten(0, 1), self.batch.labels.flatten())
         above = above.unflatten(0, (records, clients))  # [R, N, .., C, E]
-        weights = self.batch.weights
         if not self.method.protection.per_record:
-            share = weights / self.batch.sizes.clamp(min=1)
-            mean = torch.einsum("rn...,rn->n...", above, share)
+            mean = torch.einsum("rn...,rn->n...", above, self.batch.shares)
             return taken_back(text, at, mean[None])
         return taken_back(text, at, above)
 
@@ -378,8 +388,8 @@ class Learner:
         return [found[i] for i in range(len(clients))]
 
     def text(self, prompt: Tensor) -> Tensor:
-        """Class features [.., C, E], of length 1, of prompts [.., b, d]."""
-        return self.clip.text(prompt, self.texts(prompt.shape[-2]))
+        """Class features [.., C, E], of length 1 and on the model's device, of prompts [.., b, d] on any device."""
+        return self.clip.text(prompt.to(self.clip.device), self.texts(prompt.shape[-2]))
 
     def texts(self, length: int) -> ClassTexts:
         """What follows a prompt of that length for every class."""
@@ -388,11 +398,11 @@ class Learner:
         return self._texts[length]
 
     def images(self, records: Sequence[str], *, patches: bool = False) -> Tensor:
-        """Features [n, E] of records, or of their patches [n, M, E]."""
+        """Features [n, E] of records, or of their patches [n, M, E], on the model's device."""
         return self.features.patches(records) if patches else self.features.rows(records)
 
     def labels(self, records: Sequence[str]) -> Tensor:
-        """Places [n] among the classes."""
+        """Places [n] among the classes, on the host."""
         return torch.tensor([self._labels[record] for record in records], dtype=torch.int64)
 
     def record_gradients(
@@ -406,7 +416,8 @@ class Learner:
         with torch.enable_grad():
             at = at.detach().requires_grad_()
             features = text(at)  # [.., C, E]
-        images, labels = self.images(records, patches=method.patches), self.labels(records)
+        images = self.images(records, patches=method.patches)
+        labels = self.labels(records).to(images.device)
 
         def loss(copies: Tensor) -> Tensor:
             """Summed over the records, each with its own copy of the features [n, .., C, E]."""
@@ -436,7 +447,7 @@ class Learner:
         found = [
             self.scale * method.scores(self.text(part), images[None]).double() for part in prompts.split(self.crowd)
         ]
-        logs: NDArray[np.float64] = torch.cat(found).log_softmax(-1).numpy()
+        logs: NDArray[np.float64] = torch.cat(found).log_softmax(-1).cpu().numpy()
         return logs
 
     @torch.no_grad()
@@ -444,7 +455,7 @@ class Learner:
         """The same [n, C] of the public hard prompt, which looks at whole images."""
         text = self.text(self.clip.words(HARD_PROMPT)[None])
         scores = self.scale * PromptMethod.scores(text, self.images(records)[None]).double()
-        logs: NDArray[np.float64] = scores[0].log_softmax(-1).numpy()
+        logs: NDArray[np.float64] = scores[0].log_softmax(-1).cpu().numpy()
         return logs
 
     def recognised(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.bool_]:
@@ -460,9 +471,8 @@ class Learner:
             prompts = prompts[:1]
         text = self.text(prompts).expand(len(models), *([-1] * (prompts.ndim - 1)))
         images = self.images(records, patches=method.patches)
-        return torch.cat(
-            [method.scores(text, part[None]).argmax(-1) for part in images.split(EVALUATED)], dim=1
-        ).numpy()
+        places = [method.scores(text, part[None]).argmax(-1) for part in images.split(EVALUATED)]
+        return torch.cat(places, dim=1).cpu().numpy()
 
 
 def prepared(plan: Plan, federation: Federation, methods: Sequence[PromptMethod], progress: Progress) -> Learner:

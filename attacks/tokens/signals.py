@@ -30,7 +30,8 @@ _LOG, _SQRT = (
     for f in (lambda p: np.log1p(-p), lambda p: np.sqrt(1 - p) - 1)
 )  # coefficients of 1, p, p^2, p^3
 _CLAMP = 1e-10  # VL-MIA's epsilon
-_SCRATCH_BYTES = {"cpu": 6 << 20, "cuda": 24 << 20}  # two float64 buffers; the CPU's stays in its cache
+_SCRATCH_BYTES = 6 << 20  # two float64 buffers, which stay in the cache of a CPU
+_GPU_SCRATCH_BYTES = 24 << 20
 _BLOCK_ROWS = 1024  # words above _SMALL are collected over so many rows: at most 4 MB
 
 
@@ -306,10 +307,11 @@ def _checked(logits: Any, ids: Any, name: str) -> tuple[Any, NDArray[np.int64]]:
 def _scratch(logits: Any, chunk_rows: int | None) -> Any:
     """Two float64 buffers [2, rows, V] (as torch aligns them): torch on a GPU, else NumPy, whose exp is twice as
     fast."""
-    device = logits.device if isinstance(logits, torch.Tensor) and logits.is_cuda else torch.device("cpu")
-    size = chunk_rows or max(1, _SCRATCH_BYTES[device.type] // (2 * 8 * logits.shape[1]))
+    device = logits.device if isinstance(logits, torch.Tensor) else torch.device("cpu")
+    most = _SCRATCH_BYTES if device.type == "cpu" else _GPU_SCRATCH_BYTES
+    size = chunk_rows or max(1, most // (2 * 8 * logits.shape[1]))
     buffers = torch.empty((2, min(size, len(logits)), logits.shape[1]), dtype=torch.float64, device=device)
-    return buffers if device.type == "cuda" else buffers.numpy()
+    return buffers.numpy() if device.type == "cpu" else buffers
 
 
 def _namespace(array: Any) -> Any:

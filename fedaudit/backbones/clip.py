@@ -152,8 +152,9 @@ class FrozenCLIP:
         return self._tower(context, texts, deeper)
 
     def words(self, text: str) -> Tensor:
-        """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS."""
-        return self._tower.words(text)
+        """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS; on the host, as states
+        are."""
+        return self._tower.words(text).cpu()
 
     @torch.no_grad()
     def _see(self, records: Sequence[Record], *, patches: bool) -> Tensor:

@@ -90,10 +90,10 @@ def gathered(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *,
         with safe_open(file, framework="pt") as opened:
             for i in same:
                 found = opened.get_slice(stored[i].key)
-                features[i] = found[:1].to(empty)
+                features[i] = found[:1]
                 size += 4 * math.prod(found.get_shape())
     held = [s.read() for s in stored] if patches and size < IN_MEMORY else stored
-    return ImageFeatures(row, torch.cat([empty, *features]), held if patches else None)
+    return ImageFeatures(row, torch.cat(features).to(empty) if features else empty, held if patches else None)
 
 
 def _listed(cache: Folder, name: str) -> dict[str, Stored]:

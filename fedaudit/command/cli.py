@@ -513,9 +513,12 @@ def _within(options: argparse.Namespace, name: str, least: int, most: int) -> in
     return value
 
 
+DRIVER = Path("/dev/nvidiactl")
+
+
 def _device(name: str) -> str:
     """cpu or cuda; torch is asked only where a GPU's driver is."""
-    if name == "auto" and not Path("/dev/nvidiactl").exists():
+    if name == "auto" and not DRIVER.exists():
         return "cpu"
     if name != "cpu":
         import torch

@@ -94,7 +94,7 @@ class Plan:
     @property
     def workers(self) -> int:
         """How many processes compute: several would only wait for one GPU."""
-        return 1 if self.device == "cuda" else self.threads
+        return self.threads if self.device == "cpu" else 1
 
     @functools.cached_property
     def cells(self) -> list[Cell]:

@@ -1,0 +1,272 @@
+"""What runs on the stand-in GPU, in a process of its own; each writes JSON.
+
+`python -m tests.on_standin faults FILE`: what the stand-in itself refuses and counts.
+`python -m tests.on_standin LEARNER FILE [all]`: everything that a learner computes, on the processor and on the device,
+for every method as it is, or with `all` in every variant, clipped and noised too. A row for each thing that a method
+does: how far the device's numbers are from the processor's (0: the same bytes), and the lines at which the host waited.
+`python -m tests.on_standin command FILE WORDS`: an audit where `--device auto` finds a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attacks import gradients
+from attacks.attacked_models import Target
+from attacks.threats import THREAT_MODELS, refusal
+from fedaudit.machinery import plugins
+from fedaudit.pipeline.attack_jobs import Attacker, Job
+from fedaudit.privacy.settings import Privacy
+from tests import prompt_toy, standin
+from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
+from trainers.base import AttackBench, Method, Transcript
+from trainers.exams import Personalisation, Recognition
+from trainers.learners import facts
+from trainers.protection import Protection
+from trainers.steps import PrivateMethod
+
+VARIANTS: Mapping[str, tuple[dict[str, Any], ...]] = {  # beside a method's own defaults
+    "fedotp": ({"match": "ot"},),
+    "dpfpl": ({"rank": 0}, {"residual": False}),
+    "secfpp": ({"clustered": "prompt", "together": 1},),
+}
+QUICK = ("fedotp:match=ot", "dpfpl, clipped by record")  # beside every method as it is
+ATTACKED = ("promptfl", "fedotp:match=ot", "fedpgp", "secfpp", "dp2fl")  # with a message of its own each
+
+
+def main(what: str, file: Path, *more: str) -> None:
+    standin.install()
+    if what == "faults":
+        file.write_text(json.dumps(faults()))
+    elif what == "command":
+        file.write_text(json.dumps(command(more)))
+    else:
+        file.write_text(json.dumps([*rows(what, everything="all" in more)]))
+
+
+def faults() -> dict[str, str]:
+    """What the stand-in makes of things that CUDA refuses, and the reads that it counts."""
+    here, there = torch.arange(4.0), torch.arange(4.0, device=standin.NAME)
+    tries: dict[str, Callable[[], object]] = {
+        "two devices": lambda: here + there,
+        "a host matrix": lambda: there @ here,
+        "numpy": lambda: there.numpy(),
+        "a host generator": lambda: torch.rand(2, generator=torch.Generator(), device=standin.NAME),
+        "a host scalar": lambda: there + torch.tensor(1.0),
+        "a host index": lambda: there[torch.tensor([1, 2])],
+        "a copy": lambda: there.cpu().numpy(),
+        "item": lambda: float(there[1]),
+        "tolist": lambda: there.tolist(),
+        "a mask": lambda: there[there > 1],
+        "gradient": lambda: torch.autograd.grad(
+            (there * (leaf := here.clone().requires_grad_()).to(standin.NAME)).sum(), leaf
+        ),
+    }
+    said = {}
+    for name, attempt in tries.items():
+        standin.READS.clear()
+        try:
+            attempt()
+            said[name] = f"{standin.READS.total()} reads"
+        except (RuntimeError, TypeError) as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def command(words: Sequence[str]) -> dict[str, Any]:
+    """What `--device auto` chose on a machine with a driver, the command's exit code, and how far its findings are from
+    the processor's."""
+    from fedaudit.backbones.vlm_loading import Opened
+    from fedaudit.command import cli
+
+    chosen: list[str] = []
+    find, load = cli._device, Opened.open
+
+    def device(name: str) -> str:
+        chosen.append(find(name))
+        return standin.NAME if chosen[-1] == "cuda" else chosen[-1]
+
+    def on_host(self: Opened) -> Any:
+        """From the host the model goes to the device: transformers fills a real GPU's memory by itself."""
+        place, self.device = self.device, torch.device("cpu")
+        try:
+            return load(self)
+        finally:
+            self.device = place
+
+    cli._device, cli.DRIVER, Opened.open = device, Path(__file__), on_host  # type: ignore[assignment, method-assign]
+    torch.cuda.is_available = lambda: True
+    with tempfile.TemporaryDirectory() as folder, sdpa_kernel(SDPBackend.MATH):
+        both = []
+        for name in ("auto", "cpu"):
+            out = Path(folder) / name
+            code = cli.main([*words, "--device", name, "--threads", "1", "--quiet", "--debug", "--out", str(out)])
+            assert code == 0
+            (findings,) = (json.loads(path.read_text()) for path in out.glob("reports/*/findings.json"))
+            both.append([{name: value for name, value in f.items() if name != "run"} for f in findings])
+    return {"chosen": chosen, "findings": len(both[0]), "off": difference(*both)}
+
+
+def rows(learner: str, *, everything: bool) -> Iterator[dict[str, Any]]:
+    here: World = WORLDS[learner]()
+    there = moved(here)
+    for method, title in methods(here, learner):
+        if everything or title in QUICK or title in plugins.plugins("method"):
+            with sdpa_kernel(SDPBackend.MATH):  # the stand-in has no other; the processor's own differs by rounding
+                yield from compared(here, there, method, title, learner, everything=everything)
+
+
+def moved(world: World) -> World:
+    """The same world with its frozen model, and what that computed of the pictures, on the stand-in."""
+    learner, clip = world.learner, prompt_toy.clip(standin.NAME)
+    parts = [learner.features, *([learner._tokens] if hasattr(learner, "_tokens") else [])]
+    on_device = [dataclasses.replace(part, _features=part._features.to(standin.NAME)) for part in parts]
+    again = type(learner)(clip, *on_device, learner._labels, learner.classes, learner.settings)
+    return dataclasses.replace(world, learner=again)
+
+
+def methods(world: World, learner: str) -> Iterator[tuple[Method[Any], str]]:
+    """Every method of a learner, its variants, and of those that can be noised each way to clip."""
+    for name, plugin in plugins.plugins("method").items():
+        if plugin.learner != learner:
+            continue
+        for params in ({}, *VARIANTS.get(name, ())):
+            method = dataclasses.replace(world.make(plugin), params=plugin.params(**params))  # type: ignore[type-var]
+            title = ":".join([name, *(f"{key}={value}" for key, value in params.items())])
+            yield method, title
+            if isinstance(method, PrivateMethod) and (method.local or method.shared):
+                for clip in ("record", "batch"):
+                    stds = dict.fromkeys((*method.local, *method.shared), 0.01)
+                    noise = Protection(Privacy(epsilon=1.0, clip=clip, clip_norm=0.5), stds, method.settings.batch)
+                    yield dataclasses.replace(method, protection=noise), f"{title}, clipped by {clip}"
+
+
+def compared(
+    here: World, there: World, method: Method[Any], title: str, learner: str, *, everything: bool
+) -> Iterator[dict[str, Any]]:
+    """A row for each thing that a method does."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs, reads = {}, {}
+        for where, world in (("here", here), ("there", there)):
+            standin.READS.clear()
+            runs[where] = world.run(method, Path(folder) / where, exam=exam(world, learner))
+            reads[where] = dict(standin.READS)
+        yield row(title, "train", *(states(run) for run in runs.values()), reads["there"])
+        yield row(title, "evaluate", *(utilities(run) for run in runs.values()))
+        there.run(method, Path(folder) / "resumed", exam=exam(there, learner), until=1)
+        resumed = there.run(method, Path(folder) / "resumed", exam=exam(there, learner))
+        yield row(
+            title, "resume", states(runs["there"]) | utilities(runs["there"]), states(resumed) | utilities(resumed)
+        )
+        if not everything and title not in ATTACKED:
+            return
+        adversaries = adversaries_of(method, runs["here"], learner)[: None if everything else 1]
+        standin.READS.clear()
+        said = [answers(world, method, runs["here"], learner, adversaries) for world in (here, there)]
+        yield row(title, "what attacks ask", *said, dict(standin.READS))
+
+
+def row(method: str, what: str, here: Any, there: Any, reads: Mapping[str, int] | None = None) -> dict[str, Any]:
+    return {"method": method, "what": what, "off": difference(here, there), "reads": reads or {}}
+
+
+def exam(world: World, learner: str) -> Recognition:
+    """Of clients each of which owns every third record."""
+    listed = [record for own in world.training for record in own]
+    kind = Personalisation if learner == "maple" else Recognition
+    return kind([[i % CLIENTS == k for i in range(len(listed))] for k in range(CLIENTS)], 2)
+
+
+def states(run: Transcript) -> dict[str, Any]:
+    """All tensors of a training."""
+    return {
+        f"{r}": [
+            run.broadcast(r + 1),
+            [run.upload(r, k) for k in range(CLIENTS)],
+            [run.private(r, k) for k in range(CLIENTS)],
+        ]
+        for r in range(ROUNDS)
+    }
+
+
+def utilities(run: Transcript) -> dict[str, Any]:
+    return {f"utility {r}": run.round(r)["utility"] for r in range(ROUNDS)}
+
+
+def adversaries_of(method: Method[Any], run: Transcript, learner: str) -> list[str]:
+    """The threat models of a method, the one that sees most first."""
+    able = facts(learner)
+    names = able.on_shares if "revealed" in run.round(0) else able.threat_models
+    needs = {"released-model": method.sends, "server": method.sends, "peer": bool(method.by_client)}
+    return sorted((name for name in names if needs.get(name, True)), key=lambda name: -len(THREAT_MODELS[name]))
+
+
+def answers(
+    world: World, method: Method[Any], run: Transcript, learner: str, adversaries: Sequence[str]
+) -> dict[str, Any]:
+    """What attacks ask of a learner about a client's records: some adversaries, and what is asked of shadow models."""
+    own = list(world.training[0])
+    others = [record for records in world.training[1:] for record in records]
+    target = Target(0, own, others[:3], others[3:], True)
+    models = [method.model(run.broadcast(0) | run.broadcast(r) | method.place(0)) for r in (0, ROUNDS)]
+    able = facts(learner)
+    known = {
+        "log_probs": world.learner.log_probs(method, models, target.records),
+        "untrained": world.learner.untrained(target.records),
+        "predicted": world.learner.predicted(models, target.records, method),
+        "norms": gradients.gradient_norms(method, world.learner, models[1], target.records),
+        "descents": gradients.descents(method, world.learner, models[1], target.records),
+    }
+    for threat_model in adversaries:
+        attacks = {
+            name: plugin.own(plugin.params())
+            for name, plugin in plugins.plugins("attack").items()
+            if able.fits(plugin) and not refusal(plugin, threat_model, able) and not plugin.shadows
+        }
+        job = Job(method, run, None, {threat_model: attacks}, [target], ROUNDS, 0)
+        bench = AttackBench(world.learner, [list(records) for records in world.training])
+        attacker = Attacker(bench, job, target, {})
+        known[threat_model] = attacker.knowledge(threat_model)
+    return known
+
+
+def difference(here: Any, there: Any) -> float:
+    """The largest absolute difference of two nested things' numbers; infinite where they are not built alike."""
+    if dataclasses.is_dataclass(here) and not isinstance(here, type):
+        pairs = [(getattr(here, field.name), getattr(there, field.name)) for field in dataclasses.fields(here)]
+    elif isinstance(here, Mapping):
+        if list(here) != list(there):
+            return math.inf
+        pairs = [(here[name], there[name]) for name in here]
+    elif isinstance(here, Tensor | np.ndarray) and here.dtype not in (object,):
+        one, other = np.asarray(here), np.asarray(there)
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return math.inf
+        if one.tobytes() == other.tobytes():
+            return 0.0
+        return float(np.nanmax(np.abs(one.astype(float) - other.astype(float)), initial=0.0))
+    elif isinstance(here, Sequence) and not isinstance(here, str):
+        if len(here) != len(there):
+            return math.inf
+        pairs = list(zip(here, there, strict=True))
+    elif isinstance(here, float) and isinstance(there, float):
+        return 0.0 if here == there or (math.isnan(here) and math.isnan(there)) else abs(here - there)
+    else:
+        return 0.0 if here == there else math.inf
+    return max((difference(one, other) for one, other in pairs), default=0.0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

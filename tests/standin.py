@@ -1,0 +1,140 @@
+"""A stand-in GPU: tensors that lie on a device of their own and compute real numbers on the processor.
+
+`install()` registers it for the whole process, so that its tests run in processes of their own; it needs torch 2.10.
+It holds code to what CUDA does: an operation on tensors of two devices raises, `.numpy()` of a device tensor raises, and
+a generator of the processor cannot fill a device tensor. `READS` counts where the host waited for a number of the
+device (item, nonzero, an index by a mask), by the project's own lines. Copies in either direction are no reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+NAME = "standin"
+ROOT = str(Path(__file__).parents[1])
+READS: Counter[str] = Counter()
+
+aten = torch.ops.aten
+WAITING = {
+    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
+    aten.is_nonzero.default, aten._unique2.default, aten.unique_dim.default, aten.repeat_interleave.Tensor,
+}  # fmt: skip
+INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+# what torch asks of a device that has no fused kernels: plain matrix products
+PLAIN_ATTENTION = 0
+
+
+def available() -> bool:
+    """Whether this torch lets a device be written in Python."""
+    return hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend")
+
+
+def install() -> None:
+    """From now on this process has the device."""
+    torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME)
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(.., device=) makes a host tensor, then copies it
+    _Factories().__enter__()
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor of the device, whose numbers are in `host`."""
+
+    host: Tensor
+
+    @staticmethod
+    def __new__(cls, host: Tensor) -> DeviceTensor:
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
+            cls, host.size(), strides=host.stride(), storage_offset=host.storage_offset(), dtype=host.dtype,
+            device=torch.device(NAME, 0),
+        )  # fmt: skip
+        made.host = host
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"DeviceTensor({self.host!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _computed(func, args, kwargs or {})
+
+    def tolist(self) -> Any:
+        READS[_line()] += 1
+        return self.host.tolist()
+
+    @property
+    def data(self) -> Any:  # as peft gives a parameter its value
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        assert isinstance(value, DeviceTensor), "a device tensor cannot hold numbers of the host"
+        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        self.host = value.host
+
+
+class _Factories(TorchDispatchMode):
+    """Sees what is called without a device tensor: `torch.zeros(.., device=)`, `tensor.to(device)`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _computed(func, args, kwargs or {})
+
+
+def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an operation gives, on the device where its tensors are or where it is told to make some."""
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    on_device = [tensor for tensor in tensors if isinstance(tensor, DeviceTensor)]
+    target = None if kwargs.get("device") is None else torch.device(kwargs["device"]).type
+    if not on_device and target != NAME:
+        return func(*args, **kwargs)
+    if func is aten._fused_sdp_choice.default:
+        return PLAIN_ATTENTION
+    if func not in (aten._to_copy.default, aten.copy_.default):
+        _check(func, args, kwargs, tensors)
+    host_args, host_kwargs = tree_map_only(DeviceTensor, lambda tensor: tensor.host, (args, kwargs))
+    if target is not None:
+        host_kwargs["device"] = torch.device("cpu")
+    for unknown in ("pin_memory", "non_blocking"):
+        host_kwargs.pop(unknown, None)
+    result = func(*host_args, **host_kwargs)
+    in_place = {id(tensor.host if isinstance(tensor, DeviceTensor) else tensor): tensor for tensor in tensors}
+    stays = target is None or target == NAME
+    return tree_map_only(
+        Tensor, lambda tensor: in_place.get(id(tensor), DeviceTensor(tensor) if stays else tensor), result
+    )
+
+
+def _check(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
+    """RuntimeError as of CUDA for what mixes devices; counts what makes the host wait."""
+    generator = kwargs.get("generator")
+    if generator is not None and generator.device.type != NAME:
+        raise RuntimeError(f"Expected a {NAME!r} device type for generator but found {generator.device.type!r}")
+    indices = [one for one in args[1] if one is not None] if func in INDEXING else []
+    on_host = [
+        tensor for tensor in tensors
+        if not isinstance(tensor, DeviceTensor) and tensor.dim() and not any(tensor is one for one in indices)
+    ]  # fmt: skip
+    if on_host:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu! ({func} at {_line()})"
+        )
+    if func in WAITING or any(index.dtype == torch.bool for index in indices):
+        READS[_line()] += 1
+
+
+def _line() -> str:
+    """The innermost line of the product on the stack."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(ROOT) and "/.venv/" not in name and not name.startswith(f"{ROOT}/tests/"):
+            return f"{name[len(ROOT) + 1 :]}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "elsewhere"

@@ -1,0 +1,161 @@
+"""Whatever learners of prompts compute is the same on a GPU as on the processor, and no round waits for the device.
+
+A stand-in GPU (tests/standin.py) computes real numbers and refuses what CUDA refuses. It is registered for a whole
+process, so that its programs (tests/on_standin.py) run beside this one.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedaudit.command import cli
+from fedaudit.command.cli import read_command
+from fedaudit.machinery import plugins
+from tests import standin
+
+ROOT = Path(__file__).parents[1]
+LEARNERS = ("prompts", "maple")
+needs_standin = pytest.mark.skipif(not standin.available(), reason="torch before 2.10 lets no device be in Python")
+
+# tensors that are made without a device, and `.numpy()` without `.cpu()`, by where that is right
+MAKERS = set("tensor zeros ones empty full arange eye linspace from_numpy".split())
+ON_HOST = {
+    "attacks/gradients.py": ("gradient_norms", "descents", "change"),  # of gradients in states
+    "attacks/queries.py": ("see", "_sequence", "ask_sequences", "ask"),  # places among classes
+    "attacks/tokens/signals.py": ("_scratch",),
+    "fedaudit/backbones/clip_text.py": ("texts",),  # what looks up rows of tables of the device
+    "fedaudit/backbones/vlm.py": ("batch", "_inputs", "_encoded"),  # token ids, before they are sent
+    "fedaudit/backbones/vlm_batches.py": ("extended", "unpacked"),
+    "fedaudit/backbones/vlm_loading.py": ("_text",),
+    "trainers/base.py": ("_round",),  # a client's fact
+    "trainers/dp2fl.py": ("update",),  # a client's number
+    "trainers/exams.py": ("_personal",),  # places among classes
+    "trainers/fedotp.py": ("_on_host",),
+    "trainers/lora.py": ("initial",),  # a state
+    "trainers/maple.py": (
+        "__init__",
+        "log_probs",
+        "predicted",
+    ),  # weights, before they are sent; answers are on the host
+    "trainers/pfedme.py": ("replay",),  # states
+    "trainers/prompts.py": ("labels", "minibatch", "class_gradients", "recognised"),
+    "trainers/secfpp.py": "start update place replay aggregate _on_shares _reduced _inverse_root _carried".split(),  # shares
+}
+
+
+def on_standin(what: str, folder: Path, *words: str) -> Any:
+    """What a program of tests/on_standin.py writes."""
+    file = folder / f"{what}.json"
+    command = [sys.executable, "-m", "tests.on_standin", what, str(file), *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("standin")
+
+
+@needs_standin
+def test_the_stand_in_refuses_what_cuda_refuses_and_counts_what_waits(folder: Path) -> None:
+    said = on_standin("faults", folder)
+    refused = {
+        "two devices": "same device",
+        "a host matrix": "same device",
+        "numpy": "numpy",
+        "a host generator": "generator",
+    }
+    for name, word in refused.items():
+        assert word in said.pop(name)
+    waits = {"item": "1 reads", "tolist": "1 reads", "a mask": "1 reads"}
+    assert said == {name: waits.get(name, "0 reads") for name in said}
+    assert said.keys() >= waits.keys()
+
+
+@needs_standin
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_numbers_are_those_of_the_processor_and_nothing_waits(learner: str, folder: Path) -> None:
+    check(on_standin(learner, folder), learner)
+
+
+@needs_standin
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, folder: Path) -> None:
+    check(on_standin(learner, folder, "all"), learner)
+
+
+def check(rows: list[Mapping[str, Any]], learner: str) -> None:
+    """Each row is equal to the byte, and every method of the learner has rows."""
+    wrong = [row for row in rows if row["off"] or row["reads"]]
+    assert not wrong
+    for name in (name for name, plugin in plugins.plugins("method").items() if plugin.learner == learner):
+        assert {row["what"] for row in rows if row["method"] == name} >= {"train", "evaluate", "resume"}
+    assert any(row["what"] == "what attacks ask" for row in rows)
+
+
+LORA = "--method fedavg --attack loss,cosine --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
+PROMPTS = (
+    "--method promptfl --attack loss,cosine,lira --shadows 4 --rounds 2 --clients 2 --train 6 --test 1 --epsilon 1"
+)
+DUAL = "--method dp2fl --attack loss,cosine --rounds 1 --clients 2 --test 1"
+
+
+@needs_standin
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [LORA, PROMPTS, DUAL])
+def test_auto_takes_the_device_of_a_machine_with_a_driver(words: str, folder: Path) -> None:
+    """For one method of each learner, from training to the report."""
+    did = on_standin("command", folder, *words.split())
+    assert did["chosen"] == ["cuda", "cpu"]
+    assert did["findings"] > 10
+    assert did["off"] == 0
+
+
+def test_auto_is_cuda_where_a_driver_and_torch_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(cli, "DRIVER", tmp_path / "none")
+    assert read_command(PROMPTS.split()).plan.device == "cpu"
+    monkeypatch.setattr(cli, "DRIVER", tmp_path)
+    for words in (LORA, PROMPTS, DUAL):
+        plan = read_command(words.split()).plan
+        assert (plan.device, plan.workers) == ("cuda", 1)
+
+
+def sources() -> Iterator[tuple[str, str, str]]:
+    """File, function and code of whatever makes a tensor without a device, or reads one as NumPy without copying it."""
+    files = [*ROOT.glob("trainers/*.py"), *ROOT.glob("fedaudit/backbones/*.py"), *(ROOT / file for file in ON_HOST)]
+    for path in sorted({*files}):
+        tree = ast.parse(path.read_bytes())
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and careless(node, node.func):
+                inside = [f for f in functions if f.lineno <= node.lineno <= (f.end_lineno or 0)]
+                yield path.relative_to(ROOT).as_posix(), inside[-1].name if inside else "", ast.unparse(node)
+
+
+def careless(call: ast.Call, function: ast.Attribute) -> bool:
+    of = function.value
+    if function.attr == "numpy":
+        return not (isinstance(of, ast.Call) and isinstance(of.func, ast.Attribute) and of.func.attr == "cpu")
+    makes = isinstance(of, ast.Name) and of.id == "torch" and function.attr in MAKERS
+    return makes and not any(word.arg == "device" for word in call.keywords)
+
+
+def test_code_that_sees_the_device_says_where_its_tensors_are() -> None:
+    places = [(file, name, code) for file, name, code in sources() if name not in ON_HOST.get(file, ())]
+    assert not places, "say device=, or copy with .cpu(), or allow it in ON_HOST because it is of the host"
+
+
+def test_nothing_is_allowed_in_vain() -> None:
+    used = {(file, name) for file, name, _ in sources()}
+    assert {(file, name) for file, names in ON_HOST.items() for name in names} <= used
