@@ -23,7 +23,7 @@ from fedaudit.backbones.clip_loading import opened
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.clip_text import ClassTexts, TextTower
 from fedaudit.backbones.clip_vision import VisionTower
-from fedaudit.backbones.model_folders import on_one_line
+from fedaudit.backbones.model_folders import needs_packages, on_one_line
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Stage, unseen
 from fedaudit.machinery.store import Folder
@@ -231,7 +231,8 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
         raise
     except Exception as error:  # the user's files can raise anything
         kind = source.architecture or "a CLIP of open_clip"
-        raise InputError(f"{where}: cannot be loaded as {kind} ({on_one_line(error)})") from error
+        reason = needs_packages(error) or f"cannot be loaded as {kind} ({on_one_line(error)})"
+        raise InputError(f"{where}: {reason}") from error
     return clip
 
 
