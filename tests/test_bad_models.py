@@ -229,6 +229,24 @@ def _hugging_face_clips() -> Iterator[Bad]:
         yield Bad(name, "hf clip", _edit("preprocessor_config.json", functools.partial(_set_mean, value)))
 
 
+def _older_clips() -> Iterator[Bad]:
+    yield from _files("older hf clip", "vocab.json")
+    contents = {"empty": b"", "cut": b"#version: 0.2\nc a\n", "no UTF-8": b"\xff\xfe\x00", "of single words": b"a\nb\n",
+                "of unknown words": b"#version: 0.2\nq\xc3\xa9q zz\n"}  # fmt: skip
+    for name, content in contents.items():
+        yield Bad(f"merges.txt is {name}", "older hf clip", _content("merges.txt", content))
+    for name in ("a FIFO", "a link to itself"):
+        yield Bad(f"merges.txt is {name}", "older hf clip", _replaced("merges.txt", name))
+    words: dict[str, Callable[[Any], object]] = {
+        "a word more": lambda c: c.update({"mountain</w>": len(c)}),
+        "texts as ids": lambda c: c.update(dict.fromkeys(c, "one")),
+        "negative ids": lambda c: c.update(dict.fromkeys(c, -1)),
+        "too large ids": lambda c: c.update({word: i + 10**6 for word, i in c.items()}),
+    }
+    for name, change in words.items():
+        yield Bad(f"vocab.json: {name}", "older hf clip", _edit("vocab.json", change))
+
+
 HF_CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
     "one layer more": lambda c: c["text_config"].update(num_hidden_layers=4),
 }
@@ -251,7 +269,7 @@ def _clips() -> Iterator[Bad]:
         yield Bad(f"{CLIP_CONFIG}: {name}", "clip", _edit(CLIP_CONFIG, change))
 
 
-TABLE = [*_vlms(), *_clips(), *_hugging_face_clips()]
+TABLE = [*_vlms(), *_clips(), *_hugging_face_clips(), *_older_clips()]
 
 
 def record(
@@ -278,6 +296,7 @@ LAYOUTS: dict[str, tuple[Callable[[Path], object], Callable[[Path, Path], object
     "llava": (lambda folder: tiny_models.save(folder, tiny_models.llava), _open_vlm),
     "clip": (tiny_clip.save, _open_clip),
     "hf clip": (tiny_hf_clip.save, _open_clip),
+    "older hf clip": (tiny_hf_clip.save_older, _open_clip),
 }
 
 

@@ -16,9 +16,17 @@ from fedaudit.machinery.errors import InputError
 
 GELU, QUICK_GELU = "GELU", "QuickGELU"
 CONFIG, WEIGHTS, TOKENIZER = "open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"
+OLDER_TOKENIZER = ("vocab.json", "merges.txt")  # the same in two files, as before there were tokenizer.json
 HUB_FILES = (WEIGHTS, "open_clip_pytorch_model.bin")  # in the order in which open_clip looks for them
 _QUICK = re.compile(r"quick[-_]?gelu|openai", re.IGNORECASE)  # OpenAI trained all of its models with QuickGELU
 _ACTIVATIONS = {"gelu": GELU, "quick_gelu": QUICK_GELU}
+
+
+def tokenizer_files(folder: Path) -> tuple[str, ...]:
+    """The files that a folder's tokenizer is read from: one, or the two of older folders, of which one may be
+    missing."""
+    older = not (folder / TOKENIZER).is_file() and any((folder / name).is_file() for name in OLDER_TOKENIZER)
+    return OLDER_TOKENIZER if older else (TOKENIZER,)
 
 
 def check_file(weights: str, file: Path) -> None:

@@ -16,10 +16,10 @@ from fedaudit.backbones.clip_files import (
     GELU,
     HUB_FILES,
     QUICK_GELU,
-    TOKENIZER,
     WEIGHTS,
     check_file,
     hidden_activation,
+    tokenizer_files,
     told,
 )
 from fedaudit.backbones.model_folders import INDEX, damage, lacking, read_json, shards
@@ -50,7 +50,7 @@ class ClipSource:
 
     name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
     architecture: str  # open_clip's name, empty for a folder
-    folder: Path | None  # holds the configuration, the weights and TOKENIZER
+    folder: Path | None  # holds the configuration, the weights and the tokenizer
     weights: Path | None  # a file of tensors, or the index of `shards`; None if it is randomly initialised
     tag: str = ""  # open_clip's name of the weights, which says how images are prepared and which GELU is used
     activation: str = GELU  # or QUICK_GELU, in both towers
@@ -80,12 +80,17 @@ class ClipSource:
         return digest.hexdigest()
 
     @property
+    def tokenizer(self) -> list[Path]:
+        """The files of the folder's own tokenizer; none where there is no folder."""
+        return [self.folder / name for name in tokenizer_files(self.folder)] if self.folder else []
+
+    @property
     def _files(self) -> list[Path]:
         if self.folder is None:
             files = [_architectures()[self.architecture], self.weights]
         else:
             config = self.folder / (_HF_CONFIG if self.huggingface else CONFIG)
-            files = [config, self.weights, *self.shards, self.folder / TOKENIZER, self.images]
+            files = [config, self.weights, *self.shards, *self.tokenizer, self.images]
         return [file for file in files if file is not None]
 
 
@@ -121,7 +126,7 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
 
 def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
     flag = f"--backbone {backbone}" if backbone else "--backbone"
-    _check_whole(flag, folder, [CONFIG, WEIGHTS, TOKENIZER], weights)
+    _check_whole(flag, folder, [CONFIG, WEIGHTS, *tokenizer_files(folder)], weights)
     model = _json(flag, folder / CONFIG).get("model_cfg")
     if not isinstance(model, dict):
         raise InputError(f"{flag}: {folder / CONFIG} holds no model_cfg")
@@ -142,7 +147,7 @@ def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
             f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is "
             f"read"
         )
-    _check_whole(flag, folder, [_HF_CONFIG, *found, TOKENIZER], weights)
+    _check_whole(flag, folder, [_HF_CONFIG, *found, *tokenizer_files(folder)], weights)
     place = folder.absolute()
     return ClipSource(
         display_name(folder), "", place, place / found[0],
