@@ -16,8 +16,10 @@ from fedaudit.backbones.clip_files import (
     GELU,
     HUB_FILES,
     QUICK_GELU,
+    SUFFIXES,
     WEIGHTS,
     check_file,
+    check_name,
     hidden_activation,
     tokenizer_files,
     told,
@@ -33,7 +35,6 @@ EMBEDDED_CLIP = {
 }
 RANDOM = "random"
 RANDOM_SEED = 20231  # of weights that nobody trained
-_FILES = (".safetensors", ".pt", ".pth", ".bin")
 _HF_CONFIG = "config.json"
 _HF_WEIGHTS = (  # in the order in which they are looked for, as by transformers
     "model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}",
@@ -114,7 +115,7 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
     if os.path.isdir(folder):
         raise InputError(
             f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and "
-            f"{_HF_CONFIG} (Hugging Face's)"
+            f"{_HF_CONFIG} (Hugging Face's); {inputs.largest(folder)}"
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
@@ -172,7 +173,7 @@ def _check_whole(flag: str, folder: Path, names: Sequence[str], weights: str) ->
         )
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
-        raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}")
+        raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}; {inputs.largest(folder)}")
     if wrong := damage(folder, frozenset(names)):
         raise InputError(f"{flag}: {folder.absolute()} {wrong}")
 
@@ -183,10 +184,9 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
     if weights == RANDOM:
         return ClipSource(f"{name} ({RANDOM})", name, None, None, activation=_configured(model))
     file = Path(os.path.expanduser(weights))
-    if file.suffix not in _FILES and len(file.parts) <= 1:
+    if file.suffix not in SUFFIXES and len(file.parts) <= 1:
         return _from_tag(name, weights, _configured(model))
-    if not os.path.isfile(file) or file.suffix not in _FILES:
-        raise InputError(f"--weights {weights}: there is no file {file.absolute()} that ends in {', '.join(_FILES)}")
+    check_name(weights, file)
     check_file(weights, file)
     return _from_file(name, file.absolute(), _configured(model))
 
@@ -219,6 +219,8 @@ def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
         raise InputError(f"--backbone {name} needs --weights: {_choice(tags)}")
     found = get_pretrained_cfg(name, tag)
     if not found:
+        if os.path.lexists(tag):
+            check_name(tag, Path(tag))
         raise InputError(
             f"--weights {tag}: there is no such file, and open_clip has no such weights for "
             f"{name}{nearest(tag, tags)}; "
