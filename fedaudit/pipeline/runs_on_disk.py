@@ -43,6 +43,8 @@ def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     runs = read(out, progress.say)
     _check(out, runs, across)
     found = compared(runs, across)
+    if all(one.empty for one in found.values()):
+        raise InputError(f"--audit {','.join(found)}: {'; '.join(one.empty for one in found.values())}")
     described = keys.page_of([run.key for run in runs], keys.COMPARISON, across=across)
     key = key_of(described | {"labels": [run.method for run in runs]})
     folder = claim(out / "comparisons" / f"{'-'.join(across)}-{key[:8]}")
