@@ -122,7 +122,7 @@ def number(text: str) -> float:
     if not _NUMBER.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{shown(text)} must be a number, as 0.3 or 1e-4")
     if math.isinf(found := float(text)):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is too large for a number; the word for no limit is inf")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is too large for a number")
     return found
 
 
