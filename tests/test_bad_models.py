@@ -473,8 +473,8 @@ def test_a_smolvlm_without_num2words(tmp_path: Path, monkeypatch: pytest.MonkeyP
     video |= {"max_image_size": {"longest_edge": 16}, "video_sampling": {"fps": 1, "max_frames": 4}}
     edited(folder, file="config.json", change=lambda c: c.update(model_type="smolvlm"))
     edited(folder, file="config.json", change=lambda c: c["vision_config"].update(model_type="smolvlm_vision"))
-    own = {"processor_class": "SmolVLMProcessor", "video_processor": video}
-    edited(folder, file="processor_config.json", change=lambda c: c.update(own))
+    smolvlm = {"processor_class": "SmolVLMProcessor", "video_processor": video}
+    edited(folder, file="processor_config.json", change=lambda c: c.update(smolvlm))
     with pytest.raises(InputError, match=r"needs packages .* `pip install num2words`$"):
         vlm.load(folder)
 

@@ -370,13 +370,13 @@ def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest
 
 def commands(folder: Path) -> list[list[str]]:
     """A command for every parser: all methods, tasks and audits, somebody's own run, and what trains nothing."""
-    lora = ["--attack=all", "--audit=all"]
+    everything = ["--attack=all", "--audit=all"]
     return [
         [],
-        *([f"--method={name}", *lora] for name in plugins.plugins("method")),
+        *([f"--method={name}", *everything] for name in plugins.plugins("method")),
         *([f"--task={name}"] for name in plugins.plugins("task")),
         *([f"--audit={name}"] for name, audit in plugins.plugins("audit").items() if audit.across),
-        [f"--run={folder}", *lora],
+        [f"--run={folder}", *everything],
         [f"--nightly={folder}"],
         ["--paper=all"],
         ["--paper=dpfpl:table2"],
@@ -396,7 +396,7 @@ def flags_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
         patched.setattr(Parser, "parse_known_args", recorded)
         with contextlib.suppress(InputError):
             _ = (
-                nightly.read(words, lambda own: cli.read_command(own).plan)
+                nightly.read(words, lambda cell: cli.read_command(cell).plan)
                 or over_runs.read(words)
                 or paper.read(words, plan_of)
                 or cli.read_command(words)

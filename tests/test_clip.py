@@ -530,8 +530,8 @@ def _made(file: Path, what: Any) -> Path:
 LEARNED = {"state_dict": {"ctx": torch.zeros(4, 8), "token_prefix": torch.zeros(2, 1, 8)}, "epoch": 50}
 WHOLE = {f"blocks.{i}": torch.zeros(1) for i in range(60)} | {"token_embedding.weight": torch.zeros(3, 8)}
 OTHER_FILES = {
-    "absent.safetensors": (None, "there is no file {file}; of {folder}: it holds beside.txt; weights end in .safetensors"),
-    "no/such/absent.pt": (None, "there is no file {file}; of {folder}: it holds beside.txt; weights end in"),
+    "absent.safetensors": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in .safetensors"),
+    "no/such/absent.pt": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in"),
     "folder": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
     "folder.pt": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
     "there.npz": (b"PK", "there.npz is there, and holds no tensors that can be read here; give the weights of a CLIP; weights end in"),

@@ -186,7 +186,7 @@ class TestPoints:
             "rmia": "decompose",
             "gradnorm": "maxrenyi",
         }  # such findings are made up under other names
-        found = [
+        varied = [
             replace(
                 run,
                 setting=run.setting | {entry: f"value {i}"},
@@ -196,30 +196,30 @@ class TestPoints:
             )
             for i, run in enumerate(runs(seeds=1, attacks=("lira", "entropy", "rmia", "loss", "gradnorm")))
         ]
-        labels = attack_labels(found)
-        assert {a for a in names if len({labels[run.key, a] for run in found}) > 1} == apart
-        rows = table(found).dropna(subset="best_of")
+        labels = attack_labels(varied)
+        assert {a for a in names if len({labels[run.key, a] for run in varied}) > 1} == apart
+        rows = table(varied).dropna(subset="best_of")
         assert rows.empty == (apart == set(names))
         assert set(rows.best_of) <= {len(names) - len(apart)}
 
     def test_every_user_of_a_setting_is_a_property_of_attacks_or_rows(self):
-        known = [*plugins.plugins("attack").values()]
-        classes = [Adversary, ThriftyAdversary, NovelRows, RebuiltWays, *(plugin.params for plugin in known)]
+        attacks = [*plugins.plugins("attack").values()]
+        classes = [Adversary, ThriftyAdversary, NovelRows, RebuiltWays, *(plugin.params for plugin in attacks)]
         users = {f.metadata["used_by"] for cls in classes for f in fields(cls) if "used_by" in f.metadata}
         assert users == {"shadows", "needs", "mixtures", "rows"}
-        assert all(hasattr(known[0], user) for user in users - {"rows"})
-        assert not hasattr(known[0], "rows")
+        assert all(hasattr(attacks[0], user) for user in users - {"rows"})
+        assert not hasattr(attacks[0], "rows")
 
     def test_shared_trajectories_count_only_where_they_are_shared(self):
         for entry in ({"adversary.shadow_kind": "federations"}, {"adversary.trajectory": "observed"}):
-            found = [
+            varied = [
                 replace(run, setting=run.setting | entry | {"adversary.shadow_trajectories": i})
                 for i, run in enumerate(runs(seeds=1, attacks=("lira",)))
             ]
-            assert set(attack_labels(found).values()) == {"lira"}
+            assert set(attack_labels(varied).values()) == {"lira"}
 
     def test_all_settings_of_an_attack_that_is_gone_count(self):
-        found = [
+        varied = [
             replace(
                 run,
                 setting=run.setting | {"adversary.shadows": i},
@@ -227,7 +227,7 @@ class TestPoints:
             )
             for i, run in enumerate(runs(seeds=1, attacks=("loss",)))
         ]
-        assert set(attack_labels(found).values()) == {f"gone:shadows={i}" for i in range(3)}
+        assert set(attack_labels(varied).values()) == {f"gone:shadows={i}" for i in range(3)}
 
     def test_the_best_is_of_the_attacks_that_all_points_have(self):
         many = runs(epsilons=(math.inf,), attacks=("lira", "entropy", "loss"), seeds=1)

@@ -45,7 +45,9 @@ def check_name(weights: str, file: Path) -> None:
         raise InputError(f"{where}{place} is no regular file, or a link that leads nowhere; {ends}")
     else:
         folder = next(one for one in place.parents if os.path.isdir(one))
-        raise InputError(f"{where}there is no file {place}; of {folder}: {inputs.largest(folder)}; {ends}")
+        raise InputError(
+            f"{where}there is no file {place}; the folder {folder} is there, and {inputs.largest(folder)}; {ends}"
+        )
 
 
 def _other(file: Path) -> str:
@@ -70,13 +72,10 @@ def _tensor_names(file: Path) -> list[str]:
 
     try:
         with inputs.opened(file) as opened:
-            held = torch.load(opened, map_location="cpu", weights_only=True)
+            saved = torch.load(opened, map_location="cpu", weights_only=True)
+        return [str(name) for name, value in saved.get("state_dict", saved).items() if isinstance(value, torch.Tensor)]
     except Exception:  # the user's files can raise anything
         return []
-    held = held.get("state_dict", held) if isinstance(held, dict) else {}
-    return (
-        [str(name) for name, value in held.items() if isinstance(value, torch.Tensor)] if isinstance(held, dict) else []
-    )
 
 
 def check_file(weights: str, file: Path) -> None:
