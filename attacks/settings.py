@@ -1,4 +1,8 @@
-"""What the adversary of a run does: whom it attacks, and with how many models of its own. Imports nothing heavy."""
+"""What the adversary of a run does: whom it attacks, and with how many models of its own. Imports nothing heavy.
+
+`used_by` in a field's metadata says which attacks its value can change: those whose file declares so (SHADOWS, NEEDS,
+MIXTURES), or `rows`, none: it picks which rows there are. Without it any attack.
+"""
 
 from dataclasses import dataclass, field
 
@@ -8,25 +12,39 @@ class Adversary:
     targets: int = field(
         default=0, metadata={"help": "clients that are attacked, 0 = two where shadow models are trained, else all"}
     )
-    shadows: int = field(default=50, metadata={"help": "shadow models of each target client (DP-FPL: 50)"})
+    shadows: int = field(
+        default=50, metadata={"help": "shadow models of each target client (DP-FPL: 50)", "used_by": "shadows"}
+    )
     shadow_trajectories: int = field(
         default=0,
-        metadata={"help": "simulated federations that the shadow clients share, 0 = one for every ten of them"},
+        metadata={
+            "help": "simulated federations that the shadow clients share, 0 = one for every ten of them",
+            "used_by": "shadows",
+        },
     )
     shadow_kind: str = field(
         default="clients",
-        metadata={"help": "clients: shadow clients in a few simulated federations; federations: as many whole ones"},
+        metadata={
+            "help": "clients: shadow clients in a few simulated federations; federations: as many whole ones",
+            "used_by": "shadows",
+        },
     )
     trajectory: str = field(
         default="simulated",
         metadata={
-            "help": "messages of the other clients: simulated, or observed by the server, the only one who sees them"
+            "help": "messages of the other clients: simulated, or observed by the server, the only one who sees them",
+            "used_by": "shadows",
         },
     )
-    observed_rounds: int = field(default=20, metadata={"help": "rounds, evenly spaced, whose messages are attacked"})
+    observed_rounds: int = field(
+        default=20, metadata={"help": "rounds, evenly spaced, whose messages are attacked", "used_by": "needs"}
+    )
     solved_rounds: int = field(
         default=0,
-        metadata={"help": "first messages of a target that are solved for their batches, 0 = those of two epochs"},
+        metadata={
+            "help": "first messages of a target that are solved for their batches, 0 = those of two epochs",
+            "used_by": "mixtures",
+        },
     )
 
     def __post_init__(self) -> None:
@@ -69,7 +87,10 @@ class ThriftyAdversary(Adversary):
 class NovelRows:
     novel_rows: str = field(
         default="released",
-        metadata={"help": "rows against records of another distribution too: the released model's (released), or all"},
+        metadata={
+            "help": "rows against records of another distribution too: the released model's (released), or all",
+            "used_by": "rows",
+        },
     )
 
     def __post_init__(self) -> None:
@@ -80,7 +101,8 @@ class NovelRows:
 @dataclass(frozen=True)
 class RebuiltWays(NovelRows):
     ways: str = field(
-        default="all", metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)"}
+        default="all",
+        metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)", "used_by": "rows"},
     )
 
     def __post_init__(self) -> None:

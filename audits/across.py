@@ -44,10 +44,12 @@ class AuditedRun:
 
 @dataclass(frozen=True)
 class Compared:
-    """What an audit says of several runs: tables by name, and sentences."""
+    """What an audit says of several runs: tables by name, and sentences. `empty` says why nothing could be compared,
+    where that is so."""
 
     tables: Mapping[str, pd.DataFrame]
     sentences: Sequence[str] = ()
+    empty: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,6 +35,7 @@ from audits.across import (
     utility_names,
     world_names,
 )
+from audits.attack_labels import attack_labels
 from audits.settings import Confident
 from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front
@@ -45,6 +46,7 @@ ON_REQUEST = True
 ACROSS = True
 
 TPR = "tpr@1%"
+NAMED = 3  # points, in a sentence
 
 Scored = tuple[str, ...]  # threat model, way, population, attack, signal
 Leaks = dict[Scored, dict[Any, Mapping[str, Any]]]  # by training the finding
@@ -72,7 +74,7 @@ def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
     found = points(runs)
     names, rows = world_names(found), []
     left_out: list[str] = []
-    labels = _attack_labels(runs)
+    labels = attack_labels(runs)
     for world in names:
         mine = [p for p in found if p.world == world]
         attacked = [p for p in mine if _leaks(p, TPR, labels) or _leaks(p, "auroc", labels)]
@@ -86,26 +88,9 @@ def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
     if not rows:
         raise InputError(f"--audit curves: there are no two points to compare; {'; '.join(left_out)}")
     table = pd.concat(rows, ignore_index=True)
-    return Compared({"curves": table}, [*_by_epsilon(table, params.confidence), *left_out])
-
-
-def _attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
-    """By run and attack what tables call it: with the settings of the attack and the adversary that differ between
-    runs."""
-    given: dict[str, dict[str, dict[str, Any]]] = {}
-    for run in runs:
-        for attack in {f["attack"] for f in run.findings if "attack" in f and f["metric"] == "auroc"}:
-            prefixes = (f"attack.{attack}.", "adversary.")
-            own = {n: v for n, v in run.setting.items() if n.startswith(prefixes)}
-            given.setdefault(attack, {})[run.key] = own
-    found = {}
-    for attack, by_run in given.items():
-        all_names = dict.fromkeys(itertools.chain(*by_run.values()))
-        varying = [n for n in all_names if len({repr(own.get(n)) for own in by_run.values()}) > 1]
-        for key, own in by_run.items():
-            parts = [attack, *(f"{n.rpartition('.')[2]}={own[n]}" for n in varying if n in own)]
-            found[key, attack] = ":".join(parts)
-    return found
+    best = table[table.best_of.notna()].groupby(["world", "threat_model"]).point.nunique()
+    empty = "" if (best > 1).any() else "; ".join(left_out)
+    return Compared({"curves": table}, [*_by_epsilon(table, params.confidence), *left_out], empty)
 
 
 def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> Leaks:
@@ -153,12 +138,23 @@ def _common(found: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> di
 
 
 def _uncommon(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Which attacks the best ones were picked from, where not all ran at all points."""
+    """Which attacks the best ones were picked from, where not all ran at all points; where none did, which one lacks
+    the fewest, and where."""
     for threat, shared in _common(found, labels).items():
-        every = {score[3] for p in found for score in _leaks(p, "auroc", labels) if score[0] == threat}
-        if shared != every:
-            of = ", ".join(sorted(shared)) if shared else "no attack, and no best ones are compared"
+        ran = {p.name: {score[3] for score in _leaks(p, "auroc", labels) if score[0] == threat} for p in found}
+        ran = {point: attacks for point, attacks in ran.items() if attacks}
+        every = sorted(set.union(*ran.values()))
+        if shared and len(shared) < len(every):
+            of = ", ".join(sorted(shared))
             yield f"{name}, {threat}: of {len(every)} attacks those that ran at all settings are compared: {of}"
+        elif not shared:
+            widest = max(every, key=lambda attack: sum(attack in attacks for attacks in ran.values()))
+            lacking = [point for point, attacks in ran.items() if widest not in attacks]
+            more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+            yield (
+                f"{name}, {threat}: no attack ran with the same settings at all {len(ran)} points, so none are "
+                f"compared; {widest} lacks {len(lacking)}: {', '.join(lacking[:NAMED])}{more}"
+            )
 
 
 def _utility(name: str, found: Sequence[Point], params: Params) -> str:

@@ -33,7 +33,7 @@ from scipy.stats import binom
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import compute
+from fedaudit.pipeline import analysis, compute
 from fedaudit.pipeline.page import read_evidence
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
@@ -85,7 +85,7 @@ def report(plan: Plan, made_by: type[Workshop] = Null) -> list[Evidence]:
         compute.check(plan, workshop.federation)
         compute._train(plan, workshop, quiet)
         for cell in plan.cells:
-            compute._audit(cell, workshop, quiet)
+            analysis.ensure_analysis(cell, workshop, quiet)
     return with_verdicts([read_evidence(cell) for cell in plan.cells])
 
 

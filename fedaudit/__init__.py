@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "InputError", "audit", "dry_run", "findings", "runs"]
 __version__ = "0.1.0"
+OUTSIDE_KEYS = "the front door, which leads everywhere; the version stands in the key of a page by itself"
 
 _HOMES = {
     "Audit": "fedaudit.api",

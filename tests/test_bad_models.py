@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import io
 import json
 import os
@@ -228,6 +229,24 @@ def _hugging_face_clips() -> Iterator[Bad]:
         yield Bad(name, "hf clip", _edit("preprocessor_config.json", functools.partial(_set_mean, value)))
 
 
+def _older_clips() -> Iterator[Bad]:
+    yield from _files("older hf clip", "vocab.json")
+    contents = {"empty": b"", "cut": b"#version: 0.2\nc a\n", "no UTF-8": b"\xff\xfe\x00", "of single words": b"a\nb\n",
+                "of unknown words": b"#version: 0.2\nq\xc3\xa9q zz\n"}  # fmt: skip
+    for name, content in contents.items():
+        yield Bad(f"merges.txt is {name}", "older hf clip", _content("merges.txt", content))
+    for name in ("a FIFO", "a link to itself"):
+        yield Bad(f"merges.txt is {name}", "older hf clip", _replaced("merges.txt", name))
+    words: dict[str, Callable[[Any], object]] = {
+        "a word more": lambda c: c.update({"mountain</w>": len(c)}),
+        "texts as ids": lambda c: c.update(dict.fromkeys(c, "one")),
+        "negative ids": lambda c: c.update(dict.fromkeys(c, -1)),
+        "too large ids": lambda c: c.update({word: i + 10**6 for word, i in c.items()}),
+    }
+    for name, change in words.items():
+        yield Bad(f"vocab.json: {name}", "older hf clip", _edit("vocab.json", change))
+
+
 HF_CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
     "one layer more": lambda c: c["text_config"].update(num_hidden_layers=4),
 }
@@ -250,7 +269,7 @@ def _clips() -> Iterator[Bad]:
         yield Bad(f"{CLIP_CONFIG}: {name}", "clip", _edit(CLIP_CONFIG, change))
 
 
-TABLE = [*_vlms(), *_clips(), *_hugging_face_clips()]
+TABLE = [*_vlms(), *_clips(), *_hugging_face_clips(), *_older_clips()]
 
 
 def record(
@@ -277,6 +296,7 @@ LAYOUTS: dict[str, tuple[Callable[[Path], object], Callable[[Path, Path], object
     "llava": (lambda folder: tiny_models.save(folder, tiny_models.llava), _open_vlm),
     "clip": (tiny_clip.save, _open_clip),
     "hf clip": (tiny_hf_clip.save, _open_clip),
+    "older hf clip": (tiny_hf_clip.save_older, _open_clip),
 }
 
 
@@ -374,6 +394,100 @@ def test_where_a_tokenizer_needs_no_code_that_code_is_left_alone(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
     assert _open_vlm(folder, tmp_path / "out")
     assert not (folder / "ran").exists()
+
+
+# --- packages that a model needs ----------------------------------------------------------------------------------
+
+
+def backend(name: str) -> Callable[..., Any]:
+    """Fails as transformers does where an optional package is not installed."""
+    from transformers.utils import import_utils
+
+    def failing(*args: object, **named: object) -> Any:
+        raise ImportError(import_utils.BACKENDS_MAPPING[name][1].format("ThisProcessor"))
+
+    return failing
+
+
+def without_num2words(*args: object, **named: object) -> Any:
+    """As SmolVLM's processor fails."""
+    try:
+        raise ImportError(
+            "Package `num2words` is required to run SmolVLM processor. Install it with `pip install num2words`."
+        )
+    except ImportError as error:
+        raise OSError(
+            "Can't load the processor. " + "If you were trying to load it from the hub, go there. " * 5
+        ) from error
+
+
+def without_a_module(*args: object, **named: object) -> Any:
+    import nothing_of_this_name  # noqa: F401
+
+
+PACKAGES = {
+    "num2words": without_num2words, "nothing_of_this_name": without_a_module, "opencv-python": backend("cv2"),
+    "sentencepiece": backend("sentencepiece"), "protobuf": backend("protobuf"), "torchvision": backend("torchvision"),
+    "timm": backend("timm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_missing_package_is_named_wherever_a_model_is_opened(
+    package: str, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import open_clip
+    import transformers
+
+    named = rf"--backbone .*: it needs packages that .* `pip install {package}`$"
+    model = vlm.load(built["llava"])
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "see", PACKAGES[package])
+        with pytest.raises(InputError, match=named):
+            model.encode([record()], claim(tmp_path), say=print)
+    for part in ("AutoModelForImageTextToText", "AutoProcessor"):
+        with monkeypatch.context() as patched:
+            patched.setattr(getattr(transformers, part), "from_pretrained", PACKAGES[package])
+            with pytest.raises(InputError, match=named):
+                vlm.load(built["llava"])
+    for part in ("AutoConfig", "AutoTokenizer"):
+        with monkeypatch.context() as patched:
+            patched.setattr(getattr(transformers, part), "from_pretrained", PACKAGES[package])
+            with pytest.raises(InputError, match=named):
+                check_texts(built["llava"], [record()])
+    monkeypatch.setattr(open_clip, "create_model", PACKAGES[package])
+    with pytest.raises(InputError, match=named):
+        clip.load(resolve_clip(str(built["clip"]), ""))
+    monkeypatch.setattr(transformers.CLIPConfig, "from_pretrained", PACKAGES[package])
+    with pytest.raises(InputError, match=named):
+        clip.load(resolve_clip(str(built["hf clip"]), ""))
+
+
+def test_a_smolvlm_without_num2words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder whose processor is SmolVLM's, as it is published."""
+    from transformers.models.smolvlm import processing_smolvlm
+
+    monkeypatch.setattr(processing_smolvlm, "num2words", None)
+    folder = tiny_models.save(tmp_path / "model", tiny_models.FAMILIES["idefics3"])
+    video = {"video_processor_type": "SmolVLMVideoProcessor", "size": {"longest_edge": 16}}
+    video |= {"max_image_size": {"longest_edge": 16}, "video_sampling": {"fps": 1, "max_frames": 4}}
+    edited(folder, file="config.json", change=lambda c: c.update(model_type="smolvlm"))
+    edited(folder, file="config.json", change=lambda c: c["vision_config"].update(model_type="smolvlm_vision"))
+    smolvlm = {"processor_class": "SmolVLMProcessor", "video_processor": video}
+    edited(folder, file="processor_config.json", change=lambda c: c.update(smolvlm))
+    with pytest.raises(InputError, match=r"needs packages .* `pip install num2words`$"):
+        vlm.load(folder)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sentencepiece") is not None, reason="sentencepiece is installed")
+def test_a_tokenizer_of_sentencepiece_without_that_package(built: dict[str, Path], tmp_path: Path) -> None:
+    """transformers then tries it as one of tiktoken's, and names that."""
+    folder = shutil.copytree(built["llava"], tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.model").write_bytes(b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    edited(folder, file="tokenizer_config.json", change=lambda c: c.update(tokenizer_class="LlamaTokenizer"))
+    with pytest.raises(InputError, match=r"needs packages .* `pip install sentencepiece protobuf`$"):
+        check_texts(folder, [record()])
 
 
 # --- texts and pictures that a model cannot read ------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from fedaudit.command import cli, over_runs, paper
+from fedaudit.command import cli, nightly, over_runs, paper
+from fedaudit.command.flags import Parser
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop
 
@@ -228,7 +232,16 @@ LINES = {
     "value missing before a flag": ("--rounds --quiet", "--rounds"),
     "stray number": ("5", "5"),
     "two dashes": ("-- --rounds 5", "--: no such option"),
-    "switch with a value": ("--quiet=yes", "--quiet"),
+    "switch with a value": ("--quiet=yes", "takes no value; leave out 'yes'"),
+    "value that begins with a dash": ("--task -x", "--task: has no value behind it; one that begins with a dash is written --task=-VALUE"),
+    "negative number with an exponent": ("--rho -1e-3", "written --rho=-VALUE"),
+    "two dashes of a label": ("--method fedrand:rho=--", "--method fedrand:rho=--: --rho: two dashes"),
+    "two dashes of a label's word": ("--method fedotp:match=--", "--method fedotp:match=--: --match: two dashes"),
+    "two dashes at the end": ("--rounds 3 --", "--: no such option"),
+    "two dashes behind a switch": ("--quiet --", "--quiet: two dashes"),
+    "two dashes beside a comparison": ("--audit curves -- --quiet", "--: no such option"),
+    "a file of words": ("--method @words", "--method @words"),
+    "a file of words alone": ("@words", "@words"),
     "no of a value": ("--no-rho", "--no-rho"),
     "no of a no": ("--no-no-past", "--no-no-past"),
 }  # fmt: skip
@@ -277,6 +290,13 @@ CONFIGS = {
     "more targets than clients": ("method: dpfpl\nattack: lira\ntargets: 99\n", "--targets"),
     "kind of no canaries": ("canary_kind: natural\n", "--canary-kind"),
     "another method's option": ("method: fedavg\nrho: 0.3\n", "--rho"),
+    **{
+        f"two dashes as {name}": (f'{name}: "--"\n', f"--{name}: two dashes")
+        for name in ("method", "attack", "preset", "run", "out", "rho")
+    },
+    "two dashes in a list": ("method: dpfpl\nepsilon: ['--']\n", "--epsilon: two dashes"),
+    "two dashes as a gate": ("fail_if: ['auroc > 0.6', '--']\n", "--fail-if: two dashes"),
+    "two dashes as a switch": ('quiet: "--"\n', "--quiet: two dashes"),
 }
 
 MODEL = '{"model_type": "llava", "text_config": {"num_hidden_layers": 2}}'
@@ -346,6 +366,58 @@ def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest
     file.write_text(text)
     out = [] if "out" in text else ["--out", str(places["out"])]
     assert named in refused(["--config", str(file), *out], capsys)
+
+
+def commands(folder: Path) -> list[list[str]]:
+    """A command for every parser: all methods, tasks and audits, somebody's own run, and what trains nothing."""
+    everything = ["--attack=all", "--audit=all"]
+    return [
+        [],
+        *([f"--method={name}", *everything] for name in plugins.plugins("method")),
+        *([f"--task={name}"] for name in plugins.plugins("task")),
+        *([f"--audit={name}"] for name, audit in plugins.plugins("audit").items() if audit.across),
+        [f"--run={folder}", *everything],
+        [f"--nightly={folder}"],
+        ["--paper=all"],
+        ["--paper=dpfpl:table2"],
+    ]
+
+
+def flags_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The flags of all parsers that read a command."""
+    flags: set[str] = set()
+    read = Parser.parse_known_args
+
+    def recorded(parser: Parser, *given: Any, **named: Any) -> Any:
+        flags.update(flag for flag in parser._option_string_actions if flag != "-h")
+        return read(parser, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Parser, "parse_known_args", recorded)
+        with contextlib.suppress(InputError):
+            _ = (
+                nightly.read(words, lambda cell: cli.read_command(cell).plan)
+                or over_runs.read(words)
+                or paper.read(words, plan_of)
+                or cli.read_command(words)
+            )
+    return flags
+
+
+def test_two_dashes_as_the_value_of_any_flag(
+    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """argparse drops them, so that `--method=--` planned the default audit."""
+    tried: set[tuple[str, str]] = set()
+    for words in commands(places["folder"]):
+        kind = words[0] if words and words[0].startswith(("--run", "--nightly", "--paper", "--audit")) else ""
+        for flag in sorted(flags_of(words, monkeypatch)):
+            if (kind, flag) not in tried:
+                tried.add((kind, flag))
+                others = [word for word in words if word.partition("=")[0] != flag]
+                for bad in ([*others, f"{flag}=--"], [flag, "--", *others]):
+                    assert flag in refused(bad, capsys), bad
+    assert {"--method", "--shadows", "--rho", "--newcomers", "--data-root", "--linked-files"} < {f for _, f in tried}
 
 
 # what must still be accepted

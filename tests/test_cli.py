@@ -57,7 +57,7 @@ BAD = {
     "no test": ("--test 0", ["--test", "0", "at least 1"]),
     "confidence 1": ("--confidence 1", ["--confidence", "1", "between"]),
     "device unknown": ("--device tpu", ["--device", "tpu", "cuda"]),
-    "value missing": ("--rho", ["--rho", "expected one argument"]),
+    "value missing": ("--rho", ["--rho", "has no value behind it"]),
     "stray word": ("fedrand", ["fedrand", "no such option"]),
     "backbone missing": ("--backbone no/such/folder", ["--backbone no/such/folder", "no folder"]),
     "backbone empty": ("--backbone {empty}", ["--backbone", "config.json"]),

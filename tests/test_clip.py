@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -513,17 +514,70 @@ def test_weights_of_a_tag_come_from_the_local_cache(tmp_path: Path, monkeypatch:
         resolve_clip("ViTamin-S", "datacomp1b")
 
 
-def test_weight_files_must_exist_and_be_of_a_kind_that_is_read(tmp_path: Path) -> None:
-    for name in ("absent.safetensors", "there.npz", "folder"):
-        file = tmp_path / name
-        if name == "there.npz":
-            file.write_bytes(b"")
-        if name == "folder":
-            file.mkdir()
-        with pytest.raises(
-            InputError, match=rf"--weights {file}: there is no file {file} that ends in .safetensors, .pt"
-        ):
-            resolve_clip("RN50", str(file))
+def _made(file: Path, what: Any) -> Path:
+    """A file of bytes, of what torch saves, or a folder."""
+    if what is None:
+        return file
+    if what == "folder":
+        file.mkdir()
+    elif isinstance(what, bytes):
+        file.write_bytes(what)
+    else:
+        torch.save(what, file)
+    return file
+
+
+LEARNED = {"state_dict": {"ctx": torch.zeros(4, 8), "token_prefix": torch.zeros(2, 1, 8)}, "epoch": 50}
+WHOLE = {f"blocks.{i}": torch.zeros(1) for i in range(60)} | {"token_embedding.weight": torch.zeros(3, 8)}
+OTHER_FILES = {
+    "absent.safetensors": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in .safetensors"),
+    "no/such/absent.pt": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in"),
+    "folder": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
+    "folder.pt": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
+    "there.npz": (b"PK", "there.npz is there, and holds no tensors that can be read here; give the weights of a CLIP; weights end in"),
+    "model.pth.tar-50": (LEARNED, "model.pth.tar-50 is a checkpoint, as CoOp names what it has learned, and holds 2 tensors (ctx, token_prefix), "
+                                  "which are no whole CLIP; give the weights that it was trained on, such as --weights openai; weights end in"),
+    "model.pth.tar": (b"", "model.pth.tar is a checkpoint, as CoOp names what it has learned, and holds no tensors that can be read here"),
+    "clip.pth.tar-1": ({"state_dict": WHOLE}, "and holds a whole model (blocks.0, blocks.1, blocks.2, ...); where that is a CLIP, let its name end in .pt"),
+    "numbers.pkl": ([1, 2], "numbers.pkl is there, and holds no tensors that can be read here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_of_a_file_that_is_no_weights_it_is_said_what_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what, said = OTHER_FILES[name]
+    (tmp_path / "beside.txt").write_text("")
+    file = _made(tmp_path / name, what)
+    monkeypatch.chdir(tmp_path)
+    given = [str(file), f"./{name}", *([name] if what is not None else [])]
+    for weights in given:
+        with pytest.raises(InputError) as refused:
+            resolve_clip("RN50", weights)
+        assert str(refused.value).startswith(f"--weights {weights}: ")
+        assert said.format(file=file, folder=tmp_path) in str(refused.value)
+
+
+def test_a_link_that_leads_nowhere_is_no_weights(tmp_path: Path) -> None:
+    (link := tmp_path / "link.pt").symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match=rf"{link} is no regular file, or a link that leads nowhere; weights end in"):
+        resolve_clip("RN50", str(link))
+
+
+def test_a_checkpoint_is_never_unpickled(tmp_path: Path) -> None:
+    (tmp_path / "model.pth.tar-50").write_bytes(pickle.dumps(_Program(str(tmp_path / "ran")), 2))
+    with pytest.raises(InputError, match="holds no tensors that can be read here"):
+        resolve_clip("RN50", str(tmp_path / "model.pth.tar-50"))
+    assert not (tmp_path / "ran").exists()
+
+
+class _Program:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
 
 
 TEXTS = {

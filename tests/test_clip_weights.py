@@ -132,6 +132,64 @@ def clip_tokenizer() -> Any:
     return CLIPTokenizer(vocab=vocabulary, merges=list(simple.bpe_ranks), model_max_length=77)
 
 
+TEXTS = [
+    "", " ", "cat", "A Photo of the CAT.", "cats, dogs", "the cat's dog isn't  big", "it's\ta\ncat", "café cafe\u0301 CAFÉ", "naïve", "日本 の cat",
+    "cat!?!?", "1701 cats", "Boeing 747-400", "a (big) cat", "dog_cat-dog", "🐱 cat", "ſtraße Ǆ İ", "x" * 50, "cat <|endoftext|> dog", "\u00a0cat\u200bdog",
+    "...", "'s 't 're 've 'm 'll 'd", "İstanbul ﬁ", "a\u0300\u0301b",
+]  # fmt: skip
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    return tiny_hf_clip.save_older(tmp_path / "older")
+
+
+def test_a_folder_with_vocabulary_and_merges_is_read_as_by_transformers(older: Path, tmp_path: Path) -> None:
+    from transformers import CLIPTokenizer
+
+    theirs = CLIPTokenizer.from_pretrained(older, local_files_only=True)
+    clip = load(resolve_clip(str(older), ""))
+    encoded = [clip._tower.encode(text) for text in TEXTS]
+    assert encoded == [theirs(text)["input_ids"] for text in TEXTS]
+    assert len({tuple(ids) for ids in encoded}) > 20
+    assert len(clip._tower.encode("the big cat")) == 5  # a token for each word, and two ends
+    theirs.save_pretrained(tmp_path / "saved")
+    shutil.copy(tmp_path / "saved" / "tokenizer.json", older)
+    assert [load(resolve_clip(str(older), ""))._tower.encode(text) for text in TEXTS] == encoded
+    features = load(resolve_clip(str(older), "")).classes(["cat", "big dog"], 3)
+    torch.testing.assert_close(clip.classes(["cat", "big dog"], 3).tokens, features.tokens)
+
+
+def test_the_whole_vocabulary_in_two_files_is_that_of_open_clip(tmp_path: Path) -> None:
+    """Of a text that needs no cleaning, which only open_clip does."""
+    from open_clip.tokenizer import SimpleTokenizer
+
+    from fedaudit.backbones.clip import _byte_pairs
+
+    simple = SimpleTokenizer()
+    tiny_hf_clip.put_older(tmp_path, list(simple.bpe_ranks))
+    ours = _byte_pairs(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    for text in (
+        "a photo of a golden retriever.",
+        "Boeing 747-400",
+        "the cat's dog isn't  big",
+        "日本 café",
+        *tiny_hf_clip.MINIATURE,
+    ):
+        assert ours.encode(text).ids == [simple.sot_token_id, *simple.encode(text), simple.eot_token_id], text
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_both_files_of_an_older_tokenizer_must_be_there_and_count(name: str, older: Path, tmp_path: Path) -> None:
+    whole = resolve_clip(str(older), "").sha256
+    other = shutil.copytree(older, tmp_path / "other")
+    (other / name).write_bytes((other / name).read_bytes() + b"\n")
+    assert resolve_clip(str(other), "").sha256 != whole
+    (other / name).unlink()
+    with pytest.raises(InputError, match=f"--backbone {other}: .* lacks {name}; it holds "):
+        resolve_clip(str(other), "")
+
+
 def test_an_id_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InputError, match="--backbone someone/clip: there is no folder"):
@@ -179,9 +237,9 @@ def _broken(folder: Path, what: str) -> None:
 
 
 BROKEN = {
-    "no weights": "lacks model.safetensors$",
-    "no images": "lacks preprocessor_config.json$",
-    "no tokenizer": "lacks tokenizer.json$",
+    "no weights": "lacks model.safetensors; it holds tokenizer.json, ",
+    "no images": "lacks preprocessor_config.json; it holds model.safetensors, ",
+    "no tokenizer": "lacks tokenizer.json; it holds model.safetensors, ",
     "a deep file": "has a damaged preprocessor_config.json",
     "siglip": "its config.json is of model_type 'siglip', and of Hugging Face's models only clip is read",
     "two activations": "its hidden_act is gelu and quick_gelu, and gelu or quick_gelu, in both towers, is valid",

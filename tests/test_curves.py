@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -13,11 +13,14 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 import fedaudit
+from attacks.settings import Adversary, NovelRows, RebuiltWays, ThriftyAdversary
 from audits import across
 from audits import curves as audit
+from audits.attack_labels import attack_labels
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.command import cli, over_runs
+from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.page import audited
 from reports.comparison import build
@@ -154,8 +157,77 @@ class TestPoints:
         many = replace(few, key="many", setting=few.setting | {"adversary.shadows": 99})
         found = audit.curves([few, many, noisy], audit.Params())
         rows = found.tables["curves"]
-        assert set(rows.attack) == {f"{a}:shadows={n}" for a in ("lira", "loss") for n in (50, 99)}
+        assert set(rows.attack) == {"lira:shadows=50", "lira:shadows=99", "loss"}
         assert rows.best_of.dropna().unique().tolist() == [2]
+
+    @pytest.mark.parametrize(
+        ("entry", "apart"),
+        [
+            ("adversary.shadows", {"lira"}),
+            ("adversary.shadow_kind", {"lira"}),
+            ("adversary.trajectory", {"lira"}),
+            ("adversary.shadow_trajectories", {"lira"}),
+            ("adversary.observed_rounds", {"cosine", "decompose"}),
+            ("adversary.solved_rounds", {"decompose"}),
+            ("adversary.targets", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
+            ("adversary.of_tomorrow", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
+            ("attack.lira.variance", {"lira"}),
+            ("attack.maxrenyi.novel_rows", set()),
+            ("attack.maxrenyi.order", {"maxrenyi"}),
+            ("attack.loss.of_tomorrow", {"loss"}),
+            ("audit.membership.confidence", set()),
+        ],
+    )
+    def test_an_attack_is_another_one_by_what_it_uses_only(self, entry, apart):
+        """At every point the entry has another value."""
+        names = ("lira", "cosine", "decompose", "loss", "maxrenyi")
+        others = {
+            "entropy": "cosine",
+            "rmia": "decompose",
+            "gradnorm": "maxrenyi",
+        }  # such findings are made up under other names
+        varied = [
+            replace(
+                run,
+                setting=run.setting | {entry: f"value {i}"},
+                findings=[
+                    f | {"attack": others.get(f["attack"], f["attack"])} if "attack" in f else f for f in run.findings
+                ],
+            )
+            for i, run in enumerate(runs(seeds=1, attacks=("lira", "entropy", "rmia", "loss", "gradnorm")))
+        ]
+        labels = attack_labels(varied)
+        assert {a for a in names if len({labels[run.key, a] for run in varied}) > 1} == apart
+        rows = table(varied).dropna(subset="best_of")
+        assert rows.empty == (apart == set(names))
+        assert set(rows.best_of) <= {len(names) - len(apart)}
+
+    def test_every_user_of_a_setting_is_a_property_of_attacks_or_rows(self):
+        attacks = [*plugins.plugins("attack").values()]
+        classes = [Adversary, ThriftyAdversary, NovelRows, RebuiltWays, *(plugin.params for plugin in attacks)]
+        users = {f.metadata["used_by"] for cls in classes for f in fields(cls) if "used_by" in f.metadata}
+        assert users == {"shadows", "needs", "mixtures", "rows"}
+        assert all(hasattr(attacks[0], user) for user in users - {"rows"})
+        assert not hasattr(attacks[0], "rows")
+
+    def test_shared_trajectories_count_only_where_they_are_shared(self):
+        for entry in ({"adversary.shadow_kind": "federations"}, {"adversary.trajectory": "observed"}):
+            varied = [
+                replace(run, setting=run.setting | entry | {"adversary.shadow_trajectories": i})
+                for i, run in enumerate(runs(seeds=1, attacks=("lira",)))
+            ]
+            assert set(attack_labels(varied).values()) == {"lira"}
+
+    def test_all_settings_of_an_attack_that_is_gone_count(self):
+        varied = [
+            replace(
+                run,
+                setting=run.setting | {"adversary.shadows": i},
+                findings=[f | {"attack": "gone"} if f.get("attack") else f for f in run.findings],
+            )
+            for i, run in enumerate(runs(seeds=1, attacks=("loss",)))
+        ]
+        assert set(attack_labels(varied).values()) == {f"gone:shadows={i}" for i in range(3)}
 
     def test_the_best_is_of_the_attacks_that_all_points_have(self):
         many = runs(epsilons=(math.inf,), attacks=("lira", "entropy", "loss"), seeds=1)
@@ -169,6 +241,12 @@ class TestPoints:
         apart = audit.curves(many + runs(epsilons=(0.4,), attacks=("rmia",), seeds=1), audit.Params())
         assert apart.tables["curves"].best_of.isna().all()
         assert not section(Page([], map, {"curves": apart})).drawn
+        assert (
+            "glyphs, server: no attack ran with the same settings at all 2 points, so none are compared; "
+            in apart.empty
+        )
+        assert "entropy lacks 1: dpfpl epsilon=0.4" in apart.empty
+        assert not found.empty
 
     def test_worlds_are_apart(self):
         here = runs(seeds=1)
@@ -365,6 +443,27 @@ class TestOnDisk:
         assert "Leakage against utility" in found.report.read_text()
         assert (found.report.parent / "curves.csv").is_file()
         assert len(list((out / "analyses").glob("promptfl*"))) == 2  # none was analysed again
+
+    def test_nothing_to_compare_ends_with_2_and_no_page(self, tmp_path, capsys):
+        few = {**TINY, "method": "promptfl", "out": tmp_path}
+        fedaudit.audit(**few, epsilon="none")
+        fedaudit.audit(**few | {"attack": "entropy"}, epsilon=5, no_twin=True)
+        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("error: --audit curves: glyphs, ")
+        assert "no attack ran with the same settings at all 2 points, so none are compared; entropy lacks 1: " in said
+        assert not (tmp_path / "comparisons").exists()
+        fedaudit.audit(**few | {"attack": "loss"}, epsilon=5, no_twin=True)
+        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
+
+    def test_runs_that_differ_in_what_the_attack_does_not_use_are_compared(self, tmp_path, capsys):
+        fedaudit.audit(**TINY, method="promptfl", epsilon="none", out=tmp_path)
+        shadowed = TINY | {"attack": ["loss", "lira"], "shadows": 4, "targets": 3}
+        fedaudit.audit(**shadowed, method="promptfl", epsilon=5, no_twin=True, out=tmp_path)
+        fedaudit.audit(**TINY | {"targets": 3}, method="promptfl", epsilon="none", out=tmp_path)
+        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
+        rows = pd.read_csv(next(tmp_path.glob("comparisons/curves-*/curves.csv"))).dropna(subset="best_of")
+        assert set(rows.attack) == {"loss:targets=3"}
 
     def test_what_is_missing_ends_with_2(self, tmp_path, capsys):
         assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2

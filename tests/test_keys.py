@@ -21,12 +21,15 @@ from fedaudit.machinery.store import key_of
 from fedaudit.pipeline import compute, keys, run
 from fedaudit.pipeline.plan import Cell, Plan
 from tests.warm import Started
+from tests.whole_runs import contents
 
 ROOT = Path(__file__).parents[1]
 LORA = "--method fedrand --attack maxrenyi --rounds 1 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
 PROMPTS = "--method dpfpl --attack lira,cosine --shadows 4 --rounds 2 --clients 3 --train 12 --test 2 --epsilon 1 --no-twin --canaries 3"
 COMMANDS = (LORA, LORA.replace("fedrand", "fedper"), PROMPTS, PROMPTS.replace("dpfpl", "promptfl"))
 SOURCES = sorted(path for top in closure.OURS for path in (ROOT / top).rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
+OUTSIDE = [module for module in MODULES if closure.why_outside(module)]
 KINDS: dict[str, Callable[[Cell], tuple[str, ...]]] = {
     "training": keys.training_modules,
     "bank": keys.bank_modules,
@@ -68,6 +71,20 @@ def test_a_changed_file_moves_the_keys_whose_closure_holds_it_and_no_other(
         changed(file)
         moved = {kind for kind, key in found(cell).items() if key != before[kind]}
         assert moved == {kind for kind, files in reached.items() if file in files}, file
+
+
+def test_the_pipeline_that_writes_a_page_decides_its_key_and_no_other(changed: Callable[[Path], None]) -> None:
+    (cell,) = plan(PROMPTS).cells
+    before = found(cell)
+    paper = key_of(keys.page([cell], figure="dpfpl_figure3"))
+    changed(ROOT / "fedaudit/pipeline/compute.py")
+    assert {kind for kind, key in found(cell).items() if key != before[kind]} == {"page"}
+    changed(ROOT / "fedaudit/pipeline/papers.py")
+    assert found(cell) == before
+    assert key_of(keys.page([cell], figure="dpfpl_figure3")) != paper
+    compared = keys.page_of(["a", "b"], keys.COMPARISON)
+    changed(ROOT / "fedaudit/pipeline/runs_on_disk.py")
+    assert keys.page_of(["a", "b"], keys.COMPARISON) != compared
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -133,25 +150,95 @@ def test_no_file_that_makes_a_number_is_outside(words: str, tmp_path: Path, monk
     asked = plan(f"{words} --threads 1 --out {tmp_path}")
     (cell,) = asked.cells
     parts = {"training": Executed(), "bank": Executed(), "analysis": Executed(), "page": Executed()}
-    for name, part in (("train_all", "training"), ("train_banks", "bank"), ("_audit", "analysis")):
+    for name, part in (("train_all", "training"), ("train_banks", "bank"), ("ensure_analysis", "analysis")):
         monkeypatch.setattr(compute, name, parts[part](getattr(compute, name)))
     for name in ("read_evidence", "write_page"):
         monkeypatch.setattr(compute, name, parts["page"](getattr(compute, name)))
     run.run(asked, Progress(quiet=True))
-    silent = (
-        "__init__",
-        "pipeline/run",
-        "pipeline/compute",
-        "machinery/progress",
-        "machinery/errors",
-    )  # make no number
-    outside = {f"fedaudit/{name}.py" for name in silent}
+    outside = {MODULES[module].relative_to(ROOT).as_posix() for module in OUTSIDE}
     for kind, executed in parts.items():
         ran = {name for name in executed.files if name.split("/")[0] in closure.OURS} - {
             "reports/sections/__init__.py"
         }  # is empty
         assert (kind == "bank" and "lira" not in words) or len(ran) > 5
         assert ran <= outside | closure.closure(*KINDS[kind](cell)).keys() | keys.templates().keys(), kind
+
+
+STUBS = {  # in the place of modules that say of themselves that they make no number
+    "fedaudit": '__version__ = "0.1.0"\nOUTSIDE_KEYS = "stub"\n',
+    "fedaudit.machinery.errors": """
+OUTSIDE_KEYS = "stub"
+
+class InputError(ValueError):
+    pass
+
+class Diverged(InputError):
+    pass
+
+def nearest(name, options):
+    return ""
+""",
+    "fedaudit.machinery.progress": """
+from contextlib import contextmanager
+from typing import Any
+
+OUTSIDE_KEYS = "stub"
+Stage = Any
+LOG_SECONDS = 0.0
+
+class Progress:
+    def __init__(self, *, quiet=False):
+        self.quiet = True
+
+    def say(self, line):
+        pass
+
+    def require_idle(self, label):
+        pass
+
+    @contextmanager
+    def stage(self, label, total):
+        yield nothing
+
+def nothing():
+    pass
+
+@contextmanager
+def unseen(label, total):
+    yield nothing
+""",
+}
+
+
+def test_every_module_outside_the_keys_says_why_and_has_a_stub() -> None:
+    assert STUBS.keys() == set(OUTSIDE)
+    assert all(len(closure.why_outside(module)) > 20 for module in OUTSIDE)
+
+
+def check_stubs(words: str, place: Path) -> None:
+    """A run of the project and one of a copy, in which stubs stand for the modules outside the keys, leave the same
+    bytes under the same names."""
+    stubbed = copied(place / "code")
+    for module, source in STUBS.items():
+        (stubbed / MODULES[module].relative_to(ROOT)).write_text(source)
+    ours, theirs = place / "ours", place / "theirs"
+    runs = [
+        Started(f"{words} --threads 1 --out {out}".split(), code, printing=False)
+        for out, code in ((ours, ROOT), (theirs, stubbed))
+    ]
+    assert [run.finish().returncode for run in runs] == [0, 0]
+    assert len(contents(ours)) > 10
+    assert contents(theirs) == contents(ours)
+
+
+def test_no_number_comes_from_modules_outside_the_keys(tmp_path: Path) -> None:
+    check_stubs("--method promptfl --epsilon none --attack loss --rounds 2 --clients 3 --train 12 --test 1", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [LORA, PROMPTS])
+def test_no_number_of_a_longer_run_comes_from_modules_outside_the_keys(words: str, tmp_path: Path) -> None:
+    check_stubs(words, tmp_path)
 
 
 def copied(place: Path) -> Path:
@@ -219,20 +306,24 @@ def test_with_the_truth_upside_down_the_old_page_is_not_current(tmp_path: Path) 
     assert upside_down != value
 
 
+def forget() -> None:
+    """Let the next closure be found anew."""
+    for cached in (closure.closure, closure.imported, closure.source_file, closure.why_outside, closure._parsed):
+        cached.cache_clear()
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package `house` that stands for all of ours."""
     monkeypatch.setattr(closure, "OURS", ("house",))
     monkeypatch.syspath_prepend(str(tmp_path))
-    for cached in (closure.closure, closure.imported, closure.source_file):
-        cached.cache_clear()
+    forget()
     place = tmp_path / "house"
     (place / "attic").mkdir(parents=True)
     for name in ("__init__", "attic/__init__", "cellar", "stairs", "door", "attic/box"):
         (place / f"{name}.py").write_text("")
     yield place
-    for cached in (closure.closure, closure.imported, closure.source_file):
-        cached.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(
@@ -255,6 +346,13 @@ def test_what_a_module_reaches(package: Path, source: str, reached: set[str]) ->
     (package / "door.py").write_text(source)
     expected = {f"house/{name}.py" for name in {"door"} | reached | ({"__init__"} if reached else set())}
     assert closure.closure("house.door").keys() == expected
+
+
+def test_a_module_that_says_so_is_in_no_closure_and_its_imports_are_not_followed(package: Path) -> None:
+    (package / "door.py").write_text("import house.stairs\nimport house.cellar")
+    (package / "stairs.py").write_text("import house.attic.box\nOUTSIDE_KEYS = 'it only creaks'")
+    (package / "cellar.py").write_text("def f():\n    OUTSIDE_KEYS = 'not at module level'")
+    assert closure.closure("house.door").keys() == {f"house/{n}.py" for n in ("__init__", "door", "cellar")}
 
 
 def test_imports_are_followed_in_circles(package: Path) -> None:

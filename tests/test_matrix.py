@@ -170,7 +170,7 @@ def test_what_is_wrong_is_one_sentence_with_the_line_and_nothing_runs(
         ("--nightly {0} --method fedavg", "--method: has no place beside --nightly"),
         ("--nightly {0} --paper all", "--paper: has no place beside --nightly"),
         ("--nightly {0}.not", "cannot be read (No such file or directory)"),
-        ("--nightly", "expected one argument"),
+        ("--nightly", "has no value behind it"),
     ],
 )
 def test_words_that_have_no_place(words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

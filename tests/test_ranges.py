@@ -15,16 +15,17 @@ from fedaudit.command.flags import presets
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, calibrated_stds, nominal_std
-from fedaudit.privacy.settings import Privacy
+from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from tests.test_cli import refuse
-from trainers import lora, prompts
+from trainers import lora, maple, prompts
 
 KINDS = ("method", "attack", "audit")
 CLASSES = {f"{kind} {name}": p.params for kind in KINDS for name, p in plugins.plugins(kind).items()}
 CLASSES |= {
     f"task {name}": p.params for name, p in plugins.plugins("task").items() if name in ("captions", "vqa", "glyphs")
 }
-CLASSES |= {"lora": lora.Settings, "prompts": prompts.Settings, "privacy": Privacy, "adversary": Adversary}
+CLASSES |= {"lora": lora.Settings, "prompts": prompts.Settings, "maple": maple.Settings}
+CLASSES |= {"privacy": Privacy, "privacy of adapters": AdapterPrivacy, "adversary": Adversary}
 FIELDS = [
     pytest.param(cls, field, id=f"{name} {field.name}")
     for name, cls in CLASSES.items()
@@ -45,7 +46,27 @@ def test_absurd_numbers_are_refused_by_name(cls: type[Any], field: dataclasses.F
         cls(**{field.name: value})
 
 
-CORNERS = [(epsilon, delta) for epsilon in (1e-6, 1e6) for delta in (1e-100, 1e-5, 0.5)]
+@pytest.mark.parametrize("method", ["dpfpl", "dpfedavg", "promptfl"])
+@pytest.mark.parametrize("more", ["", "--no-twin", "--attack lira"])
+def test_an_infinite_epsilon_is_the_word_none(method: str, more: str, tmp_path: Path) -> None:
+    """By flag, in a label and in a file: the same one training, without a twin."""
+    keys = []
+    for word, in_file in (("inf", ".inf"), ("none", "none")):
+        (file := tmp_path / "run.yaml").write_text(f"epsilon: {in_file}\n")
+        for line in (f"{method} --epsilon {word}", f"{method}:epsilon={word}", f"{method} --config {file}"):
+            cells = cli.read_command(f"--method {line} {more}".split()).plan.cells
+            keys.append([cell.analysis_key for cell in cells])
+    assert len(keys[0]) == 1
+    assert all(one == keys[0] for one in keys)
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-310, 1e-101, 0.0, -1e-5, 1.0])
+def test_a_delta_that_no_noise_can_be_computed_from_is_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match=f"^delta must .* not {delta}".replace("+", r"\+")):
+        Privacy(delta=delta)
+
+
+CORNERS = [(epsilon, delta) for epsilon in (1e-6, 1e6) for delta in (1e-100, 1e-5, 0.5, 1 - 2**-53)]
 
 
 @pytest.mark.parametrize("rate", [1.0, pytest.param(0.02, marks=pytest.mark.slow)])
@@ -72,6 +93,12 @@ AT_THE_DOOR = {
     "--learning-rate 1e30": ["--learning-rate", "positive and at most 1000", "not 1e+30"],
     "--rank 100000": ["--rank", "at most 4096"],
     "--method promptfl --global-rate 1e38": ["--global-rate", "positive and at most 1000000", "not 1e+38"],
+    "--method dpfpl --epsilon 1 --delta 5e-324": ["--delta", "at least 1e-100", "not 5e-324"],
+    "--method dpfpl --epsilon 1e308": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e+308"],
+    "--method dpfpl --epsilon 1e-300": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e-300"],
+    "--method dpfpl --epsilon 0": ["--epsilon", "from 0.000001 to 1000000, or none", "not 0.0"],
+    "--method dpfpl --epsilon 1 --clip-norm inf": ["--clip-norm", "must be finite"],
+    "--method dpfpl --epsilon inf --clip-norm inf": ["--clip-norm", "has no effect"],
     "--method dpfpl --epsilon 0.1,1e-9": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e-09"],
     "--method dpfpl:clip_norm=1e300": ["clip_norm", "from 0.000001 to 1000000", "not 1e+300"],
     "--records 1000000": ["--records", "at least 2 and at most 10000", "not 1000000"],

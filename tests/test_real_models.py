@@ -343,8 +343,8 @@ class TestResolve:
     @pytest.mark.parametrize(
         ("without", "message"),
         [
-            ("config.json", "lacks config.json"),
-            ("model.safetensors", r"lacks the weights \(\*\.safetensors\)"),
+            ("config.json", "lacks config.json; it holds model.safetensors, "),
+            ("model.safetensors", r"lacks the weights \(\*\.safetensors\); it holds tokenizer.json, "),
             ("p*config.json", "lacks the image processor"),
             ("tokenizer*", "lacks the tokenizer"),
         ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,13 +18,12 @@ import torch
 from torch import Tensor
 
 from fedaudit.backbones import clip_images
-from fedaudit.backbones.clip_files import TOKENIZER
 from fedaudit.backbones.clip_images import ImageFeatures
 from fedaudit.backbones.clip_loading import opened
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.clip_text import ClassTexts, TextTower
 from fedaudit.backbones.clip_vision import VisionTower
-from fedaudit.backbones.model_folders import on_one_line
+from fedaudit.backbones.model_folders import needs_packages, on_one_line
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Stage, unseen
 from fedaudit.machinery.store import Folder
@@ -232,7 +232,8 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
         raise
     except Exception as error:  # the user's files can raise anything
         kind = source.architecture or "a CLIP of open_clip"
-        raise InputError(f"{where}: cannot be loaded as {kind} ({on_one_line(error)})") from error
+        reason = needs_packages(error) or f"cannot be loaded as {kind} ({on_one_line(error)})"
+        raise InputError(f"{where}: {reason}") from error
     return clip
 
 
@@ -263,11 +264,25 @@ def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | No
         return lambda text: [simple.sot_token_id, *simple.encode(text), simple.eot_token_id], None
     from tokenizers import Tokenizer
 
-    fast = Tokenizer.from_file(str(source.folder / TOKENIZER))
+    names = [str(file) for file in source.tokenizer]
+    fast = Tokenizer.from_file(*names) if len(names) == 1 else _byte_pairs(*names)
     fast.no_padding()
     fast.no_truncation()
     unknown = getattr(fast.model, "unk_token", None)
     return lambda text: list(fast.encode(text).ids), None if unknown is None else fast.token_to_id(unknown)
+
+
+def _byte_pairs(vocabulary: str, merges: str) -> Any:
+    """CLIP's tokenizer from the two files of older folders. ValueError: they do not belong together, or one is cut."""
+    from tokenizers.models import BPE
+    from transformers import CLIPTokenizer
+
+    words, pairs = BPE.read_file(vocabulary, merges)
+    joined = {first + second for first, second in pairs}
+    single = re.compile(r".(</w>)?|<\|.*\|>")  # a byte, or a special token
+    if unmade := [word for word in words if word not in joined and not single.fullmatch(word)]:
+        raise ValueError(f"merges.txt makes none of {len(unmade)} words in vocab.json, {min(unmade)!r} first")
+    return CLIPTokenizer(vocab=words, merges=pairs).backend_tokenizer
 
 
 @contextmanager

@@ -3,6 +3,7 @@ Imports nothing heavy."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import zipfile
@@ -16,9 +17,65 @@ from fedaudit.machinery.errors import InputError
 
 GELU, QUICK_GELU = "GELU", "QuickGELU"
 CONFIG, WEIGHTS, TOKENIZER = "open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"
+OLDER_TOKENIZER = ("vocab.json", "merges.txt")  # the same in two files, as before there were tokenizer.json
 HUB_FILES = (WEIGHTS, "open_clip_pytorch_model.bin")  # in the order in which open_clip looks for them
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")  # of a file of weights
+_CHECKPOINT = re.compile(r".*\.pth\.tar(-\d+)?")  # model.pth.tar-50, as CoOp's trainer names what it has learned
 _QUICK = re.compile(r"quick[-_]?gelu|openai", re.IGNORECASE)  # OpenAI trained all of its models with QuickGELU
 _ACTIVATIONS = {"gelu": GELU, "quick_gelu": QUICK_GELU}
+
+
+def tokenizer_files(folder: Path) -> tuple[str, ...]:
+    """The files that a folder's tokenizer is read from: one, or the two of older folders, of which one may be
+    missing."""
+    older = not (folder / TOKENIZER).is_file() and any((folder / name).is_file() for name in OLDER_TOKENIZER)
+    return OLDER_TOKENIZER if older else (TOKENIZER,)
+
+
+def check_name(weights: str, file: Path) -> None:
+    """InputError unless a file is there and ends as weights do: what it is instead, or what lies in its place."""
+    where, place = f"--weights {weights}: ", file.absolute()
+    ends = f"weights end in {', '.join(SUFFIXES)}"
+    if os.path.isfile(file):
+        if file.suffix not in SUFFIXES:
+            raise InputError(f"{where}{_other(file)}; {ends}")
+    elif os.path.isdir(file):
+        raise InputError(f"{where}{place} is a folder, and folders are given as --backbone; {inputs.largest(place)}")
+    elif os.path.lexists(file):
+        raise InputError(f"{where}{place} is no regular file, or a link that leads nowhere; {ends}")
+    else:
+        folder = next(one for one in place.parents if os.path.isdir(one))
+        raise InputError(
+            f"{where}there is no file {place}; the folder {folder} is there, and {inputs.largest(folder)}; {ends}"
+        )
+
+
+def _other(file: Path) -> str:
+    """What a file is whose name does not end as weights do, and what to do about it."""
+    names = _tensor_names(file)
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
+    checkpoint = _CHECKPOINT.fullmatch(file.name)
+    kind = f"{file.name} is {'a checkpoint, as CoOp names what it has learned' if checkpoint else 'there'}, and holds"
+    if len(names) > 50 and any(name.endswith("token_embedding.weight") for name in names):
+        return f"{kind} a whole model ({shown}, ...); where that is a CLIP, let its name end in .pt"
+    if names:
+        return (
+            f"{kind} {len(names)} tensors ({shown}), which are no whole CLIP; give the weights that it was trained on, "
+            "such as --weights openai"
+        )
+    return f"{kind} no tensors that can be read here; give the weights of a CLIP"
+
+
+def _tensor_names(file: Path) -> list[str]:
+    """The names of the tensors in a file of torch's, which is never unpickled; none where it cannot be read so."""
+    import torch
+
+    try:
+        with inputs.opened(file) as opened:
+            saved = torch.load(opened, map_location="cpu", weights_only=True)
+        return [str(name) for name, value in saved.get("state_dict", saved).items() if isinstance(value, torch.Tensor)]
+    except Exception:  # the user's files can raise anything
+        return []
 
 
 def check_file(weights: str, file: Path) -> None:

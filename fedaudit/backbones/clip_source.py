@@ -16,10 +16,12 @@ from fedaudit.backbones.clip_files import (
     GELU,
     HUB_FILES,
     QUICK_GELU,
-    TOKENIZER,
+    SUFFIXES,
     WEIGHTS,
     check_file,
+    check_name,
     hidden_activation,
+    tokenizer_files,
     told,
 )
 from fedaudit.backbones.model_folders import INDEX, damage, lacking, read_json, shards
@@ -33,7 +35,6 @@ EMBEDDED_CLIP = {
 }
 RANDOM = "random"
 RANDOM_SEED = 20231  # of weights that nobody trained
-_FILES = (".safetensors", ".pt", ".pth", ".bin")
 _HF_CONFIG = "config.json"
 _HF_WEIGHTS = (  # in the order in which they are looked for, as by transformers
     "model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}",
@@ -50,7 +51,7 @@ class ClipSource:
 
     name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
     architecture: str  # open_clip's name, empty for a folder
-    folder: Path | None  # holds the configuration, the weights and TOKENIZER
+    folder: Path | None  # holds the configuration, the weights and the tokenizer
     weights: Path | None  # a file of tensors, or the index of `shards`; None if it is randomly initialised
     tag: str = ""  # open_clip's name of the weights, which says how images are prepared and which GELU is used
     activation: str = GELU  # or QUICK_GELU, in both towers
@@ -80,12 +81,17 @@ class ClipSource:
         return digest.hexdigest()
 
     @property
+    def tokenizer(self) -> list[Path]:
+        """The files of the folder's own tokenizer; none where there is no folder."""
+        return [self.folder / name for name in tokenizer_files(self.folder)] if self.folder else []
+
+    @property
     def _files(self) -> list[Path]:
         if self.folder is None:
             files = [_architectures()[self.architecture], self.weights]
         else:
             config = self.folder / (_HF_CONFIG if self.huggingface else CONFIG)
-            files = [config, self.weights, *self.shards, self.folder / TOKENIZER, self.images]
+            files = [config, self.weights, *self.shards, *self.tokenizer, self.images]
         return [file for file in files if file is not None]
 
 
@@ -109,7 +115,7 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
     if os.path.isdir(folder):
         raise InputError(
             f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and "
-            f"{_HF_CONFIG} (Hugging Face's)"
+            f"{_HF_CONFIG} (Hugging Face's); {inputs.largest(folder)}"
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
@@ -121,7 +127,7 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
 
 def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
     flag = f"--backbone {backbone}" if backbone else "--backbone"
-    _check_whole(flag, folder, [CONFIG, WEIGHTS, TOKENIZER], weights)
+    _check_whole(flag, folder, [CONFIG, WEIGHTS, *tokenizer_files(folder)], weights)
     model = _json(flag, folder / CONFIG).get("model_cfg")
     if not isinstance(model, dict):
         raise InputError(f"{flag}: {folder / CONFIG} holds no model_cfg")
@@ -142,7 +148,7 @@ def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
             f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is "
             f"read"
         )
-    _check_whole(flag, folder, [_HF_CONFIG, *found, TOKENIZER], weights)
+    _check_whole(flag, folder, [_HF_CONFIG, *found, *tokenizer_files(folder)], weights)
     place = folder.absolute()
     return ClipSource(
         display_name(folder), "", place, place / found[0],
@@ -167,7 +173,7 @@ def _check_whole(flag: str, folder: Path, names: Sequence[str], weights: str) ->
         )
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
-        raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}")
+        raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}; {inputs.largest(folder)}")
     if wrong := damage(folder, frozenset(names)):
         raise InputError(f"{flag}: {folder.absolute()} {wrong}")
 
@@ -178,10 +184,9 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
     if weights == RANDOM:
         return ClipSource(f"{name} ({RANDOM})", name, None, None, activation=_configured(model))
     file = Path(os.path.expanduser(weights))
-    if file.suffix not in _FILES and len(file.parts) <= 1:
+    if file.suffix not in SUFFIXES and len(file.parts) <= 1:
         return _from_tag(name, weights, _configured(model))
-    if not os.path.isfile(file) or file.suffix not in _FILES:
-        raise InputError(f"--weights {weights}: there is no file {file.absolute()} that ends in {', '.join(_FILES)}")
+    check_name(weights, file)
     check_file(weights, file)
     return _from_file(name, file.absolute(), _configured(model))
 
@@ -214,6 +219,8 @@ def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
         raise InputError(f"--backbone {name} needs --weights: {_choice(tags)}")
     found = get_pretrained_cfg(name, tag)
     if not found:
+        if os.path.lexists(tag):
+            check_name(tag, Path(tag))
         raise InputError(
             f"--weights {tag}: there is no such file, and open_clip has no such weights for "
             f"{name}{nearest(tag, tags)}; "

@@ -3,8 +3,11 @@ brings."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from fedaudit.machinery.errors import InputError
 
 CONFIGS = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")  # may name code
 INDEX = ".index.json"  # ends the name of a file that lists weight files
+_PIP = re.compile(r"pip install (?:-U |--upgrade )?([A-Za-z0-9][\w.,\[\]-]*[\w\]])")
+_LIBRARY = re.compile(r"requires (?:the )?([A-Za-z0-9_-]+) library")
 SHOWN = 200  # characters of what a library says; nothing is cut off within a line
 
 
@@ -91,13 +96,42 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
             f"what reads "
             "this model in a file and give that as --backbone-code"
         )
+    if lacking_packages := needs_packages(error, path):
+        return InputError(f"--backbone {path}: {lacking_packages}")
     by = f" by {code}" if code else ""
     return InputError(f"--backbone {path}: cannot be loaded{by} as {kind} ({on_one_line(error)})")
 
 
+def needs_packages(error: BaseException, folder: Path | None = None) -> str:
+    """Which packages an error, or what caused it, says are missing, and how to get them; empty if it says none."""
+    chain = list(_causes(error))
+    if not any(isinstance(cause, ImportError) for cause in chain):
+        return ""
+    said = "\n".join(map(str, chain))
+    names = [*_PIP.findall(said)] or [name.lower() for name in _LIBRARY.findall(said)]
+    names = names or [cause.name for cause in chain if isinstance(cause, ModuleNotFoundError) and _absent(cause.name)]
+    # transformers takes a tokenizer for one of tiktoken's where it could not read it as one of SentencePiece's
+    if "tiktoken" in names and folder and not (folder / "tiktoken.model").exists() and _absent("sentencepiece"):
+        names = ["sentencepiece", "protobuf"]
+    packages = " ".join(dict.fromkeys(names))
+    return packages and f"it needs packages that are missing here or too old; get them by `pip install {packages}`"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what caused it or was being handled when it was raised, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _absent(module: str | None) -> bool:
+    return module is not None and importlib.util.find_spec(module.partition(".")[0]) is None
+
+
 def on_one_line(error: BaseException) -> str:
-    """What an exception says without line breaks; of a long text its first line, and its kind where that is long,
-    too."""
+    """What an exception says without line breaks; of a long text its first line or sentence, and its kind where these
+    are long, too."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
-    said = next((text for text in (" ".join(lines), *lines[:1]) if len(text) <= SHOWN), "")
+    parts = (" ".join(lines), *lines[:1], *(line.partition(". ")[0] for line in lines[:1]))
+    said = next((text for text in parts if len(text) <= SHOWN), "")
     return "".join(char if char.isprintable() else "?" for char in said).rstrip(":") or type(error).__name__

@@ -122,13 +122,13 @@ def _lacks(folder: Path, processor: bool) -> str:
     if not folder.is_dir():
         return "is a file where a model folder is needed"
     if not (folder / "config.json").is_file():
-        return "is no model folder: it lacks config.json"
+        return f"is no model folder: it lacks config.json; {inputs.largest(folder)}"
     for index in sorted(folder.glob("*.safetensors.index.json")):
         if wrong := lacking(index):
             return wrong
     if not any(file.is_file() for file in folder.glob("*.safetensors")):
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""
-        return f"lacks the weights (*.safetensors){pickled}"
+        return f"lacks the weights (*.safetensors){pickled}; {inputs.largest(folder)}"
     if processor and not any((folder / name).is_file() for name in _PROCESSOR):
         return f"lacks the image processor ({' or '.join(_PROCESSOR)})"
     if processor and not any((folder / name).is_file() for name in _TOKENIZER):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaudit.backbones.model_folders import on_one_line, unloadable
+from fedaudit.backbones.model_folders import needs_packages, on_one_line, unloadable
 from fedaudit.backbones.resolve import weights_hash
 from fedaudit.backbones.vlm_batches import (
     IGNORE,
@@ -230,7 +230,8 @@ class FrozenVLM(Reader):
             reason = f"{type(error).__name__}: {on_one_line(error)}"
             which = records[0].called if len(records) == 1 else f"one of {records[0].called} to {records[-1].called}"
             raise self._refused(
-                f"this model cannot read {which} ({reason}); one with its own code takes --backbone-code"
+                needs_packages(error, self.path)
+                or f"this model cannot read {which} ({reason}); one with its own code takes --backbone-code"
             ) from error
 
 

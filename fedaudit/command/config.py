@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedaudit.command.words import check, shown, words_of
+from fedaudit.command.words import shown, words_of
 from fedaudit.machinery import inputs
 from fedaudit.machinery.errors import InputError, nearest
 
@@ -39,11 +39,9 @@ def config_words(path: str) -> list[str]:
     if own := next((key for key in found if key in _COMMAND_LINE), None):
         raise InputError(f"--config {path}: {own} does not go into a file; give --{own} on the command line")
     try:
-        words = words_of(found)
-        check(words)
+        return words_of(found)
     except InputError as error:
         raise InputError(f"--config {path}: {error}") from None
-    return words
 
 
 def _read(path: str) -> Any:

@@ -35,6 +35,11 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(word.split("=")[0], flags, n=1)
             hint = f" (did you mean {near[0]}?)" if near else "; see --help"
             raise InputError(f"{word}: no such option for this method, task and attack{hint}")
+        flag, _, complaint = message.removeprefix("argument ").partition(": ")
+        if complaint == "expected one argument":
+            raise InputError(f"{flag}: has no value behind it; one that begins with a dash is written {flag}=-VALUE")
+        if (value := complaint.removeprefix("ignored explicit argument ")) != complaint:
+            raise InputError(f"{flag}: takes no value; leave out {value}")
         raise InputError(message.removeprefix("argument "))
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fedaudit.command import gates
 from fedaudit.command.gates import Gate
 from fedaudit.command.located import Located
-from fedaudit.command.words import LARGEST_SEED, check, shown, words_of
+from fedaudit.command.words import LARGEST_SEED, shown, words_of
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
@@ -94,9 +94,8 @@ def read(path: Path, plan: Read) -> Matrix:
     stated = [_stated(file, node, base) for node in file.sequence(top["limits"], "limits")] if "limits" in top else []
     cells, answered = [], set()
     for values, node in kept:
-        words = words_of({**base, **values})
         try:
-            check(words)
+            words = words_of({**base, **values})
             own = plan(words)
         except InputError as error:
             raise file.error(

@@ -37,8 +37,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check(words: Iterable[str]) -> None:
-    """InputError: a value of nothing, a character that no name has, a path that no disk takes, or a flag that comes
-    twice."""
+    """InputError: a value of nothing or of two dashes, a character that no name has, a path that no disk takes, or a
+    flag that comes twice."""
     seen: dict[str, str] = {}
     flag = ""  # whose value the next word is
     for word in words:
@@ -75,6 +75,12 @@ def _check_value(flag: str, value: str) -> None:
                 f"{flag}: its value is empty, as of a variable that is not set; give one, or leave {flag} out"
             )
         raise InputError("an empty word stands between the options, as of a variable that is not set; leave it out")
+    if value == "--":  # argparse drops it, and the flag would have an empty list for its value
+        raise InputError(
+            f"{flag}: two dashes (--) are no value; give one, or leave {flag} out"
+            if flag
+            else "--: no such option; leave the two dashes out"
+        )
     _check_letters(f"{flag}: " if flag else "", value)
     if flag in _PATHS or flag.endswith("-root"):
         _check_path(flag, value)
@@ -116,7 +122,7 @@ def number(text: str) -> float:
     if not _NUMBER.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{shown(text)} must be a number, as 0.3 or 1e-4")
     if math.isinf(found := float(text)):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is too large for a number; the word for no limit is inf")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is too large for a number")
     return found
 
 
@@ -126,8 +132,8 @@ def seed(text: str) -> int:
 
 
 def words_of(mapping: Mapping[str, Any]) -> list[str]:
-    """A mapping of option names to values as command-line words. InputError for names and values that no flag can
-    have."""
+    """A mapping of option names to values as command-line words, checked. InputError for names and values that no flag
+    can have."""
     words = []
     for key, value in mapping.items():
         if not _OPTION.fullmatch(key):
@@ -145,6 +151,7 @@ def words_of(mapping: Mapping[str, Any]) -> list[str]:
             raise InputError(f"{flag}: one of its values is empty, as of a variable that is not set")
         else:
             words.append(f"{flag}={','.join(texts)}")
+    check(words)
     return words
 
 

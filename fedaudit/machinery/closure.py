@@ -3,6 +3,9 @@ nothing but the standard library.
 
 Imports inside functions count, those for type checkers do not. What is imported by a computed name (plugins, the
 learner of a method) is named by who asks: see `fedaudit.pipeline.keys`.
+
+A module that makes no number says so in its own file, by the literal `OUTSIDE_KEYS` with the reason. It is in no
+closure, and its imports are not followed.
 """
 
 from __future__ import annotations
@@ -14,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 OURS = ("fedaudit", "trainers", "attacks", "audits", "reports")
-# the library's front door, which leads everywhere, and words for the terminal: nothing in them makes a number
-OUTSIDE = ("fedaudit", "fedaudit.machinery.errors", "fedaudit.machinery.progress")
+OUTSIDE = "OUTSIDE_KEYS"
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an import: expressions cannot
 
 
@@ -25,7 +27,7 @@ def closure(*modules: str) -> Mapping[str, Path]:
     todo, found = list(modules), set[str]()
     while todo:
         module = todo.pop()
-        if module not in found and module not in OUTSIDE:
+        if module not in found and not why_outside(module):
             found.add(module)
             todo += imported(module)
     files = {module: source_file(module) for module in found}
@@ -35,12 +37,30 @@ def closure(*modules: str) -> Mapping[str, Path]:
 @functools.cache
 def imported(module: str) -> tuple[str, ...]:
     """The modules of ours that the source of one names in its imports, with the packages that they lie in."""
+    package = module if _path(module).name == "__init__.py" else module.rpartition(".")[0]
+    named = (name for node in _executed(_parsed(module)) for name in _names(node, package))
+    return tuple(dict.fromkeys(part for name in named for part in _with_packages(name) if source_file(part)))
+
+
+@functools.cache
+def why_outside(module: str) -> str:
+    """Why no number comes from a module, as its file says; empty where it says nothing, and it may make some."""
+    for node in _parsed(module).body:
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == OUTSIDE for to in node.targets):
+            return str(ast.literal_eval(node.value))
+    return ""
+
+
+@functools.cache
+def _parsed(module: str) -> ast.Module:
+    return ast.parse(_path(module).read_bytes())
+
+
+def _path(module: str) -> Path:
     path = source_file(module)
     if path is None:
         raise ModuleNotFoundError(f"there is no module {module}")
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    named = (name for node in _executed(ast.parse(path.read_bytes())) for name in _names(node, package))
-    return tuple(dict.fromkeys(part for name in named for part in _with_packages(name) if source_file(part)))
+    return path
 
 
 @functools.cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+OUTSIDE_KEYS = "says what is wrong; where something is, there is no number"
+
 
 class InputError(ValueError):
     """Its message is one sentence that names the flag or file, the value and what is valid.

@@ -65,6 +65,20 @@ def listed(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+def largest(folder: Path, most: int = 4) -> str:
+    """What lies in a folder, for a sentence that says what is missing there: the largest files' names first."""
+    names = [repr(one.name)[1:-1] for one in sorted(folder.iterdir(), key=_size, reverse=True)]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"it holds {', '.join(names[:most])}{more}" if names else "it is empty"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else -1
+    except OSError:  # a link to itself
+        return -1
+
+
 def exists(path: Path) -> bool:
     """Whether something has this name, be it a broken link; where nothing is, the nearest folder is noted in which it
     could appear."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+OUTSIDE_KEYS = "writes to the terminal only"
+
 Stage = Callable[
     [str, int], AbstractContextManager[Callable[[], None]]
 ]  # label and number of steps; yields what ends a step

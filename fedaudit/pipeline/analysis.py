@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 from audits.subject import Result, Subject
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import Folder
+from fedaudit.machinery.spent import Spent, note
+from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
-from fedaudit.pipeline.finished import finish
+from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.newcomers import newcomers
 from fedaudit.pipeline.plan import Cell
@@ -41,6 +42,23 @@ class Attacks(Protocol):
     @staticmethod
     def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd.DataFrame]:
         """What a report shows of a run under attack beside the findings."""
+
+
+def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
+    """Make sure that the findings of a cell are on disk; returns what was."""
+    folder = claim(cell.analysis_folder)
+    with folder.lock(progress.say):
+        if complete(folder, progress.say):
+            return [f"analysis of {cell.method}, seed {cell.seed}"]
+        spent = Spent()
+        with spent.phase("attacks and audits"):
+            try:
+                analyse(cell, folder, workshop, progress)
+            except (Damaged, Missing) as lost:  # found on the way: what it belongs to is computed again, once
+                progress.say(f"{lost}; computing it again")
+                analyse(cell, folder, workshop, progress)
+        note(folder.path, {}, spent)
+    return []
 
 
 def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:

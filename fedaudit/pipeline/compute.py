@@ -10,13 +10,12 @@ from fedaudit.backbones.texts import check_texts
 from fedaudit.external.run import check_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.spent import Spent, note
-from fedaudit.machinery.store import Damaged, Folder, Missing, claim, refuse_files
-from fedaudit.pipeline.analysis import analyse, audit, subject_of
+from fedaudit.machinery.store import Folder, claim, refuse_files
+from fedaudit.pipeline.analysis import audit, ensure_analysis, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, write_page
-from fedaudit.pipeline.plan import Cell, Plan
+from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -77,7 +76,7 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
         reused = _train(plan, workshop, progress)
         evidence = []
         for cell in plan.cells:
-            reused += _audit(cell, workshop, progress)
+            reused += ensure_analysis(cell, workshop, progress)
             evidence.append(read_evidence(cell))
         with progress.stage("report", 1) as advance:
             write_page(evidence, report, workshop.each, plan.across)
@@ -95,23 +94,6 @@ def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     if plan.trained.shadows and plan.attacks:
         train_banks(cells, workshop, progress)
     return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in before]
-
-
-def _audit(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
-    """Make sure that the findings of a cell are on disk; returns what was."""
-    folder = claim(cell.analysis_folder)
-    with folder.lock(progress.say):
-        if complete(folder, progress.say):
-            return [f"analysis of {cell.method}, seed {cell.seed}"]
-        spent = Spent()
-        with spent.phase("attacks and audits"):
-            try:
-                analyse(cell, folder, workshop, progress)
-            except (Damaged, Missing) as lost:  # found on the way: what it belongs to is computed again, once
-                progress.say(f"{lost}; computing it again")
-                analyse(cell, folder, workshop, progress)
-        note(folder.path, {}, spent)
-    return []
 
 
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:

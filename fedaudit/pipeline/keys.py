@@ -99,28 +99,34 @@ def analysis_modules(cell: Cell) -> tuple[str, ...]:
 Across = Mapping[str, "DataclassInstance"]  # parameters of audits that compare runs, by their names
 
 
+REPORT, PAPER, COMPARISON = (f"fedaudit.pipeline.{name}" for name in ("compute", "papers", "runs_on_disk"))  # writers
+
+
 def page(cells: Sequence[Cell], *, figure: str = "", across: Across = MappingProxyType({})) -> dict[str, Any]:
     """What a report depends on, or the page of a paper's figure that a module of reports/papers/ draws."""
-    return page_of([cell.analysis_key for cell in cells], figure=figure, across=across)
+    runs = [cell.analysis_key for cell in cells]
+    return page_of(runs, PAPER if figure else REPORT, figure=figure, across=across)
 
 
-def page_of(runs: Sequence[str], *, figure: str = "", across: Across = MappingProxyType({})) -> dict[str, Any]:
-    """The same of runs by the keys of their analyses."""
+def page_of(
+    runs: Sequence[str], writer: str, *, figure: str = "", across: Across = MappingProxyType({})
+) -> dict[str, Any]:
+    """The same of runs by the keys of their analyses, and of the module that writes the page."""
     from fedaudit import __version__
 
     asked = {"across": {name: fields(params) for name, params in across.items()}} if across else {}
     return {
         "cells": list(runs),
-        "code": _code(page_modules(figure, across), templates(figure)),
+        "code": _code(page_modules(writer, figure, across), templates(figure)),
         "versions": versions(REPORT_LIBRARIES) | {"fedaudit": __version__},
     } | asked
 
 
-def page_modules(figure: str = "", across: Iterable[str] = ()) -> tuple[str, ...]:
+def page_modules(writer: str = REPORT, figure: str = "", across: Iterable[str] = ()) -> tuple[str, ...]:
     """Where the writing of a page begins."""
     parts = (f"reports.sections.{name}" for name in places())
     audits = (f"audits.{name}" for name in across)
-    return "fedaudit.pipeline.page", *parts, *audits, *((f"reports.papers.{figure}",) if figure else ())
+    return writer, *parts, *audits, *((f"reports.papers.{figure}",) if figure else ())
 
 
 def templates(figure: str = "") -> dict[str, Path]:

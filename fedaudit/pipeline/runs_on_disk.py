@@ -43,7 +43,10 @@ def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     runs = read(out, progress.say)
     _check(out, runs, across)
     found = compared(runs, across)
-    key = key_of(keys.page_of([run.key for run in runs], across=across) | {"labels": [run.method for run in runs]})
+    if all(one.empty for one in found.values()):
+        raise InputError(f"--audit {','.join(found)}: {'; '.join(one.empty for one in found.values())}")
+    described = keys.page_of([run.key for run in runs], keys.COMPARISON, across=across)
+    key = key_of(described | {"labels": [run.method for run in runs]})
     folder = claim(out / "comparisons" / f"{'-'.join(across)}-{key[:8]}")
     with folder.lock(progress.say), progress.stage("report", 1) as advance:
         build(found, folder.write, runs=len(runs), asked={n: keys.fields(p) for n, p in across.items()})

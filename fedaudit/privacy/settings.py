@@ -46,8 +46,8 @@ class Privacy:
             raise ValueError(
                 f"epsilon must be positive, from 0.000001 to 1000000, or none for no noise, not {self.epsilon}"
             )
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta must lie between 0 and 1, not {self.delta}")
+        if not 1e-100 <= self.delta < 1:  # 1 / delta is a number
+            raise ValueError(f"delta must lie between 0 and 1, and be at least 1e-100, not {self.delta}")
         if not (1e-6 <= self.clip_norm <= 10**9 or self.clip_norm == math.inf):
             raise ValueError(f"clip_norm must be positive, from 0.000001 to 1000000000, not {self.clip_norm}")
         if math.isinf(self.clip_norm) and not math.isinf(self.epsilon):

@@ -184,13 +184,15 @@ def _class_folders(images: Path, rng: np.random.Generator, skip: Collection[str]
     for folder in (one for one in inputs.listed(images) if one.name not in skip and not one.is_file()):
         files = [file for file in inputs.listed(folder) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
         if not files:
-            raise InputError(f"{folder} holds no images ({', '.join(SUFFIXES)}); unpack the data set again")
+            raise InputError(
+                f"{folder} holds no images ({', '.join(SUFFIXES)}), {inputs.largest(folder)}; unpack the data set again"
+            )
         order = [(files[i], folder.name) for i in rng.permutation(len(files))]
         cut = round(TEST_SHARE * len(files))
         test += order[:cut]
         train += order[cut:]
     if not train:
-        raise InputError(f"{images} holds no folders with images; unpack the data set again")
+        raise InputError(f"{images} holds no folders with images, {inputs.largest(images)}; unpack the data set again")
     return train, test
 
 

@@ -1,0 +1,56 @@
+"""What tables over several runs call an attack: its name, with the settings that it uses and that differ between runs.
+
+The files of attacks say which settings an attack uses: `used_by` in the metadata of a field (`attacks/settings.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from audits.across import AuditedRun
+from fedaudit.machinery import plugins
+from fedaudit.machinery.plugins import Plugin
+
+
+def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
+    """By run and attack what tables call it."""
+    used: dict[str, dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        for attack in {f["attack"] for f in run.findings if "attack" in f and f["metric"] == "auroc"}:
+            used.setdefault(attack, {})[run.key] = dict(_used(attack, run.setting))
+    labels = {}
+    for attack, by_run in used.items():
+        names = dict.fromkeys(itertools.chain(*by_run.values()))
+        varying = [n for n in names if len({repr(settings.get(n)) for settings in by_run.values()}) > 1]
+        for key, settings in by_run.items():
+            parts = [attack, *(f"{n.rpartition('.')[2]}={settings[n]}" for n in varying if n in settings)]
+            labels[key, attack] = ":".join(parts)
+    return labels
+
+
+def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The settings of an attack and of the adversary that can change what the attack scores, by their paths."""
+    plugin = plugins.plugins("attack").get(attack)
+    users = {} if plugin is None else _users(plugin)
+    lone = setting.get("adversary.shadow_kind") == "federations" or setting.get("adversary.trajectory") == "observed"
+    for path, value in setting.items():
+        if lone and path == "adversary.shadow_trajectories":  # no trajectory is shared
+            continue
+        user = users.get(
+            path, ""
+        )  # a setting that attacks have no more counts, and every one of an attack that is gone
+        if path.startswith((f"attack.{attack}.", "adversary.")) and (not user or getattr(plugin, user, False)):
+            yield path, value
+
+
+def _users(plugin: Plugin) -> dict[str, str]:
+    """By the path of a setting of an attack or the adversary which attacks use it: a property of theirs, or "rows"."""
+    adversary = plugins.dataclass_of(plugins.package_folder("attacks") / "settings.py", "Adversary")
+    return {
+        f"{prefix}.{field.name}": field.metadata.get("used_by", "")
+        for prefix, params in ((f"attack.{plugin.name}", plugin.params), ("adversary", adversary))
+        for field in dataclasses.fields(params)
+    }
