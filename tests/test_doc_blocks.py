@@ -189,7 +189,9 @@ class TestOwnRuns:
 
     def test_what_the_script_saves_is_audited(self, run: Path) -> None:
         """Its prompt ends with the image: all of an instruction's cells are empty, and no other."""
-        report = self.audit(run).report
+        audit = self.audit(run)
+        report = audit.report
+        assert {*audit.findings.measured.dropna()} == {"not measured: trained elsewhere, without canaries"}
         cells = (report.parent / "cells.csv").read_text().splitlines()
         head = cells[0].split(",")
         values = {(row := line.split(","))[head.index("signal")]: row[head.index("auroc")] for line in cells[1:]}
@@ -201,6 +203,10 @@ class TestOwnRuns:
             InputError, match=r"^--slice instruction: no record has two tokens of it.*valid here: image, caption$"
         ):
             self.audit(run, slice="instruction")
+
+    def test_nobody_is_told_to_insert_canaries_into_it(self, run: Path) -> None:
+        with pytest.raises(InputError, match=r"nothing in this run can answer it \(the run in --run was trained elsewhere, without canaries\)"):
+            self.audit(run, fail_if=["measured > 1"])
 
     def test_a_slice_that_some_records_have_is_measured_on_these(self, run: Path, tmp_path: Path) -> None:
         shutil.copytree(run, tmp_path / "my-run")
