@@ -57,7 +57,7 @@ def commands(text: str) -> list[list[str]]:
                 found.append([])
         elif redirected:
             redirected = False
-        else:
+        elif word not in ("{", "}"):
             found[-1].append(word)
     return [words for words in found if words]
 

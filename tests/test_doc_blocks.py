@@ -205,7 +205,10 @@ class TestOwnRuns:
             self.audit(run, slice="instruction")
 
     def test_nobody_is_told_to_insert_canaries_into_it(self, run: Path) -> None:
-        with pytest.raises(InputError, match=r"nothing in this run can answer it \(the run in --run was trained elsewhere, without canaries\)"):
+        with pytest.raises(
+            InputError,
+            match=r"nothing in this run can answer it \(the run in --run was trained elsewhere, without canaries\)",
+        ):
             self.audit(run, fail_if=["measured > 1"])
 
     def test_a_slice_that_some_records_have_is_measured_on_these(self, run: Path, tmp_path: Path) -> None:

@@ -99,7 +99,9 @@ def test_every_slow_oracle_is_of_a_method() -> None:
 
 
 def test_a_new_method_is_told_what_to_write() -> None:
-    with pytest.raises(AssertionError, match=r"^newest has no slow version yet: write a class into tests/prompt_oracle\.py"):
+    with pytest.raises(
+        AssertionError, match=r"^newest has no slow version yet: write a class into tests/prompt_oracle\.py"
+    ):
         prompt_oracle.oracle_of("newest")
 
 
