@@ -179,11 +179,12 @@ def saved(folder: Path) -> Path:
     return folder / "my-run"
 
 
-class TestOwnRuns:
-    @pytest.fixture(scope="class")
-    def run(self, tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> Path:
-        return saved(tmp_path_factory.mktemp("own"))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> Path:
+    return saved(tmp_path_factory.mktemp("own"))
 
+
+class TestOwnRuns:
     def audit(self, run: Path, **words: Any) -> Any:
         return AUDIT(run=run, out=run.parent / "out", threads=1, quiet=True, **words)
 

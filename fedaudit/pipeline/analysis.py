@@ -91,9 +91,7 @@ def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
         attacked=run,
         canaries={k: _coins(clients[k]) for k in cell.targets if clients[k].canaries},
         canary_kind=plan.canaries.canary_kind,
-        said=(
-            {"claimed": plan.own.claimed, "provable": plan.own.provable, "measured": NO_COINS} if plan.own else None
-        ),
+        said=({"claimed": plan.own.claimed, "provable": plan.own.provable, "measured": NO_COINS} if plan.own else None),
     )
 
 
