@@ -11,6 +11,7 @@ MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechan
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
 INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
+NO_COINS = "not measured: trained elsewhere, without canaries"  # a run that nobody can add any to
 THESE = "these clients"  # what an interval is about whose units are records, as `interval` says
 
 

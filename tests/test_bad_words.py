@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -422,22 +421,6 @@ def test_two_dashes_as_the_value_of_any_flag(
 
 # what must still be accepted
 
-ROOT = Path(__file__).parent.parent
-ELSEWHERE = (
-    "--run", "--backbone FOLDER", "rn50.safetensors", "llava", "--weights openai", "clip-vit", "--data-root", "...", "--help", "run.yaml", "matrix.yaml",
-)  # fmt: skip
-"""In examples of lines that need data, weights or files which are not here."""
-
-
-def examples() -> list[str]:
-    """The command lines that README, docs, the help and CI give, as far as nothing is missing here that they need."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
-    texts += [cli.EXAMPLES, (ROOT / ".ci" / "run").read_text().replace("\\\n", " ")]
-    lines = [line.partition("audit.py ")[2] for text in texts for line in text.splitlines() if "audit.py --" in line]
-    found = [re.split(r"\s{2,}|\s#|`", line)[0] for line in lines]
-    return sorted({line for line in found if not any(word in line for word in (*ELSEWHERE, "--list", "--no-twin`"))})
-
-
 GOOD = (
     "", "--method fedrand", "--attack all", "--attack reconstruct --ways newest", "--method 'fedavg, fedrand'", "--order inf", "--k=0",
     "--rho .5", "--rho 5e-1", "--rho=+0.5", "--rho 1.", "--weight-decay 0", "--seed 4294967296", "--seed -0", "--seeds 3 --seed 7",
@@ -476,7 +459,7 @@ def plan_of(words: list[str], scale: list[str]) -> Plan:
     return cli.read_command(words, scale).plan
 
 
-@pytest.mark.parametrize("line", sorted({*GOOD, *examples()}))
+@pytest.mark.parametrize("line", GOOD)
 def test_a_good_line(line: str, places: dict[str, Path]) -> None:
     words = shlex.split(line)
     assert over_runs.read(words) or paper.read(words, plan_of) or cli.read_command(words).plan.cells
@@ -487,11 +470,3 @@ def test_a_good_configuration_file(text: str, places: dict[str, Path]) -> None:
     places["good"].write_text(text, encoding="utf-8")
     for more in ("", "--rounds 7", "--method promptfl --attack loss --epsilon none" if "dpfpl" in text else "--seed 1"):
         assert cli.read_command(["--config", str(places["good"]), *more.split()]).plan.cells
-
-
-def test_there_are_examples() -> None:
-    """The search for them finds what it should."""
-    found = examples()
-    assert len(found) > 25
-    assert '--method fedrand --fail-if "auroc.low > 0.6"' in found
-    assert "--method dpfpl,dpfpl:residual=false --rank 1,2,4,8,0" in found

@@ -171,9 +171,13 @@ class TestAllFindings:
         exec("\n".join(lines), given)
         means = eval(last, given)
         own = pd.concat([audits["both"].findings, audits["entropy"].findings])
-        own = own[(own.metric == "auroc") & own.headline.eq(True) & (own.threat_model == "owner")]
-        assert means["owner", 2, "promptfl"] == pytest.approx(own[own.method == "promptfl"].value.mean())
-        assert len(given["joined"]) == len(given["found"])
+        own = own[
+            (own.metric == "auroc") & own.headline.eq(True) & (own.threat_model == "owner") & (own.method == "promptfl")
+        ]
+        assert {*own.nonmembers} > {"held-out"}, "there are rows to leave out"
+        kept = own[(own.nonmembers == "held-out") & (own.signal == "loss")]
+        place = ("owner", "true state", "own members", "loss", 2, "promptfl")
+        assert means[place] == pytest.approx(kept.value.mean())
 
     def test_of_two_folders_are_those_of_one(self, audited: Any, copy: Path) -> None:
         """As the docs put them under each other."""

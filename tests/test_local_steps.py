@@ -92,7 +92,7 @@ def test_training_and_its_ledger_are_the_slow_oracles(tmp_path: Path, name: str,
     """Clients of 10, 6 and 3 records in batches of 4: in epochs they take 4, 2 and 2 steps, and train in groups."""
     method = of(name, local, PRIVACY[privacy])
     fast = run(tmp_path, method, federation(), SCHEDULE)
-    oracle = prompt_oracle.ORACLES[name](federation(), method.params, LOCAL[local], PRIVACY[privacy], SCHEDULE)
+    oracle = prompt_oracle.oracle_of(name)(federation(), method.params, LOCAL[local], PRIVACY[privacy], SCHEDULE)
     same(fast, oracle.run())
     noised = math.isfinite(PRIVACY[privacy].epsilon)
     assert any("noise" in fast.round(r) for r in range(SCHEDULE.rounds)) == noised

@@ -212,8 +212,32 @@ def test_an_impossible_word_is_the_surest_non_member():
     assert not any(math.isnan(value) for value in scores.values())
 
 
+@pytest.mark.parametrize("compat", ["exact", "vlmia"])
+@pytest.mark.parametrize(
+    ("spans", "without"),
+    [
+        ({"image": slice(0, 25), "instruction": slice(26, 25), "caption": slice(25, 59)}, "instruction"),
+        ({"image": slice(0, 25), "instruction": slice(26, 26), "caption": slice(26, 59)}, "instruction"),
+        ({"image": slice(3, 3), "instruction": slice(4, 30), "caption": slice(30, 59)}, "image"),
+    ],
+    ids=["a prompt that ends with its image", "one token behind the image", "an image of one token"],
+)
+def test_a_part_without_rows_has_no_score(spans, without, compat):
+    signals = some_signals(None if compat == "exact" else compat)
+    scores = record_scores(signals, spans_of(spans, compat), TEXT, compat=compat)
+    assert list(scores) == cell_names(spans_of(spans, compat), compat=compat)
+    for name, value in scores.items():
+        assert math.isnan(value) == name.endswith(f"/{without}"), name
+
+
+def test_a_prompt_that_ends_with_its_image_and_a_description_of_one_word():
+    """Instruction and description together have the one row that the description has."""
+    spans = spans_of({"image": slice(0, 5), "instruction": slice(6, 5), "caption": slice(5, 7)}, "vlmia")
+    assert spans["desp"] == spans["inst_desp"] == slice(5, 6)
+
+
 @pytest.mark.parametrize("span", [slice(3, 3), slice(5, 2), slice(60, 70), slice(50, 61)])
-def test_a_span_must_hold_rows(span):
+def test_a_caption_must_hold_rows(span):
     with pytest.raises(ValueError, match=r"span 'caption' must be one or more rows of 0\.\.59, not slice"):
         record_scores(some_signals(), {"image": slice(0, 5), "caption": span}, TEXT)
 

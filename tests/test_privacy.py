@@ -16,6 +16,7 @@ from fedaudit.privacy.accountant import calibrated_stds, noise_stds, nominal_std
 from fedaudit.privacy.clipping import add_noise, clipped_mean
 from fedaudit.privacy.ledger import Ledger, Mechanism, RoundNoise, Turn
 from fedaudit.privacy.settings import Privacy
+from tests.doc_blocks import table
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
 
 DELTA = 1e-5
@@ -371,18 +372,24 @@ def test_rounds_and_ledgers_come_back_from_strict_json():
 # ---- the accountant: reference points
 
 
-@pytest.mark.parametrize(
-    ("claimed", "one", "jointly", "batch_one", "batch_jointly"),
-    [
-        (0.01, "0.0069", "0.0128", "0.68", "1.24"),
-        (0.1, "0.0898", "0.164", "9.30", "18.6"),
-        (0.4, "0.408", "0.742", "59.8", "140"),
-    ],
-)
+POINTS = [
+    ("0.01", "0.0069", "0.0128", "0.68", "1.24"),
+    ("0.1", "0.0898", "0.164", "9.30", "18.6"),
+    ("0.4", "0.408", "0.742", "59.8", "140"),
+]
+
+
+def test_the_docs_print_the_reference_points():
+    assert [tuple(row) for row in table("docs/privacy.md", "claimed", "one noised tensor")] == POINTS
+    ((one, _, jointly),) = table("docs/privacy.md", "one noised tensor (`promptfl`, `fedprox`, `pfedme`, `local`)")
+    assert (one, jointly) == POINTS[1][1:3]
+
+
+@pytest.mark.parametrize(("claimed", "one", "jointly", "batch_one", "batch_jointly"), POINTS)
 def test_reference_points_of_dpfpl(claimed, one, jointly, batch_one, batch_jointly):
     """Every record in every step, zero-out."""
     for clip, alone, joint in (("record", one, jointly), ("batch", batch_one, batch_jointly)):
-        run = dpfpl(claimed, clip=clip)
+        run = dpfpl(float(claimed), clip=clip)
         only = Ledger.of(
             rounds_of([dataclasses.replace(m, party="client") for m in run.steps[0] if m.release == "p_G"]),
             shared=SHARED,

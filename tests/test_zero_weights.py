@@ -67,7 +67,7 @@ def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(
 ) -> None:
     method = of(name, steps, privacy)
     fast = run(tmp_path / "fast", method, world(), SCHEDULE)
-    oracle = prompt_oracle.ORACLES[name](world(), method.params, STEPS[steps], PRIVACY[privacy], SCHEDULE)
+    oracle = prompt_oracle.oracle_of(name)(world(), method.params, STEPS[steps], PRIVACY[privacy], SCHEDULE)
     same(fast, oracle.run())
     other = run(tmp_path / "other", method, world(frozenset({"0-0", "1-1"})), SCHEDULE)
     assert ledger_of(fast, method) == ledger_of(other, method)
@@ -118,7 +118,7 @@ def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, na
     kept, out = (
         run(tmp_path / str(i), method, w, schedule) for i, w in enumerate((everybody, world(frozenset({coin}))))
     )
-    oracle = prompt_oracle.ORACLES[name](everybody, method.params, SETTINGS, PRIVACY[privacy], schedule)
+    oracle = prompt_oracle.oracle_of(name)(everybody, method.params, SETTINGS, PRIVACY[privacy], schedule)
     start = {n: t.double() for n, t in kept.broadcast(0).items()}
     each = oracle.gradients(oracle.leaves(start, start, 0, 0, 0), start, start, coin)
     for tensor, (leaf, factor) in MOVED[name].items():

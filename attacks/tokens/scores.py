@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.answers import TextAnswers
+from attacks.answers import LEARNT, TextAnswers
 from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
 
 # what readers call a score in tables and in sentences
@@ -47,13 +47,14 @@ def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, 
 
     These hold rows inside of a part of T tokens only, T - 1 of them: neither the row that predicts the description's
     first token nor the one that predicts the end. VL-MIA's `img` and `inst` are image and instruction. A description of
-    one token, of which that code makes no score, keeps the row that predicts it.
+    one token, of which that code makes no score, keeps the row that predicts it, and so does `inst_desp` where the
+    instruction has no row.
     """
     if compat != "vlmia":
         return spans
     first, end = spans["caption"].start + 1, spans["caption"].stop - 1
     own = slice(first, end) if first < end else slice(first - 1, end)
-    return {**spans, "desp": own, "inst_desp": slice(spans["instruction"].start, own.stop)}
+    return {**spans, "desp": own, "inst_desp": slice(min(spans["instruction"].start, own.start), own.stop)}
 
 
 def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDArray[np.float64]]:
@@ -71,19 +72,19 @@ def record_scores(
     """Every cell of one record, higher = more likely a member, in the order of `cell_names`.
 
     `spans` are ranges of rows of `signals`; MaxRényi's siblings are of the part "caption", whose words are `text`. A
-    caption word that the model holds impossible (log p = -inf) gives -inf. ValueError: a span without rows, or past the
-    end.
+    caption word that the model holds impossible (log p = -inf) gives -inf, and a part without rows nan: a prompt may
+    end with its image, and an image may be a single token. ValueError: a span past the end, or a caption without rows.
     """
     scores: dict[str, float] = {}
     for part, span in spans.items():
         inside = signals[span]
-        if not len(inside) or (span.stop or 0) > len(signals):
+        if (span.stop or 0) > len(signals) or (part == LEARNT and not len(inside)):
             raise ValueError(f"span {part!r} must be one or more rows of 0..{len(signals) - 1}, not {span}")
         means = _extreme_means(-np.stack([inside.renyi[order] for order in ORDERS]), compat)
         scores |= dict(zip(_renyi_names(part, compat), means.ravel().tolist(), strict=True))
-    if "caption" in spans:
-        siblings = _siblings(signals[spans["caption"]], text, compat)
-        scores |= {f"{name}/caption": value for name, value in siblings.items()}
+    if LEARNT in spans:
+        siblings = _siblings(signals[spans[LEARNT]], text, compat)
+        scores |= {f"{name}/{LEARNT}": value for name, value in siblings.items()}
     return scores
 
 
@@ -116,7 +117,9 @@ def _siblings(caption: TokenSignals, text: str, compat: str) -> dict[str, float]
 
 def _extreme_means(values: NDArray[np.float64], compat: str) -> NDArray[np.float64]:
     """Means [m, K] of the k smallest of each row of values [m, n], for every K of `compat`: one sort, one cumulative
-    sum."""
+    sum. nan where n is 0."""
+    if not values.shape[1]:
+        return np.full((len(values), len(PERCENTS[compat])), np.nan)
     sizes = _sizes(values.shape[1], compat)
     means: NDArray[np.float64] = np.sort(values, axis=1).cumsum(axis=1)[:, sizes - 1] / sizes
     return means

@@ -24,10 +24,12 @@ def rounds_table(run: Attacked, confidence: float) -> pd.DataFrame:
     """AUROC of the released model after each round, where earlier ones were asked too, by scores that all of them
     have."""
     found, rows = [], by_round(run)
-    for c in (row for row in rows if row.measurable):
-        for signal in (s for s in run.headline if all(s in row.scores for row in rows)):
-            i = measure(c, c.scores[signal], confidence)
-            found.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
+    for row in rows:
+        for signal in (s for s in run.headline if all(s in other.scores for other in rows)):
+            c = row.having(row.scores[signal])
+            if c.measurable:
+                i = measure(c, c.scores[signal], confidence)
+                found.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
     return pd.DataFrame(found, columns=ROUNDS)
 
 

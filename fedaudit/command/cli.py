@@ -186,7 +186,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     _check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
     for gate in limits:
-        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks], plan.canaries.canaries)
+        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks], plan.inserted)
     return Command(
         plan, options.dry_run, options.quiet, limits,
         _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),

@@ -59,10 +59,13 @@ class Gate:
     limit: float | str  # a word of SAID
     source: str  # where it was given, as messages name it
 
-    def check(self, learner: str, attacks: Sequence[Plugin], canaries: int) -> None:
-        """InputError if no run of these attacks, on what is trained with so many canaries, can answer the gate."""
+    def check(self, learner: str, attacks: Sequence[Plugin], canaries: int | None) -> None:
+        """InputError if no run of these attacks, on what is trained with so many canaries, can answer the gate; None
+        are those of a run that was trained elsewhere, before a coin of ours could be flipped."""
         why = None
-        if self.metric in BOUNDS and not canaries:
+        if self.metric in BOUNDS and canaries is None:
+            why = "the run in --run was trained elsewhere, without canaries"
+        elif self.metric in BOUNDS and not canaries:
             why = "there are no canaries; add --canaries"
         elif self.metric in ACCURACY and facts(learner).records != "classes":
             why = f"{facts(learner).noun} have no accuracy here"

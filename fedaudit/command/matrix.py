@@ -245,7 +245,7 @@ def _stated(file: Located, node: yaml.Node, base: Values) -> _Limit:
 def _answers(gate: Gate, plan: Plan) -> bool:
     """Whether a run of a plan can answer a limit."""
     try:
-        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks], plan.canaries.canaries)
+        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks], plan.inserted)
     except InputError:
         return False
     return True
@@ -259,7 +259,7 @@ def _why(limit: _Limit, kept: Combined, base: Values, cells: Sequence[MatrixCell
     try:
         plan = about[0].plan
         attacks = [plugins.plugins("attack")[name] for name in plan.attacks]
-        limit.gate.check(plan.learner, attacks, plan.canaries.canaries)
+        limit.gate.check(plan.learner, attacks, plan.inserted)
     except InputError as error:
         return f" ({str(error).rpartition('(')[2].rstrip(')')})"
     return ""

@@ -7,6 +7,7 @@ import graphlib
 import importlib
 from typing import TYPE_CHECKING, Protocol, cast
 
+from audits.findings import NO_COINS
 from audits.subject import Result, Subject
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
@@ -108,7 +109,7 @@ def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
         attacked=run,
         canaries={k: _coins(clients[k]) for k in cell.targets if clients[k].canaries},
         canary_kind=plan.canaries.canary_kind,
-        said={"claimed": plan.own.claimed, "provable": plan.own.provable} if plan.own else None,
+        said=({"claimed": plan.own.claimed, "provable": plan.own.provable, "measured": NO_COINS} if plan.own else None),
     )
 
 

@@ -21,12 +21,14 @@ from attacks.knowledge import Knowledge
 from attacks.rebuild import rebuild_all
 from attacks.source import whose
 from attacks.threats import refusal
+from attacks.tokens.scores import spans_of
 from audits.blind import blind_scores
 from audits.comparisons import Attacked, ScoredModel
 from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
 from fedaudit.pipeline import attack_jobs, bank, text_shadows
@@ -120,7 +122,7 @@ def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Wor
     held = [model for view in views.values() for model in models(view, params.values(), history=over is not None)]
     held = [model for model in held if alone or model.way == "base" or text_shadows.role(model)]
     held += _earlier(cell, views["released-model"]) if alone else []
-    base = Base(next(model for model in held if model.way == "base"), compats(alone), workshop.attackers)
+    base = Base(next(model for model in held if model.way == "base"), alone, workshop.attackers)
     attackers = LoneAttacks(alone, base, {name: allowed(cell, name) for name in views}, folder, progress)
     tables, over = attackers.tables(held, views, over)
     recipe = recipe_of(cell, workshop.federation)
@@ -164,16 +166,19 @@ def _earlier(cell: Cell, view: View) -> list[Model]:
 
 class Base:
     """What the public base answers, which every attack compares with: asked when it is first needed, by all workers
-    at once."""
+    at once. InputError: an attack's headline is about a part of texts that no record has."""
 
-    def __init__(self, public: Model, compats: tuple[str, ...], attackers: Attackers) -> None:
-        self.public, self.attackers, self._compats = public, attackers, compats
+    def __init__(self, public: Model, params: Mapping[str, DataclassInstance], attackers: Attackers) -> None:
+        self.public, self.attackers, self._params = public, attackers, params
 
     @functools.cached_property
     def _answers(self) -> TextAnswers:
         records, state = self.public.records, pack(self.public.state)
         parts = [records[i : i + PART] for i in range(0, len(records), PART)]
-        return TextAnswers.joined(list(self.attackers.map(_ask, ((self._compats, state, part) for part in parts))))
+        jobs = ((compats(self._params), state, part) for part in parts)
+        answers = TextAnswers.joined(list(self.attackers.map(_ask, jobs)))
+        _check_slices(self._params, answers)
+        return answers
 
     def about(self, records: Sequence[str]) -> TextAnswers:
         """Of some records."""
@@ -341,6 +346,18 @@ def _target_job(
 def compats(params: Mapping[str, DataclassInstance]) -> tuple[str, ...]:
     """The arithmetic that attacks ask for: exact, and that of public code where a parameter `compat` names it."""
     return tuple(dict.fromkeys(["exact", *(getattr(own, "compat", "exact") for own in params.values())]))
+
+
+def _check_slices(params: Mapping[str, DataclassInstance], answers: TextAnswers) -> None:
+    """InputError: an attack's parameter `slice` names a part that is too short for a score in every record."""
+    for own in (own for own in params.values() if hasattr(own, "slice")):
+        by_record = [spans_of(spans, getattr(own, "compat", "exact")) for spans in answers.spans]
+        scored = [part for part in by_record[0] if any(spans[part].start < spans[part].stop for spans in by_record)]
+        if own.slice not in scored:
+            raise InputError(
+                f"--slice {own.slice}: no record has two tokens of it, and one gives no score (docs/attacks.md, "
+                f"maxrenyi); valid here: {', '.join(scored)}"
+            )
 
 
 def _ask(bench: AttackBench, job: tuple[tuple[str, ...], bytes, Sequence[str]]) -> TextAnswers:

@@ -87,6 +87,12 @@ class Plan:
         return min(self.adversary.targets or self.present, self.present)
 
     @property
+    def inserted(self) -> int | None:
+        """How many canaries a coin inserted or left out; None: the run was trained elsewhere, and no coin can be
+        flipped any more."""
+        return None if self.own else self.canaries.canaries
+
+    @property
     def present(self) -> int:
         """The clients that can take part in a round."""
         return self.clients - self.newcomers

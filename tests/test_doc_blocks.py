@@ -1,0 +1,278 @@
+"""Every block of README.md, CONTRIBUTING.md and docs/ works as it stands: Python runs, page by page and in order, command lines are
+read (`test_doc_commands`), files of an own run are one (`test_ownrun`), the examples of a plugin are whole (`test_contributing`).
+
+What would train for minutes runs at `SMALL`: the block's own call, with fewer clients, records and steps beside its words.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import fedaudit
+from attacks.maxrenyi import max_renyi
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.vlm import FrozenVLM
+from fedaudit.command import exits, nightly
+from fedaudit.machinery.errors import InputError
+from tests.doc_blocks import BLOCKS, PAGES, ROOT, Block, commands, shell_blocks
+from tests.test_doc_commands import plan
+
+AUDIT = fedaudit.audit
+SMALL = {
+    "rounds": 1, "clients": 4, "per_round": 4, "records": 4, "reference": 4, "novel": 2, "test": 1, "local_steps": 1, "threads": 1,
+    "quiet": True,
+}  # fmt: skip
+PYTHON = {
+    "README.md",
+    "docs/attacks.md",
+    "docs/backbones.md",
+    "docs/own-runs.md",
+    "docs/running.md",
+}  # all of whose blocks run here
+FILES = {
+    "docs/data.md": ("coco/", "scienceqa/"),
+    "docs/own-runs.md": ("my-run/",),
+}  # blocks that show which files a folder holds
+
+
+def python_blocks(page: str) -> list[str]:
+    return [block.text for block in BLOCKS if (block.page, block.language) == (page, "python")]
+
+
+def has_a_test(block: Block) -> bool:
+    """Whether some test runs or reads it."""
+    if block.language == "python":
+        return block.page in PYTHON or block.page == "CONTRIBUTING.md"
+    if block.language in ("json", "jsonl"):
+        return block.page == "docs/own-runs.md"
+    if block.language == "yaml":
+        return block.page == "docs/nightly.md"
+    return not block.language and (block in shell_blocks() or block.first in FILES.get(block.page, ()))
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}: {block.first[:40]}")
+def test_a_block_has_a_test(block: Block) -> None:
+    assert has_a_test(block), "write one, or add the page to PYTHON"
+
+
+def test_fences_are_paired_and_none_is_indented() -> None:
+    """Else a block is none for these tests."""
+    for page, text in PAGES.items():
+        assert text.count("```") == 2 * sum(block.page == page for block in BLOCKS), page
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> Iterator[Path]:
+    """A folder of somebody who works through the pages: the runs of README.md, a run on prompts, exported adapters."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("place")
+        patch.chdir(folder)
+        (folder / "fedaudit" / "backbones").mkdir(parents=True)
+        (folder / "fedaudit" / "backbones" / "scenes-llava").symlink_to(EMBEDDED)
+
+        patch.setattr("fedaudit.audit", lambda **words: AUDIT(**(words | SMALL)))
+        for text in python_blocks("README.md"):
+            given: dict[str, Any] = {}
+            exec(text, given)
+            assert given["audit"].report.is_file()
+            assert {*given["audit"].findings.method} == {"fedavg", "fedrand"}
+        fedaudit.audit(method="fedrand", attack="maxrenyi", export_adapters="FOLDER")
+        AUDIT(method="promptfl", rounds=2, clients=2, train=8, test=2, threads=1, quiet=True)
+        shutil.copytree("fedaudit-runs", "runs")  # so that what the next page trains is there
+        yield folder
+
+
+def test_running_md(place: Path) -> None:
+    runs = {("..." in text, text): text for text in python_blocks("docs/running.md")}
+    given: dict[str, Any] = {}
+    for shortened, text in runs:
+        if shortened:
+            for name in ("reports/.../findings.csv", "analyses/.../scores.parquet", "reports/.../accuracy.csv"):
+                (folder, *_) = sorted((place / "fedaudit-runs").glob(name.replace("...", "*")))
+                assert name in text
+                text = text.replace(f"fedaudit-runs/{name}", str(folder))
+        exec(text, given)
+    assert given["audit"].report.is_file()
+    assert {*given["leakage"].nonmembers} == {"held-out"}
+    assert len(given["tuned"].peft_config) == 1
+    assert {"threat_model", "record", "signal"} & {*given["scores"]} >= {"record"}
+    assert {"split", "accuracy"} <= {*given["accuracy"]}
+
+
+def test_attacks_md() -> None:
+    rng = np.random.default_rng(0)
+    n, c, s = 30, 4, 8
+    start, target, *shadows = np.log(rng.dirichlet(np.ones(c), (s + 2, n)))
+    given: dict[str, Any] = {
+        "logits": rng.normal(size=(6, 9)), "ids": rng.integers(0, 9, 6),
+        "in_shadow": rng.random((s, n)) < 0.5, "shadow_log_probs": np.stack(shadows), "log_probs": target, "before": start,
+        "labels": rng.integers(0, c, n), "reference": np.zeros(n, bool),
+    }  # fmt: skip
+    tokens, own = python_blocks("docs/attacks.md")
+    exec(tokens, given)
+    assert max_renyi(given["signals"].renyi[2], k_percent=10) == given["signals"].renyi[2].max()
+    *lines, last = own.strip().splitlines()
+    exec("\n".join(lines), given | {"ids": tuple(map(str, range(n)))}, given)
+    scores = eval(last, given)
+    assert scores.shape == (n,)
+    assert np.isfinite(scores).all()
+
+
+def test_backbones_md() -> None:
+    """The sketch overrides what there is, with the parameters that there are."""
+    given: dict[str, Any] = {}
+    for text in python_blocks("docs/backbones.md"):
+        exec(text, given)
+    own = vars(given["Backbone"])
+    assert issubclass(given["Backbone"], FrozenVLM)
+    for name in ("open", "language_model", "find_image_token", "see", "whole"):
+        assert [*inspect.signature(own[name]).parameters] == [*inspect.signature(getattr(FrozenVLM, name)).parameters]
+
+
+def test_canaries_md(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it prints of 10 and of 100 canaries is what the page's tables say."""
+    (words,) = (words for block in shell_blocks() for words in commands(block.text) if words[:2] == ["python", "-c"])
+    exec(words[2], {})
+    ceilings = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert ceilings == pytest.approx([1.05, 3.49, 5.78], abs=0.006)
+
+
+def saved(folder: Path) -> Path:
+    """A run by the script of docs/own-runs.md, of clients that train the adapters of the embedded model."""
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(EMBEDDED)
+    adapted = get_peft_model(model, LoraConfig(r=2, lora_alpha=16, target_modules=r".*language_model.*q_proj"))
+    rng = np.random.default_rng(0)
+    (folder / "my-run").mkdir()
+    for i in range(16):
+        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / "my-run" / f"{i}.png")
+
+    def train_client(server: dict[str, torch.Tensor], k: int) -> dict[str, torch.Tensor]:
+        return {name: tensor + 0.01 * (k + 1) for name, tensor in server.items()}
+
+    records = [(f"r{i}", i % 2, f"{i}.png", f"{i} small bars") for i in range(16)]
+    given = {
+        "model": adapted, "rounds": 2, "cohort": lambda r: [0, 1], "train_client": train_client,
+        "aggregate": lambda sent: next(iter(sent.values())), "trained_on": records[:8], "held_out": records[8:],
+    }  # fmt: skip
+    (script,) = python_blocks("docs/own-runs.md")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        exec(script, given)
+    assert get_peft_model_state_dict(adapted)
+    return folder / "my-run"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> Path:
+    return saved(tmp_path_factory.mktemp("own"))
+
+
+class TestOwnRuns:
+    def audit(self, run: Path, **words: Any) -> Any:
+        return AUDIT(run=run, out=run.parent / "out", threads=1, quiet=True, **words)
+
+    def test_what_the_script_saves_is_audited(self, run: Path) -> None:
+        """Its prompt ends with the image: all of an instruction's cells are empty, and no other."""
+        audit = self.audit(run)
+        report = audit.report
+        assert {*audit.findings.measured.dropna()} == {"not measured: trained elsewhere, without canaries"}
+        cells = (report.parent / "cells.csv").read_text().splitlines()
+        head = cells[0].split(",")
+        values = {(row := line.split(","))[head.index("signal")]: row[head.index("auroc")] for line in cells[1:]}
+        assert len(values) > 100
+        assert {name.rpartition("/")[2] for name, auroc in values.items() if not auroc} == {"instruction"}
+
+    def test_a_slice_that_no_record_has_is_refused(self, run: Path) -> None:
+        with pytest.raises(
+            InputError, match=r"^--slice instruction: no record has two tokens of it.*valid here: image, caption$"
+        ):
+            self.audit(run, slice="instruction")
+
+    def test_nobody_is_told_to_insert_canaries_into_it(self, run: Path) -> None:
+        with pytest.raises(
+            InputError,
+            match=r"nothing in this run can answer it \(the run in --run was trained elsewhere, without canaries\)",
+        ):
+            self.audit(run, fail_if=["measured > 1"])
+
+    def test_a_slice_that_some_records_have_is_measured_on_these(self, run: Path, tmp_path: Path) -> None:
+        shutil.copytree(run, tmp_path / "my-run")
+        for name in ("members", "nonmembers"):
+            path = tmp_path / "my-run" / f"{name}.jsonl"
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            more = [
+                line | {"prompt": "<image> what is it ?"} if int(line["id"][1:]) % 4 > 1 else line for line in lines
+            ]
+            path.write_text("".join(json.dumps(line) + "\n" for line in more))
+        findings = self.audit(tmp_path / "my-run", slice="instruction").findings
+        rows = findings[(findings.metric == "auroc") & (findings.signal == "renyi/2/10/instruction")]
+        assert rows.value.notna().all()
+        assert {*rows.members, *rows.nonmembers_n} == {4}
+
+
+class TestNightly:
+    def test_the_matrix_of_the_page(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (block,) = (block for block in BLOCKS if block.language == "yaml")
+        (tmp_path / "matrix.yaml").write_text(block.text)
+        monkeypatch.chdir(tmp_path)
+        asked = nightly.read(["--nightly", "matrix.yaml"], plan)
+        assert asked is not None
+        assert len(asked.matrix.cells) == 4 + 8 - 2
+        assert len(asked.matrix.limits) == 2
+
+    @pytest.mark.parametrize("code", [exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED])
+    def test_the_line_for_cron_mails_what_tonight_said(self, code: int, tmp_path: Path) -> None:
+        """Whatever an earlier night left behind; nothing where all is well."""
+        (tmp_path / "nightly.log").write_text("an earlier night")
+        (tmp_path / "fedaudit-runs/nightly/matrix").mkdir(parents=True)
+        (tmp_path / "fedaudit-runs/nightly/matrix/summary.md").write_text("an earlier night")
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        (tmp_path / ".venv/bin").mkdir(parents=True)
+        (tmp_path / ".venv/bin/activate").write_text("")
+        for name, script in {"fedaudit": f"echo tonight >&2; exit {code}", "mail": "cat > mailed"}.items():
+            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+            (programs / name).chmod(0o755)
+        (line,) = (block.text for block in BLOCKS if block.text.startswith("17 2 * * * "))
+        script = line.removeprefix("17 2 * * * ").replace("/srv/audits", shlex.quote(str(tmp_path)))
+        subprocess.run(["sh", "-c", script], env={"PATH": f"{programs}:{os.environ['PATH']}"}, check=True)
+        mailed = tmp_path / "mailed"
+        assert mailed.exists() == (code != exits.DONE)
+        assert code == exits.DONE or mailed.read_text() == "tonight\n"
+
+    def test_the_workflow_installs_what_it_checked_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        job = yaml.safe_load((ROOT / "docs/nightly/workflow.yml").read_text())
+        steps = job["jobs"]["audit"]["steps"]
+        scripts = [words for step in steps for words in commands(step.get("run", ""))]
+        there = {step["with"]["path"] for step in steps if "checkout" in step.get("uses", "") and "with" in step}
+        installs = [words for words in scripts if words[:2] == ["pip", "install"]]
+        assert {words[words.index("-e") + 1] for words in installs if "-e" in words} == there
+        assert "torch" in installs[0], "before what would bring the one for GPUs"
+        assert installs[0][-2:] == ["--index-url", "$CPU_INDEX"]
+        assert job["env"].keys() == {"CPU_INDEX"}
+        first = next(i for i, step in enumerate(steps) if "pip install" in step.get("run", ""))
+        assert all("checkout" not in step.get("uses", "") for step in steps[first:])
+        (audit,) = (words[1:] for words in scripts if words[0] == "fedaudit")
+        shutil.copy(ROOT / "docs/nightly/matrix.yaml", tmp_path)
+        monkeypatch.chdir(tmp_path)
+        asked = nightly.read(audit, plan)
+        assert asked is not None
+        kept = [step["with"]["path"] for step in steps if "cache" in step.get("uses", "")]
+        assert kept == [str(asked.out)] * 2

@@ -1,0 +1,262 @@
+"""Every command line of README.md, CONTRIBUTING.md, docs/ and `--help` is one that the program takes.
+
+Lines that need data, weights or a file which is not here run to their first refusal, which names what is missing; all
+others are read to their plans, and none is run. `--help` and `--list` are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fedaudit.command import cli, exits, flags, nightly, over_runs, paper
+from fedaudit.command.config import presets
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline import papers
+from fedaudit.pipeline.plan import Plan
+from tests.doc_blocks import PAGES, ROOT, anchors, commands, documented, inline, links
+from trainers.learners import every_learner
+
+OTHERS = {".", "cd", "hf", "mail", "mypy", "pip", "pytest", "ruff"}  # programs that are not ours
+MISSING = ("--backbone", "--weights", "--data-root", "--run", "--config")  # what may name something that is not here
+LINES = documented()
+LINES += [
+    ("--help", tuple(words))
+    for words in commands(re.sub(r"(?<=\S)  +\S.*$", "", cli.EXAMPLES, flags=re.MULTILINE))
+    if len(words) > 1
+]
+LINES += [(".ci/run", tuple(words)) for words in commands((ROOT / ".ci" / "run").read_text()) if "audit.py" in words]
+
+
+def audit_words(words: Sequence[str]) -> list[str] | None:
+    """What a command line gives to the program; None where it starts another one."""
+    if words[0] == "python" and words[1] != "-c":
+        words = words[1:]
+    for start in (["audit.py"], ["fedaudit"], ["-m", "fedaudit"]):
+        if [*words[: len(start)]] == start:
+            return [*words[len(start) :]]
+    return None
+
+
+AUDITS = list(dict.fromkeys((page, tuple(own)) for page, words in LINES if (own := audit_words(words)) is not None))
+MODULES = [
+    (page, words[2:] if words[1] == "-m" else (words[1].removesuffix(".py").replace("/", "."), *words[2:]))
+    for page, words in LINES
+    if words[0] == "python" and words[1] != "-c" and audit_words(words) is None
+]
+
+
+def as_text(case: tuple[str, tuple[str, ...]]) -> str:
+    return f"{case[0]}: {shlex.join(case[1])}"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, as somebody's who has no data, and no weights but those that are embedded."""
+    for name in ("HOME", "HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "docs" / "nightly" / "matrix.yaml", tmp_path)
+    return tmp_path
+
+
+def plan(words: Sequence[str], scale: Sequence[str] = ()) -> Plan:
+    return cli.read_command(words, scale).plan
+
+
+def test_every_line_starts_a_program_that_is_known() -> None:
+    for _, words in LINES:
+        assert (
+            words[0] in OTHERS
+            or audit_words(words) is not None
+            or words[:2] == ("python3", "-m")
+            or words[0] == "python"
+        ), words
+    assert len(AUDITS) > 100
+    assert len(MODULES) > 40
+
+
+def read(words: Sequence[str]) -> object:
+    """What a command line asks for, or the InputError that refuses it."""
+    try:
+        return nightly.read(words, plan) or over_runs.read(words) or paper.read(words, plan) or cli.read_command(words)
+    except InputError as error:
+        return error
+
+
+@pytest.mark.parametrize("case", AUDITS, ids=as_text)
+def test_a_line_of_the_program(case: tuple[str, tuple[str, ...]], capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*case[1]]
+    if {"--help", "--list"} & {*words} or words == ["--paper", "list"]:
+        assert cli.main(words) == exits.DONE
+        return
+    absent = [words[words.index(flag) + 1] for flag in MISSING if flag in words]
+    asked = read(words)
+    refused = str(asked) if isinstance(asked, InputError) else ""
+    if isinstance(asked, over_runs.Asked):  # of what lies in a folder that is empty here
+        absent = [str(asked.out)]
+    if absent and not refused:  # found out when it begins
+        assert cli.main(words) == exits.MENDABLE
+        refused = capsys.readouterr().err
+    assert bool(refused) == bool(absent), refused
+    assert not absent or refused.startswith(MISSING) or any(name in refused for name in absent), refused
+    if isinstance(asked, paper.AskedItems):
+        assert not [error for error in asked.items.values() if isinstance(error, InputError)]
+
+
+TO_THE_PROGRAM = {
+    "benchmarks.main_job",
+    "benchmarks.messages",
+    "benchmarks.methods",
+}  # whose words are those of audit.py
+
+
+@pytest.mark.parametrize("case", MODULES, ids=as_text)
+def test_a_line_of_a_module(case: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parser takes the words, and the program those that it is left; a module without a parser says the words in its docstring."""
+    name, *words = case[1]
+    source = ROOT.joinpath(*name.split("."))
+    source = source / "__main__.py" if source.is_dir() else source.with_suffix(".py")
+    text = source.read_text(encoding="utf-8")
+    if name in TO_THE_PROGRAM:
+        assert plan(words)
+        return
+    if "Parser(" not in text:
+        usage = ast.get_docstring(ast.parse(text)) or ""
+        assert name in usage or f"{name.replace('.', '/')}.py" in usage
+        assert all(
+            re.search(rf"\b{word}\b", usage, re.IGNORECASE)
+            for word in words
+            if not word.isdecimal() and not word.isupper()
+        )
+        return
+    known, left = argparse.ArgumentParser.parse_known_args, []
+
+    def parse_known_args(parser: argparse.ArgumentParser, given: Sequence[str] | None = None) -> None:
+        """Ends the module, which would begin to work, with what its parser leaves for the program."""
+        left.append(known(parser, given)[1])
+        raise SystemExit
+
+    def parse_args(parser: argparse.ArgumentParser, given: Sequence[str] | None = None) -> None:
+        _, others = known(parser, given)
+        assert not others, f"{name} has no {others[0]}"
+        left.append([])
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patch.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
+        patch.setattr(sys, "argv", [name, *words])
+        with pytest.raises(SystemExit):
+            runpy.run_module(name, run_name="__main__")
+    (words,) = left
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known_flags()
+
+
+def known_flags() -> set[str]:
+    """Every flag that some command of the program takes."""
+    parser = flags.Parser(add_help=True, allow_abbrev=False, conflict_handler="resolve")
+    flags.add_choices(parser)
+    flags.add_linked_files(parser)
+    flags.add_general_options(parser)
+    for learner in every_learner():
+        flags.add_schedule(parser, learner)
+        flags.add_backbone(parser, learner)
+    names = {flag for action in parser._actions for flag in action.option_strings} | {"--no-twin"}
+    folders = [plugins.package_folder("trainers") / f"{learner}.py" for learner in every_learner()]
+    params = [plugins.dataclass_of(path, "Settings") for path in folders]
+    params += [plugin.params for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
+    params += [cli._canaries(), cli.Privacy, cli.adversaries.Adversary]
+    for field in (field for own in params for field in own.__dataclass_fields__.values()):
+        flag = field.name.replace("_", "-")
+        names |= {f"--{flag}", *([f"--no-{flag}"] if isinstance(field.default, bool) else [])}
+    return names
+
+
+def of_modules() -> set[str]:
+    """The flags of benchmarks, pictures and recipes."""
+    paths = [
+        *ROOT.glob("benchmarks/*.py"),
+        ROOT / "docs/pictures/__main__.py",
+        *ROOT.glob("fedaudit/backbones/recipes/*.py"),
+    ]
+    return {
+        flag
+        for path in paths
+        for flag in re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", path.read_text(encoding="utf-8"))
+    }
+
+
+def said_flags(text: str) -> Iterator[str]:
+    yield from re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_flag_of_a_page_is_one(page: str) -> None:
+    known = known_flags() | of_modules() | {"--check", "--index-url"}  # of ruff and pip
+    said = {flag for code in inline(page) for flag in said_flags(code)}
+    assert said - known == {*()}
+
+
+def test_every_flag_of_a_files_help_and_docstring_is_one() -> None:
+    known = known_flags()
+    for kind in plugins.PACKAGES:
+        for plugin in plugins.plugins(kind).values():
+            texts = [ast.get_docstring(ast.parse(plugin.path.read_text(encoding="utf-8"))) or ""]
+            texts += [field.metadata.get("help", "") for field in plugin.params.__dataclass_fields__.values()]
+            assert {flag for text in texts for flag in said_flags(text)} <= known, plugin.name
+
+
+CHOICES = {
+    "--preset": lambda: {*presets()},
+    "--method": lambda: {*plugins.plugins("method")},
+    "--attack": lambda: {*plugins.plugins("attack"), "all", "none"},
+    "--audit": lambda: {*plugins.plugins("audit")},
+    "--task": lambda: {*plugins.plugins("task")},
+    "--paper": lambda: {*papers.items(), "all", "list"},
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_gives_a_flag_is_there(page: str) -> None:
+    """In pieces of a command, as `--preset memorising`; of names in capitals nothing is asked."""
+    for code in (code for code in inline(page) if code.startswith("--")):
+        for words in commands(code):
+            for flag, value in itertools.pairwise(words):
+                names = {name.partition(":")[0] if flag == "--method" else name for name in value.split(",")}
+                if flag in CHOICES:
+                    assert {name for name in names if not re.search("[A-Z]", name)} <= CHOICES[flag](), code
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = ((ROOT / page).parent / file).resolve() if file else ROOT / page
+        assert target.exists(), link
+        name = target.relative_to(ROOT).as_posix()
+        assert not anchor or anchor in anchors(name), link
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    assert {page for page in PAGES if page.startswith("docs/")} <= {*links("README.md")}
+
+
+def test_modules_and_files_that_pages_name_are_there() -> None:
+    """`tests/test_x.py`, `fedaudit/command/`, but for what a reader is to write."""
+    for page in PAGES:
+        for code in inline(page):
+            if re.fullmatch(r"(attacks|audits|benchmarks|docs|fedaudit|reports|tests|trainers)/[a-z\d_./-]*", code):
+                assert (ROOT / code).exists(), (page, code)

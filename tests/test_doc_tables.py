@@ -1,0 +1,470 @@
+"""Tables and counts of README.md, CONTRIBUTING.md and docs/ that repeat what the code knows say what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks import settings as adversaries
+from attacks.maxrenyi import Params as MaxRenyi
+from attacks.settings import RebuiltWays
+from attacks.threats import SUMMARIES, THREAT_MODELS, refusal
+from audits.comparisons import WAYS
+from audits.findings import SCHEMA
+from audits.statistics import nights, one_run, trade_off
+from audits.verdicts import SHARES
+from fedaudit.backbones.vlm import FrozenVLM
+from fedaudit.command import exits, gates, matrix
+from fedaudit.command.config import presets
+from fedaudit.external import run as own_run
+from fedaudit.machinery import plugins
+from fedaudit.pipeline import papers
+from fedaudit.privacy.settings import AdapterPrivacy, Privacy
+from fedaudit.tasks.canaries import Canaries
+from fedaudit.tasks.imagesets import IMAGE_SETS
+from tests.doc_blocks import PAGES, ROOT, codes, inline, table
+from trainers.learners import LearnerFacts, facts, private
+
+METHODS, ATTACKS, TASKS = (plugins.plugins(kind) for kind in ("method", "attack", "task"))
+MESSAGES = {"uploads", "sums of uploads"}  # what an attack needs that looks at messages
+NUMBERS = dict(zip("one two three four five six seven eight nine ten eleven twelve".split(), range(1, 13), strict=True))
+
+
+def first(page: str, *headings: str, section: str = "") -> list[str]:
+    """The inline code of a table's first column."""
+    return [code for row in table(page, *headings, section=section) for code in codes(row[0])]
+
+
+def of_learner(learner: str) -> set[str]:
+    return {name for name, plugin in METHODS.items() if plugin.learner == learner}
+
+
+# exit codes
+
+CODES = {exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED, exits.CLOSED} | {
+    128 + n for n in exits._SIGNALS
+}
+
+
+def test_exit_codes_stand_once_and_are_all() -> None:
+    said = [int(code) for row in table("docs/running.md", "exit code") for code in row[0].split(", ")]
+    assert sorted(said) == sorted(CODES)
+
+
+def test_exit_codes_of_a_night() -> None:
+    said = [row[0] for row in table("docs/nightly.md", "exit code")]
+    assert said[:3] == [str(code) for code in (exits.DONE, exits.CROSSED, exits.FAILED)]
+    assert said[3:] == [f"{exits.MENDABLE}, {exits.BROKEN}, and those of signals"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_exit_code_in_a_sentence_is_one(page: str) -> None:
+    assert {int(code) for code in re.findall(r"exit code (\d+)", PAGES[page])} <= CODES
+
+
+# attacks and adversaries
+
+
+def test_attacks_have_a_row_each() -> None:
+    rows = [
+        name for row in table("docs/attacks.md", "attack", "on", "needs") for name in re.findall(r"\[(\w+)\]", row[0])
+    ]
+    assert sorted(rows) == sorted(ATTACKS)
+
+
+@pytest.mark.parametrize(
+    "row", table("docs/attacks.md", "attack", "on", "needs"), ids=lambda row: re.sub(r"\(.*?\)", "", row[0])
+)
+def test_attacks_under_threat_models(row: list[str]) -> None:
+    """Yes and no, and of what alone, as `refusal` has it."""
+    trained = {"LoRA": facts("lora"), "prompts": facts("prompts")}
+    for attack in (ATTACKS[name] for name in re.findall(r"\[(\w+)\]", row[0])):
+        able = {noun: learner for noun, learner in trained.items() if learner.fits(attack)}
+        assert row[1] == " and ".join(able)
+        assert ("shadow models" in row[2]) == attack.shadows
+        assert ("messages" in row[2]) == bool(MESSAGES & {*attack.needs})
+        assert ("broadcasts" in row[2]) == ("broadcasts" in attack.needs)
+        for threat_model, cell in zip(("prompt-user", "released-model", "server", "owner"), row[3:], strict=True):
+            runs = {noun: refusal(attack, threat_model, learner) is None for noun, learner in able.items()}
+            words = "yes" if all(runs.values()) else "prompts only" if any(runs.values()) else "no"
+            assert cell.removeprefix("prompts: ") == words, (attack.name, threat_model)
+
+
+def test_what_runs_against_clients_on_shares_and_against_a_peer() -> None:
+    """The sentences below that table."""
+    prompts, dual = facts("prompts"), facts("maple")
+
+    def run_by(threat_model: str, learner: LearnerFacts) -> set[str]:
+        fitting = {name: attack for name, attack in ATTACKS.items() if learner.fits(attack)}
+        return {name for name, attack in fitting.items() if refusal(attack, threat_model, learner) is None}
+
+    single = {name for name, attack in ATTACKS.items() if prompts.fits(attack) and not MESSAGES & {*attack.needs}}
+    assert run_by("colluding-users", prompts) == single
+    assert run_by("clustering-server", prompts) == single | {"decompose", "cosine"}
+    assert {name for name, attack in ATTACKS.items() if prompts.fits(attack) and not dual.fits(attack)} == {"decompose"}
+    assert run_by("peer", dual) == run_by("released-model", dual)
+
+
+def test_the_order_of_all() -> None:
+    rows = table("docs/attacks.md", "strength", "attacks")
+    said = {name: int(row[0]) for row in rows for name in codes(row[1])}
+    assert said == {name: plugin.strength for name, plugin in ATTACKS.items() if plugin.strength or name in said}
+    assert {*ATTACKS} == {*said}
+
+
+def test_every_attack_has_a_section() -> None:
+    assert {*ATTACKS} <= {*re.findall(r"^### (\w+)$", PAGES["docs/attacks.md"], re.MULTILINE)}
+
+
+def test_what_the_adversary_may_be_told() -> None:
+    """Flags and defaults."""
+    rows = table("docs/attacks.md", "flag")
+    names = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in rows]
+    assert sorted(names) == sorted(field.name for field in dataclasses.fields(adversaries.Adversary))
+    usual, thrifty = adversaries.Adversary(), adversaries.ThriftyAdversary()
+    texts = dict(zip(names, (row[1] for row in rows), strict=True))
+    assert f"{usual.shadows} as in DP-FPL, {thrifty.shadows} of dual prompts" in texts["shadows"]
+    assert texts["observed_rounds"].endswith(f": {usual.observed_rounds}")
+    assert all(
+        getattr(usual, name) == 0 and "0 (default)" in texts[name]
+        for name in ("targets", "shadow_trajectories", "solved_rounds")
+    )
+    for name in ("shadow_kind", "trajectory"):
+        (value,) = (codes(row[0])[0].split()[1] for row, own in zip(rows, names, strict=True) if own == name)
+        adversaries.Adversary(**{name: value})
+        assert value != getattr(usual, name), "the table says what changes it"
+
+
+def test_ways_of_rebuilding() -> None:
+    ways = [row[0] for row in table("docs/attacks.md", "way", "takes")]
+    assert {*ways} <= {*WAYS}
+    for way in ways[1:]:
+        RebuiltWays(ways=way)
+
+
+def test_orders_and_slices_of_maxrenyi() -> None:
+    said = PAGES["docs/attacks.md"]
+    orders, parts = (
+        re.findall(r"`--order` ([\d., inf]+);.*`--slice` (\w+), (\w+) or (\w+)\.", said)[0][0],
+        re.findall(r"`--slice` (\w+), (\w+) or (\w+)\.", said)[0],
+    )
+    for order in orders.split(", "):
+        MaxRenyi(order=float(order))
+    for part in parts:
+        MaxRenyi(slice=part)
+    usual = MaxRenyi()
+    assert f"Headline, fixed beforehand: order {usual.order:g}, K = {usual.k}, {usual.slice}." in said
+
+
+def test_what_beats_what_is_quoted_as_it_is() -> None:
+    """The two best of attacks.md stand in the tables of the page."""
+    page = PAGES["docs/what-beats-what.md"]
+    for row in table("docs/attacks.md", "", "adversary", "calibrated loss"):
+        for cell in row[2:]:
+            (numbers,) = re.findall(r"\.\d{3} \[\.\d{3}, [\d.]+\](?: ▲)?", cell)
+            assert f"| {numbers} |" in page, cell
+
+
+def test_threat_models_have_a_row_each() -> None:
+    rows = table("docs/threat-models.md", "threat model", "sees")
+    assert {name for row in rows for name in codes(row[0])} == {*THREAT_MODELS} == {*SUMMARIES}
+    of = {"prompts": facts("prompts"), "dual prompts": facts("maple"), "LoRA": facts("lora")}
+    for row in rows:
+        (name,) = codes(row[0])
+        having = [noun for noun, learner in of.items() if name in learner.threat_models]
+        only = re.findall(r"\((.*?)\)", row[0])
+        assert only == (
+            []
+            if len(having) == 3
+            else ["methods on secret shares"]
+            if not having
+            else [" and ".join(having) + " only" * (len(having) == 1)]
+        )
+
+
+def test_what_is_attacked_in_prompts() -> None:
+    rows = table("docs/threat-models.md", "threat model", "way")
+    assert {name for row in rows for name in codes(row[0])} == {*THREAT_MODELS}
+    assert {row[1] for row in rows} <= {*WAYS}
+
+
+def test_adversaries_of_dual_prompts() -> None:
+    assert {*first("docs/dp2fl.md", "adversary", "holds")} == {*facts("maple").threat_models}
+
+
+# methods and tasks
+
+
+def test_methods_of_adapters() -> None:
+    assert {*first("docs/methods.md", "method", "a client sends")} == of_learner("lora")
+    assert {*first("docs/attacks.md", "method", "a message")} == of_learner("lora")
+
+
+def test_methods_of_prompts() -> None:
+    assert {*first("docs/prompts.md", "method", "trained")} == of_learner("prompts")
+    (sentence,) = re.findall(r"^Prompt methods \((.*)\) have", PAGES["docs/methods.md"], re.MULTILINE)
+    assert {*codes(sentence)} == of_learner("prompts")
+    never = {
+        codes(row[0])[0] for row in table("docs/prompts.md", "method", "trained") if row[3] in ("", "never noised")
+    }
+    assert never == {name for name in of_learner("prompts") if not private(METHODS[name])}
+
+
+def test_replays_of_methods() -> None:
+    assert {*first("docs/threat-models.md", "method", "the server's replay")} == of_learner("prompts") | of_learner(
+        "maple"
+    )
+
+
+def test_every_method_has_a_section() -> None:
+    titles = {
+        title
+        for page in ("methods", "prompts")
+        for title in re.findall(r"^## (\w+)$", PAGES[f"docs/{page}.md"], re.MULTILINE)
+    }
+    assert of_learner("lora") | of_learner("prompts") <= titles
+
+
+def test_tasks() -> None:
+    assert {*first("docs/methods.md", "task", "what")} == {*TASKS}
+    assert {*first("docs/images.md", "`--task`")} == {
+        name for name, task in TASKS.items() if facts(task.learner).records == "classes"
+    }
+
+
+def test_partitions_and_data_sets() -> None:
+    said = [row[0] for row in table("docs/images.md", "`--dataset`")]
+    assert [code for cell in said for code in codes(cell)] == [*IMAGE_SETS]
+    usual = TASKS["images"].params()
+    for row in table("docs/images.md", "partition"):
+        name = codes(row[0])[0]
+        dataclasses.replace(usual, partition=name, data_root="x")
+        assert ("(default)" in row[0]) <= (name == usual.partition)
+
+
+def fields_of(*classes: Any) -> dict[str, Any]:
+    return {field.name: field.default for own in classes for field in dataclasses.fields(own)}
+
+
+def test_defaults_of_data() -> None:
+    usual = fields_of(TASKS["coco"].params)
+    for row in table("docs/data.md", "flag", "default"):
+        (flag,) = codes(row[0])
+        assert float(row[1]) == usual[flag[2:].replace("-", "_")], flag
+
+
+def test_flags_of_privacy() -> None:
+    """Each value is one, and a default where the page says what a flag does without its alternatives."""
+    usual, said = Privacy(), {}
+    for row in table("docs/privacy.md", "flag"):
+        flag, value = codes(row[0])[0].split()
+        name = flag[2:].replace("-", "_")
+        given = {str: str, float: float}[type(getattr(usual, name))](value)
+        assert dataclasses.replace(usual, **{name: given})
+        said.setdefault(name, given)
+    assert said == {name: getattr(usual, name) for name in said}
+    assert {*said} | {"clip_norm"} == {field.name for field in dataclasses.fields(Privacy)}
+    (words,) = (code for code in inline("docs/methods.md") if code.startswith("--epsilon 10 "))
+    flags = words.split()
+    own = AdapterPrivacy()
+    for flag, value in zip(flags[::2], flags[1::2], strict=True):
+        assert str(value) == f"{getattr(own, flag[2:].replace('-', '_')):{'' if value.isalpha() else 'g'}}"
+
+
+def test_settings_of_learners() -> None:
+    """What a page calls the settings are the defaults of the learner, its methods and the schedule."""
+    for page, learner, begins in (
+        ("methods", "lora", "--rank 8 --alpha"),
+        ("prompts", "prompts", "--rounds 100 --clients"),
+    ):
+        (words,) = (code for code in inline(f"docs/{page}.md") if code.startswith(begins))
+        path = plugins.package_folder("trainers") / f"{learner}.py"
+        known = fields_of(plugins.dataclass_of(path, "Settings")) | {
+            "rounds": facts(learner).rounds,
+            "clients": facts(learner).clients,
+        }
+        flags = words.split()
+        for flag, value in zip(flags[::2], flags[1::2], strict=True):
+            usual = known[flag[2:].replace("-", "_")]
+            assert (float(value) if isinstance(usual, (int, float)) else value) == usual, flag
+
+
+# canaries
+
+
+def test_flags_and_kinds_of_canaries() -> None:
+    said = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in table("docs/canaries.md", "flag")]
+    assert said == [field.name for field in dataclasses.fields(Canaries)]
+    for row in table("docs/canaries.md", "kind", "picture"):
+        (kind,) = codes(row[0])
+        Canaries(canary_kind=kind)
+        assert ("(default)" in row[0]) == (kind == Canaries().canary_kind)
+
+
+@pytest.mark.parametrize("row", table("docs/canaries.md", "canaries", "ceiling"), ids=lambda row: row[0])
+def test_how_many_canaries(row: list[str]) -> None:
+    m = int(row[0].replace(",", ""))
+    assert float(row[1]) == pytest.approx(one_run.ceiling(m, delta=1e-5), abs=0.0051)
+    for epsilon, cell in zip((0.1, 0.5, 1, 2), row[2:], strict=True):
+        needed = one_run.needed_accuracy(m, epsilon=epsilon, delta=1e-5)
+        assert (
+            cell == "never"
+            if needed is None or math.isnan(needed) or needed > 1
+            else float(cell.rstrip(" %")) == pytest.approx(100 * needed, abs=0.051)
+        )
+
+
+def test_ceilings_of_guesses() -> None:
+    for row in table("docs/privacy.md", "canaries (delta 1e-5)", "guesses"):
+        m, guesses = (int(cell.replace(",", "")) for cell in row[:2])
+        found = [test.ceiling(n, canaries=m, delta=1e-5) for n in (guesses, m) for test in (one_run, trade_off)]
+        assert [float(cell) for cell in row[2:]] == pytest.approx(found, abs=0.0051)
+
+
+# runs, findings, gates
+
+
+def test_schema_of_findings() -> None:
+    assert f"- `schema` is {SCHEMA}." in PAGES["docs/running.md"]
+
+
+def test_metrics_of_gates() -> None:
+    (sentence,) = re.findall(r"^A gate reads .*\n.*$", PAGES["docs/running.md"], re.MULTILINE)
+    assert {*codes(sentence)} >= {*gates.METRICS}
+
+
+def test_keys_of_an_own_run() -> None:
+    said = first("docs/own-runs.md", "key", section="run.json")
+    assert [name for name in said if name in own_run._NEEDED or name in own_run._OPTIONAL] == said
+    assert sorted(said) == sorted({**own_run._NEEDED, **own_run._OPTIONAL})
+    optional = {
+        name
+        for row in table("docs/own-runs.md", "key", section="run.json")
+        if row[1].startswith("optional")
+        for name in codes(row[0])
+    }
+    assert optional == {*own_run._OPTIONAL}
+    of_rounds = first("docs/own-runs.md", "key", section="rounds.json")
+    assert sorted(of_rounds) == sorted({**own_run._ROUND, **own_run._UPLOAD})
+
+
+def test_hooks_of_a_backbone() -> None:
+    for signature in first("docs/backbones.md", "Method", "Gives"):
+        name, words = signature.rstrip(")").split("(")
+        parameters = [*inspect.signature(getattr(FrozenVLM, name)).parameters][1:]
+        assert parameters == [word for word in words.split(", ") if word], signature
+
+
+def test_parts_of_a_matrix_and_words_of_a_night() -> None:
+    assert {*first("docs/nightly.md", "part")} == {*matrix.PARTS}
+    said = {row[0]: row[2] for row in table("docs/nightly.md", "word", "means")}
+    assert said == {word: "no" if word == nights.SHOWN else "yes" for word in said}
+    assert {*said} == {nights.CHANGED, nights.NEW_LEAK, nights.HEALED, nights.DRIFT, nights.SHOWN}
+
+
+@pytest.mark.parametrize("limit", first("docs/nightly.md", "limit", "is crossed where"))
+def test_limits_of_a_night(limit: str) -> None:
+    assert gates.limit(limit, limit)
+
+
+def test_families_of_rows() -> None:
+    rows = {row[0]: row[2] for row in table("docs/audits.md", "family")}
+    assert rows == {name: f"{5 * share:g} %" for name, share in SHARES.items()}
+
+
+# papers and presets
+
+
+def test_numbers_of_items() -> None:
+    assert len(papers.items()) == 30
+    said = {
+        (page, word) for page, text in PAGES.items() for word in re.findall(r"\b(?:[Aa]ll|of|names) (\w+ty)\b", text)
+    }
+    said |= {
+        ("docs/papers.md", word.lower())
+        for word in re.findall(r"^(\w+) tables and figures of", PAGES["docs/papers.md"], re.MULTILINE)
+    }
+    assert {page for page, _ in said} >= {"README.md", "docs/running.md", "docs/papers.md"}
+    assert {word for _, word in said} == {"thirty"}
+
+
+def test_numbers_of_papers() -> None:
+    of = {name.partition(":")[0] for name in papers.items()}
+    for page in ("README.md", "docs/papers.md"):
+        said = re.findall(r"(?:of|all) (\w+) papers\b", PAGES[page])
+        assert said
+        assert {NUMBERS[word] for word in said} == {len(of)}
+
+
+def test_printed_numbers_have_a_word_each() -> None:
+    """reports/papers/README.md names every table that is there, by itself or in a range."""
+    text = (ROOT / "reports" / "papers" / "README.md").read_text(encoding="utf-8")
+    names = {*re.findall(r"`(\w+_table\d+)\.csv`", text)}
+    for paper, low, other, high in re.findall(r"`(\w+)_table(\d+)\.csv` to `(\w+)_table(\d+)\.csv`", text):
+        assert paper == other
+        names |= {f"{paper}_table{i}" for i in range(int(low), int(high) + 1)}
+    assert names == {path.stem for path in (ROOT / "reports" / "papers").glob("*_table*.csv")}
+
+
+def test_every_preset_stands_in_the_docs() -> None:
+    text = "\n".join(PAGES.values())
+    assert [
+        name for name in presets() if not re.search(rf"(?<![\w-]){name}(?![\w-])", text) and name not in OF_ITEMS
+    ] == []
+
+
+OF_ITEMS = {item.preset for item in papers.items().values()} | {
+    item.scale for item in papers.items().values()
+}  # `--paper` takes them
+
+
+def test_benchmarks_stand_in_the_docs() -> None:
+    """Each is named by some page: else nobody knows of its table."""
+    text = "\n".join(PAGES.values())
+    for path in ROOT.glob("benchmarks/*.py"):
+        assert re.search(rf"benchmarks[./]{path.stem}\b", text), path.name
+
+
+# contributing
+
+
+def test_slow_tests_have_a_row_each() -> None:
+    said: set[str] = set()
+    for row in table("CONTRIBUTING.md", "slow", "the quick version"):
+        said |= {f"test{name.removeprefix('test')}" for name in codes(row[0])}
+    marked = {
+        path.stem
+        for path in Path(__file__).parent.glob("test_*.py")
+        if "pytest.mark.slow" in path.read_text(encoding="utf-8")
+    }
+    assert marked - {Path(__file__).stem} == said
+
+
+def test_rooms_have_a_row_each() -> None:
+    said = {name.rstrip("/") for name in first("CONTRIBUTING.md", "room", "holds")}
+    folders = {
+        "fedaudit/" + path.name for path in (ROOT / "fedaudit").iterdir() if path.is_dir() and any(path.glob("*.py"))
+    }
+    packages = {"attacks", "audits", "benchmarks", "reports", "trainers", "docs/pictures"}
+    assert said == folders | packages | {"fedaudit/api.py", "__main__.py"}
+
+
+def test_declarations_that_are_named_are_read() -> None:
+    """`NEEDS = ("uploads",)` and its like, of CONTRIBUTING.md."""
+    known = {name for own in plugins.DECLARATIONS.values() for name in own}
+    other = {"ORDER", "PRESET", "SCALE", "REAL", "TASKS", "TINY", "FIGURES", "PAPER", "NAME", "FAULT"}
+    said = {name for code in inline("CONTRIBUTING.md") for name in re.findall(r"^([A-Z][A-Z_]+)(?= = |$)", code)}
+    assert said - other - {"DECLARATIONS"} <= known
+
+
+def test_the_suite_of_small_runs_is_counted() -> None:
+    from benchmarks import same_findings
+
+    (word,) = re.findall(r"makes (\w+) small runs", PAGES["CONTRIBUTING.md"])
+    assert NUMBERS[word] == len(same_findings.RUNS)
