@@ -200,6 +200,20 @@ def test_what_cannot_be_measured_is_said() -> None:
     assert card([], [])["verdict"] is None
 
 
+def test_the_p_values_of_canaries_stand_on_the_card() -> None:
+    tested = {
+        "z": 3.0,
+        "p": 0.001,
+        "p_adjusted": 0.79,
+        "family": "secondary",
+        "family_n": 948,
+        "verdict": "no leak found",
+    }
+    canary = single(nonmembers="left-out canaries", population="canaries", **tested)
+    said = "Inserted canaries: ○ no leak found, AUROC 0.600 [0.545, 0.655], p 0.001 alone, 0.79 among 948 secondary scores."
+    assert said in page_of(canary).text
+
+
 def test_heads_hold_for_all_of_their_rows() -> None:
     """A score may be of some of the records only: then each row says of how many it is, and the head does not."""
     counts = {"members": 142, "nonmembers_n": 146, "clients": 2}
