@@ -1,10 +1,10 @@
 """What the coins say of every score of a run: its statistic and raw p-value, and the largest statistic of each family
 under every exchange of the coins, from which a report corrects them (`audits.verdicts`).
 
-Families: *headline*, at most eight rows named beforehand: of each adversary, its freshest model that reaches half of
-the clients, members against held-out records, the first two headline scores in the order of the attacks. *others*: all
-other scores of all rows that coins decided. *controls*: the base model's scores beside them. One exchange of all coins
-of a run serves all rows of all families.
+Families: *primary*, at most eight scores named beforehand: of each adversary, its freshest model that reaches half of
+the clients, members against held-out records, the first two headline scores in the order of the attacks. *secondary*:
+all other scores of all comparisons that coins decided, headline scores of other models too. *controls*: the base
+model's scores beside them. One exchange of all coins of a run serves all scores of all families.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from audits.statistics.permutation import (
     weighted_auroc,
 )
 
-FAMILIES = ("headline", "others", "controls")
-HEADLINES_EACH = 2  # per adversary, of which there are four: at most eight rows
+FAMILIES = ("primary", "secondary", "controls")
+PRIMARY_EACH = 2  # per adversary, of which there are four: at most eight scores
 EXCHANGES = 11  # of the generator (seed, EXCHANGES)
 
 Row = tuple[str, ...]  # threat model, way, population, non-members, signal
@@ -66,10 +66,10 @@ def by_coin(run: Attacked) -> ByCoin:
     if not rows:
         return ByCoin({}, {}, pd.DataFrame(columns=list(FAMILIES)))
     members, place = exchanges(run)
-    named = headline_rows(rows, run.headline)
+    named = primary_rows(rows, run.headline)
     scores = _statistics(rows, members, place, "scores")
     base = _statistics(rows, members, place, "base")
-    family = {row: "headline" if row in named else "others" for row in scores}
+    family = {row: "primary" if row in named else "secondary" for row in scores}
     of_family = {name: [z for row, z in scores.items() if family[row] == name] for name in FAMILIES[:2]}
     of_family["controls"] = [*base.values()]
     return ByCoin(
@@ -90,8 +90,8 @@ def exchanges(run: Attacked, times: int = PERMUTATIONS) -> tuple[Bools, dict[str
     return exchanged(fell, strata, seed=(run.seed, EXCHANGES), times=times), place
 
 
-def headline_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:
-    """The rows of the first family: who may see what is known before any coin is looked at."""
+def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:
+    """The rows of the primary family: who may see what is known before any coin is looked at."""
     found = set()
     for threat in THREAT_MODELS:
         own = [c for c in rows if c.threat_model == threat and c.nonmembers == "held-out" and c.way in FRESHEST]
@@ -100,7 +100,7 @@ def headline_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Ro
         wide = [c for c in own if 2 * reach[id(c)] >= max(reach.values())]
         for c in sorted(wide, key=lambda c: FRESHEST.index(c.way))[:1]:
             there = [s for s in headline if s in c.scores and c.scores[s].notna().any()]
-            found |= {row_of(c, s) for s in there[:HEADLINES_EACH]}
+            found |= {row_of(c, s) for s in there[:PRIMARY_EACH]}
     return found
 
 

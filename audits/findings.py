@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 # raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
-SCHEMA = 2
+SCHEMA = 3
 MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
 INFORMATION = "mutual_information"  # metric of bits per record
@@ -93,7 +93,7 @@ class Finding(OfRun):
     # "held-out" (same distribution), "novel objects" (the papers' own split), "other clients", "left-out canaries"
     nonmembers: str
     signal: str
-    headline: bool  # fixed before looking
+    headline: bool  # a score that stands for its attack, fixed before looking
     metric: str  # auroc, balanced_accuracy, tpr@10%, tpr@1%, tpr@0.1%
     value: float | None
     low: float | None
@@ -125,8 +125,9 @@ class Finding(OfRun):
     # where a coin of ours alone decided who is a member (`audits.by_coin`):
     z: float | None = None  # the AUROC within clients, in standard deviations of its permutations from their mean
     p: float | None = None  # its raw two-sided p-value
-    family: str | None = None  # "headline" or "others": the rows that a report corrects it for
+    family: str | None = None  # "primary" or "secondary": the scores that a report corrects it for
     p_adjusted: float | None = None  # corrected, the report's
+    family_n: int | None = None  # number of scores in that family, in all runs of the report
     base_z: float | None = None  # z of the same score on the public base model
     blind_p: float | None = None  # raw p-value of the blind classifier, by its interval
     alarm: str | None = None  # that a control is off, the report's

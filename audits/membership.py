@@ -2,8 +2,8 @@
 
 Every number about an attack stands beside the same number of the public base model and of a blind classifier. Where a
 coin of ours decided who is a member, a finding has the raw p-value of the permutation test; its verdict belongs to the
-report, which corrects it for all rows of its family. Where none did, verdicts come from the controls. Both rules are in
-`audits.verdicts`.
+report, which corrects it for all scores of its family. Where none did, verdicts come from the controls. Both rules are
+in `audits.verdicts`.
 """
 
 from __future__ import annotations
@@ -295,7 +295,8 @@ def cells(run: Attacked, confidence: float) -> pd.DataFrame:
             scored = c.having(c.scores[cell["signal"]])
             i = measure(scored, scored.scores[cell["signal"]], level)
             cell |= {"simultaneous_low": i.low, "simultaneous_high": i.high}
-        found += row + [_place(c) | {"signal": s} for s in signals if s not in {cell["signal"] for cell in row}]
+        measured = {cell["signal"] for cell in row}
+        found += row + [_unmeasurable(run, c, signal) for signal in signals if signal not in measured]
     return pd.DataFrame(found, columns=CELLS)
 
 
@@ -312,6 +313,13 @@ def _cells(run: Attacked, c: Comparison, signals: Sequence[str], confidence: flo
         _place(c) | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high} | test
         for (signal, i), test in zip(found.items(), tests, strict=True)
     ]
+
+
+def _unmeasurable(run: Attacked, c: Comparison, signal: str) -> dict[str, Any]:
+    """A cell without numbers. Where coins decided, its statistic still is among those of its family, which it counts
+    in."""
+    tested = by_coin(run).scores.get(row_of(c, signal))
+    return _place(c) | {"signal": signal, "family": tested.family if tested else None}
 
 
 def _place(c: Comparison) -> Place:

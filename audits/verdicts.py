@@ -1,7 +1,7 @@
 """What a row comes to: one of four words, the sentence that says it to readers, and the alarm of a control that is off.
 
 Where a coin of ours decided who is a member (`Comparison.coin`) the permutation test says it all: *leak* where the
-p-value, corrected for all rows of its family in a report, is at most 1 - confidence (*leak, score reversed* below the
+p-value, corrected for all scores of its family in a report, is at most 1 - confidence (*leak, score reversed* below the
 centre), else *no leak found*. A control that is off there is luck or a fault, and gives a sentence beside the verdict.
 
 Where none did (another distribution, a training done elsewhere), a row is compared with its controls: *confounded* if a
@@ -32,9 +32,9 @@ LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
     "confounded",
     "inconclusive",
 )
-# Of the chance that any row which leaks nothing is called a leak. The two families have other rows, and 5 % each would
-# be up to 10 % for a page.
-SHARES = {"headline": 0.8, "others": 0.2}
+# Of the chance that any score which leaks nothing is called a leak. The two families have other scores, and 5 % each
+# would be up to 10 % for a page.
+SHARES = {"primary": 0.8, "secondary": 0.2}
 CONTROL_LEVEL = 0.01  # of all controls of a report, half for the base models and half for the blind classifiers
 
 Largest = Mapping[str, npt.NDArray[np.float64]]  # by family the largest statistics under every exchange of coins
@@ -98,9 +98,10 @@ def covers_half(interval: Interval) -> bool:
     return interval.low <= 0.5 <= interval.high
 
 
-def judged(findings: Sequence[Mapping[str, Any]], largest: Largest) -> list[dict[str, Any]]:
+def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
     """The findings of all runs of a report with the words that are the report's: corrected p-values, verdicts and
-    sentences of rows that coins decided, and alarms of their controls. Others are returned as they are."""
+    sentences of rows that coins decided, and alarms of their controls. `sizes` is the number of scores in each family.
+    Others are returned as they are."""
     coins = [f for f in findings if f.get("z") is not None]
     blind = len({_blind(f) for f in coins if f["blind_p"] is not None})
     found = []
@@ -111,7 +112,7 @@ def judged(findings: Sequence[Mapping[str, Any]], largest: Largest) -> list[dict
         p = float(corrected(f["z"], f["family"], largest))
         verdict = by_the_coin(f["z"], p, level=1 - f["confidence"])
         alarm = _alarm(f, off_by_the_coin(f, largest, blind))
-        row = {**f, "p_adjusted": p, "verdict": verdict, "alarm": alarm}
+        row = {**f, "p_adjusted": p, "family_n": sizes[f["family"]], "verdict": verdict, "alarm": alarm}
         found.append(row | {"sentence": sentence(row, verdict)})
     return found
 
@@ -124,9 +125,9 @@ def together(largest: Sequence[pd.DataFrame]) -> Largest:
 
 
 def corrected(z: npt.ArrayLike, family: str, largest: Largest) -> npt.NDArray[np.float64]:
-    """P-values of statistics z (of any shape), corrected for all rows of their family (Westfall and Young 1993, single
-    step) and for there being two families: of pages on which some rows leak nothing, at most 5 % call any of these a
-    leak."""
+    """P-values of statistics z (of any shape), corrected for all scores of their family (Westfall and Young 1993,
+    single step) and for there being two families: of pages on which some scores leak nothing, at most 5 % call any of
+    these a leak."""
     return np.minimum(1.0, p_value(z, largest[family]) / SHARES[family])
 
 
@@ -154,6 +155,11 @@ def _alarm(f: Mapping[str, Any], off: Mapping[str, float]) -> str | None:
     return f"Control off: check the pipeline; {' and '.join(found)} {pair}. Coins made them alike: luck or a fault."
 
 
+def among(f: Mapping[str, Any]) -> str:
+    """What a corrected p-value is corrected for: "among 948 secondary scores"."""
+    return f"among {f['family_n']:,} {f['family']} score{'' if f['family_n'] == 1 else 's'}"
+
+
 def sentence(
     f: Mapping[str, Any],
     verdict: str,
@@ -170,7 +176,7 @@ def sentence(
     if f["best_of"]:
         number += f", the best of {f['best_of']} attacks (interval corrected for picking it)"
     if f["p_adjusted"] is not None:
-        number += f", corrected p {f['p_adjusted']:.2g}"
+        number += f", p {f['p']:.2g} alone, {f['p_adjusted']:.2g} {among(f)}"
     pair = f"{f['population']} from {AGAINST[f['nonmembers']]}{' within the same classes' if within else ''}"
     if verdict in (LEAK, REVERSED):
         return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."

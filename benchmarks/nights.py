@@ -57,7 +57,7 @@ def made_up(
                     rows.append({
                         "night": night, "cell": f"cell {cell}", "method": "fedavg", "threat_model": adversary, "way": "final",
                         "population": "all members", "nonmembers": "held-out", "signal": "loss", "metric": "auroc",
-                        "family": "headline", "value": value, "low": value - reach, "high": value + reach,
+                        "family": "primary", "value": value, "low": value - reach, "high": value + reach,
                         "confidence": 0.95, "z": (value - 0.5) / spread, "run": f"{night}-{cell}-{seed}",
                         "data": f"{night}-{seed}", "base_value": None, "blind_value": None,
                     })  # fmt: skip

@@ -28,7 +28,7 @@ from audits.verdicts import by_controls, control_p_value, corrected
 KEPT = Path(__file__).parent.parent / "docs" / "pictures" / "report"
 LEVEL = 0.05
 NULLS, TRIALS, EXCHANGES = 2000, 200, 500
-CELLS, HEADLINES, ROWS = 159, 8, 30
+CELLS, PRIMARY, ROWS = 159, 8, 30
 MEAN = 0.60  # AUROC over clients of what is planted
 APART = 1.0  # standard deviation of clients' offsets, and of the logarithms of their scales
 SIZES = np.r_[6, 8, 10, 14, 18, 22, 28, 34, 40, 46, 52, 56]  # candidates of unequal clients
@@ -67,9 +67,9 @@ def tested(members: np.ndarray, values: Floats, client: np.ndarray) -> Floats:
     return standardised(weighted_auroc(members, [Scored(values, client, np.arange(len(client)))]))
 
 
-def words(z: Floats, headlines: int) -> np.ndarray:
-    """Whether each row is called a leak on a page whose first so many rows are the headline family."""
-    families = {"headline": z[:, :headlines], "others": z[:, headlines:]}
+def words(z: Floats, primary: int) -> np.ndarray:
+    """Whether each row is called a leak on a page whose first so many rows are the primary family."""
+    families = {"primary": z[:, :primary], "secondary": z[:, primary:]}
     called = []
     for name, part in families.items():
         if part.shape[1]:
@@ -118,11 +118,11 @@ def within(score: Floats, client: np.ndarray) -> Floats:
 
 
 def power(job: Kept, rng: np.random.Generator, *, apart: bool) -> dict[str, float]:
-    """Of TRIALS how often a planted row is called a leak: alone, as one of eight headline rows beside others, and by the
+    """Of TRIALS how often a planted row is called a leak: alone, as one of eight primary scores beside others, and by the
     rule of intervals and controls."""
     found = {
         "alone": 0.0,
-        f"one of {HEADLINES} headlines": 0.0,
+        f"one of {PRIMARY} primary": 0.0,
         "intervals and controls": 0.0,
         "(its mean AUROC within clients)": 0.0,
         "(its pooled AUROC)": 0.0,
@@ -133,7 +133,7 @@ def power(job: Kept, rng: np.random.Generator, *, apart: bool) -> dict[str, floa
         nothing = rng.normal(size=(job.n, CELLS - 1))
         z = tested(exchanged(member, job.client, seed=(n, 1), times=EXCHANGES), np.hstack([row, nothing]), job.client)
         found["alone"] += bool(p_value(z[0, 0], np.abs(z[:, 0])) <= LEVEL)
-        found[f"one of {HEADLINES} headlines"] += bool(words(z, HEADLINES)[0])
+        found[f"one of {PRIMARY} primary"] += bool(words(z, PRIMARY)[0])
         base, blind = job.base[:, 0], rng.normal(size=job.n)
         controls = [auroc(c, member, job.client) for c in (base, blind)]
         off = ["control" for c in controls if control_p_value(c) < 0.01]
@@ -153,7 +153,7 @@ def others(job: Kept, rng: np.random.Generator) -> dict[str, int]:
         row = planted(job, member, rng, apart=False)
         nothing = rng.normal(size=(job.n, 1)) + rng.normal(size=(job.n, ROWS - 1))  # they share half of their noise
         z = tested(exchanged(member, job.client, seed=(n, 2), times=EXCHANGES), np.hstack([row, nothing]), job.client)
-        called = words(z, HEADLINES)
+        called = words(z, PRIMARY)
         found["the leaking row"] += bool(called[0])
         found["any other"] += bool(called[1:].any())
     return found

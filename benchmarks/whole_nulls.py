@@ -102,8 +102,8 @@ def row(learner: str, seed: int) -> dict[str, object]:
     return {
         "learner": learner,
         "seed": seed,
-        "headlines": int((tested.family == "headline").sum()),
-        "others": int((tested.family == "others").sum()),
+        "primary": int((tested.family == "primary").sum()),
+        "secondary": int((tested.family == "secondary").sum()),
         "leaks": len(leaks),
         "least_p": f"{tested.p_adjusted.min():.4g}",
         "alarms": len({f["alarm"] for f in found.findings if f.get("alarm")}),
@@ -133,14 +133,12 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         run(int(sys.argv[2]), sys.argv[3:] or list(SMALL))
     table = pd.read_json(TABLE, lines=True)
-    heads = (
-        f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'chance':>8}{'at most':>9}{'of a headline':>15}"
-    )
+    heads = f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'chance':>8}{'at most':>9}{'of a primary score':>20}"
     print(f"{heads}{'alarm':>7}{'CPU s':>7}")
     for learner, own in table.groupby("learner"):
-        leaks, headline = (own.leaks > 0).sum(), own.leaking.str.contains("headline ").sum()
-        scores = int((own.headlines + own.others).median())
-        counts = f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{binom.sf(leaks - 1, len(own), LEVEL):>8.2f}{limit(len(own)):>9}{headline:>15}"
+        leaks, primary = (own.leaks > 0).sum(), own.leaking.str.contains("primary ").sum()
+        scores = int((own.primary + own.secondary).median())
+        counts = f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{binom.sf(leaks - 1, len(own), LEVEL):>8.2f}{limit(len(own)):>9}{primary:>20}"
         print(f"{counts}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}")
 
 

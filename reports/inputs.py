@@ -21,7 +21,7 @@ TABLES = {
     "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
     "coverage": "way client reconstructable why stale_rounds stale_participations distance",
     "cells": "threat_model way population nonmembers signal auroc low high p p_adjusted",
-    "permutations": "headline others controls",  # largest statistics under every exchange of the coins
+    "permutations": "primary secondary controls",  # largest statistics under every exchange of the coins
     "accuracy": "round client split accuracy",
     "personal": "client personal/accuracy personal/f1 global/accuracy global/f1",
     "newcomers": "start when test client accuracy",

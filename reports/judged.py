@@ -1,4 +1,4 @@
-"""The words that belong to a report: what coins decided is corrected for all rows of its family in all its runs."""
+"""The words that belong to a report: what coins decided is corrected for all scores of its family in all its runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from audits.verdicts import corrected, judged, together
+from audits.verdicts import SHARES, corrected, judged, together
 from reports.inputs import Evidence
-
-FAMILIES = ("headline", "others")
 
 
 def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:
@@ -20,11 +18,17 @@ def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:
     largest = together([e.tables["permutations"] for e in evidence if "permutations" in e.tables])
     if not largest:
         return list(evidence)
-    said = iter(judged([f for e in evidence for f in e.findings], largest))
+    said = iter(judged([f for e in evidence for f in e.findings], largest, family_sizes(evidence)))
     return [
         replace(e, findings=[*itertools.islice(said, len(e.findings))], tables=_corrected(e.tables, largest))
         for e in evidence
     ]
+
+
+def family_sizes(evidence: Sequence[Evidence]) -> dict[str, int]:
+    """By family the number of scores in all runs of a report: of so many the largest statistic corrects each."""
+    every = [e.tables["cells"] for e in evidence if "family" in e.tables.get("cells", ())]
+    return {family: sum(int((cells.family == family).sum()) for cells in every) for family in SHARES}
 
 
 def _corrected(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -32,7 +36,7 @@ def _corrected(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -
     if "family" not in tables.get("cells", ()):
         return dict(tables)
     cells = tables["cells"].copy()
-    for family in FAMILIES:
-        own = cells.family == family
-        cells.loc[own, "p_adjusted"] = corrected(cells.z[own], family, largest)
+    for family in SHARES:
+        rows = (cells.family == family) & cells.z.notna()  # one that is not measurable has no p-value
+        cells.loc[rows, "p_adjusted"] = corrected(cells.z[rows], family, largest)
     return {**tables, "cells": cells}

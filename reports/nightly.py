@@ -119,7 +119,7 @@ def stated(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
 def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> dict[str, Any]:
     """A row of the table of cells: what its report says in its worst verdict of each adversary."""
     runs = tonight[(tonight.cell == cell.cell) & (tonight.report == cell.report)]
-    judged = runs[(runs.metric == "auroc") & (runs.family == "headline")].dropna(subset=["verdict"])
+    judged = runs[(runs.metric == "auroc") & (runs.family == "primary")].dropna(subset=["verdict"])
     worst: dict[str, str] = {}
     for row in judged.to_dict("records"):
         before = worst.get(row["threat_model"], VERDICTS[-1])

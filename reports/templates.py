@@ -12,6 +12,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas.api.types import is_numeric_dtype
 
+from audits.verdicts import among
 from fedaudit.machinery.score_names import signal_name
 from reports.figures.drawing import PrintedFigure
 from reports.formats import epsilon, kind, number, p_value, percent, short, signed, tau
@@ -35,7 +36,7 @@ def _environment() -> Environment:
     )
     environment.globals["contradictions"] = contradictions
     environment.filters |= {"num": number, "signal": signal_name, "percent": percent}
-    environment.filters |= {"kind": kind, "p": p_value}
+    environment.filters |= {"kind": kind, "p": p_value, "among": among}
     environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau}
     return environment
 

@@ -13,7 +13,8 @@ from fedaudit.machinery.score_names import signal_name
 from reports.inputs import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
-GRAVITY = (LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NONE)  # of several headline rows a card quotes the gravest
+COUNTS = ("members", "nonmembers_n", "clients")
+GRAVITY = (LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NONE)  # of several rows a card quotes the gravest
 SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NONE: "○"}
 AGAINST = {  # non-members: how they are called, and what a reader must know where they are not held-out records
     "held-out": ("held-out records", None),
@@ -99,11 +100,18 @@ def blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[
         again.setdefault(key(f), []).append(f)
     return [
         dict(zip(PLACE, place, strict=True))
-        | {"rows": [named(*row) | {"by": by, "seeds": spread(by.get("auroc"), again)} for row, by in rows.items()]}
         | dict(zip(("against", "remark"), AGAINST.get(place[-1], (place[-1], None)), strict=True))
-        | {"any": next(iter(next(iter(rows.values())).values()))}
+        | _with_counts([named(*row) | {"by": by, "seeds": spread(by.get("auroc"), again)} for row, by in rows.items()])
         for place, rows in found.items()
     ]
+
+
+def _with_counts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The rows of a block, each with how many records it rests on, and the same `counts` for the block's head; None
+    where they differ: a score may be of some of the records only."""
+    every = [{name: next(iter(row["by"].values()))[name] for name in COUNTS} for row in rows]
+    with_counts = [row | {"counts": counts} for row, counts in zip(rows, every, strict=True)]
+    return {"rows": with_counts, "counts": every[0] if all(one == every[0] for one in every) else None}
 
 
 def named(best_of: int, signal: str) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_several_attacks_are_views_of_one_pass(whole):
 
 def own(findings):
     """Findings without what depends on the other runs of a report."""
-    of_report = {"p_adjusted", "verdict", "sentence", "alarm"}
+    of_report = {"p_adjusted", "family_n", "verdict", "sentence", "alarm"}
     return [{name: value for name, value in f.items() if name not in of_report} for f in findings]
 
 

@@ -23,16 +23,17 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.finished import COMPLETE, finish
 from reports.report import build
 from reports.runs import entries, runs
+from tests.judged_rows import contradictory
 from tests.prompt_evidence import prompt_evidence
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
-FIELDS = {  # of schema 2: who takes one away or renames it raises SCHEMA, and lists what is left
+FIELDS = {  # of schema 3: who takes one away or renames it raises SCHEMA, and lists what is left
     Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members "
     "nonmembers_n clients interval status base_value base_low base_high base_note blind_value blind_low blind_high "
     "detectable realised_fpr realised_low realised_high verdict sentence claimed provable measured best_of "
-    "z p family p_adjusted base_z blind_p alarm",
+    "z p family family_n p_adjusted base_z blind_p alarm",
     Accuracy: "metric value low high confidence before clients rounds epsilon noise_ratio clipped interval",
     Epsilon: "metric threat_model whose claimed provable every_step replace_one delta why sentence measured",
 }
@@ -89,8 +90,17 @@ class TestEveryFinding:
 
     @pytest.mark.parametrize("kind", FIELDS)
     def test_keeps_its_fields_within_a_schema(self, kind: type) -> None:
-        assert SCHEMA == 2
+        assert SCHEMA == 3
         assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= {f.name for f in fields(kind)}
+
+    def test_does_not_contradict_itself(self, audited: Any) -> None:
+        for one in audited[1].values():
+            rows = json.loads((one.report.parent / "findings.json").read_text())
+            assert contradictory([row for row in rows if row["metric"] == "auroc"]) == []
+            cells = pd.read_csv(one.report.parent / "cells.csv")
+            told = {row["family"]: row["family_n"] for row in rows if row.get("z") is not None}
+            assert told.items() <= cells.family.value_counts().to_dict().items()
+            assert "primary" in told
 
 
 class TestRuns:
@@ -136,7 +146,7 @@ class TestAllFindings:
     def test_are_those_of_every_report_once(self, audited: Any) -> None:
         """Read file by file; what is the same row of the same run is one, but for the words of the report."""
         out, _ = audited
-        said = dict.fromkeys(("p_adjusted", "verdict", "sentence", "alarm"))
+        said = dict.fromkeys(("p_adjusted", "family_n", "verdict", "sentence", "alarm"))
         rows = [row | said for path in out.glob("reports/*/findings.json") for row in json.loads(path.read_text())]
         once = {json.dumps(row, sort_keys=True): row for row in rows}
         assert len(once) < len(rows)

@@ -182,11 +182,13 @@ def test_a_single_leak_does_not_overrule_the_corrected_best() -> None:
 def test_without_a_best_the_gravest_headline_is_quoted() -> None:
     quiet = single(verdict="no leak found", sentence="No leak found: quiet.", signal="loss", attack="loss")
     text = page_of(quiet, single(sentence="Leak: loud.")).text
-    assert "● Leak: loud. Gravest of 2 headline rows: 1 leak, 1 no leak found." in text
+    assert "● Leak: loud. Gravest of 2 rows of headline scores: 1 leak, 1 no leak found." in text
     sibling = single(headline=False, signal="lira/offline", sentence="Leak: sibling.")
-    assert "○ No leak found: quiet. Gravest of 1 headline row: 1 no leak found." in page_of(quiet, sibling).text
+    assert (
+        "○ No leak found: quiet. Gravest of 1 row of headline scores: 1 no leak found." in page_of(quiet, sibling).text
+    )
     text = page_of(single(nonmembers="left-out canaries", population="canaries")).text
-    assert "Not measured: there is no headline row" in text
+    assert "Not measured: no headline score has a row for this adversary." in text
     assert "Inserted canaries: ● leak, AUROC 0.600 [0.545, 0.655]." in text
 
 
@@ -196,6 +198,38 @@ def test_what_cannot_be_measured_is_said() -> None:
     assert ["shadow models", "not measurable (9)"] in [row[:2] for row in reader.rows]
     assert "Not measured" in reader.text
     assert card([], [])["verdict"] is None
+
+
+def test_the_p_values_of_canaries_stand_on_the_card() -> None:
+    tested = {
+        "z": 3.0,
+        "p": 0.001,
+        "p_adjusted": 0.79,
+        "family": "secondary",
+        "family_n": 948,
+        "verdict": "no leak found",
+    }
+    canary = single(nonmembers="left-out canaries", population="canaries", **tested)
+    said = "Inserted canaries: ○ no leak found, AUROC 0.600 [0.545, 0.655], p 0.001 alone, 0.79 among 948 secondary scores."
+    assert said in page_of(canary).text
+
+
+def test_heads_hold_for_all_of_their_rows() -> None:
+    """A score may be of some of the records only: then each row says of how many it is, and the head does not."""
+    counts = {"members": 142, "nonmembers_n": 146, "clients": 2}
+    every, some = single(**counts), single(**counts, signal="loss", attack="loss")
+    heads = [row[0] for row in page_of(every, some).rows if len(row) == 1 and row[0].startswith("prompt-user, prompt:")]
+    assert heads == ["prompt-user, prompt: own members (142, 2 clients) against held-out records (146)"]
+    for fewer in ({"members": 70}, {"nonmembers_n": 71}, {"clients": 1}):
+        rows = page_of(every, some | fewer).rows
+        assert ["prompt-user, prompt: own members against held-out records"] in rows
+        names = [
+            row[0] for row in rows if row and row[0].startswith(("shadow models", "loss")) and " against " in row[0]
+        ]
+        one = counts | fewer
+        clients = f"{one['clients']} client{'s' if one['clients'] > 1 else ''}"
+        assert names[0].endswith("142 against 146, 2 clients")
+        assert names[1].endswith(f"{one['members']} against {one['nonmembers_n']}, {clients}")
 
 
 def matrix(rows: list[list[str]], head: str, place: int = 0) -> list[list[str]]:
@@ -249,7 +283,7 @@ def test_one_run_or_one_attack_needs_no_matrix(one: dict[str, bytes]) -> None:
     assert "Every attack by itself" not in Reader(one["index.html"]).text
     few = Reader(built([bare(attacked(prompt_evidence("dpfpl", e), "shadow")) for e in (INF, 0.1)])["index.html"])
     assert "Every attack by itself" not in few.text
-    assert "the gravest of the headline rows" in few.text
+    assert "the gravest row of a headline score" in few.text
     assert "Best of" not in few.text
 
 

@@ -3,16 +3,22 @@
 import dataclasses
 import io
 import json
+from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from audits.by_coin import by_coin
 from audits.membership import Params, cells, findings
 from audits.verdicts import SHARES
+from docs.pictures.evidence import evidence as kept_evidence
+from docs.pictures.picture import PICTURES
 from reports.inputs import Evidence
+from reports.judged import with_verdicts
 from reports.report import build
-from tests.test_membership import NAMES, claims, made_up
+from tests.judged_rows import contradictory
+from tests.test_membership import NAMES, SIGNALS, claims, made_up
 
 
 def evidence(run, seed=0):
@@ -66,13 +72,13 @@ def test_a_run_among_others_is_corrected_for_them(two):
 
 def test_the_page_names_its_families(two):
     text = " ".join(report(*two)[2].split())
-    assert "exact permutation tests: p is the share of 2,000 exchanges" in text
+    assert "<i>p alone</i> is the share of 2,000 exchanges" in text
     assert "over all 2 runs of this page" in text
     assert (
-        "the 12 headline rows, named beforehand: of each adversary the first two scores in the order of the attacks, which of <code>--attack all</code> is the strength known beforehand (released-model "
+        "The 12 primary scores were named beforehand: of each adversary's freshest model the first two in the order of the attacks, which of <code>--attack all</code> is the strength known beforehand (released-model "
         in text
     )
-    assert "with 80 % of the error, the other all 12 other scores, with 20 %" in text
+    assert "They have 80 % of the error, the 12 secondary scores, all others, 20 %." in text
     assert "at most 5 %" in text
 
 
@@ -88,3 +94,81 @@ def test_without_coins_of_ours_nothing_is_corrected():
     aurocs = [f for f in found if f["metric"] == "auroc"]
     assert all(f["p_adjusted"] is None and f["verdict"] for f in aurocs)
     assert "exact permutation tests" not in page
+
+
+def of_two_attacks(seed, **planted):
+    run = made_up(seed, **planted)
+    return dataclasses.replace(
+        run, headlines={"a": SIGNALS[:1], "b": SIGNALS[1:2]}, signals=dict(zip(SIGNALS, "aba", strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: (evidence(of_two_attacks(0, leak=0.6)), evidence(of_two_attacks(1), seed=1)),
+        lambda: with_verdicts(kept_evidence(PICTURES[0].plan(), PICTURES[0].kept)),  # of a whole run
+    ],
+    ids=["two attacks", "a whole run"],
+)
+def test_no_finding_contradicts_itself(made):
+    """`headline` says that a score stands for its attack, `family` what its p is corrected for: a primary score is a
+    headline score, and a headline score of another model than an adversary's freshest is secondary."""
+    given = made()
+    found = report(*given)[0]
+    assert contradictory(found) == []
+    coins = [f for f in found if f.get("z") is not None]
+    pairs = {(f["headline"], f["family"]) for f in coins if not f["best_of"]}
+    assert {(True, "primary"), (True, "secondary")} <= pairs
+    assert (False, "primary") not in pairs
+    by_family = Counter(family for e in given for family in e.tables["cells"].family if isinstance(family, str))
+    assert {f["family"]: f["family_n"] for f in coins} == by_family
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"headline": False, "family": "primary"},
+        {"headline": True, "family": "others"},
+        {"headline": True, "family": "primary", "family_n": 0},
+        {"headline": True, "family": "primary", "p_adjusted": None},
+        {"headline": True, "family": "primary", "p_adjusted": 0.0001},
+        {"headline": True, "family": "primary", "nonmembers": "left-out canaries"},
+        {"headline": True, "family": None},
+    ],
+)
+def test_a_finding_that_contradicts_itself_is_named(wrong):
+    right = {
+        "metric": "auroc", "headline": True, "family": "primary", "family_n": 6, "z": 2.0, "p": 0.01, "p_adjusted": 0.1,
+        "nonmembers": "held-out", "best_of": None, "verdict": "no leak found",
+    }  # fmt: skip
+    assert contradictory([right]) == []
+    assert len(contradictory([right | wrong])) == 1
+
+
+def test_both_p_values_stand_where_a_verdict_does(two):
+    found, table, page = report(*two)
+    text = " ".join(page.split())
+    sizes = Counter(test.family for one in (made_up(0, leak=0.6), made_up(1)) for test in by_coin(one).scores.values())
+    assert table.family.value_counts().to_dict() == sizes
+    for f in (f for f in found if f["z"] is not None):
+        alone, among = f"p {f['p']:.2g} alone", f"{f['p_adjusted']:.2g} among {sizes[f['family']]} {f['family']} scores"
+        assert f"{alone}, {among}" in f["sentence"]
+        if f["seed"] == 0 and f["headline"]:
+            assert f"<small>{alone}</small><small>{among}</small>" in text
+
+
+def test_a_score_without_numbers_counts_in_its_family():
+    """One member alone has no AUROC, but its statistic is among those whose largest corrects the others."""
+    run = made_up(0)
+    few = [r for r in run.records[0] if run.truth[r]][:1] + [r for r in run.records[0] if not run.truth[r]][:5]
+    for model in run.models:
+        model.scores["loss"] = model.scores.loss.where(model.scores.index.isin(few), np.nan)
+    table = cells(run, 0.95)
+    tested = by_coin(run).scores
+    assert table.family.value_counts().to_dict() == Counter(test.family for test in tested.values())
+    bare = table[table.auroc.isna() & table.family.notna()]
+    assert len(bare)
+    assert set(bare.signal) == {"loss"}
+    of_report = with_verdicts([evidence(run)])[0].tables["cells"]
+    assert of_report[of_report.auroc.isna()].p_adjusted.isna().all()

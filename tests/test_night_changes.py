@@ -44,10 +44,10 @@ Z = float(norm.ppf(0.975))
 def row(
     night: int, value: float, *, run: str = "", error: float = 0.03, z: float | None = None, **more: object
 ) -> dict:
-    """A headline AUROC of a night, on data of its own unless `data` says otherwise."""
+    """A primary AUROC of a night, on data of its own unless `data` says otherwise."""
     own = {
         "night": night, "cell": "c", "method": "m", "threat_model": "server", "way": "exact", "population": "all members",
-        "nonmembers": "held-out", "signal": "loss", "metric": "auroc", "family": "headline", "value": value,
+        "nonmembers": "held-out", "signal": "loss", "metric": "auroc", "family": "primary", "value": value,
         "low": value - Z * error, "high": value + Z * error, "confidence": 0.95, "z": z, "run": run or f"run {night}",
         "data": run or f"data {night}", "base_value": None, "base_low": None, "base_high": None, "blind_value": None,
         "blind_low": None, "blind_high": None,
@@ -218,8 +218,8 @@ class TestNights:
         bare = [row(n, 0.5 + n / 10, low=None, high=None) for n in (1, 2)]
         assert told(*bare).status.tolist() == [FIRST, UNTESTED]
 
-    def test_rows_that_are_no_headline_are_not_followed(self) -> None:
-        assert told(row(1, 0.5, family="others"), row(1, 0.5, metric="tpr@1%", family=None)).empty
+    def test_scores_that_are_not_primary_are_not_followed(self) -> None:
+        assert told(row(1, 0.5, family="secondary"), row(1, 0.5, metric="tpr@1%", family=None)).empty
 
     def test_no_night_at_all(self) -> None:
         assert judged(pd.DataFrame()).empty

@@ -13,11 +13,13 @@ import pandas as pd
 import pytest
 
 import fedaudit.pipeline.run
+from audits.statistics.nights import judged
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim, key_of
 from fedaudit.pipeline.finished import finish, intact
+from fedaudit.pipeline.nights import frame
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.run import Outcome
 from reports.nightly import LINES
@@ -58,14 +60,14 @@ class Audits:
             row = names | {
                 "threat_model": "server", "way": "exact", "population": "all members", "nonmembers": "held-out",
                 "attack": "loss", "signal": "loss", "headline": True, "metric": "auroc", "value": value, "low": value - 0.06,
-                "high": value + 0.06, "confidence": 0.95, "z": (value - 0.5) / 0.03, "family": "headline",
+                "high": value + 0.06, "confidence": 0.95, "z": (value - 0.5) / 0.03, "family": "primary",
                 "verdict": "leak" if value > 0.6 else "no leak found", "p": 0.5, "p_adjusted": 0.5,
                 "base_value": 0.5, "base_low": 0.45, "base_high": 0.55, "blind_value": None, "blind_low": None, "blind_high": None,
             }  # fmt: skip
             findings = [] if cell.method in self.without else [row]
             folder.write_json("findings.json", findings)
             setting = {"schedule.rounds": plan.rounds, "data_seed": cell.seed, "keys.training": run}
-            folder.write_json("runs.json", [names | {"schema": 2} | setting])
+            folder.write_json("runs.json", [names | {"schema": 3} | setting])
             folder.write_text("index.html", "a page")
             finish(folder)
         return Outcome(folder.path / "index.html", folder.read_json("findings.json"), ["report"] if reused else [])
@@ -206,6 +208,13 @@ class TestHistory:
         assert found[found.night == 1].run.tolist() == found[found.night == 2].run.tolist()
         assert found.groupby("cell").setting.nunique().tolist() == [1, 1]
         assert found.data.nunique() == 2
+
+    def test_lines_of_older_schemas_are_followed(self, audits: Audits, house: House) -> None:
+        house.night()
+        lines = [json.loads(line) for line in (house.place / "history.jsonl").read_text().splitlines()]
+        older = frame([line | {"family": {"primary": "headline"}[line["family"]]} for line in lines])
+        assert older.family.tolist() == ["primary"] * 4
+        assert len(judged(older)) == len(judged(frame(lines))) > 0
 
     def test_it_is_appended_to_and_never_written_anew(self, audits: Audits, house: House) -> None:
         house.night()

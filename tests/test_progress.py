@@ -1,6 +1,12 @@
-"""Progress: what is said without a terminal, and that stages never nest."""
+"""Progress: what is said without a terminal and in a narrow one, and that stages never nest."""
+
+import functools
+import io
+import re
+import sys
 
 import pytest
+import rich.console
 
 from fedaudit.machinery.progress import Progress
 
@@ -28,3 +34,23 @@ def test_a_stage_within_a_stage_is_refused_and_leaves_no_trace():
         progress.stage("inner", 1).__enter__()
     with progress.stage("next", 1) as advance:
         advance()
+
+
+def test_a_bar_in_a_narrow_window_breaks_its_label_and_cuts_no_time(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = Terminal()
+    narrow = functools.partial(rich.console.Console, width=80, file=shown, force_terminal=True, color_system=None)
+    monkeypatch.setattr(rich.console, "Console", lambda *, stderr: narrow())
+    monkeypatch.setattr(sys, "stderr", shown)
+    with Progress().stage("timing a few rounds of each method on this machine", 3) as advance:
+        for _ in range(3):
+            advance()
+    lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9?]*[A-Za-z]", "", shown.getvalue()))
+    said = [line for line in lines if "3/3" in line]
+    assert said
+    assert all(re.search(r"3/3 0:00:00 left 0:00:00 *$", line) and len(line) <= 80 for line in said)
+    assert "".join(line.split("━")[0] for line in lines[-3:]).split()[-3:] == ["on", "this", "machine"]
+    assert "…" not in shown.getvalue()

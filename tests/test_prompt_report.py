@@ -514,12 +514,18 @@ def test_no_adjacent_rows_say_the_same(few: dict[str, bytes]) -> None:
 def test_summary_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show([f for e in FEW for f in e.findings], None)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+
+    def words(method: str, level: str) -> list[str]:
+        """The row of a level below the name of its method."""
+        below = lines[lines.index([method]) :]
+        return next(line for line in below if line[:1] == [level])
+
     ratio = FEW[4].findings[0]["noise_ratio"]
-    row = next(words for words in lines if words[:1] == ["dpfpl:rank=8:residual=true"] and words[1] == "0.1")
+    row = words("dpfpl:rank=8:residual=true", "0.1")
     local = accuracy_of("dpfpl", 0.1, "local", 0, 8, True)
-    assert row[2:5] == [f"{local:.1f}", f"[{local - 6.25:.1f},", f"{local + 6.25:.1f}]"]
+    assert row[1:4] == [f"{local:.1f}", f"[{local - 6.25:.1f},", f"{local + 6.25:.1f}]"]
     assert row[-4:] == [short(ratio), "0.1", f"{0.03 * math.sqrt(3):.3g}", "∞"]
-    assert next(words for words in lines if words[:2] == ["promptfl", "none"])[-4:] == ["none", "none", "∞", "same"]
+    assert words("promptfl", "none")[-4:] == ["none", "none", "∞", "same"]
 
 
 def test_summary_of_own_test_sets(capsys: pytest.CaptureFixture[str]) -> None:

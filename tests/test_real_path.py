@@ -45,7 +45,7 @@ def headline(findings):
     return rows
 
 
-OF_COINS = ["z", "p", "family", "p_adjusted", "base_z", "blind_p", "alarm", "verdict", "sentence"]
+OF_COINS = ["z", "p", "family", "family_n", "p_adjusted", "base_z", "blind_p", "alarm", "verdict", "sentence"]
 
 
 def numbers(audit):

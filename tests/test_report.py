@@ -423,7 +423,7 @@ def cards(found: list[dict[str, Any]]) -> str:
     return Reader(built(bare)["index.html"]).text.split("Limitations", 1)[1].split("ε", 1)[0]
 
 
-def test_card_quotes_the_gravest_headline_row() -> None:
+def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
     base = [f for f in TWO[0].findings if all(f[k] == v for k, v in CARD.items())]
     released = [f for f in base if f["threat_model"] == "released-model"]
     quiet = released[0] | {"verdict": "no leak found", "value": 0.55, "sentence": "No leak found: quiet 0.55."}
@@ -441,7 +441,7 @@ def test_card_quotes_the_gravest_headline_row() -> None:
             quiet | other | {"nonmembers": "novel objects"},
         ]
     )
-    assert "● Leak: reverse 0.2. Gravest of 4 headline rows: 2 leak, 1 confounded, 1 no leak found." in text
+    assert "● Leak: reverse 0.2. Gravest of 4 rows of headline scores: 2 leak, 1 confounded, 1 no leak found." in text
     assert "weak 0.6" not in text
     assert "not a headline" not in text
     assert "◐ Confounded: unclear 0.9." in cards([quiet, unclear])
@@ -496,7 +496,9 @@ def test_one_method_may_lack_what_another_has() -> None:
     released = [f for f in ONE.findings if f["threat_model"] == "released-model"]
     bare = replace(ONE, tables={"utility": ONE.tables["utility"]}, findings=released)
     text = Reader(built(full, bare)["index.html"]).text
-    assert text.count("Not measured: there is no headline row for this adversary.") == 2  # FedRand's server and owner
+    assert (
+        text.count("Not measured: no headline score has a row for this adversary.") == 2
+    )  # FedRand's server and owner
 
 
 def test_a_client_that_cannot_be_rebuilt_has_no_number(one: dict[str, bytes]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.by_coin import by_coin, headline_rows
+from audits.by_coin import by_coin, primary_rows
 from audits.comparisons import comparisons
 from audits.statistics.permutation import PERMUTATIONS
 from audits.statistics.ranking import auroc, cross_fitted
@@ -114,58 +114,63 @@ def finding(**fields):
     row = {
         "seed": 0, "metric": "auroc", "threat_model": "server", "way": "exact", "population": "own members",
         "nonmembers": "held-out", "signal": "loss/caption", "value": 0.7, "low": 0.6, "high": 0.8, "confidence": 0.95,
-        "members": 9, "nonmembers_n": 9, "interval": "mean", "best_of": None, "z": 2.5, "p": 0.01, "family": "headline",
+        "members": 9, "nonmembers_n": 9, "interval": "mean", "best_of": None, "z": 2.5, "p": 0.01, "family": "primary",
         "base_z": None, "base_value": None, "blind_p": None, "blind_value": None, "verdict": None,
     }  # fmt: skip
     return row | fields
 
 
-def table(headline, others=(9.0,), controls=(9.0,)):
-    n = max(len(headline), len(others), len(controls))
-    return pd.DataFrame({"headline": [*headline], "others": [*others] * (n // len(others)), "controls": [*controls] * (n // len(controls))})  # fmt: skip
+SIZES = {"primary": 6, "secondary": 1000}
+
+
+def table(primary, secondary=(9.0,), controls=(9.0,)):
+    n = max(len(primary), len(secondary), len(controls))
+    return pd.DataFrame({"primary": [*primary], "secondary": [*secondary] * (n // len(secondary)), "controls": [*controls] * (n // len(controls))})  # fmt: skip
 
 
 def test_the_correction_by_hand():
     """Of 3 exchanges one has a largest statistic of 2.5 or more: p = (1 + 1) / 4, over the family's share of the error."""
     largest = together([table([9.0, 1.0, 2.6, 2.0])])
-    assert corrected(2.5, "headline", largest) == pytest.approx(0.5 / SHARES["headline"])
-    assert corrected(-9.5, "others", largest) == pytest.approx(1.0)
-    assert corrected([0.1, -2.0, 3.0], "headline", largest).tolist() == pytest.approx([1.0, 0.9375, 0.3125])
+    assert corrected(2.5, "primary", largest) == pytest.approx(0.5 / SHARES["primary"])
+    assert corrected(-9.5, "secondary", largest) == pytest.approx(1.0)
+    assert corrected([0.1, -2.0, 3.0], "primary", largest).tolist() == pytest.approx([1.0, 0.9375, 0.3125])
     assert sum(SHARES.values()) == 1.0
 
 
 def test_several_runs_are_one_maximum():
     """Each run exchanged its own coins: of every exchange the larger statistic counts."""
     both = together([table([9.0, 1.0, 0.5]), table([0.0, 0.2, 0.7]), pd.DataFrame()])
-    assert both["headline"].tolist() == [9.0, 1.0, 0.7]
+    assert both["primary"].tolist() == [9.0, 1.0, 0.7]
     assert together([]) == {}
 
 
 def test_words_of_a_report():
     calm = {
-        "headline": np.r_[9.0, np.ones(99)],
-        "others": np.r_[9.0, np.ones(999)],
+        "primary": np.r_[9.0, np.ones(99)],
+        "secondary": np.r_[9.0, np.ones(999)],
         "controls": np.r_[9.0, np.ones(999)],
     }
     rows = [
         finding(),
         finding(z=-2.5, value=0.3),
         finding(z=0.5),
-        finding(family="others"),
+        finding(family="secondary"),
         finding(z=None, verdict="x"),
     ]
-    said = judged(rows, calm)
+    said = judged(rows, calm, SIZES)
     assert [f["verdict"] for f in said] == ["leak", "leak, score reversed", "no leak found", "leak", "x"]
     assert said[0]["p_adjusted"] == pytest.approx(0.01 / 0.8)
     assert said[3]["p_adjusted"] == pytest.approx(0.001 / 0.2)
     assert said[1]["sentence"].startswith(
         "Leak, score reversed: the server, from messages that held a whole model, can tell"
     )
-    assert "corrected p 0.012" in said[0]["sentence"]
+    assert "p 0.01 alone, 0.012 among 6 primary scores" in said[0]["sentence"]
+    assert "p 0.01 alone, 0.005 among 1,000 secondary scores" in said[3]["sentence"]
+    assert [f["family_n"] for f in said[:4]] == [6, 6, 6, 1000]
     assert said[2]["sentence"].startswith("No leak found: ")
     assert "covers 0.5" not in said[2]["sentence"]
     assert said[4] == rows[4]
-    (these,) = judged([finding(interval="DeLong, normal, these clients")], calm)
+    (these,) = judged([finding(interval="DeLong, normal, these clients")], calm, SIZES)
     assert "[0.600, 0.800] for these clients" in these["sentence"]
 
 
@@ -186,26 +191,26 @@ def test_controls_share_one_percent_of_a_report(fields, blind, off):
 
 
 def test_an_alarm_counts_the_distinct_blind_classifiers_of_a_report():
-    calm = dict.fromkeys(("headline", "others", "controls"), np.r_[9.0, np.ones(999)])
+    calm = dict.fromkeys(("primary", "secondary", "controls"), np.r_[9.0, np.ones(999)])
     one = finding(blind_p=0.004, blind_value=0.8)
-    assert judged([one, one], calm)[0]["alarm"].startswith("Control off: check the pipeline")
-    assert judged([one, finding(blind_p=0.9, blind_value=0.5)], calm)[0]["alarm"] is None
-    assert judged([one, one | {"seed": 1}], calm)[0]["alarm"] is None
+    assert judged([one, one], calm, SIZES)[0]["alarm"].startswith("Control off: check the pipeline")
+    assert judged([one, finding(blind_p=0.9, blind_value=0.5)], calm, SIZES)[0]["alarm"] is None
+    assert judged([one, one | {"seed": 1}], calm, SIZES)[0]["alarm"] is None
 
 
 # rows and families of a run
 
 
-def test_headline_rows_are_named_by_adversary_and_order():
+def test_primary_rows_are_named_by_adversary_and_order():
     run = made_up(0)
     rows = [c for c in comparisons(run) if c.coin]
-    assert headline_rows(rows, run.headline) == {
+    assert primary_rows(rows, run.headline) == {
         (*place, "held-out", signal)
         for place in (("released-model", "final", "all members"), ("server", "exact", "own members"), ("owner", "true state", "own members"))
         for signal in SIGNALS[:2]
     }  # fmt: skip
-    assert len(headline_rows(rows, SIGNALS)) <= 8
-    swapped = headline_rows(rows, SIGNALS[::-1])
+    assert len(primary_rows(rows, SIGNALS)) <= 8
+    swapped = primary_rows(rows, SIGNALS[::-1])
     assert {row[-1] for row in swapped} == set(SIGNALS[::-1][:2])
 
 
@@ -215,10 +220,10 @@ def test_every_row_that_coins_decided_is_in_one_family():
     places = {c.nonmembers for c in comparisons(run)}
     assert "novel objects" in places
     assert {row[3] for row in found.scores} == {"held-out", "left-out canaries"}
-    assert {t.family for t in found.scores.values()} == {"headline", "others"}
-    assert all(t.family == "others" for row, t in found.scores.items() if row[3] == "left-out canaries")
+    assert {t.family for t in found.scores.values()} == {"primary", "secondary"}
+    assert all(t.family == "secondary" for row, t in found.scores.items() if row[3] == "left-out canaries")
     assert len(found.largest) == PERMUTATIONS + 1
-    for family, tests in (("headline", found.scores), ("others", found.scores), ("controls", found.base)):
+    for family, tests in (("primary", found.scores), ("secondary", found.scores), ("controls", found.base)):
         as_fell = max(abs(t.z) for t in tests.values() if t.family == family)
         assert found.largest[family][0] == pytest.approx(as_fell)
     alone = by_coin(made_up(1, leak=1.0))

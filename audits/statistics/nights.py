@@ -138,8 +138,8 @@ def judged(history: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
 
 
 def series(findings: pd.DataFrame) -> dict[Series, list[Measured]]:
-    """The numbers of one night that are followed: headline AUROCs that coins decide with the controls beside them, and
-    accuracies; a control once for all adversaries who are asked about the same records."""
+    """The numbers of one night that are followed: primary AUROCs (named beforehand, coins decide) with the controls
+    beside them, and accuracies; a control once for all adversaries who are asked about the same records."""
     found: dict[Series, dict[str, Measured]] = {}
     for f in findings.to_dict("records"):
         for name, one in _followed(f):
@@ -152,7 +152,7 @@ def _followed(f: Mapping[str, object]) -> Iterator[tuple[Series, Measured]]:
     place = str(f["cell"]), str(f["method"])
     if str(f["metric"]).startswith("accuracy"):
         yield Series(*place, VALUE, str(f["metric"])), _measured(f, "")
-    elif f["metric"] == "auroc" and f.get("family") == "headline":
+    elif f["metric"] == "auroc" and f.get("family") == "primary":
         threat_model, way, population, nonmembers, signal = (str(f[name]) for name in PLACE)
         if _number(f["value"]) is not None:
             yield Series(*place, VALUE, "auroc", threat_model, way, population, nonmembers, signal), _measured(f, "")

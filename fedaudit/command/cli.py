@@ -34,6 +34,7 @@ from fedaudit.command.flags import (
     make,
 )
 from fedaudit.command.listing import listing
+from fedaudit.command.window import columns_of_window
 from fedaudit.command.words import LARGEST, LARGEST_SEED, check, fields
 from fedaudit.external import run as own_run
 from fedaudit.machinery import plugins
@@ -87,7 +88,7 @@ def _main(words: list[str]) -> int:
     if "--list" in words:
         if len(words) > 1:
             raise InputError("--list: stands alone; leave out the other words")
-        print(listing())
+        print(listing(columns_of_window()))
         return exits.DONE
     if (matrix := nightly.read(words, lambda own: read_command(own).plan)) is not None:
         return nightly.main(matrix)

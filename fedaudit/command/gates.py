@@ -2,7 +2,7 @@
 nothing heavy.
 
 A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak, or of measured epsilons
-[THREAT-MODEL] METRIC > provable (or claimed). It looks at the headline rows
+[THREAT-MODEL] METRIC > provable (or claimed). It looks at rows of headline scores
 against held-out records of the same clients, at accuracies (percent, `accuracy/local.low < 50`) or at measured epsilons
 (`measured > 1`, `measured/gaussian > 1`), and at one number of each: the value, or the bound of its interval that is
 named. Of what leaks, `.low` fails only on what is shown, `.high` also on what cannot be ruled out. Intervals are not

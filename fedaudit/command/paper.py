@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from fedaudit.command import exits
 from fedaudit.command.config import preset_words
 from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_place
+from fedaudit.command.window import columns_of_window, listed
 from fedaudit.command.words import check, fields
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
@@ -140,8 +141,8 @@ def _real(name: str, item: PaperItem) -> tuple[papers.Words, list[str]]:
 def main(asked: AskedItems) -> int:
     """Run what is asked for, or say what would run; the exit code."""
     if asked.name == LIST:
-        width = max(map(len, papers.items())) + 2
-        print("\n".join(f"{name:<{width}}{item.summary}" for name, item in papers.items().items()))
+        named = {name: item.summary for name, item in papers.items().items()}
+        print("\n".join(listed(named, columns_of_window(), indent="")))
         return exits.DONE
     progress = Progress(quiet=asked.quiet)
     if asked.dry_run:

@@ -8,7 +8,9 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from audits.findings import THESE
-from reports.formats import short
+from audits.verdicts import SHARES
+from fedaudit.command.window import WindowColumn, fits, open_console, print_table
+from reports.formats import number, p_value, short
 from reports.measured import contradictions
 from reports.measured import rows as measured_rows
 
@@ -17,17 +19,15 @@ if TYPE_CHECKING:
 
 Finding = dict[str, Any]
 FEW = 3  # attacks whose rows fit beside each other
+WIDE = 120  # columns of a window in which controls stand beside the verdicts
 SPLITS = ("local", "neighbour", "overall", "own_test")
+SCORE, VERDICT = WindowColumn("score", 12), WindowColumn("verdict", len("no leak found"))
 
 
-def show(findings: Sequence[Finding], attack: str | None) -> None:
+def show(findings: Sequence[Finding], attack: str | None, console: Console | None = None) -> None:
     """Print utility and privacy of prompts where there are any, what was found about membership where something was
     attacked, and what canaries show of epsilon where there are any."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:  # nobody can widen that window: never cut a number
-        console = Console(width=200)
+    console = console or open_console()
     epsilons = [f for f in findings if f["metric"] == "epsilon"]
     if accuracies := [f for f in findings if f["metric"].startswith("accuracy/")]:
         _show_prompts(console, accuracies, epsilons)
@@ -42,45 +42,47 @@ def show(findings: Sequence[Finding], attack: str | None) -> None:
 
 
 def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
-    """A row per method and epsilon: accuracies, the noise beside them, and claimed and provable epsilon for a client's
-    own record."""
-    from rich import box
-    from rich.table import Table
-
+    """A row per method and epsilon: accuracies, the noise, and claimed and provable epsilon for a client's own record;
+    the latter in a table of their own where the window is too narrow for one."""
     first, seeds = accuracies[0], sorted({f["seed"] for f in accuracies})
     spread = (
         f"± sd over {len(seeds)} seeds"
         if len(seeds) > 1
         else f"[{100 * first['confidence']:g} %] over clients, seed {seeds[0]}"
     )
+    title = f"accuracy in percent, mean of the last {first['rounds']} rounds {spread}"
     splits = [split for split in SPLITS if any(f["metric"] == f"accuracy/{split}" for f in accuracies)]
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-        title=f"accuracy in percent, mean of the last {first['rounds']} rounds {spread}",
-    )
-    table.add_column("method", min_width=8, overflow="fold")
-    widths = {"ε": 4, **dict.fromkeys(splits, 6), "noise/ signal": 6, "claimed": 6, "proven": 6, "server": 6}
-    for name, least in widths.items():  # a narrow window breaks lines, it cuts no number
-        table.add_column(name.replace("_", " "), justify="right", overflow="fold", min_width=least)
+    scores = [WindowColumn(split.replace("_", " ")) for split in splits]
+    privacy = [WindowColumn(name) for name in ("noise/signal", "claimed", "proven", "server")]
+    level = WindowColumn("ε", len("none"))
+    rows: dict[str, list[tuple[str, list[str], list[str]]]] = {}
     for label in dict.fromkeys(f["method"] for f in accuracies):
-        mine = [f for f in accuracies if f["method"] == label]
-        ratios = [float(f["noise_ratio"]) for f in mine if f["noise_ratio"] is not None]
-        own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
-        user, server = ([f for f in own if f["threat_model"] == name] for name in ("prompt-user", "server"))
-        claims = _numbers(user)
-        against = "same" if _numbers(server) == claims else _numbers(server)[1]
         name = ":".join(part for part in label.split(":") if not part.startswith("epsilon="))
-        noise = short(max(ratios)) if ratios else "none"
-        scores = [_score([f for f in mine if f["metric"] == f"accuracy/{split}"]) for split in splits]
-        table.add_row(name, _epsilon(mine[0]["epsilon"]), *scores, noise, claims[0], claims[1], against)
-    console.print(table)
+        own = [f for f in accuracies if f["method"] == label]
+        values = [_score([f for f in own if f["metric"] == f"accuracy/{split}"]) for split in splits]
+        rows.setdefault(name, []).append((_epsilon(own[0]["epsilon"]), values, _privacy(label, own, epsilons)))
+    whole = {name: [[claim, *values, *proven] for claim, values, proven in some] for name, some in rows.items()}
+    if fits([level, *scores, *privacy], whole, console.width):
+        print_table(console, title, [level, *scores, *privacy], whole)
+    else:
+        parts = {name: [[claim, *values] for claim, values, _ in some] for name, some in rows.items()}
+        print_table(console, title, [level, *scores], parts)
+        parts = {name: [[claim, *proven] for claim, _, proven in some] for name, some in rows.items()}
+        print_table(console, "noise, and epsilon for a client's own record", [level, *privacy], parts)
     console.print(
         "noise/signal: longest noise over its signal in a step; proven: as it ran, for a client's own record, against "
-        "a user of its prompt and "
-        "against the server; the report has the other readings"
+        "a user of its prompt and against the server; the report has the other readings"
     )
+
+
+def _privacy(label: str, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> list[str]:
+    """Of one method the largest noise, claimed and proven epsilon, and what is proven against the server."""
+    ratios = [float(f["noise_ratio"]) for f in accuracies if f["noise_ratio"] is not None]
+    own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
+    user, server = ([f for f in own if f["threat_model"] == name] for name in ("prompt-user", "server"))
+    claimed, proven = _numbers(user)
+    against = "same" if _numbers(server) == (claimed, proven) else _numbers(server)[1]
+    return [short(max(ratios)) if ratios else "none", claimed, proven, against]
 
 
 def _show_epsilons(console: Console, epsilons: Sequence[Finding]) -> None:
@@ -114,7 +116,11 @@ def _numbers(found: Sequence[Finding]) -> tuple[str, str]:
         return "n/a", "n/a"
     worst = max(found, key=lambda f: float(f["provable"]))
     claimed = _epsilon(worst["claimed"])
-    return claimed, "∞" if math.isinf(float(worst["provable"])) else _epsilon(worst["provable"])
+    return claimed, _proven(worst["provable"])
+
+
+def _proven(value: float | str) -> str:
+    return "∞" if math.isinf(float(value)) else _epsilon(value)
 
 
 def _epsilon(value: float | str) -> str:
@@ -124,57 +130,52 @@ def _epsilon(value: float | str) -> str:
 def _show_membership(console: Console, rows: Sequence[Finding], attack: str | None) -> None:
     """The AUROC rows against held-out records and canaries, with their verdicts; of many attacks only the best,
     corrected for picking it."""
-    from rich import box
-    from rich.table import Table
-
     seeds = sorted({f["seed"] for f in rows})
     several = len({f["method"] for f in rows}) > 1
     shown = _shown([f for f in rows if f["seed"] == seeds[0]])
     title = f"{attack}: members against held-out records of the same clients, seed {seeds[0]}"
     if best := max((f["best_of"] or 0 for f in shown), default=0):
         title = f"the best of up to {best} attacks, its interval corrected for picking it; {title}"
-    table = Table(box=box.SIMPLE_HEAD, title=title)
-    for name in (["method"] if several else []) + ["adversary", "model", "members", "score"]:
-        table.add_column(name)
-    for name in (f"AUROC [{100 * rows[0]['confidence']:g} %]", "base model", "blind", "p", "verdict"):
-        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
+    few = any(THESE in f["interval"] for f in shown)
+    tested = any(f["p_adjusted"] is not None for f in shown)
+    columns = [SCORE, WindowColumn(f"AUROC [{100 * rows[0]['confidence']:g} %]")]
+    columns += [WindowColumn("p alone"), WindowColumn("among (n)")] if tested else []
+    columns += [VERDICT, *([WindowColumn("base model"), WindowColumn("blind")] if console.width >= WIDE else [])]
+    groups: dict[str, list[list[str]]] = {}
     for f in shown:
-        cells = [f["method"]] if several else []
-        cells += [f["threat_model"], f["way"], f["population"], f["signal"]]
-        star = " *" if THESE in f["interval"] else ""
-        cells += [f["status"] if f["value"] is None else _interval(f["value"], f["low"], f["high"]) + star]
-        p = "n/a" if f["p_adjusted"] is None else f"{f['p_adjusted']:.2g}"
-        cells += [_number(f["base_value"]), _number(f["blind_value"]), p, f["verdict"] or "n/a"]
-        table.add_row(*cells)
-    console.print(table)
+        place = f"{f['threat_model']}: model {f['way']}, {f['population']}"
+        cells = [
+            f["signal"],
+            _auroc(f) + (_star(f) if few else ""),
+            *(_p_values(f) if tested else []),
+            f["verdict"] or "n/a",
+        ]
+        cells += [number(f["base_value"]), number(f["blind_value"])] if console.width >= WIDE else []
+        groups.setdefault(f"{f['method']} · {place}" if several else place, []).append(cells)
+    print_table(console, title, columns, groups)
     for line in _remarks(shown):
         console.print(line)
+    if console.width < WIDE:
+        console.print(f"controls (base model, blind): in a window of {WIDE} columns, and in the report")
     if len(seeds) > 1:
         _spread(console, rows, shown)
 
 
 def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
     """The lower bounds on epsilon from canaries, beside what is proven and claimed, for every run and adversary."""
-    from rich import box
-    from rich.table import Table
-
     first = bounds[0]["any"]
-    several = len({row["any"]["method"] for row in bounds}) > 1
-    seeds = len({row["any"]["seed"] for row in bounds}) > 1
-    rests = f"{100 * first['confidence']:g} % each, delta {first['delta']:g}"
-    table = Table(box=box.SIMPLE_HEAD, title=f"measured epsilon, at least (of at most): {rests}")
-    for name in (["method"] if several else []) + (["seed"] if seeds else []) + ["adversary", "score"]:
-        table.add_column(name)
-    for name in ("canaries", "guesses right", "any mechanism", "if Gaussian", "proven", "claimed"):
-        table.add_column(name, justify="right", no_wrap=True)
+    methods, seeds = (len({row["any"][name] for row in bounds}) > 1 for name in ("method", "seed"))
+    heads = ("canaries", "guesses right", "any mechanism", "if Gaussian", "proven", "claimed")
+    groups: dict[str, list[list[str]]] = {}
     for row in bounds:
         m = row["any"]
-        cells = ([m["method"]] if several else []) + ([str(m["seed"])] if seeds else [])
-        cells += [m["threat_model"], m["signal"], str(m["canaries"]), f"{m['correct']} of {m['guesses']}"]
-        cells += [_at_least(m), _at_least(row["gaussian"])]
-        cells += ["∞" if math.isinf(float(m["provable"])) else _epsilon(m["provable"]), _epsilon(m["claimed"])]
-        table.add_row(*cells)
-    console.print(table)
+        run = [*([m["method"]] if methods else []), *([f"seed {m['seed']}"] if seeds else [])]
+        cells = [m["signal"], str(m["canaries"]), f"{m['correct']} of {m['guesses']}", _at_least(m)]
+        cells += [_at_least(row["gaussian"]), _proven(m["provable"]), _epsilon(m["claimed"])]
+        groups.setdefault(" · ".join([*run, m["threat_model"]]), []).append(cells)
+    rests = f"{100 * first['confidence']:g} % each, delta {first['delta']:g}"
+    title = f"measured epsilon, at least (of at most): {rests}"
+    print_table(console, title, [SCORE, *map(WindowColumn, heads)], groups)
 
 
 def _at_least(bound: Finding | None) -> str:
@@ -183,16 +184,21 @@ def _at_least(bound: Finding | None) -> str:
 
 def _remarks(shown: Sequence[Finding]) -> list[str]:
     """What must be known of the rows: what p is corrected for, what intervals are about, and controls that are off."""
-    found = []
-    if any(f["p_adjusted"] is not None for f in shown):
-        found.append("p: exact, by the coins, and corrected for all rows of its family in this report")
+    remarks = []
+    sizes = {f["family"]: f["family_n"] for f in shown if f["p_adjusted"] is not None}
+    if sizes:
+        families = " or ".join(f"{sizes[name]:,} {name}" for name in SHARES if name in sizes)
+        remarks.append(
+            f"p: exact, by the coins; alone, and among the {families} scores of this report, by which the verdict goes"
+            " (primary ones were named beforehand)"
+        )
     if any(THESE in f["interval"] for f in shown):
-        found.append(f"* for {THESE}, of which there are too few to speak of others")
-    return found + list(dict.fromkeys(f["alarm"] for f in shown if f["alarm"]))
+        remarks.append(f"* for {THESE}, of which there are too few to speak of others")
+    return remarks + list(dict.fromkeys(f["alarm"] for f in shown if f["alarm"]))
 
 
 def _shown(rows: Sequence[Finding]) -> list[Finding]:
-    """Headline rows of a few attacks, or of many the best one of each place."""
+    """The rows of headline scores of a few attacks, or of many the best one of each place."""
     coin = [f for f in rows if f["nonmembers"] in ("held-out", "left-out canaries")]
     best = [f for f in coin if f["best_of"]]
     return best if any(f["best_of"] > FEW for f in best) else [f for f in coin if f["headline"]]
@@ -209,9 +215,18 @@ def _spread(console: Console, rows: Sequence[Finding], shown: Sequence[Finding])
             console.print(f"{label}: {mean(same):.3f} over {len(same)} seeds, sd {stdev(same):.3f}")
 
 
-def _interval(value: float, low: float, high: float) -> str:
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+def _auroc(f: Finding) -> str:
+    """With its interval, or why there is none."""
+    return f["status"] if f["value"] is None else f"{f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]"
 
 
-def _number(x: float | None) -> str:
-    return "n/a" if x is None else f"{x:.3f}"
+def _star(f: Finding) -> str:
+    """Where an interval is about these clients only."""
+    return " *" if THESE in f["interval"] else "  "
+
+
+def _p_values(f: Finding) -> list[str]:
+    """The p-value of a score alone, and corrected, with the number of scores that it is corrected for."""
+    if f["p_adjusted"] is None:
+        return ["n/a", "n/a"]
+    return [p_value(f["p"]), f"{p_value(f['p_adjusted'])} ({f['family_n']:,})"]

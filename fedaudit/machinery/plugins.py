@@ -159,7 +159,7 @@ class Plugin:
     @property
     def strength(self) -> int:
         """For an attack, how strong it is known to be beforehand (the literal `STRENGTH`): where all run, the strongest
-        come first, and the first two have headline rows."""
+        come first, and the first two have primary scores."""
         return declared(self.path, "STRENGTH", 0)
 
     @property

@@ -50,8 +50,11 @@ class Progress:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
+        from rich.table import Column
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        # a narrow window breaks the label, it cuts no number
+        label_column = TextColumn("{task.description}", table_column=Column(overflow="fold"))
+        columns = (label_column, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
         with Rich(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)) as bars:
             task = bars.add_task(label, total=total)
             yield lambda: bars.advance(task)

@@ -80,7 +80,7 @@ def analysis(cell: Cell) -> dict[str, Any]:
     return {
         "training": cell.training_key,
         "attack": {name: fields(params) for name, params in plan.attacks.items()},
-        "attacks": list(plan.attacks),  # their order names the headline rows
+        "attacks": list(plan.attacks),  # their order names the primary scores
         **adversary,
         "audit": {name: fields(params) for name, params in plan.audits.items()},
         "code": _code(analysis_modules(cell)),

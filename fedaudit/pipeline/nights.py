@@ -39,8 +39,10 @@ VERSIONS = ("numpy", "peft", "scikit-learn", "torch", "transformers")  # that st
 KEPT = (  # of a finding; what does not apply is left out
     "run", "method", "task", "seed", "attack", "threat_model", "way", "population", "nonmembers", "signal", "headline",
     "metric", "value", "low", "high", "confidence", "base_value", "base_low", "base_high", "blind_value", "blind_low",
-    "blind_high", "verdict", "family", "z", "p", "p_adjusted", "claimed", "provable",
+    "blind_high", "verdict", "family", "z", "p", "p_adjusted", "family_n", "claimed", "provable",
 )  # fmt: skip
+# families as lines of schema 2 call them: a history is appended to and never written anew
+FAMILIES = {"headline": "primary", "others": "secondary"}
 REPEATED = ("seed", "data_seed", "run", "method", "schema")  # entries of a run that are not its setting
 
 Row = dict[str, Any]
@@ -145,7 +147,8 @@ class Nights:
 
 
 def lines_of(report: Folder) -> list[Row]:
-    """What a history keeps of a report: headline rows, accuracies and measured epsilons, with what they are of."""
+    """Rows of headline scores, accuracies and measured epsilons of a report, with what they are of, as a history keeps
+    them."""
     runs = {row["run"]: row for row in report.read_json("runs.json")}
     about = {run: _about(row) for run, row in runs.items()}
     return [
@@ -247,4 +250,5 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
 
     known = ("night", "started", "commit", "cell", "report", "data", "setting", "training", *KEPT)
     found = pd.DataFrame(rows)
-    return found.reindex(columns=[*known, *(name for name in found.columns if name not in known)])
+    found = found.reindex(columns=[*known, *(name for name in found.columns if name not in known)])
+    return found.assign(family=found.family.replace(FAMILIES))

@@ -8,6 +8,7 @@ from audits.verdicts import SHARES
 from fedaudit.machinery.score_names import signal_name
 from reports.attack_success import CANARIES, HELD_OUT, single
 from reports.inputs import THREATS, Finding, about_membership, ordered
+from reports.judged import family_sizes
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section
 from reports.verdict_cards import SEES, blocks, card, counts, freshest, gravest, named
@@ -37,16 +38,16 @@ def section(page: Page) -> Section | None:
 
 
 def _families(page: Page) -> Row | None:
-    """What corrected p-values are corrected for: the headline rows by name, and how many rows there are of each family
-    in all runs; None where no coin decided."""
+    """What corrected p-values are corrected for: the primary scores by name, and how many scores there are of each
+    family in all runs; None where no coin decided."""
     exchanges = [len(e.tables["permutations"]) - 1 for e in page.evidence if len(e.tables.get("permutations", ()))]
     every = [e.tables["cells"] for e in page.evidence if "family" in e.tables.get("cells", ())]
     if not exchanges or not every:
         return None
-    named = [row for table in every for row in table[table.family == "headline"].to_dict("records")]
+    primary = [row for table in every for row in table[table.family == "primary"].to_dict("records")]
     return {
-        "headline": list(dict.fromkeys(f"{r['threat_model']} {signal_name(r['signal'])}" for r in named)),
-        "n": {name: sum(int((table.family == name).sum()) for table in every) for name in SHARES},
+        "primary": list(dict.fromkeys(f"{r['threat_model']} {signal_name(r['signal'])}" for r in primary)),
+        "n": family_sizes(page.evidence),
         "shares": SHARES,
         "runs": len(every),
         "exchanges": exchanges[0],
@@ -60,7 +61,7 @@ def _model(f: Finding) -> tuple[str, str]:
 
 def _quotable(findings: Sequence[Finding], threat: str) -> list[Finding]:
     """What a verdict on an adversary may rest on: AUROCs of members against held-out records, of an attack's headline
-    or of the best of several attacks."""
+    scores or of the best of several attacks."""
     return [f for f in findings if f["threat_model"] == threat and (single(f) or _picked(f))]
 
 
@@ -79,8 +80,8 @@ def _run(v: MethodRow, threats: Sequence[str]) -> Row:
 
 
 def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> Row:
-    """A card quotes the gravest headline row. Where coins decided, its p-value allows for their number; elsewhere it
-    quotes the best of the attacks, whose interval allows for picking it, if there are several."""
+    """A card quotes the gravest row of a headline score. Where coins decided, its corrected p-value allows for picking
+    it; elsewhere a card quotes the best of the attacks, whose interval does, if there are several."""
     alone, best = [f for f in own if single(f)], [f for f in own if _picked(f) and f.get("z") is None]
     quoted = best if gravest(best) else alone
     canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == CANARIES]
@@ -89,7 +90,6 @@ def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> R
         "threat": threat,
         "quoted": gravest(quoted),
         "picked": quoted is best,
-        "by_coin": any(f.get("z") is not None for f in quoted),
         "alarms": list(dict.fromkeys(f["alarm"] for f in headline if f.get("alarm"))),
         "alone": counts(alone),
         "canaries": gravest([f for f in canaries if f.get("best_of")])
