@@ -48,7 +48,7 @@ DISTURBED: dict[str, tuple[str, int, str, Harm, str]] = {
     "an analysis deleted before the report": ("fedaudit.pipeline.compute:read_evidence", 1, "analyses", shutil.rmtree, "is not there"),
 }  # fmt: skip
 MENDED: dict[str, tuple[str, int, str, Harm]] = {
-    "a training deleted after it": ("fedaudit.pipeline.compute:_audit", 1, "runs", shutil.rmtree),
+    "a training deleted after it": ("fedaudit.pipeline.compute:ensure_analysis", 1, "runs", shutil.rmtree),
     "a training deleted in analysis": ("analysis", 1, "runs", shutil.rmtree),
     "a training damaged in analysis": ("analysis", 1, "runs", start),
 }
