@@ -458,7 +458,21 @@ def test_rooms_have_a_row_each() -> None:
 def test_declarations_that_are_named_are_read() -> None:
     """`NEEDS = ("uploads",)` and its like, of CONTRIBUTING.md."""
     known = {name for own in plugins.DECLARATIONS.values() for name in own}
-    other = {"ORDER", "PRESET", "SCALE", "REAL", "TASKS", "TINY", "FIGURES", "PAPER", "NAME", "FAULT", "OUTSIDE_KEYS", "STUBS", "ON_HOST"}
+    other = {
+        "ORDER",
+        "PRESET",
+        "SCALE",
+        "REAL",
+        "TASKS",
+        "TINY",
+        "FIGURES",
+        "PAPER",
+        "NAME",
+        "FAULT",
+        "OUTSIDE_KEYS",
+        "STUBS",
+        "ON_HOST",
+    }
     said = {name for code in inline("CONTRIBUTING.md") for name in re.findall(r"^([A-Z][A-Z_]+)(?= = |$)", code)}
     assert said - other - {"DECLARATIONS"} <= known
 
