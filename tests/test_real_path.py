@@ -51,7 +51,7 @@ OF_COINS = ["z", "p", "family", "family_n", "p_adjusted", "base_z", "blind_p", "
 def numbers(audit):
     """The findings about members, without the run that they are of and what only coins of ours decide."""
     found = audit.findings[audit.findings.metric != "epsilon"].reset_index(drop=True)
-    return found.drop(columns=["run", *OF_COINS]).dropna(axis="columns", how="all").infer_objects()
+    return found.drop(columns=["run", "measured", *OF_COINS]).dropna(axis="columns", how="all").infer_objects()
 
 
 @pytest.mark.parametrize(("family", "task"), [("llava", "vqa"), ("llava_next", "captions"), ("llava_onevision", "vqa")])
@@ -122,6 +122,7 @@ def test_a_run_exported_and_audited_again_gives_the_same_findings(method, export
     again = fedaudit.audit(run=own, out=tmp_path, quiet=True, threads=1)
     pd.testing.assert_frame_equal(numbers(again), numbers(first), check_dtype=False)
     assert set(again.findings.run).isdisjoint(first.findings.run)
+    assert again.findings.measured.unique().tolist() == ["not measured: trained elsewhere, without canaries"]
     assert first.findings.method.unique().tolist() == [method]
     for table in ("cells.csv", "figures/roc.csv", "figures/cost.csv", "figures/utility.csv"):
         shown = [
