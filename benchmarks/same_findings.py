@@ -4,7 +4,7 @@
 
 COMMIT (default: HEAD) is checked out beside this tree. The runs are LoRA with canaries, three LoRA methods on questions,
 prompts under every attack with canaries, private prompts with shadow models, prompts without an attack, and a run that
-was trained elsewhere. Exit code 1 where findings or a table differ. Takes minutes.
+was trained elsewhere. Names the columns of findings and tables that differ; exit code 1 where one does. Takes minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import pandas as pd
 
 ROOT = Path(__file__).parent.parent
 SMALL = "--clients 4 --per-round 2 --records 8 --reference 12 --novel 12 --test 6 --local-steps 4"
@@ -55,15 +57,21 @@ def _git(*words: str) -> None:
 
 
 def _compare(name: str, words: str, pairs: list[tuple[Path, Path]], threads: str) -> bool:
-    """Run a command in both trees; prints and returns whether anything differs."""
+    """Run a command in both trees; prints and returns whether anything differs, by the columns that do."""
     (first, second) = (_results(tree, out, name, words, threads) for tree, out in pairs)
-    odd = [part for part in sorted(first.keys() | second.keys()) if first.get(part) != second.get(part)]
-    print(f"{name:<28}{len(first)} files   {'differ: ' + ', '.join(odd) if odd else 'same'}", flush=True)
-    return bool(odd)
+    differences = []
+    for file in sorted(first.keys() | second.keys()):
+        one, other = first.get(file, {}), second.get(file, {})
+        columns = sorted(column for column in one.keys() | other.keys() if one.get(column) != other.get(column))
+        differences += [f"{file} ({', '.join(columns)})"] if columns else []
+    print(
+        f"{name:<28}{len(first)} files   {'differ: ' + ', '.join(differences) if differences else 'same'}", flush=True
+    )
+    return bool(differences)
 
 
-def _results(tree: Path, out: Path, name: str, words: str, threads: str) -> dict[str, object]:
-    """Findings and the tables of the report by the names of their files."""
+def _results(tree: Path, out: Path, name: str, words: str, threads: str) -> dict[str, dict[str, list[str]]]:
+    """The columns of the findings and of the report's tables, by the names of their files; numbers as they are written."""
     command = [sys.executable, "audit.py", *words.format(own=out / "own").split(), "--threads", threads, "--quiet"]
     place = out / name.replace(" ", "-")
     done = subprocess.run(
@@ -74,11 +82,13 @@ def _results(tree: Path, out: Path, name: str, words: str, threads: str) -> dict
         sys.exit(f"{name}: {done.stderr}")
     (report,) = place.glob("reports/*")
     findings = json.loads((report / "findings.json").read_text())
-    known: dict[str, object] = {
-        "findings": [{k: v for k, v in finding.items() if k not in NAMES_OF_CODE} for finding in findings]
-    }
-    tables = [path for path in report.rglob("*.csv") if path.name not in ("findings.csv", "runs.csv")]
-    return known | {str(path.relative_to(report)): path.read_bytes() for path in tables}
+    names = dict.fromkeys(name for finding in findings for name in finding if name not in NAMES_OF_CODE)
+    columns = {"findings": {name: [repr(finding.get(name)) for finding in findings] for name in names}}
+    for path in sorted(report.rglob("*.csv")):
+        if path.name not in ("findings.csv", "runs.csv"):
+            table = pd.read_csv(path, dtype=str, keep_default_na=False)
+            columns[str(path.relative_to(report))] = {str(name): list(values) for name, values in table.items()}
+    return columns
 
 
 if __name__ == "__main__":
