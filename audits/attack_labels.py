@@ -39,9 +39,7 @@ def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for path, value in setting.items():
         if lone and path == "adversary.shadow_trajectories":  # no trajectory is shared
             continue
-        user = users.get(
-            path, ""
-        )  # a setting that attacks have no more counts, and every one of an attack that is gone
+        user = users.get(path, "")  # what no attack declares any more counts, as does all of an attack that is gone
         if path.startswith((f"attack.{attack}.", "adversary.")) and (not user or getattr(plugin, user, False)):
             yield path, value
 

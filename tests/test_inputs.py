@@ -160,3 +160,17 @@ def test_texts_that_cannot_be_written_are_refused(field: str, bad: str) -> None:
     with pytest.raises(InputError, match="holds a NUL or half a character") as refused:
         Record(picture=np.zeros((1, 1, 3), np.uint8), where="list.json line 3", **given)
     assert str(refused.value).isprintable()
+
+
+def test_a_folder_says_what_it_holds_or_that_nobody_may_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert inputs.largest(tmp_path) == "it is empty"
+    for name, size in (("small", 1), ("large", 9)):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert inputs.largest(tmp_path) == "it holds large, small"
+    assert inputs.largest(tmp_path, most=1) == "it holds large and 1 more"
+
+    def refused(self: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert inputs.largest(tmp_path) == "it cannot be read"

@@ -14,12 +14,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from fedaudit.command import cli
 from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from tests import standin
+from tests.on_standin import difference
 
 ROOT = Path(__file__).parents[1]
 LEARNERS = ("prompts", "maple")
@@ -40,11 +43,7 @@ ON_HOST = {
     "trainers/exams.py": ("_personal",),  # places among classes
     "trainers/fedotp.py": ("_on_host",),
     "trainers/lora.py": ("initial",),  # a state
-    "trainers/maple.py": (
-        "__init__",
-        "log_probs",
-        "predicted",
-    ),  # weights, before they are sent; answers are on the host
+    "trainers/maple.py": ("log_probs", "predicted"),  # `answered` is on the host
     "trainers/pfedme.py": ("replay",),  # states
     "trainers/prompts.py": ("labels", "minibatch", "class_gradients", "recognised"),
     "trainers/secfpp.py": "start update place replay aggregate _on_shares _reduced _inverse_root _carried".split(),  # shares
@@ -92,6 +91,21 @@ def test_numbers_are_those_of_the_processor_and_nothing_waits(learner: str, fold
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, folder: Path) -> None:
     check(on_standin(learner, folder, "all"), learner)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "off"),
+    [
+        ([1.0, np.nan], [1.0, np.nan], 0.0),
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([1.0, np.nan], [1.0, 2.0], np.inf),
+        ([0.0, 1.0], [-0.0, 1.0], 5e-324),
+        ([1.0], [1.0, 2.0], np.inf),
+    ],
+)
+def test_no_difference_is_overlooked(here: list[float], there: list[float], off: float) -> None:
+    for kind in (list, np.array, torch.tensor):
+        assert difference({"a": kind(here)}, {"a": kind(there)}) == off
 
 
 def check(rows: list[Mapping[str, Any]], learner: str) -> None:

@@ -36,7 +36,7 @@ from tests.prompt_toy import (
 from trainers import dpfpl, fedotp, fedpgp
 from trainers.base import Schedule, Site, Transcript, Upload, generator
 from trainers.dpfpl import DPFPL, full_gradient, power_iteration
-from trainers.fedotp import transport_plan, transport_scores
+from trainers.fedotp import _on_device, _on_host, transport_plan, transport_scores
 from trainers.fedpgp import FedPGP
 from trainers.prompts import Settings
 
@@ -340,6 +340,14 @@ def test_a_plan_does_not_depend_on_what_is_computed_beside_it(M: int, P: int, dt
         assert torch.equal(transport_plan(several[chosen]), plans[chosen])
     assert all(torch.equal(transport_plan(cost), plan) for cost, plan in zip(several, plans, strict=True))
     assert torch.equal(transport_plan(several.reshape(5, 2, 4, M, P)), plans.reshape(5, 2, 4, M, P))
+
+
+def test_a_device_scales_as_the_host_does() -> None:
+    """To the bit, though it computes problems that stand still again."""
+    kernel = torch.stack([(-costs(16, 2, seed) / 0.1).exp().T for seed in range(40)], dim=1).contiguous()  # [P, n, M]
+    kernel[:, 3] = 0.5  # stops at once
+    start = torch.ones(2, 40, 1, dtype=kernel.dtype)
+    assert torch.equal(_on_device(kernel, start), _on_host(kernel, start))
 
 
 @pytest.mark.parametrize("M", [5, 16, 49])

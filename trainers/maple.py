@@ -147,7 +147,7 @@ class DualStep:
         self.learner, shape = learner, (len(filled), longest)
         self.pictures = learner.pictures(ids).unflatten(0, shape)  # [N, B, 1 + M, e]
         self.labels = learner.labels(ids).reshape(shape).to(self.pictures.device)
-        self.weights = torch.tensor(weights).to(self.pictures.device)  # [N, B]: 1 / |B|, or 0
+        self.weights = torch.tensor(weights, device=self.pictures.device)  # [N, B]: 1 / |B|, or 0
 
     def gradients(self, Pt: Tensor, Pd: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each client's batch."""

@@ -67,7 +67,10 @@ def listed(folder: Path) -> list[Path]:
 
 def largest(folder: Path, most: int = 4) -> str:
     """What lies in a folder, for a sentence that says what is missing there: the largest files' names first."""
-    names = [repr(one.name)[1:-1] for one in sorted(folder.iterdir(), key=_size, reverse=True)]
+    try:
+        names = [repr(one.name)[1:-1] for one in sorted(folder.iterdir(), key=_size, reverse=True)]
+    except OSError:  # another user's
+        return "it cannot be read"
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"it holds {', '.join(names[:most])}{more}" if names else "it is empty"
 
