@@ -8,6 +8,8 @@ logarithms, float64.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,9 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.tokens.signals import TokenSignals, joined, row_signals
+from attacks.tokens.signals import TokenSignals, row_signals, stacked, unstacked
 
 Floats = NDArray[np.float64]
+Arrays = dict[str, NDArray[Any]]  # what is kept of an answer, by name
 LEARNT = "caption"  # the part of a text that training makes likelier
 LARGEST_GAP = 20.0  # nats: of a token whose rivals are impossible
 
@@ -48,6 +51,72 @@ class ModelAnswers(Protocol):
     @property
     def kinds(self) -> NDArray[np.int64]:
         """Which records one network judges, [n]: those of equal numbers from 0 on."""
+
+    @property
+    def digest(self) -> str:
+        """Names what was answered by content."""
+
+    def facts(self, base: Any) -> dict[str, Any]:
+        """Columns [n] for readers beside the losses; `base` are the public start's answers about the same."""
+
+
+class PublicRecords(Protocol):
+    """What everybody knows of n records, or can compute without anything that was trained."""
+
+    @property
+    def hard(self) -> Floats | None:
+        """Log-probabilities [n, C] of the untrained hard prompt; None where records are texts."""
+
+    def answers(self, parts: Mapping[str, Arrays]) -> ModelAnswers:
+        """One model's answers about these records, from what was kept of them in each arithmetic."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Of texts; a record's rows are one for each token but its first."""
+
+    sizes: NDArray[np.int64]  # [n], rows of each record
+    spans: Sequence[Mapping[str, slice]]  # of each record's own rows: image, instruction, caption
+    words: Sequence[str]  # of each caption
+    tokens: Sequence[Sequence[str]]  # of each record, as text
+    hard: None = None
+
+    def arrays(self) -> Arrays:
+        """As it is kept."""
+        spans = [{name: [span.start, span.stop] for name, span in own.items()} for own in self.spans]
+        texts = json.dumps({"spans": spans, "words": list(self.words), "tokens": [list(own) for own in self.tokens]})
+        return {"sizes": self.sizes, "texts": np.frombuffer(texts.encode(), np.uint8)}
+
+    @staticmethod
+    def of(arrays: Arrays) -> Texts:
+        texts = json.loads(arrays["texts"].tobytes())
+        spans = [{name: slice(*span) for name, span in own.items()} for own in texts["spans"]]
+        return Texts(arrays["sizes"], spans, texts["words"], texts["tokens"])
+
+    def answers(self, parts: Mapping[str, Arrays]) -> TextAnswers:
+        by_compat = {compat: unstacked(arrays["signals"]) for compat, arrays in parts.items()}
+        return TextAnswers(by_compat, self.sizes, self.spans, self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class Classifications:
+    """Of classifications."""
+
+    labels: NDArray[np.int64]  # [n], places among the C classes
+    hard: Floats
+
+    def arrays(self) -> Arrays:
+        """As it is kept."""
+        return {"labels": self.labels, "hard": self.hard}
+
+    def answers(self, parts: Mapping[str, Arrays]) -> ClassAnswers:
+        (arrays,) = parts.values()
+        return ClassAnswers(arrays["log_probs"], self.labels)
+
+
+def public_records(arrays: Arrays) -> PublicRecords:
+    """From what is kept of it."""
+    return Classifications(**arrays) if "labels" in arrays else Texts.of(arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +164,26 @@ class TextAnswers:
         return np.zeros(len(self.sizes), np.int64)
 
     @functools.cached_property
+    def digest(self) -> str:
+        return _digest([stacked(signals) for signals in self.by_compat.values()])
+
+    def facts(self, base: TextAnswers) -> dict[str, Any]:
+        """Per record the part that each of its tokens belongs to, log p, and the Rényi-2 entropy now and before
+        training (nats)."""
+        now, before = ([answers[i]["exact"] for i in range(len(self.sizes))] for answers in (self, base))
+        return {
+            "token_slice": [_parts(spans, int(size)) for spans, size in zip(self.spans, self.sizes, strict=True)],
+            "token_log_prob": [own.log_prob.astype(np.float32) for own in now],
+            "token_entropy": [own.renyi[2].astype(np.float32) for own in now],
+            "base_token_entropy": [own.renyi[2].astype(np.float32) for own in before],
+        }
+
+    def __getitem__(self, i: int) -> dict[str, TokenSignals]:
+        """The signals of one record, by arithmetic."""
+        rows = slice(self.starts[i], self.starts[i] + self.sizes[i])
+        return {compat: signals[rows] for compat, signals in self.by_compat.items()}
+
+    @functools.cached_property
     def starts(self) -> NDArray[np.int64]:
         """[n], each record's first row."""
         return np.cumsum(self.sizes) - self.sizes
@@ -104,26 +193,18 @@ class TextAnswers:
         by_record = np.split(values, self.starts[1:])
         return np.array([reduce(own[span[LEARNT]]) for own, span in zip(by_record, self.spans, strict=True)])
 
-    @staticmethod
-    def joined(parts: Sequence[TextAnswers]) -> TextAnswers:
-        """About the records of several answers, one behind the other."""
-        return TextAnswers(
-            {compat: joined([part.by_compat[compat] for part in parts]) for compat in parts[0].by_compat},
-            np.concatenate([part.sizes for part in parts]),
-            [spans for part in parts for spans in part.spans],
-            [words for part in parts for words in part.words],
-        )
 
-    def of(self, chosen: Sequence[int]) -> TextAnswers:
-        """The answers about some records, by place."""
-        rows = np.concatenate([np.arange(self.starts[i], self.starts[i] + self.sizes[i]) for i in chosen])
-        kept = {compat: signals[rows] for compat, signals in self.by_compat.items()}
-        return TextAnswers(kept, self.sizes[chosen], [self.spans[i] for i in chosen], [self.words[i] for i in chosen])
+def _parts(spans: Mapping[str, slice], rows: int) -> list[str]:
+    """Which part each of a record's rows belongs to."""
+    found = np.full(rows, "instruction", dtype=object)
+    for name, span in spans.items():
+        found[span] = name
+    parts: list[str] = found.tolist()
+    return parts
 
-    def __getitem__(self, i: int) -> dict[str, TokenSignals]:
-        """The signals of one record, by arithmetic."""
-        rows = slice(self.starts[i], self.starts[i] + self.sizes[i])
-        return {compat: signals[rows] for compat, signals in self.by_compat.items()}
+
+def _digest(arrays: Sequence[NDArray[Any]]) -> str:
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +235,13 @@ class ClassAnswers:
     @property
     def kinds(self) -> NDArray[np.int64]:
         return self.labels
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return _digest([self.log_probs])
+
+    def facts(self, base: ModelAnswers) -> dict[str, Any]:
+        return {}
 
 
 def own_class(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:

@@ -1,22 +1,17 @@
-"""The models that an adversary can put together from its view, and the records that it asks each of them about: what
-an attack may cost is decided here."""
+"""Whom an adversary attacks, which models it can put together from its view, and about which records it asks each of
+them: what an attack may cost is decided here and in `attacks.asked`."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.base import View
-from attacks.rebuild import WAYS, rebuild, rebuild_all
-from attacks.replay import Messages
-from attacks.settings import NovelRows, RebuiltWays
-from trainers.base import Method, State
+from trainers.base import State
 
 OTHERS = 150  # records of other clients that a target's model is asked about
 # models of the adversary, of the usual trajectories one each, that stand in for the attacked one: for thresholds
@@ -24,143 +19,18 @@ SHADOWS_ASKED = 5
 CURVE = 11  # rounds of a loss trajectory
 NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
 PER_ROUND = 8  # candidates per client that every earlier round's model is asked about
-# what an adversary of one target attacks
-HELD = {
-    "prompt-user": "prompt",
-    "released-model": "final",
-    "peer": "passed on",
-    "server": "rebuilt",
-    "clustering-server": "estimated",
-    "colluding-users": "final",
-    "owner": "true state",
-}
 
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """One model in an adversary's hands. `client` is None for a model of the whole federation."""
-
-    threat_model: str
-    way: str  # "base", "final", "best utility", "round", a way of rebuilding, or "true state"
-    client: int | None
-    round: int  # how many rounds it has seen
-    read: Callable[[], State] = field(repr=False)
-    records: Sequence[str]
-
-    @property
-    def state(self) -> State:
-        """Read when it is asked for and not kept: an adversary holds dozens of models."""
-        return self.read()
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """Names weights and records by content: equal models are scored once."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.state.items()):
-            digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
-        digest.update("\n".join(self.records).encode())
-        return digest.hexdigest()[:16]
-
-
-def models(view: View, attacks: Collection[object] = (), *, history: bool = False) -> list[Model]:
-    """Everything that the adversary can attack with a model attack; the public base comes first in every view.
-
-    `attacks` are their parameters: whether clients' models are asked about records of another distribution too
-    (`NovelRows`), as the released model always is, and which ways of rebuilding are looked at (`RebuiltWays`).
-    `history`: earlier rounds' models are asked about all candidates and references, for attacks on losses over rounds.
-    """
-    ways = {own.ways for own in attacks if isinstance(own, RebuiltWays)} - {"all"}
-    left_out = {"round", *WAYS} - ways if ways else set()
-    everywhere = any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in attacks)
-    found = _models(view, novel_of_clients=everywhere, history=history)
-    return [model for model in found if model.way not in left_out]
-
-
-def released_last(view: View) -> Model:
-    """The released model as the last of the rounds' models, asked about what `history` asks the others."""
-    asked = view.candidates
-    records = [r for part in (asked.clients, asked.reference) for own in part.values() for r in own]
-    return Model(view.threat_model, "round", None, view.rounds, functools.partial(view.broadcast, view.rounds), records)
-
-
-def listened(view: View, client: int, most: int) -> list[int]:
-    """The rounds whose messages are looked at for a client's records, all of them but for `most` evenly spaced ones:
-    those of them in which it took part.
-
-    In each, every client of the cohort is rebuilt in every way and asked about the client's candidates and references;
-    gradients and inputs of these are taken once, where the client began.
-    """
-    observed = np.linspace(0, view.rounds - 1, min(most, view.rounds)).round().astype(int)
-    return [r for r in view.participations(client) if r in observed]
-
-
-def earlier_models(view: View, first: Mapping[int, int]) -> list[Model]:
-    """The released model before each client's first round (`first`, by client), asked about its candidates.
-
-    It has learnt other clients' records and none of these: a control, nothing that is attacked. There is none of
-    clients that began with the public start.
-    """
-    return [
-        Model(view.threat_model, "before", k, r, functools.partial(view.broadcast, r), view.candidates.clients[k])
-        for k, r in first.items()
-        if r > 0
-    ]
-
-
-def _models(view: View, *, novel_of_clients: bool, history: bool) -> list[Model]:
-    asked = view.candidates
-    pool = [r for records in asked.clients.values() for r in records]
-    reference = [r for records in asked.reference.values() for r in records]
-    everything = [*pool, *reference, *asked.novel]
-    found = [Model(view.threat_model, "base", None, 0, functools.partial(view.broadcast, 0), everything)]
-    if view.threat_model == "released-model":
-        sample = [r for records in asked.clients.values() for r in records[:PER_ROUND]]
-        if history:
-            sample = [*pool, *reference]
-        for r in range(1, view.rounds):
-            found.append(Model(view.threat_model, "round", None, r, functools.partial(view.broadcast, r), sample))
-        last, best = (functools.partial(view.broadcast, r) for r in (view.rounds, view.served_best))
-        found.append(Model(view.threat_model, "final", None, view.rounds, last, everything))
-        if view.served_best < view.rounds:
-            found.append(Model(view.threat_model, "best utility", None, view.served_best, best, [*pool, *reference]))
-        return found
-    for client in asked.clients:
-        novel = asked.novel[:NOVEL_PER_CLIENT] if novel_of_clients else ()
-        records = [*asked.clients[client], *asked.reference[client], *novel]
-        for way, seen, read in _client_states(view, client):
-            found.append(Model(view.threat_model, way, client, seen, read, records))
-    return found
-
-
-def _client_states(view: View, client: int) -> list[tuple[str, int, Callable[[], State]]]:
-    """Way, rounds seen and reader of every model of a client that the adversary can put together."""
-    if view.threat_model == "owner":
-        known = view.private(client) is not None
-        return [("true state", view.rounds, lambda: _known(view.private(client)))] if known else []
-    found: list[tuple[str, int, Callable[[], State]]] = []
-    for r in rebuild_all(view, clients=[client]):
-        if r.state is not None and r.seen is not None:
-            found.append((r.way, r.seen + 1, functools.partial(_rebuilt, view, client, r.way)))
-    return found
-
-
-def _rebuilt(view: View, client: int, way: str) -> State:
-    return _known(rebuild(view, client, way).state)
-
-
-def _known(state: State | None) -> State:
-    assert state is not None
-    return state
+Read = Callable[[], State]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Whom an adversary attacks, and the records that it asks about."""
+    """Whom an adversary attacks, and the records that it asks about; nobody's are records of another distribution."""
 
-    client: int
+    client: int | None
     candidates: Sequence[str]  # its members and held-out records, canaries at the end; unlabelled
     reference: Sequence[str]  # known non-members of the same distribution
-    others: Sequence[str]  # records of other clients
+    others: Sequence[str] = ()  # records of other clients
     complete: bool = False  # whether its list holds candidates only, each with weight
 
     @property
@@ -179,13 +49,52 @@ class Target:
         return found
 
 
-def attacked_model(view: View, method: Method[Any], client: int, messages: Messages | None) -> State | None:
-    """The model that the adversary attacks: what it holds of the client (rebuilt from `messages` by the server), or the
-    global one; None if there is none."""
-    if view.threat_model == "prompt-user":
-        return view.personal(client)
-    if view.threat_model == "peer":
-        return method.model(view.public | view.others_part(method, client))
-    if view.threat_model in ("released-model", "colluding-users"):
-        return method.model(view.public | view.broadcast(view.rounds) | method.place(client))
-    return messages.rebuilt(client).state if messages else view.private(client)
+@dataclass(frozen=True)
+class Wanted:
+    """What the attacks of one adversary need beside a model's answers."""
+
+    answers: bool = True  # some attack looks at one model alone, without shadow models
+    arithmetics: tuple[str, ...] = ("exact",)
+    norms: bool = False
+    states: bool = False  # all states that are seen of one model
+    messages: bool = False  # what clients sent, not only their states
+    solved: bool = False  # messages as mixtures
+    sequences: bool = False
+    vectors: bool = False
+    novel_of_clients: bool = False  # clients' models are asked about another distribution too
+    ways: frozenset[str] = frozenset()  # of rebuilding, that are looked at; empty: all
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """One model in an adversary's hands, and what it asks it about. `client` is None for a model of everybody."""
+
+    threat_model: str
+    way: str
+    client: int | None
+    round: int  # how many rounds it has seen
+    read: Read = field(repr=False)  # when it is asked for, and not kept: an adversary holds dozens of models
+    records: Sequence[str]
+    role: str | None = None  # which of a shadow's models stands beside it: "personal", "released"; None: none
+    over_rounds: bool = True  # whether more may be known of it than what it answers
+    of_target: bool = True  # whether the records are the target's own, and no others beside
+
+
+@functools.cache
+def records_digest(records: Sequence[str]) -> str:
+    """Names a list of records."""
+    return hashlib.sha256("\n".join(records).encode()).hexdigest()[:12]
+
+
+def state_digest(state: State) -> str:
+    """Names weights by content: equal models are asked once."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def evenly(rounds: int, most: int) -> list[int]:
+    """At most so many of some rounds, evenly spaced."""
+    chosen: list[int] = np.unique(np.linspace(0, rounds - 1, min(most, rounds)).round().astype(int)).tolist()
+    return chosen

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -42,6 +43,11 @@ class View:
         self.users = tuple(users)
         self.rounds = transcript.schedule.rounds
         self.clients = range(transcript.schedule.clients)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lies, which names it."""
+        return self._transcript.folder.path
 
     @property
     def public(self) -> State:

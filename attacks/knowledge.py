@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.answers import ClassAnswers, Floats, ModelAnswers, log_odds, own_class
+from attacks.answers import Arrays, ClassAnswers, Floats, ModelAnswers, log_odds, own_class
 
 __all__ = ["Attack", "Floats", "Knowledge", "Mixture", "Rounds", "Shadows", "log_odds", "own_class"]
+
+KNOWN = ("equal", "at most", "on average")  # what may be known of a mixture's total
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +94,16 @@ class Mixture:
     scaled: bool  # whether the message was shortened by an unknown factor, as a clipped batch is
     std: float  # of the client's noise in each of the numbers
 
+    def arrays(self) -> Arrays:
+        """As it is kept."""
+        plain = {name: value for name, value in vars(self).items() if name != "known"}
+        return {name: np.asarray(value) for name, value in (plain | {"known": KNOWN.index(self.known)}).items()}
+
+    @staticmethod
+    def of(arrays: Mapping[str, NDArray[Any]]) -> Mixture:
+        values: dict[str, Any] = {name: array if array.ndim else array.item() for name, array in arrays.items()}
+        return Mixture(**values | {"known": KNOWN[values["known"]]})
+
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
@@ -106,20 +118,29 @@ class Rounds:
     began: Floats | None = None  # [T, n], cross-entropy where this client began its rounds; of adapters
     residual: Floats | None = None  # [T, n], of the record's inputs on the rows of the change of A; of adapters
 
-    def about(self, asked: Sequence[str], records: Sequence[str]) -> Rounds:
-        """The same of other records than those n that were `asked`; nan about further ones."""
-        places = np.array([asked.index(r) if r in asked else len(asked) for r in records], int)
+    @staticmethod
+    def of(client: int, clients: int, way: str, heard: Sequence[Arrays], solved: Sequence[Arrays] = ()) -> Rounds:
+        """From what T rounds say about n records, and some messages as mixtures. The models of K clients are those
+        rebuilt in one way."""
+        n = next(len(array.T) for arrays in heard for array in arrays.values())
+        none = np.full((clients, n), np.nan)
 
-        def of(values: Floats | None) -> Floats | None:
-            if values is None:
-                return None
-            return np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], axis=-1)[..., places]
+        def loss(arrays: Arrays) -> Floats:
+            found = arrays.get(f"heard/loss/{way}", none).copy()
+            if (own := arrays.get(f"own/loss/{way}")) is not None:
+                found[client] = own
+            return found
 
-        loss, cosine = of(self.loss), of(self.cosine)
-        assert loss is not None
-        assert cosine is not None
-        return dataclasses.replace(
-            self, loss=loss, cosine=cosine, began=of(self.began), residual=of(self.residual), mixtures=()
+        def stack(name: str) -> Floats | None:
+            return np.stack([arrays[name] for arrays in heard]) if all(name in arrays for arrays in heard) else None
+
+        return Rounds(
+            client,
+            np.stack([loss(arrays) for arrays in heard]),
+            np.stack([arrays.get("heard/cosine", none) for arrays in heard]),
+            tuple(map(Mixture.of, solved)),
+            began=stack("own/began"),
+            residual=stack("heard/residual"),
         )
 
 

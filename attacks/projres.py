@@ -18,7 +18,6 @@ Needs the server's view (uploads), and rounds in which the client sent A.
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor, linalg
 
 from attacks.knowledge import Floats, Knowledge
 
@@ -26,8 +25,6 @@ RECORDS = ("texts",)
 STRENGTH = 1
 NEEDS = ("uploads",)
 SIGNALS = {"projres": ("projection residual", "the projection residual on what its client's adapters changed by")}
-STILL = 1e-6  # of the length of A: a smaller change is weight decay's or rounding
-FLAT = 1e-6  # of the largest singular value: directions below it are rounding
 
 
 @dataclass(frozen=True)
@@ -45,20 +42,3 @@ class ProjRes:
         if seen.rounds is None or seen.rounds.residual is None:
             raise ValueError("the projection residual needs what was seen of rounds")
         return {"projres": -np.ma.masked_invalid(seen.rounds.residual).mean(0).filled(np.nan)}
-
-
-def row_space(change: Tensor, start: Tensor) -> Tensor | None:
-    """Orthonormal directions [q, in] of the rows of a change [r, in] of A, q <= r; None if A, [r, in], did not move."""
-    if linalg.norm(change) <= STILL * linalg.norm(start):
-        return None
-    _, sizes, directions = linalg.svd(change.double(), full_matrices=False)
-    found: Tensor = directions[sizes > FLAT * sizes[0]]
-    return found
-
-
-def residuals(inputs: Tensor, directions: Tensor) -> Tensor:
-    """|x - P x| / |x| of inputs [.., in] by the projection P on directions [q, in], [..] in double precision."""
-    x = inputs.double()
-    left = x - (x @ directions.T) @ directions
-    found: Tensor = linalg.vector_norm(left, dim=-1) / linalg.vector_norm(x, dim=-1).clamp_min(1e-300)
-    return found

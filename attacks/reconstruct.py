@@ -4,8 +4,8 @@
 
 What it adds is the server's; the same loss of the other adversaries' models stands beside it. The report says who can
 be rebuilt, how stale the parts are and how far the result is from the owner's true model; a client that cannot be
-rebuilt gets no number. `attacks.rebuild` says what each way takes for the parts that a last message did not hold,
-`attacks.replay` how parts that are never sent follow from the gradients that are.
+rebuilt gets no number. `attacks/messages/` says what each way takes for the parts that a last message did not hold, and
+how parts that are never sent follow from the gradients that are.
 """
 
 from dataclasses import dataclass

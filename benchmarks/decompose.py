@@ -31,7 +31,7 @@ from attacks.attacked_models import Target
 from attacks.base import Candidates, View
 from attacks.decompose import Decompose, Params, Solution, solve
 from attacks.knowledge import Knowledge, Mixture, Rounds
-from attacks.replay import Messages, Solved
+from attacks.messages.prompts import Messages, Solved
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress

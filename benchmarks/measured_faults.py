@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Candidates, View
-from attacks.replay import Messages
+from attacks.messages.prompts import Messages
 from audits.epsilon import ledger_of
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import number_of_guesses, right_guesses

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from attacks.adapter_messages import hear, joined
+from attacks.messages.adapters import hear, joined
 from attacks.attacked_models import listened
 from attacks.base import Candidates, View
 from attacks.knowledge import Knowledge
 from attacks.queries import ask_texts
-from attacks.rebuild import WAYS, rebuild
+from attacks.messages.rebuild import WAYS, rebuild
 from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import one_thread

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from attacks.adapter_messages import projections
+from attacks.messages.adapters import projections
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.pipeline.workers import federation_of, make_bench

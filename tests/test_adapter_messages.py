@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.adapter_messages import Heard, hear, joined, projections
+from attacks.messages.adapters import Heard, hear, joined, projections
 from attacks.attacked_models import listened
 from attacks.base import Candidates, View
 from attacks.projres import residuals, row_space
-from attacks.rebuild import began, rebuild
+from attacks.messages.rebuild import began, rebuild
 from fedaudit.machinery import plugins
 from tests.method_worlds import WORLDS
 from trainers.base import State, Transcript

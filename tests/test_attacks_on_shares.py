@@ -22,7 +22,7 @@ from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
 from attacks.locate import placed, trilaterated
-from attacks.replay import Messages, Solved
+from attacks.messages.prompts import Messages, Solved
 from attacks.threats import THREAT_MODELS
 from fedaudit.command import cli
 from fedaudit.pipeline import on_shares

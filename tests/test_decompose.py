@@ -19,7 +19,7 @@ from attacks import decompose
 from attacks.base import Candidates, View
 from attacks.decompose import Solution, solve
 from attacks.knowledge import Floats, Mixture
-from attacks.replay import Messages, Solved
+from attacks.messages.prompts import Messages, Solved
 from fedaudit.privacy.settings import Privacy
 from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attacks.attacked_models import attacked_model
 from attacks.base import Candidates, LacksCapability, View
-from attacks.replay import Messages
+from attacks.messages.prompts import Messages
 from attacks.threats import require
 from audits.comparisons import SHARED, TRAINED, comparisons
 from fedaudit.command.cli import read_command

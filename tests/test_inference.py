@@ -18,7 +18,7 @@ import torch
 from attacks import queries
 from attacks.base import View
 from attacks.lira import LiRA
-from attacks.replay import Messages
+from attacks.messages.prompts import Messages
 from audits import membership
 from audits.comparisons import Attacked, ScoredModel
 from fedaudit.command import cli

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Candidates, View
-from attacks.replay import Messages
+from attacks.messages.prompts import Messages
 from audits.epsilon import ledger_of, privacy_table
 from audits.tables.coverage import coverage_table
 from fedaudit.command.cli import read_command

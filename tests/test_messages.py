@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.base import Candidates, LacksCapability, View
 from attacks.gradients import gradient_norms
-from attacks.replay import Messages, history_of
+from attacks.messages.prompts import Messages, history_of
 from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attacks.base import Candidates, LacksCapability, View
-from attacks.rebuild import rebuild, rebuild_all
+from attacks.messages.rebuild import rebuild, rebuild_all
 from audits.tables.coverage import distance_of
 from fedaudit.machinery.errors import InputError
 from tests.toy import EXAM, ToyLearner, toy_run

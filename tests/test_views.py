@@ -8,7 +8,7 @@ import torch
 
 from attacks.attacked_models import earlier_models, models
 from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
-from attacks.rebuild import rebuild, rebuild_all
+from attacks.messages.rebuild import rebuild, rebuild_all
 from attacks.settings import NovelRows
 from audits.tables.coverage import distance_of
 from tests.toy import A, B, state, toy_run

@@ -53,6 +53,10 @@ class LearnerFacts:
         """Whether an attack can work on it."""
         return self.lacks(attack) is None
 
+    def standing(self, attack: Plugin) -> tuple[str, ...]:
+        """The scores that stand for an attack, in their order, parameters in braces."""
+        return attack.on_texts if self.records == "texts" else attack.signals[:1]
+
     def lacks(self, attack: Plugin) -> str | None:
         """Why an attack cannot work on it; None if it can."""
         if attack.mixtures and self.nonlinear:

@@ -68,6 +68,22 @@ class TokenSignals:
         )
 
 
+def stacked(signals: TokenSignals) -> Array:
+    """All signals of n tokens as one array [11, n], which `unstacked` takes apart."""
+    alone = signals.log_prob, signals.mean_log_prob, signals.var_log_prob, signals.gap
+    return np.stack([*alone, *(signals.renyi[o] for o in ORDERS), *(signals.modified[o] for o in MODIFIED_ORDERS)])
+
+
+def unstacked(rows: Array) -> TokenSignals:
+    """The inverse of `stacked`."""
+    log_prob, mean, variance, gap, *orders = rows
+    renyi = dict(zip(ORDERS, orders[: len(ORDERS)], strict=True))
+    return TokenSignals(
+        log_prob=log_prob, renyi=renyi, mean_log_prob=mean, var_log_prob=variance, gap=gap,
+        modified=dict(zip(MODIFIED_ORDERS, orders[len(ORDERS) :], strict=True)),
+    )  # fmt: skip
+
+
 def joined(parts: Sequence[TokenSignals]) -> TokenSignals:
     """Signals of several ranges of tokens, one behind the other."""
     return TokenSignals(

@@ -12,7 +12,7 @@ from fedaudit.tasks.base import client_name
 from trainers.base import State, Transcript
 
 if TYPE_CHECKING:
-    from attacks.rebuild import Rebuilt
+    from attacks.messages.rebuild import Rebuilt
 
 COVERAGE = "way client reconstructable why stale_rounds stale_participations distance".split()
 

@@ -71,7 +71,7 @@ def work(cell: Cell, federation: Federation) -> AttackWork:
 
 def _solved(cell: Cell, federation: Federation) -> float:
     """How many messages of a target are solved."""
-    from attacks.replay import EPOCHS
+    from attacks.messages.prompts import EPOCHS
     from fedaudit.pipeline.methods import method_of
     from fedaudit.privacy.ledger import epoch_length
     from trainers.prompts import PromptMethod
@@ -133,6 +133,7 @@ def _turns(transcript: Transcript) -> tuple[int, int] | None:
 
 def _of_texts(cell: Cell, bench: Bench, asked: Target) -> AttackWork:
     from attacks.queries import ask_texts
+
     from fedaudit.pipeline.methods import method_of
     from trainers.base import LanguageModel, generator
 
@@ -144,8 +145,8 @@ def _of_texts(cell: Cell, bench: Bench, asked: Target) -> AttackWork:
 
 def _heard(cell: Cell, bench: Bench, asked: Target, transcript: Transcript, client: int, r: int) -> float:
     """Seconds of the messages of a round, or of the client's own alone where no attack looks at them."""
-    from attacks.adapter_messages import hear
     from attacks.base import Candidates, View
+    from attacks.messages.adapters import hear
     from trainers.base import AdaptedModel
 
     learner, view = bench.learner, View(transcript, "server", Candidates({}, {}, ()))
@@ -177,7 +178,7 @@ def _replayed(
     and of one that is solved."""
     from attacks.base import Candidates, View
     from attacks.decompose import solve
-    from attacks.replay import Messages, Solved
+    from attacks.messages.prompts import Messages, Solved
     from fedaudit.pipeline.methods import method_of
     from trainers.base import Classifier
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import graphlib
-import importlib
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from audits.findings import NO_COINS
 from audits.subject import Result, Subject
@@ -14,6 +13,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.spent import Spent, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
+from fedaudit.pipeline.attacks import under_attack
 from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.newcomers import newcomers
@@ -22,27 +22,8 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from audits.comparisons import Attacked
     from fedaudit.tasks.base import Client
-
-
-class Attacks(Protocol):
-    """A module `fedaudit.pipeline.attacks_on_KIND`: attacks on trainings whose records are of one kind, as a learner's
-    `Facts` say it."""
-
-    @staticmethod
-    def attacked(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> Attacked | None:
-        """The scores of everything that any adversary holds, as far as they are not in `folder`, with truth and
-        controls.
-
-        None if no attack could run.
-        """
-
-    @staticmethod
-    def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd.DataFrame]:
-        """What a report shows of a run under attack beside the findings."""
 
 
 def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
@@ -65,19 +46,17 @@ def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[
 def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
     """Attack and audit a training; write findings and tables. It is trained again if it was damaged since."""
     train_all([cell], workshop, progress)
-    attacks: Attacks | None = None
-    if cell.plan.attacks:
-        attacks = cast("Attacks", importlib.import_module(attacks_on(cell)))
-    run = attacks.attacked(cell, folder, workshop, progress) if attacks else None
+    attack = under_attack(cell, workshop, progress) if cell.plan.attacks else None
+    run = attack.run if attack else None
     came = newcomers(cell, folder, workshop, progress)
-    with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attacks is not None)) as advance:
+    with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attack is not None)) as advance:
         subject = dataclasses.replace(subject_of(cell, run, workshop), newcomers=came)
         for name in in_order(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
             advance()
         tables = {}
-        if attacks:
-            tables = attacks.tables(cell, run, workshop)
+        if attack:
+            tables = attack.tables()
             advance()
     if cell.variant and cell.variant.plugin.on_shares:
         tables |= on_shares.tables(cell)
@@ -90,11 +69,6 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         folder.write_table(f"{name}.parquet", table)
     folder.write_json("findings.json", [dataclasses.asdict(f) for result in results for f in result.findings])
     finish(folder)
-
-
-def attacks_on(cell: Cell) -> str:
-    """The module that attacks what the cell trains."""
-    return f"fedaudit.pipeline.attacks_on_{cell.plan.trained.records}"
 
 
 def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:

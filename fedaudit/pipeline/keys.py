@@ -73,6 +73,19 @@ def bank_modules(cell: Cell) -> tuple[str, ...]:
     return *training_modules(cell), "fedaudit.pipeline.shadow_trainings", "attacks.settings"
 
 
+ASKING = "fedaudit.pipeline.asking"
+
+
+def answers(cell: Cell) -> dict[str, Any]:
+    """What the answers of the models of a training depend on: not on who asks, nor what for."""
+    return {"training": cell.training_key, "code": _code((*training_modules(cell), ASKING))}
+
+
+def bank_answers(cell: Cell) -> dict[str, Any]:
+    """The same of shadow models."""
+    return {"bank": key_of(cell.bank_description), "code": _code((*bank_modules(cell), ASKING))}
+
+
 def analysis(cell: Cell) -> dict[str, Any]:
     """What findings depend on beside the training."""
     plan = cell.plan
@@ -92,8 +105,7 @@ def analysis_modules(cell: Cell) -> tuple[str, ...]:
     """Where attacks and audits begin."""
     attacks = (f"attacks.{name}" for name in cell.plan.attacks)
     audits = (f"audits.{name}" for name in cell.plan.audits)
-    adversaries = (f"fedaudit.pipeline.attacks_on_{cell.plan.trained.records}",) if cell.plan.attacks else ()
-    return *training_modules(cell), "fedaudit.pipeline.analysis", *adversaries, *attacks, *audits
+    return *training_modules(cell), "fedaudit.pipeline.analysis", *attacks, *audits
 
 
 Across = Mapping[str, "DataclassInstance"]  # parameters of audits that compare runs, by their names

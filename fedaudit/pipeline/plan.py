@@ -221,6 +221,16 @@ class Cell:
         return self.plan.out / "shadows" / f"{_slug(self.method)}-{key_of(self.bank_description)}"
 
     @property
+    def answers_folder(self) -> Path:
+        """What was asked of the training's own models, by whomever."""
+        return self.plan.out / "answers" / f"{_slug(self.method)}-seed{self.seed}-{key_of(keys.answers(self))}"
+
+    @property
+    def bank_answers_folder(self) -> Path:
+        """What was asked of the shadow models and of the simulated federations."""
+        return self.plan.out / "answers" / f"{_slug(self.method)}-shadows-{key_of(keys.bank_answers(self))}"
+
+    @property
     def training_folder(self) -> Path:
         return self.plan.out / "runs" / f"{_slug(self.method)}-seed{self.seed}-{self.training_key}"
 

@@ -20,7 +20,7 @@ the last. How good that is differs:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,25 +28,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attacks.answers import Arrays, Floats, own_class
 from attacks.base import View
 from attacks.gradients import directions, mean_gradient
-from attacks.knowledge import Floats, Mixture, Rounds, own_class
-from attacks.mixtures import mixture, of_sum
-from attacks.rebuild import Rebuilt
+from attacks.knowledge import Mixture
+from attacks.messages.mixtures import mixture, of_sum
+from attacks.messages.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
 from trainers.base import Classifier, Differentiable, Method, Participation, Sending, State, generator
 from trainers.prompts import Learner, PromptMethod, stacked
 
-EPOCHS = 2  # whose messages are solved: in each a record is in one batch
-
-
-@dataclass(frozen=True)
-class Solved:
-    """Which messages of a client are solved for the records of their batches."""
-
-    rounds: int  # the client's first ones; 0 = those of its first `EPOCHS` epochs
-    own: int  # the first so many of the records asked about could be its own
-    complete: bool  # whether its list holds no other ones, and each of them with weight
+EPOCHS = 2  # whose messages are solved
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +53,7 @@ class Exchange:
     after: State  # their own parts at its end
 
 
-class Messages:
+class PromptMessages:
     """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
 
     def __init__(
@@ -69,50 +61,49 @@ class Messages:
     ) -> None:
         """`candidates`: what each client's list may hold, by which sums over several are taken apart."""
         self.view, self.method, self.learner, self.candidates = view, method, learner, candidates
+        self.way = "rebuilt" if view.gives("uploads") else "estimated"
         self._means: dict[tuple[int, int], Tensor] = {}
         self.exchanges = self._exchanges()  # by round; rounds in which nobody sent anything are not there
 
     def rebuilt(self, client: int) -> Rebuilt:
         """The client's personalised prompt after its last participation, as `View.private` has the true one."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
-        way = "rebuilt" if self.view.gives("uploads") else "estimated"
         if not rounds:
-            return Rebuilt(client, way, None, None, None, None, "never sent anything")
+            return Rebuilt(client, self.way, None, None, None, None, "never sent anything")
         last = self.exchanges[rounds[-1]]
         i = last.clients.index(client)
         server = self.view.broadcast(rounds[-1] + 1) | self.method.place(client)
         state = self.method.model(_of(last.after, i) | server | _of(last.upload, i))
-        return Rebuilt(client, way, state, rounds[-1], 0, 0)
+        return Rebuilt(client, self.way, state, rounds[-1], 0, 0)
 
-    def rounds(
-        self, client: int, records: Sequence[str], rounds: Sequence[int], *, solved: Solved | None = None
-    ) -> Rounds:
-        """What the messages of T rounds say about a client's records; `solved`: whose messages are solved for their
-        batches.
+    def round(
+        self, client: int, r: int, records: Sequence[str], parts: Collection[str], own: int, complete: bool
+    ) -> Arrays:
+        """What round r says about a client's records, by name of the part and of the array.
 
-        Losses are under what each client's model is right after its own step, before any other client's message is
-        mixed in. Cosines take the records' gradients in what is sent, where this client took its own; if it was away,
-        the round has none.
+        `heard`: `loss/WAY` [K, n] under what each client's model is right after its own step, before any other client's
+        message is mixed in, and `cosine` [K, n] of what clients sent with the records' gradients in it, where this
+        client took its own; nan where one sent nothing, and of the cosines where this client was away. `solved`: its
+        message as a mixture of the first `own` records, see `mixtures`.
         """
-        shape = len(rounds), len(self.view.clients), len(records)
-        loss, cosine = np.full(shape, np.nan), np.full(shape, np.nan)
-        turns = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
-        first = set(self._first(client, turns, solved.rounds)) if solved else set()
-        mixtures = []
-        for r in sorted({*rounds, *first} & self.exchanges.keys()):
-            exchange, at = self.exchanges[r], [t for t, observed in enumerate(rounds) if observed == r]
-            if at:
-                models = self._stepped(exchange)
-                loss[at, exchange.clients] = losses(self.method, self.learner, models, records)
-            if client in exchange.clients:
-                i = exchange.clients.index(client)
-                parts = self._gradients(exchange, i, records if at or not solved else records[: solved.own])
-                if solved and r in first:
-                    parts = [gradients := torch.cat([*parts])]
-                    mixtures.append(self._mixture(r, i, gradients[: solved.own], turns.index(r), solved.complete))
-                if at:
-                    cosine[at, exchange.clients] = self._cosines(exchange, parts)
-        return Rounds(client, loss, cosine, tuple(mixtures))
+        shape = len(self.view.clients), len(records)
+        loss, cosine = f"heard/loss/{self.way}", "heard/cosine"
+        found = {name: np.full(shape, np.nan) for name in (loss, cosine)} if "heard" in parts else {}
+        if (exchange := self.exchanges.get(r)) is None:
+            return found
+        if found:
+            found[loss][exchange.clients] = losses(self.method, self.learner, self._stepped(exchange), records)
+        if client in exchange.clients:
+            i = exchange.clients.index(client)
+            ascents = self._gradients(exchange, i, records if found else records[:own])
+            if "solved" in parts:
+                ascents = [gradients := torch.cat([*ascents])]
+                turn = turns(self.view, client).index(r)
+                mixture = self._mixture(r, i, gradients[:own], turn, complete)
+                found |= {f"solved/{name}": array for name, array in mixture.arrays().items()}
+            if "heard" in parts:
+                found[cosine][exchange.clients] = self._cosines(exchange, ascents)
+        return found
 
     def _exchanges(self) -> dict[int, Exchange]:
         view = self.view
@@ -125,7 +116,7 @@ class Messages:
             server = stacked([self._sent(r, k, [t for t in found if k in found[t].clients]) for k in messages])
             upload = stacked(list(messages.values()))
             before = stacked([own[k] for k in messages])
-            sizes = [self._listed(r, k) for k in messages]
+            sizes = [listed(view, r, k, self.candidates) for k in messages]
             after = self.method.replay(server, before, upload, self.learner, chance, sizes)
             own |= {k: _of(after, i) for i, k in enumerate(messages)}
             found[r] = Exchange(list(messages), server, before, upload, after)
@@ -147,24 +138,11 @@ class Messages:
             return own
         return {name: tensor for name, tensor in server.items() if name not in self.method.by_client} | own
 
-    def _listed(self, r: int, client: int) -> int:
-        """How many records a client's list holds: it says so, or half of what it may hold."""
-        return self.view.records(r, client) if self.view.gives("uploads") else max(1, len(self.candidates[client]) // 2)
-
     def _stepped(self, exchange: Exchange) -> list[State]:
         """The models of the M clients right after their own steps."""
         assert isinstance(self.method, Sending)
         stepped = self.method.stepped(exchange.server, exchange.after, exchange.upload)
         return [_of(stepped, i) for i in range(len(exchange.clients))]
-
-    def _first(self, client: int, turns: Sequence[int], rounds: int) -> Sequence[int]:
-        """The first so many rounds of a client, by default those of its first epochs."""
-        assert isinstance(self.method, PromptMethod)
-        if not rounds and turns:
-            listed = self._listed(turns[0], client)
-            epoch = epoch_length(records=listed, batch=self.method.settings.batch)
-            rounds = math.ceil(EPOCHS * epoch / self.method.steps(listed))
-        return turns[:rounds]
 
     def _gradients(self, exchange: Exchange, i: int, records: Sequence[str]) -> Iterable[Tensor]:
         """Of each record [R, ..] in what the i-th client sent, where it took its first step; of some at a time."""
@@ -185,14 +163,14 @@ class Messages:
         exchange, method, learner = self.exchanges[r], self.method, self.learner
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
-        listed = self._listed(r, exchange.clients[i])
-        sent = method.of_records(exchange.server, exchange.own, exchange.upload, learner, method.steps(listed))
+        n = listed(self.view, r, exchange.clients[i], self.candidates)
+        sent = method.of_records(exchange.server, exchange.own, exchange.upload, learner, method.steps(n))
         if self.view.gives("uploads"):
-            return mixture(method, gradients, sent[i], r=r, turn=turn, listed=listed, complete=complete)
+            return mixture(method, gradients, sent[i], r=r, turn=turn, listed=n, complete=complete)
         group = next(group for group in self.view.sums(r)[0] if exchange.clients[i] in group)
         others = [self._expected(r, k) for k in group if k != exchange.clients[i]]
         own = len(group) * sent[i] - (torch.stack(others).sum(0) if others else 0)
-        return of_sum(gradients, own / len(group), r=r, divisor=len(group) * listed)
+        return of_sum(gradients, own / len(group), r=r, divisor=len(group) * n)
 
     def _expected(self, r: int, client: int) -> Tensor:
         """What a client may have put into the sum of round r: the mean gradient of all that its list may hold."""
@@ -206,13 +184,29 @@ class Messages:
         return self._means[r, client]
 
 
-def history_of(
-    view: View, method: Method[Any], learner: Classifier, records: Sequence[str], rounds: Sequence[int], client: int
-) -> Floats:
-    """Losses [T, n] under the global states that T rounds started from, with the public start for a client's own
-    part."""
-    states = [view.public | view.broadcast(r) | method.place(client) for r in rounds]
-    return losses(method, learner, [method.model(state) for state in states], records)
+def turns(view: View, client: int) -> list[int]:
+    """The rounds in which a client sent something, to whoever sees no more than sums too."""
+    if view.gives("uploads"):
+        return view.participations(client)
+    return [r for r in range(view.rounds) if any(client in group for group in view.sums(r)[0])]
+
+
+def listed(view: View, r: int, client: int, candidates: Sequence[Sequence[str]]) -> int:
+    """How many records a client's list holds: it says so, or half of what it may hold (`candidates`, by client)."""
+    return view.records(r, client) if view.gives("uploads") else max(1, len(candidates[client]) // 2)
+
+
+def solved_rounds(
+    view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int
+) -> list[int]:
+    """Whose messages are solved for their batches: the client's first so many rounds; 0 = those of its first `EPOCHS`
+    epochs, in each of which a record is in one batch."""
+    assert isinstance(method, PromptMethod)
+    own = turns(view, client)
+    if not rounds and own:
+        n = listed(view, own[0], client, candidates)
+        rounds = math.ceil(EPOCHS * epoch_length(records=n, batch=method.settings.batch) / method.steps(n))
+    return own[:rounds]
 
 
 def losses(method: Method[Any], learner: Classifier, models: Sequence[State], records: Sequence[str]) -> Floats:

@@ -1,0 +1,98 @@
+"""What is asked of prompts about classifications: features of texts are dear, records cost next to nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attacks.answers import Arrays, Classifications, PublicRecords
+from attacks.attacked_models import Held, Read, Target, Wanted, evenly
+from attacks.base import View
+from attacks.messages.prompts import PromptMessages, solved_rounds
+from attacks.messages.rebuild import Rebuilt
+from trainers.base import Classifier, Method, State
+
+HELD = {  # what an adversary of one target attacks
+    "prompt-user": "prompt",
+    "released-model": "final",
+    "peer": "passed on",
+    "server": "rebuilt",
+    "clustering-server": "estimated",
+    "colluding-users": "final",
+    "owner": "true state",
+}
+
+
+class AskedClasses:
+    """See `attacks.asked.base.Asked`."""
+
+    over_rounds_alone = False
+    others = True
+    curves = True
+    replays = True
+
+    def parts(self, wanted: Wanted) -> tuple[str, ...]:
+        return ("heard",)
+
+    def arithmetics(self, compats: Sequence[str]) -> tuple[str, ...]:
+        return ("exact",)
+
+    def released(self, method: Method[Any], client: int, public: State, broadcast: State) -> State:
+        return method.model(public | broadcast | method.place(client))
+
+    def public(self, view: View, method: Method[Any]) -> State:
+        return method.model(view.public)
+
+    def held(
+        self, view: View, method: Method[Any], target: Target, wanted: Wanted, novel: Sequence[str],
+        rebuilt: Sequence[Rebuilt],
+    ) -> Iterator[Held]:  # fmt: skip
+        """The one model that it attacks: what it holds of the client, or the released one."""
+        if (k := target.client) is None or (read := self._read(view, method, k, rebuilt)) is None:
+            return
+        way = HELD[view.threat_model]
+        role = "released" if way == "final" else "personal"
+        yield Held(view.threat_model, way, k, view.rounds, read, target.records, role)
+
+    def _read(self, view: View, method: Method[Any], client: int, rebuilt: Sequence[Rebuilt]) -> Read | None:
+        if view.gives("personal prompts"):
+            return functools.partial(view.personal, client)
+        if rebuilt:
+            state = rebuilt[client].state
+            return None if state is None else lambda: state
+        if view.gives("private states"):
+            own = view.private(client)
+            return None if own is None else lambda: own
+        if view.gives("others' parts"):
+            return lambda: method.model(view.public | view.others_part(method, client))
+        return lambda: self.released(method, client, view.public, view.broadcast(view.rounds))
+
+    def history(self, view: View, held: Held, most: int) -> list[int]:
+        """Rounds, evenly spaced, by what they started from."""
+        return evenly(view.rounds, most)
+
+    def heard_rounds(self, view: View, client: int, most: int) -> list[int]:
+        return evenly(view.rounds, most)
+
+    def solved_rounds(
+        self, view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int
+    ) -> list[int]:
+        return solved_rounds(view, method, client, candidates, rounds)
+
+    def public_records(self, learner: Classifier, records: Sequence[str]) -> Arrays:
+        return Classifications(learner.labels(records).numpy(), learner.untrained(records)).arrays()
+
+    def answers(
+        self, learner: Classifier, method: Method[Any], models: Sequence[State], records: Sequence[str],
+        arithmetics: Sequence[str],
+    ) -> list[dict[str, Arrays]]:  # fmt: skip
+        return [{"exact": {"log_probs": found}} for found in learner.log_probs(method, models, records)]
+
+    def check(self, attacks: Mapping[str, object], records: Sequence[PublicRecords]) -> None:
+        """Every parameter fits."""
+
+    def messages(
+        self, view: View, method: Method[Any], learner: Classifier, candidates: Sequence[Sequence[str]]
+    ) -> PromptMessages:
+        return PromptMessages(view, method, learner, candidates)

@@ -1,0 +1,9 @@
+"""The kinds of records that there are."""
+
+from __future__ import annotations
+
+from attacks.asked.base import Asked
+from attacks.asked.classes import AskedClasses
+from attacks.asked.texts import AskedTexts
+
+KINDS: dict[str, Asked] = {"texts": AskedTexts(), "classes": AskedClasses()}

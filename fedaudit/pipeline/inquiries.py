@@ -1,0 +1,361 @@
+"""What every adversary asks about every target: an inquiry for each model that it holds.
+
+Its questions are the asking's job list, and their answers the attacks' knowledge.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attacks.answers import Arrays, PublicRecords, public_records
+from attacks.asked.kinds import KINDS
+from attacks.attacked_models import CURVE, Held, Target, Wanted, state_digest
+from attacks.base import Candidates, View
+from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
+from attacks.messages.rebuild import Rebuilt
+from attacks.settings import NovelRows, RebuiltWays
+from fedaudit.machinery import plugins
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import bank
+from fedaudit.pipeline.asking import (
+    AskDrawn,
+    AskModel,
+    AskRebuilt,
+    AskRecords,
+    AskRound,
+    AskShadows,
+    AskVectors,
+    Question,
+    ask,
+)  # fmt: skip
+from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.permitted import running
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import recipe_of
+from fedaudit.pipeline.targets import targets_of
+from fedaudit.pipeline.workers import Workshop
+from fedaudit.tasks.base import Federation
+from trainers.base import State, Transcript
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """One model in an adversary's hands, and all questions about some records whose answers it knows."""
+
+    threat_model: str
+    way: str
+    client: int | None
+    round: int
+    target: Target
+    records: Sequence[str]
+    clients: int  # of the federation
+    public: AskRecords
+    model: AskModel
+    base: AskModel
+    over_rounds: bool  # whether more may be known of it than what it answers
+    before: AskModel | None = None  # the released model before the target first took part
+    history: Sequence[AskModel] = ()
+    sequence: Sequence[AskModel] = ()
+    heard: Sequence[AskRound] = ()
+    solved: Sequence[AskRound] = ()
+    shadows: AskShadows | None = None
+    vectors: AskVectors | None = None
+    twin: Inquiry | None = None  # the same of a federation that drew its members anew
+    drawn: AskDrawn | None = None  # which these were
+
+    def questions(self) -> Iterator[Question]:
+        """All of them, the twin's too."""
+        alone = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
+        yield from (question for question in alone if question is not None)
+        for several in (self.history, self.sequence, self.heard, self.solved):
+            yield from several
+        if self.twin is not None:
+            yield from self.twin.questions()
+
+    def knowledge(self) -> Knowledge:
+        """What the adversary has computed when its attacks begin, from what is kept."""
+        public = public_records(self.public.read("public"))
+        vectors = self.vectors.read("projections") if self.vectors else {}
+        norms = [asked.read("norms")["norms"] if "norms" in asked.parts else None for asked in (self.model, self.base)]
+        return Knowledge(
+            tuple(self.records),
+            np.isin(self.records, self.target.reference),
+            answers_of(public, self.model),
+            answers_of(public, self.base),
+            public.hard,
+            gradient_norms=norms[0],
+            base_gradient_norms=norms[1],
+            shadows=self._shadows(public, vectors),
+            history=np.stack([answers_of(public, q).loss for q in self.history]) if self.history else None,
+            sequence=np.stack([answers_of(public, q).confidence for q in self.sequence]) if self.sequence else None,
+            projections=vectors.get("moved"),
+            base_projections=vectors.get("still"),
+            rounds=self._rounds(),
+        )
+
+    def _shadows(self, public: PublicRecords, vectors: Arrays) -> Shadows | None:
+        if (asked := self.shadows) is None:
+            return None
+        drawn = asked.read("drawn")
+        parts = {part: asked.read(part) for part in asked.parts if part not in AskShadows.OTHER}
+
+        def said(s: int) -> dict[str, Arrays]:
+            return {part: {name: array[s] for name, array in arrays.items()} for part, arrays in parts.items()}
+
+        more: dict[str, Floats | None] = {
+            part: asked.read(part)[part] if part in asked.parts else None for part in ("norms", "sequence")
+        }
+        return Shadows(
+            self.target.of_records(drawn["member"]),
+            [public.answers(said(s)) for s in range(len(drawn["member"]))],
+            more["norms"],
+            drawn["trajectory"],
+            more["sequence"],
+            vectors.get("shadows"),
+        )
+
+    def _rounds(self) -> Rounds | None:
+        if not self.heard or self.client is None:
+            return None
+        heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]
+        solved = [q.read("solved") for q in self.solved]
+        return Rounds.of(self.client, self.clients, self.way, heard, solved)
+
+
+def answers_of(public: PublicRecords, asked: AskModel) -> Any:
+    """What a model says of the records."""
+    return public.answers({part: asked.read(part) for part in asked.parts if part != "norms"})
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A run whose parties' views are asked about: the training under attack, or the adversary's twin of it."""
+
+    transcript: Transcript
+    folder: Path  # of the answers
+    views: Mapping[str, View]  # by threat model
+    rebuilt: dict[str, list[Rebuilt]]  # by threat model, of who replays messages
+
+
+class Asking:
+    """What the adversaries of a cell ask. Weights are named by content, and read again when they are asked."""
+
+    def __init__(self, cell: Cell, federation: Federation) -> None:
+        self.cell, self.federation = cell, federation
+        self.kind = KINDS[cell.plan.trained.records]
+        self.method = method_of(cell, federation.sizes) if cell.variant else None
+        self.recipe = recipe_of(cell, federation)
+        self.targets = targets_of(cell, federation)
+        self.attacks = running(cell)
+        self.states: dict[str, Callable[[], State]] = {}
+        self._weights: dict[tuple[object, ...], str] = {}
+        self.training = self._source(transcript_of(cell), cell.answers_folder)
+        twin = self.recipe.simulated(self.recipe.twin) if self.recipe and self.recipe.twin is not None else None
+        self.twin = self._source(twin, cell.bank_answers_folder) if twin else None
+
+    def _source(self, transcript: Transcript, folder: Path) -> Source:
+        own = [target for target in self.targets if target.client is not None]
+        candidates = Candidates(
+            {t.client: t.candidates for t in own if t.client is not None},
+            {t.client: t.reference for t in own if t.client is not None},
+            next((t.candidates for t in self.targets if t.client is None), ()),
+        )
+        return Source(transcript, folder, {name: View(transcript, name, candidates) for name in self.attacks}, {})
+
+    def asked(self, workshop: Workshop, progress: Progress) -> list[Inquiry]:
+        """Every inquiry of every target, all of its questions answered."""
+        sources = [source for source in (self.training, self.twin) if source is not None]
+        self._ask([q for source in sources for q in self.rebuilds(source)], workshop, progress)
+        for source in sources:
+            for question in self.rebuilds(source):
+                source.rebuilt[question.view.threat_model] = rebuilt(question)
+        found = [inquiry for target in self.targets for inquiry in self.inquiries(target)]
+        self._ask([inquiry.public for inquiry in found], workshop, progress)
+        self.kind.check(self.cell.plan.attacks, [public_records(i.public.read("public")) for i in found])
+        curves = [question for target in self.targets for _, question in self.curve(target)]
+        self._ask([*(q for inquiry in found for q in inquiry.questions()), *curves], workshop, progress)
+        return found
+
+    def _ask(self, questions: Sequence[Question], workshop: Workshop, progress: Progress) -> None:
+        kind = self.cell.plan.trained.records
+        ask(questions, self.states, kind, self.method, lambda: workshop.attackers, progress)
+
+    def rebuilds(self, source: Source) -> list[AskRebuilt]:
+        """What has to be answered before it is known which models there are."""
+        views = source.views.values() if self.kind.replays else ()
+        return [AskRebuilt(source.folder, ("clients",), view) for view in views if view.gives("sums of uploads")]
+
+    def inquiries(self, target: Target) -> Iterator[Inquiry]:
+        """Of every adversary about one target."""
+        for name, attacks in self.attacks.items():
+            wanted = self.wanted(name)
+            mirrored = target.client is not None and any(plugins.plugins("attack")[one].needs for one in attacks)
+            twins = self._twins(name, target, wanted) if mirrored else {}
+            for held in self._held(self.training, name, target, wanted):
+                inquiry = self._inquiry(self.training, held, target, wanted)
+                yield replace(inquiry, **twins[held.way]) if held.over_rounds and held.way in twins else inquiry
+
+    def _twins(self, threat_model: str, target: Target, wanted: Wanted) -> dict[str, dict[str, Any]]:
+        """By way what an inquiry about the training is compared with."""
+        if (source := self.twin) is None or self.recipe is None or target.client is None:
+            return {}
+        drawn = AskDrawn(source.folder, ("drawn",), self.recipe, target.client)
+        wanted = replace(wanted, norms=False, vectors=False)
+        return {
+            held.way: {"twin": self._inquiry(source, held, target, wanted), "drawn": drawn}
+            for held in self._held(source, threat_model, target, wanted)
+            if held.over_rounds
+        }
+
+    def _held(self, source: Source, name: str, target: Target, wanted: Wanted) -> list[Held]:
+        novel = next((t.candidates for t in self.targets if t.client is None), ())
+        return [*self.kind.held(source.views[name], self.method, target, wanted, novel, source.rebuilt.get(name, ()))]
+
+    def wanted(self, threat_model: str) -> Wanted:
+        """What its attacks need."""
+        attacks = self.attacks[threat_model]
+        known, params = [plugins.plugins("attack")[name] for name in attacks], list(attacks.values())
+        alone = self.kind.over_rounds_alone
+        return Wanted(
+            answers=any(not plugin.shadows for plugin in known),
+            arithmetics=self.kind.arithmetics([getattr(own, "compat", "exact") for own in params]),
+            norms=any(plugin.gradients for plugin in known),
+            states=any(plugin.needs or (plugin.rounds and alone) for plugin in known),
+            messages=any({"uploads", "sums of uploads"} & {*plugin.needs} for plugin in known),
+            solved=any(plugin.mixtures for plugin in known),
+            sequences=any(plugin.sequences for plugin in known),
+            vectors=any(plugin.vectors for plugin in known),
+            novel_of_clients=any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in params),
+            ways=frozenset(own.ways for own in params if isinstance(own, RebuiltWays)) - {"all"},
+        )
+
+    def _inquiry(self, source: Source, held: Held, target: Target, wanted: Wanted) -> Inquiry:
+        view, k, more = source.views[held.threat_model], target.client, dict[str, Any]()
+        arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
+        begun = functools.partial(self.kind.public, view, self.method)
+        start = self._model(source, ("public",), begun, held.records, arithmetics + norms)
+        place = held.threat_model, held.way, held.client, held.round
+        model = self._model(source, place, held.read, held.records, arithmetics + norms)
+        if k is not None and held.over_rounds and wanted.states:
+            more |= self._over_rounds(source, held, target, wanted)
+        if k is not None and wanted.sequences and view.gives("broadcasts"):
+            after = bank.sequence_rounds(view.rounds)
+            more["sequence"] = [self._released(source, view, k, r, held.records) for r in after]
+        if k is not None and source is self.training and held.of_target:
+            more["before"] = self._before(k, held.records, arithmetics)
+            more |= self._shadows(held, target, wanted, model)
+        return Inquiry(
+            held.threat_model, held.way, held.client, held.round, target, held.records, len(view.clients),
+            self.public(source, held.records), model, start, held.over_rounds, **more,
+        )  # fmt: skip
+
+    def _over_rounds(self, source: Source, held: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
+        """What is known of rounds: of messages where they are seen, else of broadcasts."""
+        view, k, most = source.views[held.threat_model], target.client, self.cell.plan.adversary.observed_rounds
+        assert k is not None
+        if not view.gives("sums of uploads"):
+            seen = self.kind.history(view, held, most) if view.gives("broadcasts") else []
+            return {"history": [self._released(source, view, k, r, held.records) for r in seen]}
+
+        def ask(parts: tuple[str, ...], rounds: Sequence[int]) -> list[AskRound]:
+            return [AskRound(source.folder, parts, view, target, r) for r in rounds]
+
+        found = {"heard": ask(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
+        if wanted.solved:
+            dealt = [each.candidates for each in self.federation.clients]
+            rounds = self.cell.plan.adversary.solved_rounds
+            found["solved"] = ask(("solved",), self.kind.solved_rounds(view, self.method, k, dealt, rounds))
+        return found
+
+    def _shadows(self, held: Held, target: Target, wanted: Wanted, model: AskModel) -> dict[str, Any]:
+        """The shadow models that stand beside it."""
+        if self.recipe is None or held.role is None:
+            return {}
+        parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
+        shadows = AskShadows(self.cell.bank_answers_folder, parts, self.recipe, target, held.role)
+        if not wanted.vectors:
+            return {"shadows": shadows}
+        start = self.kind.public(self.training.views[held.threat_model], self.method)
+        return {
+            "shadows": shadows,
+            "vectors": AskVectors(self.training.folder, ("projections",), shadows, start, model.weights),
+        }
+
+    def public(self, source: Source, records: Sequence[str]) -> AskRecords:
+        """What everybody knows of some records."""
+        return AskRecords(source.folder, ("public",), records)
+
+    def curve(self, target: Target) -> list[tuple[int, AskModel]]:
+        """By how many rounds had gone the true models of a target, which no adversary sees whole: for readers."""
+        if (k := target.client) is None or not self.kind.curves:
+            return []
+        transcript, source, ask = self.training.transcript, self.training, self._model
+        own = transcript.participations(k)
+        chosen = sorted({own[int(i)] for i in np.linspace(0, len(own) - 1, CURVE).round()}) if own else []
+        start = functools.partial(transcript.model, transcript.broadcast(0))
+        reads = [(0, ("start",), start)] + [
+            (r + 1, ("personal", k, r), functools.partial(transcript.personal, r, k)) for r in chosen
+        ]
+        return [(r, ask(source, key, read, target.records, ("exact",))) for r, key, read in reads]
+
+    def _released(self, source: Source, view: View, client: int, r: int, records: Sequence[str]) -> AskModel:
+        """The released model after r rounds, as an adversary has it."""
+
+        def read() -> State:
+            return self.kind.released(self.method, client, view.public, view.broadcast(r))
+
+        key = view.gives("others' parts"), self._selector(client), r
+        return self._model(source, key, read, records, ("exact",))
+
+    def _before(self, client: int, records: Sequence[str], arithmetics: tuple[str, ...]) -> AskModel | None:
+        """The released model before a client first took part, which has learnt other clients' records and none of its
+        own; None if the client began with the public start."""
+        transcript = self.training.transcript
+        if not (first := next(iter(transcript.participations(client)), 0)):
+            return None
+
+        def read() -> State:
+            return self.kind.released(self.method, client, transcript.broadcast(0), transcript.broadcast(first))
+
+        return self._model(self.training, ("before", self._selector(client), first), read, records, arithmetics)
+
+    def _selector(self, client: int) -> int | None:
+        """A client that reads the server's state in a way of its own."""
+        return client if self.method is not None and self.method.place(client) else None
+
+    def _model(
+        self, source: Source, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
+        parts: tuple[str, ...],
+    ) -> AskModel:  # fmt: skip
+        """A question to a model, which is known by its key; its weights are named by content."""
+        place = source.folder, *key
+        if place not in self._weights:
+            self._weights[place] = self.digest(place, read)
+            self.states[self._weights[place]] = read
+        return AskModel(source.folder, parts, self._weights[place], records)
+
+    def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
+        """What names some weights."""
+        return state_digest(read())
+
+
+def rebuilt(question: AskRebuilt) -> list[Rebuilt]:
+    """Every client as a server that replays messages rebuilds it, from what is kept."""
+    states: dict[int, State] = {}
+    for name, array in question.read("clients").items():
+        client, _, tensor = name.partition("/")
+        states.setdefault(int(client), {})[tensor] = torch.from_numpy(array)
+    way = "rebuilt" if question.view.gives("uploads") else "estimated"
+    return [
+        Rebuilt(k, way, state := states[k], int(state.pop("seen")), 0, 0)
+        if k in states
+        else Rebuilt(k, way, None, None, None, None, "never sent anything")
+        for k in question.view.clients
+    ]
