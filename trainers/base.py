@@ -53,6 +53,11 @@ class Schedule:
     def public_seed(self) -> int:
         return self.seed if self.public is None else self.public
 
+    def cohort(self, r: int) -> list[int]:
+        """Who takes part in round r."""
+        order = torch.randperm(self.present, generator=generator(self.public_seed, "cohort", r))
+        return sorted(order[: self.per_round].tolist())
+
 
 @dataclass(frozen=True)
 class Noised:
@@ -606,8 +611,7 @@ def _round(
 ) -> Spent:
     schedule, folder, spent = transcript.schedule, transcript.folder, Spent()
     # 1. the cohort
-    order = torch.randperm(schedule.present, generator=generator(schedule.public_seed, "cohort", r))
-    cohort = sorted(order[: schedule.per_round].tolist())
+    cohort = schedule.cohort(r)
     # 2. what the server sends, 3. every client of the cohort trains
     server, public = transcript.broadcast(r), transcript.broadcast(0)
     earlier = transcript.before(r)

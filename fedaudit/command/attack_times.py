@@ -1,116 +1,156 @@
-"""How long attacks take, for `--dry-run`: every kind of question is put once to the plan's own model, with all records
-of a target, and multiplied by how often the attacks put it."""
+"""How long attacks take, for `--dry-run`: the asking's own list of questions is counted before there is a run to ask
+about, and one question of each kind is put to the plan's own model."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedaudit.machinery import plugins
+import torch
+
+from attacks.attacked_models import Target
+from attacks.base import Candidates, View
+from attacks.decompose import solve
+from attacks.knowledge import Mixture
+from attacks.messages.rebuild import Rebuilt
+from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, nothing
+from fedaudit.machinery.store import Folder, claim
+from fedaudit.pipeline.asking import AskModel, AskRound, Desk, Question, merged
+from fedaudit.pipeline.bank import NoExam
+from fedaudit.pipeline.inquiries import Asking
+from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.tasks.base import Federation
+from trainers.base import Bench, State, Transcript, generator, pack, train
 
-if TYPE_CHECKING:
-    from attacks.attacked_models import Target
-    from fedaudit.tasks.base import Federation
-    from trainers.base import Bench, Transcript
-
-ASKED = 6  # models that are asked about a target's records, at most: two released ones, and four of the target
 ROUNDS = 2  # of the training whose last messages are looked at: a client that sends halves has sent both, or may have
+KINDS_OF_WORK = ("solved", "messages", "gradients", "answers", "replays")  # by what one of them takes
+HIDDEN = "hidden"  # what every message may lack, and may hold
 
 
 @dataclass(frozen=True)
-class AttackWork:
-    """What the attacks on one target do: how often, or in seconds each."""
+class Foreseen(Transcript):
+    """A run that is not there yet, as far as its schedule tells it; states are empty, and every way of rebuilding a
+    client is open."""
 
-    answers: float = 0.0  # a model is asked about the target's records
-    gradients: float = 0.0  # the same with a gradient for each record
-    messages: float = 0.0  # what all messages of a round say about the records
-    solved: float = 0.0  # a message of the target is solved for its batch
+    sizes: Sequence[int] = ()  # records of each client's list
 
-    def seconds(self, each: AttackWork) -> float:
-        """Of so much work, by what each takes."""
-        return sum(n * one for n, one in zip(dataclasses.astuple(self), dataclasses.astuple(each), strict=True))
+    @property
+    def served_best(self) -> int:
+        return self.schedule.rounds - 1
 
+    def round(self, r: int) -> dict[str, Any]:
+        cohort = self.schedule.cohort(r)
+        uploads = {str(k): {"records": self.sizes[k], "kept": [HIDDEN], "owner": True} for k in cohort}
+        return {"cohort": cohort, "uploads": uploads, "revealed": {"summed": [cohort]}}
 
-def work(cell: Cell, federation: Federation) -> AttackWork:
-    """How often the attacks on one target of a cell put each question."""
-    from attacks.attacked_models import SHADOWS_ASKED
-    from fedaudit.pipeline.attacks_on_texts import allowed
-    from fedaudit.pipeline.bank import sequence_rounds
+    def broadcast(self, r: int) -> State:
+        return {}
 
-    plan, adversary = cell.plan, cell.plan.adversary
-    known = plugins.plugins("attack")
-    able = {view: [known[n] for n, why in allowed(cell, view).items() if why is None] for view in cell.threat_models}
-    able = {view: wanted for view, wanted in able.items() if wanted}
-    every = [plugin for wanted in able.values() for plugin in wanted]
-    shadows = adversary.shadows * cell.needs_shadows
-    looking, observed = any(plugin.needs for plugin in every), min(adversary.observed_rounds, plan.rounds)
-    twice = 2 if looking and shadows and adversary.trajectory == "simulated" else 1  # of a simulated federation too
-    turns = observed * plan.per_round / plan.present * twice
-    answers = ASKED + 2 * shadows
-    if plan.trained.records == "texts":
-        if not looking and not any(plugin.rounds for plugin in every):
-            return AttackWork(answers)
-        return AttackWork(answers + (plan.rounds - 1) * twice, messages=turns)
-    listening = any("broadcasts" not in plugin.needs for plugin in every if plugin.needs)
-    views = sum(view != "prompt-user" for view in able)
-    answers += observed * (views + twice - 1) * looking
-    answers += len(sequence_rounds(plan.rounds)) * (views + shadows) * any(plugin.sequences for plugin in every)
-    models = (len(able) + 1 + 2 * min(SHADOWS_ASKED, shadows)) * any(plugin.gradients for plugin in every)
-    solved = _solved(cell, federation) * twice if any(plugin.mixtures for plugin in every) else 0
-    return AttackWork(answers, models + 2 * any(plugin.vectors for plugin in every), turns * listening, solved)
+    def _part(self, r: int, prefix: str) -> State:
+        names = [f"{k}/{HIDDEN}" for k in self.cohort(r)] if prefix == "upload" else [HIDDEN, "gradients"]
+        return {name: torch.zeros(0) for name in names}
 
 
-def _solved(cell: Cell, federation: Federation) -> float:
-    """How many messages of a target are solved."""
-    from attacks.messages.prompts import EPOCHS
-    from fedaudit.pipeline.methods import method_of
-    from fedaudit.privacy.ledger import epoch_length
-    from trainers.prompts import PromptMethod
+class Forecast(Asking):
+    """What will be asked of it, at most: weights that are not there are told apart by what they are, and not by
+    content."""
 
-    method, listed = method_of(cell), federation.sizes[0]
-    assert isinstance(method, PromptMethod)
-    first = math.ceil(EPOCHS * epoch_length(records=listed, batch=method.settings.batch) / method.steps(listed))
-    return min(cell.plan.adversary.solved_rounds or first, cell.plan.rounds)
+    def transcripts(self) -> tuple[Transcript, Transcript | None]:
+        cell, sizes = self.cell, self.federation.sizes
+        run = Foreseen(Folder(cell.training_folder), schedule_of(cell), sizes=sizes)
+        return run, dataclasses.replace(run, folder=Folder(cell.bank_folder)) if self.mirrors else None
+
+    def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
+        return "-".join(map(str, place[1:]))
+
+    def questions(self) -> list[Question]:
+        """All of them."""
+        found: list[Question] = []
+        for source in self.sources:
+            for question in self.rebuilds(source):
+                found.append(question)
+                clients = {k: source.transcript.participations(k) for k in question.view.clients}
+                rebuilt = [Rebuilt(k, "", dict[str, Any]() if turns else None, 0, 0, 0) for k, turns in clients.items()]
+                source.rebuilt[question.view.threat_model] = rebuilt
+        for target in self.targets:
+            found += [question for inquiry in self.inquiries(target) for question in inquiry.questions()]
+            found += [question for _, question in self.curve(target)]
+        return merged(found)
 
 
-def timed(cell: Cell, federation: Federation, bench: Bench, wanted: AttackWork, progress: Progress) -> AttackWork:
-    """The seconds of each question that is wanted; trains two rounds in a folder that is thrown away where messages
-    are."""
-    from fedaudit.pipeline.attack_jobs import questions
+def work(cell: Cell, federation: Federation) -> dict[str, float]:
+    """How often the attacks on a cell put a question of each kind."""
+    forecast, found = Forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
+    whole = len(forecast.targets[0].records)
+    for question in forecast.questions():
+        for kind, often in question.work(whole).items():
+            found[kind] += often
+    return found
 
-    asked = questions(cell, federation)[0]
-    texts = cell.plan.trained.records == "texts"
-    if texts:  # nobody asks other clients' records there
-        asked = dataclasses.replace(asked, others=())
-    found = _of_texts(cell, bench, asked) if texts else _of_classes(cell, bench, asked, wanted)
-    if not wanted.messages:
+
+def seconds(asked: Mapping[str, float], each: Mapping[str, float]) -> float:
+    """Of so many questions, by what one of each kind takes."""
+    return sum(often * each.get(kind, 0.0) for kind, often in asked.items())
+
+
+def timed(
+    cell: Cell, federation: Federation, bench: Bench, asked: Mapping[str, float], progress: Progress
+) -> dict[str, float]:
+    """The seconds of each kind of question that is asked; trains two rounds in a folder that is thrown away where
+    messages are."""
+    asking = Forecast(cell, federation)
+    desk, target = Desk(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
+    parts = {"answers": ("exact",), "gradients": ("norms",)}
+    state = pack(_model(cell, bench))
+    found = {
+        kind: _seconds(AskModel(Path(), part, ("",), target.records, (state,)), desk)
+        for kind, part in parts.items()
+        if asked[kind]
+    }
+    if not asked["messages"] and not asked["replays"]:
         return found
     with _transcript(cell, federation, bench, progress) as transcript:
-        if not (turns := _turns(transcript)):
-            return found
-        if texts:
-            return dataclasses.replace(found, messages=_heard(cell, bench, asked, transcript, *turns))
-        return dataclasses.replace(found, **_replayed(cell, federation, bench, asked, transcript, *turns, wanted))
+        return found | _of_messages(asking, desk, target, transcript, asked)
+
+
+def _of_messages(
+    asking: Forecast, desk: Desk, target: Target, transcript: Transcript, asked: Mapping[str, float]
+) -> dict[str, float]:
+    """Seconds of a round's messages, of one that is solved, and of the replay of all of them."""
+    rounds = range(transcript.schedule.rounds)
+    turns = [(transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)]
+    servers = [name for name, view in asking.training.views.items() if view.gives("sums of uploads")]
+    if not turns or not servers:
+        return {}
+    (client, r), view = turns[0], View(transcript, servers[0], Candidates({}, {}, ()))
+    target = dataclasses.replace(target, client=client)
+    started = time.perf_counter()
+    desk.messages(view)
+    found = {"replays": (time.perf_counter() - started) * asking.cell.plan.rounds / len(rounds)}
+    parts = {"messages": asking.kind.parts(asking.wanted(servers[0])), "solved": ("solved",)}
+    for kind in (kind for kind in parts if asked[kind]):
+        question = AskRound(Path(), parts[kind], view, target, r)
+        found[kind] = _seconds(question, desk)
+    return found
+
+
+def _model(cell: Cell, bench: Bench) -> State:
+    """A model of the plan's method, before training."""
+    state = bench.learner.initial(generator(0, "estimate"))
+    return method_of(cell).model(method_of(cell).start(state)) if cell.variant else state
 
 
 @contextmanager
 def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Progress) -> Iterator[Transcript]:
     """Some messages of every client of a cohort, or somebody's own."""
-    from fedaudit.machinery.executor import Executor
-    from fedaudit.machinery.store import claim
-    from fedaudit.pipeline.bank import NoExam
-    from fedaudit.pipeline.methods import method_of, schedule_of
-    from trainers.base import Transcript, train
-
     rounds = min(ROUNDS, cell.plan.rounds)
     schedule = dataclasses.replace(schedule_of(cell), rounds=rounds, clients=cell.plan.per_round, newcomers=0)
     with tempfile.TemporaryDirectory() as path, Executor(lambda: bench) as executor:
@@ -125,80 +165,9 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
         )  # fmt: skip
 
 
-def _turns(transcript: Transcript) -> tuple[int, int] | None:
-    """A client and its last round."""
-    rounds = range(transcript.schedule.rounds)
-    return next(((transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)), None)
-
-
-def _of_texts(cell: Cell, bench: Bench, asked: Target) -> AttackWork:
-    from attacks.queries import ask_texts
-
-    from fedaudit.pipeline.methods import method_of
-    from trainers.base import LanguageModel, generator
-
-    learner, state = bench.learner, bench.learner.initial(generator(0, "estimate"))
-    assert isinstance(learner, LanguageModel)
-    model = method_of(cell).model(method_of(cell).start(state)) if cell.variant else state
-    return AttackWork(_seconds(lambda: ask_texts(learner, model, asked.records, compats=["exact"])))
-
-
-def _heard(cell: Cell, bench: Bench, asked: Target, transcript: Transcript, client: int, r: int) -> float:
-    """Seconds of the messages of a round, or of the client's own alone where no attack looks at them."""
-    from attacks.base import Candidates, View
-    from attacks.messages.adapters import hear
-    from trainers.base import AdaptedModel
-
-    learner, view = bench.learner, View(transcript, "server", Candidates({}, {}, ()))
-    assert isinstance(learner, AdaptedModel)
-    looking = any("uploads" in plugins.plugins("attack")[name].needs for name in cell.plan.attacks)
-    return _seconds(lambda: hear(view, learner, client, r, asked.records, messages=looking))
-
-
-def _of_classes(cell: Cell, bench: Bench, asked: Target, wanted: AttackWork) -> AttackWork:
-    from attacks.gradients import gradient_norms
-    from fedaudit.pipeline.methods import method_of
-    from trainers.base import Classifier, Differentiable, generator
-
-    learner, method = bench.learner, method_of(cell)
-    assert isinstance(learner, Classifier)
-    model = method.model(method.start(learner.initial(generator(0, "estimate"))))
-    answers = _seconds(lambda: learner.log_probs(method, [model], asked.records))
-    if not wanted.gradients:
-        return AttackWork(answers)
-    assert isinstance(learner, Differentiable)
-    return AttackWork(answers, _seconds(lambda: gradient_norms(method, learner, model, asked.records)))
-
-
-def _replayed(
-    cell: Cell, federation: Federation, bench: Bench, asked: Target, transcript: Transcript, client: int, r: int,
-    wanted: AttackWork,
-) -> dict[str, float]:  # fmt: skip
-    """Seconds of the messages of a round, with its share of the replay of all rounds, which the targets have in common;
-    and of one that is solved."""
-    from attacks.base import Candidates, View
-    from attacks.decompose import solve
-    from attacks.messages.prompts import Messages, Solved
-    from fedaudit.pipeline.methods import method_of
-    from trainers.base import Classifier
-
-    plan, method, learner = cell.plan, method_of(cell, federation.sizes), bench.learner
-    assert isinstance(learner, Classifier)
-    server = next(view for view in cell.threat_models if view in ("server", "clustering-server"))
-    view, sent = View(transcript, server, Candidates({}, {}, ())), list[Messages]()
-    all_rounds = _seconds(lambda: sent.append(Messages(view, method, learner, bench.candidates)))
-    all_rounds *= plan.rounds / transcript.schedule.rounds
-    found = {"messages": _seconds(lambda: sent[0].rounds(client, asked.records, [r]))}
-    found["messages"] += all_rounds / len(cell.targets) / wanted.messages
-    if wanted.solved:
-        first = Solved(1, len(asked.own), asked.complete)
-        found["solved"] = _seconds(
-            lambda: [solve(mixture) for mixture in sent[0].rounds(client, asked.records, [], solved=first).mixtures]
-        )
-    return found
-
-
-def _seconds(ask: Callable[[], Any]) -> float:
+def _seconds(question: Question, desk: Desk) -> float:
+    """Of an answer, and of what an attack solves in it."""
     started = time.perf_counter()
-    ask()
+    if solved := question.ask(desk).get("solved"):
+        solve(Mixture.of(solved))
     return time.perf_counter() - started

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.command import attack_times
-from fedaudit.command.attack_times import AttackWork
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.plan import Cell, Plan
@@ -47,6 +45,7 @@ Known = MutableMapping[Hashable, Any]  # paces of trainings and works of attacks
 def estimate(plan: Plan, progress: Progress, known: Known | None = None) -> str:
     """A few lines for the terminal, by a few rounds of every kind of training and one question of each kind that
     attacks put; nothing is written but the cached image embeddings. What is `known` is not timed again."""
+    from fedaudit.command import attack_times
     from fedaudit.pipeline.bank import sequence_rounds
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_trainings import untrained
@@ -71,7 +70,7 @@ def estimate(plan: Plan, progress: Progress, known: Known | None = None) -> str:
         [rounds * pace[_kind(cell)].bare for cell in simulated],
         # one of these clients in every federation of as many: a shadow plays the part of one client
         [rounds * some / plan.clients * pace[_kind(cell)].bare for cell, some in shadows],
-        [of_target.seconds(each) for cell, of_target in asked for _ in cell.targets],
+        [attack_times.seconds(often, each) / len(cell.targets) for cell, often in asked for _ in cell.targets],
     ]
     disk = sum(rounds * pace[_kind(cell)].size for cell in (*cells, *simulated))
     kept = 1 + (len(sequence_rounds(rounds)) if plan.trained.records == "classes" else 0)  # states of a shadow
@@ -123,21 +122,22 @@ def _world(plan: Plan, federation: Federation) -> Hashable:
 
 
 def _measured(
-    kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, AttackWork]],
+    kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, Mapping[str, float]]],
     federation: Federation, progress: Progress, known: Known,
-) -> tuple[dict[Hashable, Pace], AttackWork]:  # fmt: skip
+) -> tuple[dict[Hashable, Pace], dict[str, float]]:  # fmt: skip
     """The pace of each kind of training, of those in `alone` without exams too; and the seconds of each question that
     is asked about a target, of the cell that is asked the most."""
+    from fedaudit.command import attack_times
     from fedaudit.machinery.executor import Executor
     from fedaudit.pipeline.workers import make_bench, make_exam
 
     if not kinds and not asked:
-        return {}, AttackWork()
-    most = max(asked, key=lambda pair: dataclasses.astuple(pair[1])[1:], default=None)
+        return {}, {}
+    most = max(asked, key=lambda pair: [pair[1][kind] for kind in attack_times.KINDS_OF_WORK], default=None)
     plan = next(iter(kinds.values())).plan if kinds else asked[0][0].plan
     world = _world(plan, federation)
     paces = {kind: (world, kind, kind in alone) for kind in kinds}
-    attack = world, _kind(most[0]) if most and most[0].variant else None, most and most[1]
+    attack = world, _kind(most[0]) if most and most[0].variant else None, most and tuple(most[1].items())
     todo: list[Hashable] = [key for key in (*paces.values(), *([attack] if most else [])) if key not in known]
     if todo:
         bench, exam = make_bench(plan, federation, quiet=progress.quiet), make_exam(plan, federation)
@@ -150,7 +150,7 @@ def _measured(
             if most and attack in todo:
                 known[attack] = attack_times.timed(most[0], federation, bench, most[1], progress)
                 advance()
-    return {kind: known[key] for kind, key in paces.items()}, known[attack] if most else AttackWork()
+    return {kind: known[key] for kind, key in paces.items()}, known[attack] if most else {}
 
 
 def _trial(

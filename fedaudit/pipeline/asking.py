@@ -89,6 +89,11 @@ class Question:
     def ask(self, desk: Desk) -> dict[str, Arrays]:
         """The answer, by part."""
 
+    def work(self, whole: int) -> Mapping[str, float]:
+        """How often it puts a question of each kind: `answers` and `gradients` of one model about all of a target's
+        records, of which there are `whole`, `messages` of a round, `solved` ones, and `replays` of a run."""
+        return {}
+
     def read(self, part: str) -> Arrays:
         """What was kept of a part."""
         return {name: tensor.numpy() for name, tensor in Folder(self.folder).read_tensors(self.file(part)).items()}
@@ -112,16 +117,20 @@ class AskRecords(Question):
 class AskModel(Question):
     """One model about some records; its parts are arithmetics, and `norms` of each record's gradient."""
 
-    weights: str  # their digest
+    weights: tuple[str]  # their digest
     records: Sequence[str]
-    state: bytes = b""  # on its way to a worker
+    states: tuple[bytes, ...] = ()  # on their way to a worker
 
     @property
     def name(self) -> str:
-        return f"model-{self.weights}-{records_digest(tuple(self.records))}"
+        return f"model-{self.weights[0]}-{records_digest(tuple(self.records))}"
+
+    def work(self, whole: int) -> Mapping[str, float]:
+        share = len(self.records) / whole
+        return {"answers": share * (self.parts != ("norms",)), "gradients": share * ("norms" in self.parts)}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
-        model, learner, found = unpack(self.state), desk.bench.learner, dict[str, Arrays]()
+        model, learner, found = unpack(self.states[0]), desk.bench.learner, dict[str, Arrays]()
         if arithmetics := [part for part in self.parts if part != "norms"]:
             (found,) = desk.kind.answers(learner, desk.method, [model], self.records, arithmetics)
         if "norms" in self.parts:
@@ -139,6 +148,9 @@ class AskRebuilt(Question):
     @property
     def name(self) -> str:
         return f"rebuilt-{self.view.threat_model}"
+
+    def work(self, whole: int) -> Mapping[str, float]:
+        return {"replays": 1}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
         messages: Any = desk.messages(self.view)
@@ -159,6 +171,9 @@ class AskRound(Question):
     def name(self) -> str:
         where = f"{self.view.threat_model}-{self.round:04d}-{self.target.client:03d}"
         return f"messages-{where}-{records_digest(self.target.records)}"
+
+    def work(self, whole: int) -> Mapping[str, float]:
+        return {"messages": float(self.parts != ("solved",)), "solved": float("solved" in self.parts)}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
         k, records = self.target.client, self.target.records
@@ -184,6 +199,11 @@ class AskShadows(Question):
     @property
     def name(self) -> str:
         return f"shadows-{self.target.client:03d}-{self.role}-{records_digest(self.target.records)}"
+
+    def work(self, whole: int) -> Mapping[str, float]:
+        shadows, after = self.recipe.shadows, len(bank.sequence_rounds(self.recipe.schedule.rounds))
+        answers = shadows * (1 + after * ("sequence" in self.parts))
+        return {"answers": answers, "gradients": min(self.normed, shadows) * ("norms" in self.parts)}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
         k, records, learner = self.target.client, self.target.records, desk.bench.learner
@@ -227,32 +247,33 @@ class AskVectors(Question):
     training ends on average: at the public start, moved as far as the shadows were."""
 
     shadows: AskShadows
-    public: State  # the start of the training under attack, as a model
-    weights: str
-    state: bytes = b""
+    weights: tuple[str, str]  # of the model, and of the start of the training under attack
+    states: tuple[bytes, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"vectors-{self.weights}-{self.shadows.name}"
+        return f"vectors-{self.weights[0]}-{self.shadows.name}"
+
+    def work(self, whole: int) -> Mapping[str, float]:
+        return {"gradients": 1}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
+        model, public = map(unpack, self.states)
         client = self.shadows.target.client
         assert client is not None
         trained = desk.shadows(self.shadows.recipe, client)
         pairs = [*zip(getattr(trained, self.shadows.role), trained.start, strict=True)]
-        directions = desk.once(("descents", self.folder, self.shadows.name), lambda: self._descents(desk, pairs))
+        place = "descents", self.folder, self.shadows.name
+        directions = desk.once(place, lambda: self._descents(desk, public, pairs))
         moved, still, *shadows = (
-            directions @ gradients.change(model, start)
-            for model, start in [(unpack(self.state), self.public), (self.public, self.public), *pairs]
+            directions @ gradients.change(model, start) for model, start in [(model, public), (public, public), *pairs]
         )
         return {"projections": {"moved": moved, "still": still, "shadows": np.stack(shadows)}}
 
-    def _descents(self, desk: Desk, pairs: Sequence[tuple[State, State]]) -> Floats:
+    def _descents(self, desk: Desk, public: State, pairs: Sequence[tuple[State, State]]) -> Floats:
         assert isinstance(desk.bench.learner, Differentiable)
-        moved = {
-            name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in self.public
-        }
-        middle = {name: self.public[name] + mean for name, mean in moved.items()}
+        moved = {name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in public}
+        middle = {name: public[name] + mean for name, mean in moved.items()}
         return gradients.descents(desk.method, desk.bench.learner, middle, self.shadows.target.records)
 
 
@@ -318,9 +339,11 @@ def ask(
 
     def jobs() -> Iterable[Job]:
         for question in todo:
-            weights = getattr(question, "weights", None)
-            given: Any = replace(question, state=pack(states[weights]())) if weights else question  # type: ignore[call-arg]
-            yield Job(kind, method, given)
+            if isinstance(question, AskModel | AskVectors):
+                loaded = tuple(pack(states[digest]()) for digest in question.weights)
+                yield Job(kind, method, replace(question, states=loaded))
+            else:
+                yield Job(kind, method, question)
 
     workers = attackers()
     with progress.stage(f"{len(todo)} questions to the model", len(todo)) as advance:

@@ -156,9 +156,24 @@ class Asking:
         self.attacks = running(cell)
         self.states: dict[str, Callable[[], State]] = {}
         self._weights: dict[tuple[object, ...], str] = {}
-        self.training = self._source(transcript_of(cell), cell.answers_folder)
-        twin = self.recipe.simulated(self.recipe.twin) if self.recipe and self.recipe.twin is not None else None
+        training, twin = self.transcripts()
+        self.training = self._source(training, cell.answers_folder)
         self.twin = self._source(twin, cell.bank_answers_folder) if twin else None
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether attacks on messages are compared with a twin."""
+        return self.recipe is not None and self.recipe.twin is not None
+
+    def transcripts(self) -> tuple[Transcript, Transcript | None]:
+        """Of the training, and of its twin."""
+        twin = self.recipe.simulated(self.recipe.twin) if self.recipe and self.recipe.twin is not None else None
+        return transcript_of(self.cell), twin
+
+    @property
+    def sources(self) -> list[Source]:
+        """The training and its twin."""
+        return [source for source in (self.training, self.twin) if source is not None]
 
     def _source(self, transcript: Transcript, folder: Path) -> Source:
         own = [target for target in self.targets if target.client is not None]
@@ -171,9 +186,8 @@ class Asking:
 
     def asked(self, workshop: Workshop, progress: Progress) -> list[Inquiry]:
         """Every inquiry of every target, all of its questions answered."""
-        sources = [source for source in (self.training, self.twin) if source is not None]
-        self._ask([q for source in sources for q in self.rebuilds(source)], workshop, progress)
-        for source in sources:
+        self._ask([q for source in self.sources for q in self.rebuilds(source)], workshop, progress)
+        for source in self.sources:
             for question in self.rebuilds(source):
                 source.rebuilt[question.view.threat_model] = rebuilt(question)
         found = [inquiry for target in self.targets for inquiry in self.inquiries(target)]
@@ -250,7 +264,7 @@ class Asking:
             more["sequence"] = [self._released(source, view, k, r, held.records) for r in after]
         if k is not None and source is self.training and held.of_target:
             more["before"] = self._before(k, held.records, arithmetics)
-            more |= self._shadows(held, target, wanted, model)
+            more |= self._shadows(held, target, wanted, model, start)
         return Inquiry(
             held.threat_model, held.way, held.client, held.round, target, held.records, len(view.clients),
             self.public(source, held.records), model, start, held.over_rounds, **more,
@@ -274,7 +288,7 @@ class Asking:
             found["solved"] = ask(("solved",), self.kind.solved_rounds(view, self.method, k, dealt, rounds))
         return found
 
-    def _shadows(self, held: Held, target: Target, wanted: Wanted, model: AskModel) -> dict[str, Any]:
+    def _shadows(self, held: Held, target: Target, wanted: Wanted, model: AskModel, start: AskModel) -> dict[str, Any]:
         """The shadow models that stand beside it."""
         if self.recipe is None or held.role is None:
             return {}
@@ -282,11 +296,8 @@ class Asking:
         shadows = AskShadows(self.cell.bank_answers_folder, parts, self.recipe, target, held.role)
         if not wanted.vectors:
             return {"shadows": shadows}
-        start = self.kind.public(self.training.views[held.threat_model], self.method)
-        return {
-            "shadows": shadows,
-            "vectors": AskVectors(self.training.folder, ("projections",), shadows, start, model.weights),
-        }
+        weights = model.weights[0], start.weights[0]
+        return {"shadows": shadows, "vectors": AskVectors(self.training.folder, ("projections",), shadows, weights)}
 
     def public(self, source: Source, records: Sequence[str]) -> AskRecords:
         """What everybody knows of some records."""
@@ -339,7 +350,7 @@ class Asking:
         if place not in self._weights:
             self._weights[place] = self.digest(place, read)
             self.states[self._weights[place]] = read
-        return AskModel(source.folder, parts, self._weights[place], records)
+        return AskModel(source.folder, parts, (self._weights[place],), records)
 
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
         """What names some weights."""
