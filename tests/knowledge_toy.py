@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.answers import TextAnswers
 from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, log_odds, own_class
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
@@ -121,3 +122,18 @@ def _coins(rng: np.random.Generator, shape: tuple[int, ...], never: NDArray[np.b
 def _log_softmax(logits: Floats) -> Floats:
     logits = logits - logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def picked(rounds, places):
+    """What was said of some records, by place."""
+    arrays = {name: getattr(rounds, name) for name in ("loss", "cosine", "began", "residual")}
+    some = {name: None if array is None else array[..., places] for name, array in arrays.items()}
+    return dataclasses.replace(rounds, **some, mixtures=())
+
+
+def some_of(answers, places):
+    """Answers about some texts, by place."""
+    rows = np.concatenate([np.arange(answers.starts[i], answers.starts[i] + answers.sizes[i]) for i in places])
+    kept = {compat: signals[rows] for compat, signals in answers.by_compat.items()}
+    spans, words = ([of_record[i] for i in places] for of_record in (answers.spans, answers.words))
+    return TextAnswers(kept, answers.sizes[places], spans, words)

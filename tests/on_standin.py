@@ -27,11 +27,10 @@ from attacks import gradients
 from attacks.attacked_models import Target
 from attacks.threats import THREAT_MODELS, refusal
 from fedaudit.machinery import plugins
-from fedaudit.pipeline.attack_jobs import Attacker, Job
 from fedaudit.privacy.settings import Privacy
-from tests import prompt_toy, standin
+from tests import asking_toy, prompt_toy, standin
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
-from trainers.base import AttackBench, Method, Transcript
+from trainers.base import Bench, Method, Transcript
 from trainers.exams import Personalisation, Recognition
 from trainers.learners import facts
 from trainers.protection import Protection
@@ -235,10 +234,11 @@ def answers(
             for name, plugin in plugins.plugins("attack").items()
             if able.fits(plugin) and not refusal(plugin, threat_model, able) and not plugin.shadows
         }
-        job = Job(method, run, None, {threat_model: attacks}, [target], ROUNDS, 0)
-        bench = AttackBench(world.learner, [list(records) for records in world.training])
-        attacker = Attacker(bench, job, target, {})
-        known[threat_model] = attacker.knowledge(threat_model)
+        place, more = run.folder.path.with_name(f"asked-{threat_model}"), {"observed_rounds": ROUNDS}
+        asking = asking_toy.asking(place, "classes", method, run, [target], {threat_model: attacks}, **more)
+        asking = dataclasses.replace(asking, dealt=[list(records) for records in world.training])
+        inquiries = asking_toy.asked(Bench(world.learner, [], [], candidates=asking.dealt), asking)
+        known[threat_model] = [inquiry.knowledge() for inquiry in inquiries]
     return known
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.messages.adapters import Heard, hear, joined, projections
-from attacks.attacked_models import listened
+from attacks.asked.texts import AskedTexts
 from attacks.base import Candidates, View
-from attacks.projres import residuals, row_space
-from attacks.messages.rebuild import began, rebuild
+from attacks.knowledge import Rounds
+from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
+from attacks.messages.rebuild import WAYS, began, rebuild
 from fedaudit.machinery import plugins
 from tests.method_worlds import WORLDS
 from trainers.base import State, Transcript
@@ -91,21 +91,25 @@ def slow_residual(learner: Learner, start: State, change: State, record: str) ->
 def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, r: int) -> None:
     learner, view = world.learner, View(run, "server", NOBODY)
     records = [world.training[CLIENT][0], world.training[0][0]]
-    heard = hear(view, learner, CLIENT, r, records, messages=True)
+    found = AdapterMessages(view, learner).round(CLIENT, r, records, ("own", "heard"), 0, False)
+    heard = Rounds.of(CLIENT, 3, "exact", [found])
+    assert heard.began is not None
+    assert heard.residual is not None
     start = began(view, CLIENT, r)
     expected = slow_began(run, r)
     assert start.keys() == expected.keys()
     assert all(torch.equal(t, expected[name]) for name, t in start.items())
     changes = {k: {n: t - run.broadcast(r)[n] for n, t in run.upload(r, k).items()} for k in run.cohort(r)}
     for i, record in enumerate(records):
-        assert heard.began[i] == pytest.approx(float(loss(learner, start, record)), abs=1e-5)
-        assert heard.residual[i] == pytest.approx(
+        assert heard.began[0, i] == pytest.approx(float(loss(learner, start, record)), abs=1e-5)
+        assert heard.residual[0, i] == pytest.approx(
             slow_residual(learner, start, changes[CLIENT], record), abs=1e-5, nan_ok=True
         )
         for k, change in changes.items():
             slow = slow_cosine(learner, start, change, record)
-            assert heard.cosine[k, i] == pytest.approx(slow, abs=1e-4, nan_ok=True)
-        for way, losses in heard.loss.items():
+            assert heard.cosine[0, k, i] == pytest.approx(slow, abs=1e-4, nan_ok=True)
+        for way in ("exact", *WAYS):
+            losses = Rounds.of(CLIENT, 3, way, [found]).loss[0]
             for k in range(3):
                 state = rebuild(view, k, way, until=r + 1).state
                 slow = math.nan if state is None else float(loss(learner, state, record))
@@ -113,14 +117,18 @@ def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, 
 
 
 def test_without_messages_only_the_clients_own_losses_are_computed(world: Any, run: Transcript) -> None:
-    view, records = View(run, "server", NOBODY), list(world.training[CLIENT][:1])
-    some = hear(view, world.learner, CLIENT, 1, records, messages=False)
-    whole = hear(view, world.learner, CLIENT, 1, records, messages=True)
-    for way, losses in some.loss.items():
-        np.testing.assert_array_equal(losses[CLIENT], whole.loss[way][CLIENT])
-        assert np.isnan(losses[[0, 2]]).all()
-    assert np.isnan(some.cosine).all()
-    assert np.isnan(some.residual).all()
+    messages, records = AdapterMessages(View(run, "server", NOBODY), world.learner), list(world.training[CLIENT][:1])
+    some = messages.round(CLIENT, 1, records, ("own",), 0, False)
+    whole = messages.round(CLIENT, 1, records, ("own", "heard"), 0, False)
+    assert {name.partition("/")[0] for name in some} == {"own"}
+    for name, values in some.items():
+        np.testing.assert_array_equal(values, whole[name])
+    for way in ("exact", *WAYS):
+        found = Rounds.of(CLIENT, 3, way, [some])
+        np.testing.assert_array_equal(found.loss[0, CLIENT], Rounds.of(CLIENT, 3, way, [whole]).loss[0, CLIENT])
+        assert np.isnan(found.loss[0, [0, 2]]).all()
+        assert np.isnan(found.cosine).all()
+        assert found.residual is None
 
 
 def test_a_client_is_rebuilt_after_each_round_from_what_came_till_then(run: Transcript) -> None:
@@ -136,25 +144,30 @@ def test_a_client_is_rebuilt_after_each_round_from_what_came_till_then(run: Tran
 
 def test_rounds_are_those_of_the_client_among_the_observed_ones(run: Transcript) -> None:
     view = View(run, "server", NOBODY)
-    assert listened(view, CLIENT, 20) == [0, 1]
-    assert listened(view, CLIENT, 1) == [0]
+    assert AskedTexts().heard_rounds(view, CLIENT, 20) == [0, 1]
+    assert AskedTexts().heard_rounds(view, CLIENT, 1) == [0]
 
 
-def test_rounds_joined_hold_what_each_said_and_nothing_of_further_records() -> None:
+def test_rounds_hold_what_each_said() -> None:
     rng = np.random.default_rng(0)
-    heard = [
-        Heard({"exact": rng.random((3, 2)), "newest": rng.random((3, 2))}, rng.random(2), rng.random((3, 2)), rng.random(2))
-        for _ in range(4)
-    ]  # fmt: skip
-    found = joined(1, "newest", heard).about(["a", "b"], ["b", "c", "a"])
+    shapes = {
+        "heard/loss/newest": (3, 2),
+        "heard/cosine": (3, 2),
+        "heard/residual": (2,),
+        "own/loss/newest": (2,),
+        "own/began": (2,),
+    }
+    heard = [{name: rng.random(shape) for name, shape in shapes.items()} for _ in range(4)]
+    found = Rounds.of(1, 3, "newest", heard)
+    assert found.began is not None
+    assert found.residual is not None
     for t, one in enumerate(heard):
-        np.testing.assert_array_equal(found.loss[t][:, [2, 0]], one.loss["newest"])
-        np.testing.assert_array_equal(found.cosine[t][:, [2, 0]], one.cosine)
-        assert found.began is not None
-        assert found.residual is not None
-        np.testing.assert_array_equal(found.began[t][[2, 0]], one.began)
-        np.testing.assert_array_equal(found.residual[t][[2, 0]], one.residual)
-        assert np.isnan([*found.loss[t][:, 1], *found.cosine[t][:, 1], found.began[t][1], found.residual[t][1]]).all()
+        np.testing.assert_array_equal(found.loss[t, [0, 2]], one["heard/loss/newest"][[0, 2]])
+        np.testing.assert_array_equal(found.loss[t, 1], one["own/loss/newest"])
+        np.testing.assert_array_equal(found.cosine[t], one["heard/cosine"])
+        np.testing.assert_array_equal(found.began[t], one["own/began"])
+        np.testing.assert_array_equal(found.residual[t], one["heard/residual"])
+    assert np.isnan(Rounds.of(1, 3, "literal", heard).loss).all()
 
 
 # --- the projection residual ----------------------------------------------------------------------------------------

@@ -22,13 +22,14 @@ from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
 from attacks.locate import placed, trilaterated
-from attacks.messages.prompts import Messages, Solved
+from attacks.messages.prompts import PromptMessages
 from attacks.threats import THREAT_MODELS
 from fedaudit.command import cli
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.field import Field, Residues
 from fedaudit.privacy.secpc import Meeting, Protocol
 from fedaudit.privacy.sharing import Sharing, Tolerance
+from tests.asking_toy import solved
 from tests.prompt_toy import federation, run
 from tests.test_secfpp import SCHEDULE, SETTINGS, SIZES, USERS, first_updates, secfpp
 from tests.test_secpc import plain_distances
@@ -442,11 +443,11 @@ def auroc_of_groups(size: int, leak: bool = True) -> float:
     means = torch.stack([mean_gradient(method, learner, prompt, records) for records in lists])
     groups = [list(range(i, i + size)) for i in range(0, USERS, size)]
     seen = Sums(start, groups, torch.stack([means[group].mean(0) for group in groups]))
-    messages = Messages(seen, method, learner, world.training)  # type: ignore[arg-type]
+    messages = PromptMessages(seen, method, learner, world.training)  # type: ignore[arg-type]
     found = []
     truth = coins if leak else rng(5).permuted(coins, axis=1)
     for k in range(USERS):
-        (mixture,) = messages.rounds(k, world.training[k], [], solved=Solved(1, 12, True)).mixtures
+        (mixture,) = solved(messages, k, world.training[k], [0], 12, True)
         shares = solve(mixture).shares
         found.append(roc_auc_score(truth[k], np.nan_to_num(shares)))
     return float(np.mean(found))

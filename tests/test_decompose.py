@@ -19,8 +19,9 @@ from attacks import decompose
 from attacks.base import Candidates, View
 from attacks.decompose import Solution, solve
 from attacks.knowledge import Floats, Mixture
-from attacks.messages.prompts import Messages, Solved
+from attacks.messages.prompts import PromptMessages, solved_rounds
 from fedaudit.privacy.settings import Privacy
+from tests.asking_toy import said, solved
 from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
 from trainers.base import Participation, Schedule, Transcript
@@ -225,9 +226,11 @@ def mixtures(method: PromptMethod, transcript: Transcript, world: Federation, cl
     """Of a client's messages: its own records first, then others'."""
     own = world.training[client]
     asked = [*own, *world.test[:6]]
-    messages = Messages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner(method.settings))
-    solved = Solved(transcript.schedule.rounds, len(asked), not world.left_out)
-    return messages.rounds(client, asked, [], solved=solved).mixtures
+    messages = PromptMessages(
+        View(transcript, "server", Candidates({}, {}, [])), method, world.learner(method.settings)
+    )
+    turns = transcript.participations(client)
+    return tuple(solved(messages, client, asked, turns, len(asked), not world.left_out))
 
 
 def truth(method: PromptMethod, world: Federation, client: int, r: int, n: int) -> Floats:
@@ -348,24 +351,26 @@ def test_the_first_messages_of_a_client_are_those_of_two_epochs(tmp_path: Path) 
     """Ten records in batches of four: two steps are an epoch, so four rounds; of three records every round is one."""
     world = federation()
     method, transcript = sent(tmp_path, "fedotp", SETTINGS, NONE, world=world, rounds=6)
-    messages = Messages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
+    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
     for client, rounds in ((0, [0, 1, 2, 3]), (2, [0, 1])):
-        solved = Solved(0, 3, complete=False)
-        found = messages.rounds(client, world.ids[:5], [0, 5], solved=solved)
-        assert [mixture.round for mixture in found.mixtures] == rounds
-        assert {mixture.gradients.shape[1] for mixture in found.mixtures} == {3}
-        plain = messages.rounds(client, world.ids[:5], [0, 5])
-        np.testing.assert_array_equal(found.cosine, plain.cosine)
-        np.testing.assert_array_equal(found.loss, plain.loss)
-        assert plain.mixtures == ()
+        assert solved_rounds(messages.view, method, client, world.training, 0) == rounds
+        assert solved_rounds(messages.view, method, client, world.training, 1) == rounds[:1]
+        alone = solved(messages, client, world.ids[:5], rounds, 3, complete=False)
+        assert [mixture.round for mixture in alone] == rounds
+        assert {mixture.gradients.shape[1] for mixture in alone} == {3}
+        both = messages.round(client, 0, world.ids[:5], ("heard", "solved"), 3, False)
+        plain = messages.round(client, 0, world.ids[:5], ("heard",), 3, False)
+        assert {name for name in both if name.startswith("heard/")} == plain.keys()
+        for name, array in (plain | {f"solved/{name}": array for name, array in alone[0].arrays().items()}).items():
+            np.testing.assert_array_equal(both[name], array)
 
 
 def test_pfedme_starts_every_round_at_what_was_sent(tmp_path: Path) -> None:
     """Its theta of the round before is no part of a gradient in the second round."""
     world = federation()
     method, transcript = sent(tmp_path, "pfedme", SETTINGS, NONE, world=world, rounds=2)
-    messages = Messages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
-    found = messages.rounds(0, world.training[0][:3], [0, 1])
+    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
+    found = said(messages, 0, world.training[0][:3], [0, 1])
     assert np.isfinite(found.cosine).all()
     assert torch.equal(messages.exchanges[1].server["p_G"][0], transcript.broadcast(1)["p_G"])
 

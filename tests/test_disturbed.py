@@ -19,7 +19,7 @@ RUNS = {
     "prompts": "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 2",
 }
 ANALYSIS = {
-    "LoRA": "fedaudit.pipeline.attacks_on_texts:_attack",
+    "LoRA": "fedaudit.pipeline.attacks:scoring_jobs",
     "prompts": "audits.epsilon:ledger_of",
 }
 Harm = Callable[[Path], None]

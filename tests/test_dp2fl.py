@@ -11,21 +11,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.attacked_models import attacked_model
+from attacks.asked.classes import AskedClasses
+from attacks.attacked_models import Target, Wanted
 from attacks.base import Candidates, LacksCapability, View
-from attacks.messages.prompts import Messages
+from attacks.messages.prompts import PromptMessages
 from attacks.threats import require
 from audits.comparisons import SHARED, TRAINED, comparisons
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline import permitted
 from fedaudit.pipeline.methods import method_of
 from fedaudit.privacy.ledger import Ledger
 from tests import maple_toy, prompt_toy
+from tests.asking_toy import said
 from tests.prompt_scores import changed, made_up
-from trainers.base import Bench, Participation, Schedule, Transcript, train
+from trainers.base import Bench, Participation, Schedule, State, Transcript, train
 from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
 from trainers.exams import Recognition
 from trainers.maple import DualStep, Settings
@@ -376,13 +378,17 @@ def test_parameters_are_checked(name: str, value: float) -> None:
 def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> None:
     seen = run(tmp_path)
     last, nobody = seen.broadcast(3), Candidates({}, {}, ())
+
+    def held(threat_model: str, client: int) -> State:
+        target, view = Target(client, ["0-0"], []), View(seen, threat_model, nobody)
+        (one,) = AskedClasses().held(view, METHOD, target, Wanted(), (), ())
+        return one.read()
+
     for k in range(3):
-        model = attacked_model(View(seen, "peer", nobody), METHOD, k, None)
-        assert model is not None
+        model = held("peer", k)
         assert torch.equal(model["Pd"], seen.upload(2, k)["Pd"])
         assert torch.equal(model["Pt"], last["Pt"])
-    released = attacked_model(View(seen, "released-model", nobody), METHOD, 0, None)
-    assert released is not None
+    released = held("released-model", 0)
     assert torch.equal(released["Pd"], last["Pd"])
     for other in ("released-model", "owner", "prompt-user"):
         with pytest.raises(LacksCapability, match=r"does not see others' parts \(these do: peer, server\)"):
@@ -416,7 +422,7 @@ def test_data_prompts_are_shown_to_those_alone_who_are_sent_them(
 
 def test_only_methods_that_pass_parts_on_have_peers() -> None:
     plan = read_command(["--method", "dp2fl,fedprox", "--attack", "loss"]).plan
-    found = {cell.method: attack_jobs.allowed(cell, "peer")["loss"] for cell in plan.cells}
+    found = {cell.method: permitted.allowed(cell, "peer")["loss"] for cell in plan.cells}
     assert found == {"dp2fl": None, "fedprox": "this method passes no part of a client on to others"}
     with pytest.raises(InputError, match="peer sees nothing here"):
         read_command(["--method", "promptfl", "--attack", "loss", "--fail-if", "peer leak"])
@@ -434,7 +440,7 @@ def test_everybody_s_ledger_is_unbounded() -> None:
 
 def test_the_server_rebuilds_every_client_as_it_was_trained(tmp_path: Path) -> None:
     seen = run(tmp_path, rounds=4, per_round=2, seed=3)
-    messages = Messages(View(seen, "server", Candidates({}, {}, ())), METHOD, maple_toy.learner())
+    messages = PromptMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, maple_toy.learner())
     for k in range(3):
         found, own = messages.rebuilt(k).state, seen.own_model(seen.participations(k)[-1], k)
         assert found is not None
@@ -448,8 +454,8 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(tmp_pat
     its own mixture, but in the first round of its own."""
     seen, learner, world = run(tmp_path, rounds=4, per_round=2, seed=3), maple_toy.learner(), prompt_toy.federation()
     target, records = 1, [world.training[1][0], world.training[0][3], world.test[0]]
-    messages = Messages(View(seen, "server", Candidates({}, {}, ())), METHOD, learner)
-    found = messages.rounds(target, records, [0, 1, 2, 3])
+    messages = PromptMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, learner)
+    found = said(messages, target, records, [0, 1, 2, 3])
     before: list[tuple[int, ...]] = []
     for r in range(4):
         server, sent = seen.broadcast(r), seen.uploads(r)
@@ -492,7 +498,7 @@ def test_a_step_of_one_record_is_its_descent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("attack", ["cosine", "slope", "gradnorm", "fedmia", "source", "outputfree"])
 def test_attacks_on_gradients_and_messages_work_on_dual_prompts(attack: str) -> None:
     cells = read_command(["--method", "dp2fl,fedprox", "--attack", attack]).plan.cells
-    assert all(attack_jobs.allowed(cell, "server")[attack] is None for cell in cells)
+    assert all(permitted.allowed(cell, "server")[attack] is None for cell in cells)
 
 
 # --- validation records as members of their own ---------------------------------------------------------------------

@@ -11,8 +11,8 @@ import pytest
 from attacks import loss
 from attacks.attacked_models import Target
 from attacks.knowledge import own_class
-from fedaudit.pipeline.attack_jobs import Job, attack
 from tests import prompt_toy
+from tests.asking_toy import asking, attacked
 from tests.test_bank import bench_of, simulated
 from trainers.base import Schedule
 
@@ -25,8 +25,8 @@ def test_it_is_asked_about_the_clients_own_records(name: str, tmp_path: Path) ->
     bench = bench_of(world, method)
     transcript = simulated(tmp_path, method, SCHEDULE, bench)
     asked = [Target(k, bench.candidates[k], (), bench.candidates[(k + 1) % 3][:2]) for k in range(3)]
-    job = Job(method, transcript, None, {"released-model": {"loss": loss.Params()}}, asked, rounds=0)
-    found = attack(bench.of_attackers, job)
+    attacks = {"released-model": {"loss": loss.Params()}}
+    found = attacked(bench, asking(tmp_path, "classes", method, transcript, asked, attacks))
     first = {k: transcript.participations(k)[0] for k in range(3)}
     assert sorted(first.values())[0] == 0
     assert len(set(first.values())) == 3
@@ -37,7 +37,7 @@ def test_it_is_asked_about_the_clients_own_records(name: str, tmp_path: Path) ->
             continue
         before = _loss(bench, method, transcript.broadcast(0) | transcript.broadcast(r), target.records)
         start = _loss(bench, method, transcript.broadcast(0), target.records)
-        table = tables["earlier"].set_index("record")
+        table = tables["earlier"]
         assert list(table) == ["loss/base"]  # the plain loss varies on the start, which is its control
         np.testing.assert_allclose(table["loss/base"], start - before, rtol=0, atol=2e-5)
         assert table["loss/base"].nunique() > 1

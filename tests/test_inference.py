@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +16,12 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks import queries
+from attacks.asked import classes
+from attacks.attacked_models import OTHERS, SHADOWS_ASKED, Target
 from attacks.base import View
 from attacks.lira import LiRA
-from attacks.messages.prompts import Messages
+from attacks.messages.prompts import PromptMessages
+from attacks.messages.rebuild import Rebuilt
 from audits import membership
 from audits.comparisons import Attacked, ScoredModel
 from fedaudit.command import cli
@@ -26,14 +29,17 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import attack_jobs, attacks_on_classes, bank
+from fedaudit.pipeline import bank, permitted, targets
 from fedaudit.pipeline.analysis import audit, in_order, subject_of
-from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.attacks import scoring_jobs, under_attack
+from fedaudit.pipeline.inquiries import Asking, asking_of
+from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
-from tests import maple_toy, prompt_toy
+from tests import asking_toy, maple_toy, prompt_toy
+from tests.asking_toy import Found
 from trainers import maple
 from trainers.base import Bench, Schedule, train
 from trainers.prompts import Facts, PromptMethod, Settings
@@ -47,8 +53,6 @@ QUIET = Progress(quiet=True)
 
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
-
-Found = dict[int, dict[str, attack_jobs.Tables]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +75,16 @@ class Lab:
         return cell
 
     def attack(self, cell: Cell) -> Found:
-        (job,) = attack_jobs.jobs_of(cell, self.federation, cell.targets)
-        return attack_jobs.attack(self.bench.of_attackers, job)
+        return asking_toy.attacked(self.bench, anew(cell, self.federation))
+
+
+def anew(cell: Cell, federation: Any) -> Asking:
+    """What the adversaries of a cell ask, as if nobody had asked yet."""
+    asking, place = asking_of(cell, federation), cell.plan.out / "anew" / str(next(PLACES))
+    return dataclasses.replace(asking, folder=place / "answers", bank_folder=place / "shadows")
+
+
+PLACES = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +116,13 @@ def watched(lab: Lab) -> Watched:
         lira[seen.log_probs.tobytes() + seen.shadows.confidence.tobytes()] += 1
         return honest(attack, seen)
 
-    def read(view: View, *args: Any) -> Messages:
+    def read(view: View, *args: Any) -> PromptMessages:
         messages.append(view.threat_model)
-        return Messages(view, *args)
+        return PromptMessages(view, *args)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LiRA, "score", score)
-        patch.setattr(attack_jobs, "Messages", read)
+        patch.setattr(classes, "PromptMessages", read)
         return Watched(lab.attack(lab.cell), lira, messages)
 
 
@@ -133,8 +145,7 @@ class TestTruth:
 
     def test_scores_are_the_same_whoever_the_members_are(self, lab: Lab, found: Found) -> None:
         """Every table, exactly."""
-        (job,) = attack_jobs.jobs_of(lab.cell, inverted(lab.federation), [0, 1])
-        again = attack_jobs.attack(lab.bench.of_attackers, job)
+        again = asking_toy.attacked(lab.bench, anew(lab.cell, inverted(lab.federation)))
         assert again.keys() == found.keys() == {0, 1}
         for k, views in found.items():
             assert again[k].keys() == views.keys() == set(ADVERSARIES)
@@ -143,25 +154,21 @@ class TestTruth:
                 for name, table in tables.items():
                     pd.testing.assert_frame_equal(again[k][view][name], table, check_exact=True)
 
-    def test_jobs_and_views_hold_nothing_of_it(self, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_questions_and_scoring_jobs_hold_nothing_of_it(self, lab: Lab, found: Found) -> None:
         """With everything that their fields lead to they are the same bytes whoever the members are."""
-        views: list[View] = []
-
-        class Watched(View):
-            def __init__(self, *args: Any) -> None:
-                super().__init__(*args)
-                views.append(View(*args))
-
-        monkeypatch.setattr(attack_jobs, "View", Watched)
-        monkeypatch.setattr(queries, "see", lambda *_, **__: None)
         held = []
         for federation in (lab.federation, inverted(lab.federation)):
-            jobs = attack_jobs.jobs_of(lab.cell, federation, [0, 1])
-            sent = pickle.dumps(jobs)
-            attack_jobs.attack(lab.bench.of_attackers, jobs[0])
-            held.append((sent, [pickle.dumps(view) for view in views]))
-            assert [view.threat_model for view in views] == 2 * [*ADVERSARIES]
-            views.clear()
+            asking = asking_of(lab.cell, federation)
+            for source in asking.sources:
+                clients = [Rebuilt(k, "rebuilt", None, None, None, None) for k in range(3)]
+                source.rebuilt["server"] = [
+                    dataclasses.replace(one, state={"prompt": torch.zeros(1)}) for one in clients
+                ]
+            asked = [inquiry for target in asking.targets for inquiry in asking.inquiries(target)]
+            assert [inquiry.threat_model for inquiry in asked] == 2 * [*ADVERSARIES]
+            views = [view for source in asking.sources for view in source.views.values()]
+            questions = [*asking.rebuilds(asking.training), *(q for inquiry in asked for q in inquiry.questions())]
+            held.append(pickle.dumps([views, questions, scoring_jobs(asking, asked)]))
         assert held[0] == held[1]
 
 
@@ -179,23 +186,15 @@ class TestOnce:
     def test_messages_are_read_once_for_all_targets(self, watched: Watched) -> None:
         assert watched.messages == ["server", "server"]  # of the training, and of its twin
 
-    @pytest.mark.parametrize(("threads", "parts"), [(1, [[0, 1]]), (2, [[0], [1]]), (5, [[0], [1]])])
-    def test_workers_share_the_targets(self, threads: int, parts: list[list[int]], lab: Lab) -> None:
-        cell = Cell(dataclasses.replace(lab.cell.plan, threads=threads), lab.cell.method, lab.cell.seed)
-        jobs = attack_jobs.jobs_of(cell, lab.federation, [0, 1])
-        assert [[asked.client for asked in job.asked] for job in jobs] == parts
-        (alone,) = attack_jobs.jobs_of(cell, lab.federation, [1])
-        assert [asked.client for asked in alone.asked] == [1]
-
 
 class TestTables:
     def test_every_record_is_asked_about_by_every_adversary(self, lab: Lab, found: Found) -> None:
-        for asked in attack_jobs.questions(lab.cell, lab.federation):
+        for asked in targets.targets_of(lab.cell, lab.federation):
             for view, tables in found[asked.client].items():
                 scores = tables["scores"]
                 lira = ["lira/online", "lira/offline"]
-                assert list(scores) == ["record", *lira, *["cosine/mean", "cosine/max"] * (view == "server")]
-                assert list(scores.record) == list(asked.records)
+                assert list(scores) == [*lira, *["cosine/mean", "cosine/max"] * (view == "server")]
+                assert list(scores.index) == list(asked.records)
                 assert list(tables["base"]) == list(scores)
                 assert scores["lira/offline"].notna().sum() > 0.9 * len(scores)
 
@@ -203,7 +202,7 @@ class TestTables:
         """Some shadows in the attacked model's place, and for messages the federation that was simulated; reference records are in none."""
         recipe = recipe_of(lab.cell, lab.federation)
         assert recipe is not None
-        for asked in attack_jobs.questions(lab.cell, lab.federation):
+        for asked in targets.targets_of(lab.cell, lab.federation):
             shadows = shadows_of(lab.bench, recipe, asked.client).member
             simulated = bank.members(
                 lab.bench,
@@ -216,26 +215,28 @@ class TestTables:
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
                 pseudo = tables["pseudo"]
-                expected = np.concatenate([shadows[: attack_jobs.SHADOWS_ASKED], *[simulated] * (view == "server")])
+                expected = np.concatenate([shadows[:SHADOWS_ASKED], *[simulated] * (view == "server")])
                 expected = np.pad(expected, ((0, 0), (0, len(asked.reference))))
-                assert list(pseudo.record) == own * len(expected)
+                assert list(pseudo.index) == own * len(expected)
                 assert (pseudo.member.to_numpy().reshape(expected.shape) == expected).all()
 
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
-        (asked, _) = attack_jobs.questions(lab.cell, lab.federation)
-        sizes = [len(client.training_records) for client in lab.federation.clients]
-        records = list(asked.candidates)
-        job = method_of(lab.cell, sizes), transcript_of(lab.cell), asked.client, records
-        path = (
-            attack_jobs.trajectory(lab.bench.of_attackers, job)
-            .pivot(index="record", columns="round", values="loss")
-            .loc[records]
-        )
-        assert list(path) == [0, 1, 2, 3]
-        facts = found[asked.client]["owner"]["facts"].set_index("record").loc[records]
-        np.testing.assert_allclose(path[3], facts.loss, atol=1e-5)
-        np.testing.assert_allclose(path[0], facts.base_loss, atol=1e-5)
+        attack = under_attack(lab.cell, lab.workshop, QUIET)
+        table = attack.tables()["trajectories"]
+        asked = attack.asking.targets[0]
+        owner = found[asked.client]["owner"]["facts"]
+        kinds = attack.run.kinds(0)
+        for kind in ("member", "held-out"):
+            path = (
+                table[(table.client == "client-00") & (table.record == "mean") & (table.kind == kind)]
+                .set_index("round")
+                .loss
+            )
+            records = [record for record in asked.candidates if kinds[record] == kind]
+            assert list(path.index) == [0, 1, 2, 3]
+            assert path[3] == pytest.approx(owner.loss[records].mean(), abs=1e-5)
+            assert path[0] == pytest.approx(owner.base_loss[records].mean(), abs=1e-5)
 
 
 class TestShadowKinds:
@@ -250,7 +251,7 @@ class TestShadowKinds:
         shadows = shadows_of(lab.bench, recipe, 0)
         for s in range(4):
             torch.testing.assert_close(shadows.personal[s], recipe.simulated(s).released(0))
-        twin = found["server"]["pseudo"].dropna(subset=["cosine/mean"]).set_index("record").member
+        twin = found["server"]["pseudo"].dropna(subset=["cosine/mean"]).member
         asked = lab.bench.candidates[0]
         assert twin[asked].tolist() == shadows.member[0].tolist()  # the first federation stands in for the attacked one
 
@@ -261,8 +262,8 @@ class TestShadowKinds:
         assert {path.name for path in cell.bank_folder.iterdir()} == {"client-000-from-000"}
         found = lab.attack(cell)[0]
         assert found.keys() == {"server"}
-        assert list(found["server"]["scores"]) == ["record", "lira/online", "lira/offline", "cosine/mean", "cosine/max"]
-        assert list(found["server"]["base"]) == ["record", "lira/online", "lira/offline"]
+        assert list(found["server"]["scores"]) == ["lira/online", "lira/offline", "cosine/mean", "cosine/max"]
+        assert list(found["server"]["base"]) == ["lira/online", "lira/offline"]
         assert "cosine/mean" not in found["server"]["pseudo"]
         recipe = recipe_of(cell, lab.federation)
         assert recipe is not None
@@ -277,10 +278,10 @@ class TestBatches:
         ).plan
         cell = lab.trained(attacks=plan.attacks, adversary=dataclasses.replace(plan.adversary, solved_rounds=1))
         method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
-        for asked in attack_jobs.questions(cell, lab.federation):
+        for asked in targets.targets_of(cell, lab.federation):
             assert not asked.complete  # some canaries weigh 0
             tables = found[asked.client]["server"]
-            scores = tables["scores"].set_index("record").decompose
+            scores = tables["scores"].decompose
             client = lab.federation.clients[asked.client]
             listed = [record.id for record in client.training_records]
             first = method.used(listed, client=asked.client, seed=cell.seed, rounds=[0]) - client.left_out
@@ -289,7 +290,7 @@ class TestBatches:
             assert scores[list(asked.own)].notna().all()
             assert tables["batches"]["round"].tolist() == [0]
             assert tables["batches"].residual[0] < 1e-4
-            twin = tables["base"].set_index("record").decompose[list(asked.own)]
+            twin = tables["base"].decompose[list(asked.own)]
             assert twin.notna().all()
             assert set(twin[twin > 0.5].index) != first
             pseudo = tables["pseudo"].dropna(subset=["decompose"])
@@ -333,7 +334,7 @@ ALLOWED: dict[str, dict[str, dict[str, str | None]]] = {
 @pytest.mark.parametrize("words", ALLOWED)
 def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
     plan = cli.read_command([*words.split(), "--attack", "cosine,slope,loss,lira", "--epsilon", "none"]).plan
-    found = attack_jobs.allowed(plan.cells[0], threat_model)
+    found = permitted.allowed(plan.cells[0], threat_model)
     for attack, expected in ALLOWED[words][threat_model].items():
         sees = expected in SEES.values()
         assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
@@ -356,7 +357,7 @@ def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, exp
 
 def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others(lab: Lab) -> None:
     federation = lab.federation
-    asked = attack_jobs.questions(lab.cell, federation)
+    asked = targets.targets_of(lab.cell, federation)
     assert [question.client for question in asked] == [0, 1]
     for question in asked:
         own, others = federation.clients[question.client], set()
@@ -365,37 +366,37 @@ def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others
         assert list(question.candidates) == [r.id for r in (*own.records, *own.canaries)]
         assert list(question.reference) == [r.id for r in own.reference]
         assert set(question.others) <= others
-        assert len(set(question.others)) == len(question.others) == min(attack_jobs.OTHERS, len(others))
+        assert len(set(question.others)) == len(question.others) == min(OTHERS, len(others))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attack_jobs, "OTHERS", 5)
-        drawn, again = (attack_jobs.questions(lab.cell, federation)[0].others for _ in range(2))
+        patch.setattr(targets, "OTHERS", 5)
+        drawn, again = (targets.targets_of(lab.cell, federation)[0].others for _ in range(2))
         other_seed = Cell(dataclasses.replace(lab.cell.plan, seed=1), lab.cell.method, 1)
         assert len(drawn) == 5
         assert drawn == again
-        assert drawn != attack_jobs.questions(other_seed, federation)[0].others
+        assert drawn != targets.targets_of(other_seed, federation)[0].others
 
 
 class TestOneRound:
     """A training of one round takes one batch: the other training records are neither members nor held out."""
 
     @staticmethod
-    def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], attack_jobs.Tables]:
+    def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], dict[str, pd.DataFrame]]:
         plan = lab.cell.plan
         loss, source = (plugins.plugins("attack")[name].params() for name in ("loss", "source"))
         cell = lab.trained(
             seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
             adversary=dataclasses.replace(plan.adversary, targets=1),
         )  # fmt: skip
-        run = attacks_on_classes.attacked(cell, claim(path), lab.workshop, QUIET)
-        subject = subject_of(cell, run, lab.workshop)
+        attack = under_attack(cell, lab.workshop, QUIET)
+        subject = subject_of(cell, attack.run, lab.workshop)
         for name in in_order(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
-        return cell, list(subject.before["membership"].findings), attacks_on_classes.tables(cell, run, lab.workshop)
+        return cell, list(subject.before["membership"].findings), attack.tables()
 
     def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab, tmp_path: Path) -> None:
         cell, findings, tables = self.audited(lab, 8, tmp_path)
         client = lab.federation.clients[0]
-        seen = attack_jobs.trained_on(cell, lab.federation, 0)
+        seen = targets.trained_on(cell, lab.federation, 0)
         members = {r.id for r, inside in client.drawn if inside}
         assert seen < members
         table = tables["records"][tables["records"].threat_model == "owner"]
@@ -454,7 +455,7 @@ def steps_of(name: str) -> tuple[Any, Any]:
     return plugin.make(plugin.params(), settings=settings), prompt_toy.federation(SIZES, test=1).learner(settings)
 
 
-def learnt_by_heart(name: str, path: Path) -> tuple[Bench, attack_jobs.Job]:
+def learnt_by_heart(name: str, path: Path) -> tuple[Bench, Asking]:
     """Two targets of three clients with random pictures and labels, trained for long, with the shadows of both if they are needed, and what the owner asks."""
     rounds, world = ROUNDS[name], prompt_toy.federation(SIZES, test=1)
     schedule, (method, learner) = Schedule(rounds, 3, 3, seed=1), steps_of(name)
@@ -469,11 +470,11 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, attack_jobs.Job]:
             method, schedule, bank.NoExam(), folder=claim(path / "run"), executor=executor, say=print,
             advance=lambda: None,
         )  # fmt: skip
-    asked = [queries.Target(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
+    asked = [Target(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
     attack = SCORES[name].partition("/")[0]
     views = {"owner": {attack: plugins.plugins("attack")[attack].params()}}
     if attack == "loss":
-        return bench, attack_jobs.Job(method, transcript, None, views, asked, 0)
+        return bench, asking_toy.asking(path, "classes", method, transcript, asked, views)
     recipe = ShadowRecipe(method, schedule, path / "bank", None, False, True, SHADOWS, 1, 5, {})
     simulate(bench.of_attackers, (recipe, bank.SIMULATED, rounds, True))
     for k in (0, 1):
@@ -481,14 +482,14 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, attack_jobs.Job]:
         bank.train_shadows(
             bench, method, recipe.others, k, folder, seed=5, shadows=range(SHADOWS), until=rounds, say=print
         )  # fmt: skip
-    return bench, attack_jobs.Job(method, transcript, recipe, views, asked, 0)
+    return bench, asking_toy.asking(path, "classes", method, transcript, asked, views, recipe)
 
 
 @pytest.fixture(scope="module", params=ROUNDS)
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Attacked:
     bench, job = learnt_by_heart(request.param, tmp_path_factory.mktemp("leak"))
-    found = attack_jobs.attack(bench, job)
-    parts = {k: {n: t.set_index("record") for n, t in views["owner"].items()} for k, views in found.items()}
+    found = asking_toy.attacked(bench, job)
+    parts = {k: views["owner"] for k, views in found.items()}
     trained = {k: job.method.used(bench.training[k], client=k, seed=1, rounds=[0, 1]) for k in found}
     run = Attacked(
         models=[
@@ -498,11 +499,11 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         headlines={"attack": (SCORES[request.param],)},
         few=True,
         blind={},
-        records={asked.client: asked.candidates for asked in job.asked},
-        reference={asked.client: asked.reference for asked in job.asked},
+        records={asked.client: asked.candidates for asked in job.targets},
+        reference={asked.client: asked.reference for asked in job.targets},
         others={k: [] for k in parts},
-        truth={r: r in trained[asked.client] for asked in job.asked for r in asked.candidates},
-        group=dict.fromkeys((r for asked in job.asked for r in asked.records), "any"),
+        truth={r: r in trained[asked.client] for asked in job.targets for r in asked.candidates},
+        group=dict.fromkeys((r for asked in job.targets for r in asked.records), "any"),
     )
     return blindly(run)
 

@@ -17,7 +17,7 @@ from attacks.knowledge import Knowledge, Shadows, own_class
 from attacks.likelihood import likelihood_ratios
 from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
-from tests.knowledge_toy import log_probs_of, toy_seen
+from tests.knowledge_toy import log_probs_of, picked, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
@@ -115,7 +115,7 @@ def test_the_order_of_the_records_does_not_matter(plugin):
             seen.shadows.gradient_norms[:, order], projections=seen.shadows.projections[:, order],
         ),
         projections=seen.projections[order], base_projections=seen.base_projections[order], sequence=None,
-        history=seen.history[:, order], rounds=seen.rounds.about(seen.records, [seen.records[i] for i in order]),
+        history=seen.history[:, order], rounds=picked(seen.rounds, order),
     )  # fmt: skip
     rounding = 0.2 if plugin.name == "shadow" else 1e-9  # of float32, which training amplifies
     for name, score in scores_of(plugin, seen).items():

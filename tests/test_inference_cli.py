@@ -14,7 +14,6 @@ import pytest
 from attacks.settings import Adversary
 from attacks.threats import THREAT_MODELS
 from fedaudit.command import attack_times, cli, dry_run
-from fedaudit.command.attack_times import AttackWork
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
@@ -283,7 +282,7 @@ class TestDryRun:
         """A round takes 4 s, 3 s of them training, and a megabyte; a model takes 5 s for the records of a target, 10 s with their gradients; a
         round's messages say in 7 s what they say about them, and 30 s solve one."""
         pace = dry_run.Pace(seconds=4.0, bare=3.0, size=1e6)
-        each = AttackWork(answers=5.0, gradients=10.0, messages=7.0, solved=30.0)
+        each = {"answers": 5.0, "gradients": 10.0, "messages": 7.0, "solved": 30.0}
         monkeypatch.setattr(dry_run, "_measured", lambda kinds, *_: (dict.fromkeys(kinds, pace), each))
 
     def said(self, words: str, out: Path) -> str:
@@ -360,24 +359,30 @@ class TestDryRun:
         assert f"4 s a round, measured\n{time}\n" in said
 
     def test_what_is_seen_of_rounds_is_computed_of_a_simulated_federation_too(self, tmp_path: Path) -> None:
-        """With shadow models: messages twice, two epochs' batches twice, 20 broadcasts' losses of three adversaries and once more."""
+        """Of two targets: 20 rounds' messages, and those of two epochs, which are 2 here; with shadow models all of it twice."""
         alone, beside = (self.work(words, tmp_path) for words in ("--attack decompose", "--attack decompose,lira"))
-        assert alone == AttackWork(answers=6 + 20, messages=20, solved=2)
-        assert beside == AttackWork(answers=6 + 2 * 8 + 20 * 4, messages=40, solved=4)
+        assert (alone["messages"], alone["solved"], alone["replays"]) == (2 * 20, 2 * 2, 1)
+        assert (beside["messages"], beside["solved"], beside["replays"]) == (2 * 40, 2 * 4, 2)
         observed = self.work("--attack decompose,lira --trajectory observed", tmp_path)
-        assert (observed.messages, observed.solved) == (20, 2)
+        assert (observed["messages"], observed["solved"], observed["replays"]) == (2 * 20, 2 * 2, 1)
+
+    def test_models_that_are_asked(self, tmp_path: Path) -> None:
+        """Each target's own by four adversaries, the start, and of readers' curves the start again and ten rounds more; the shadows in
+        two roles; of the slope what 20 rounds began with, to whom no message is shown."""
+        loss = 4 + 1 + 12
+        assert self.work("--attack loss", tmp_path)["answers"] == 2 * loss
+        assert self.work("--attack loss,lira", tmp_path)["answers"] == 2 * (loss + 2 * 8)
+        assert self.work("--attack loss,slope", tmp_path)["answers"] == 2 * (loss + 20)
 
     def test_gradients_and_sequences(self, tmp_path: Path) -> None:
-        assert self.work("--attack gradnorm", tmp_path) == AttackWork(answers=6, gradients=4 + 1)
-        assert self.work("--attack outputfree", tmp_path).gradients == 2
+        assert self.work("--attack gradnorm", tmp_path)["gradients"] == 2 * (4 + 1)
+        assert self.work("--attack outputfree", tmp_path)["gradients"] == 2 * 4
         shadows = self.work("--attack gradnorm,lira", tmp_path)
-        assert shadows.gradients == 4 + 1 + 2 * 5  # of five shadows in both roles
-        sequences = self.work("--attack trajectory", tmp_path)
-        assert sequences.answers == 6 + 2 * 8 + 20 * 4 + 20 * (
-            3 + 8
-        )  # a shadow's broadcasts of 20 rounds, and everybody's
+        assert shadows["gradients"] == 2 * (4 + 1 + 2 * 5)  # of five shadows in both roles
+        trajectory, lira = (self.work(f"--attack {name}", tmp_path)["answers"] for name in ("trajectory", "lira"))
+        assert trajectory > lira + 2 * 20 * 8  # a shadow's broadcasts of 20 rounds, and everybody's
 
-    def work(self, words: str, out: Path) -> AttackWork:
+    def work(self, words: str, out: Path) -> dict[str, float]:
         plan = self.plan(
             words + " --shadows 8" * any(f"--attack {name}" in words for name in ("trajectory", "outputfree")), out
         )
@@ -457,15 +462,15 @@ class TestTimed:
         plan = plan_of(f"--run {small_run(tmp_path / 'run')} --attack cosine --out {tmp_path / 'out'}")
         bench: Any = None  # nothing is trained
         with attack_times._transcript(plan.cells[0], plan.own.federation, bench, Progress(quiet=True)) as transcript:
-            assert attack_times._turns(transcript) == (2, 1)
+            assert transcript.cohort(1) == [2]
         assert not (tmp_path / "out").exists()
 
     def check(self, plan: Any, wanted: set[str]) -> None:
         cell, federation = plan.cells[-1], federation_of(plan)
         work = attack_times.work(cell, federation)
         each = attack_times.timed(cell, federation, make_bench(plan, federation), work, Progress(quiet=True))
-        assert {name for name, seconds in dataclasses.asdict(each).items() if seconds > 0} == wanted
-        assert {name for name, times in dataclasses.asdict(work).items() if times > 0} == wanted
-        by_hand = sum(getattr(work, name) * getattr(each, name) for name in wanted)
-        assert work.seconds(each) == pytest.approx(by_hand)
+        assert {name for name, seconds in each.items() if seconds > 0} - {"replays"} == wanted
+        assert {name for name, times in work.items() if times > 0} - {"replays"} == wanted
+        by_hand = sum(times * each.get(name, 0.0) for name, times in work.items())
+        assert attack_times.seconds(work, each) == pytest.approx(by_hand)
         assert not (plan.out / "runs").exists()

@@ -296,7 +296,7 @@ def test_with_the_truth_upside_down_the_old_page_is_not_current(tmp_path: Path) 
 
     _, value = audited()
     assert "reused: report" in audited()[0]
-    file = place / "fedaudit/pipeline/attacks_on_classes.py"
+    file = place / "fedaudit/pipeline/attacks.py"
     source = file.read_text()
     assert "truth=federation.truth," in source
     file.write_text(source.replace("truth=federation.truth,", "truth={r: not m for r, m in federation.truth.items()},"))

@@ -14,12 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.answers import Floats
+from attacks.asked.classes import AskedClasses
 from attacks.base import Candidates, LacksCapability, View
 from attacks.gradients import gradient_norms
-from attacks.messages.prompts import Messages, history_of
+from attacks.messages.prompts import PromptMessages, losses
 from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
+from tests.asking_toy import said
 from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, on_a_line, run, with_noise
 from trainers import dpfpl
 from trainers.base import Schedule, State, Transcript
@@ -62,8 +65,8 @@ def view_of(transcript: Transcript, threat_model: str = "server") -> View:
     return View(transcript, threat_model, Candidates({}, {}, []))
 
 
-def messages_of(method: PromptMethod, transcript: Transcript) -> Messages:
-    return Messages(view_of(transcript), method, federation().learner())
+def messages_of(method: PromptMethod, transcript: Transcript) -> PromptMessages:
+    return PromptMessages(view_of(transcript), method, federation().learner())
 
 
 def named(case: Any) -> str:
@@ -184,7 +187,7 @@ def test_who_sends_nothing_cannot_be_rebuilt(trained: Trained, name: str) -> Non
     messages = messages_of(method, transcript)
     assert messages.exchanges == {}
     assert messages.rebuilt(0).state is None
-    seen = messages.rounds(0, federation().training[0][:2], [0, 1])
+    seen = said(messages, 0, federation().training[0][:2], [0, 1])
     assert seen.loss.shape == seen.cosine.shape == (2, 3, 2)
     assert np.isnan(seen.loss).all()
     assert np.isnan(seen.cosine).all()
@@ -225,7 +228,7 @@ def test_a_client_that_never_came_cannot_be_rebuilt(trained: Trained) -> None:
 def test_only_the_server_has_messages(trained: Trained, threat_model: str) -> None:
     method, transcript = trained("fedotp", {})
     with pytest.raises(LacksCapability, match=f"{threat_model} does not see sums of uploads"):
-        Messages(view_of(transcript, threat_model), method, federation().learner())
+        PromptMessages(view_of(transcript, threat_model), method, federation().learner())
 
 
 # --- what records look like -----------------------------------------------------------------------------------------
@@ -273,7 +276,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
 ) -> None:
     method, transcript = trained(name, params)
     records, rounds, target = asked(federation()), [0, 1, 3, 5], 2  # never the first of a cohort
-    found = messages_of(method, transcript).rounds(target, records, rounds)
+    found = said(messages_of(method, transcript), target, records, rounds)
     assert found.client == target
     away = 0
     for t, r in enumerate(rounds):
@@ -300,7 +303,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
 def test_in_a_private_run_the_servers_noise_is_no_part_of_a_clients_step(trained: Trained) -> None:
     method, transcript = trained("fedotp", {}, noisy=True)
     messages, records = messages_of(method, transcript), asked(federation())
-    found = messages.rounds(0, records, [0])
+    found = said(messages, 0, records, [0])
     for i, k in enumerate(transcript.cohort(0)):
         sent = messages.exchanges[0].upload["gradient"][i]
         start = transcript.broadcast(0)
@@ -333,7 +336,8 @@ def test_the_update_of_a_batch_of_one_record_is_its_own_descent() -> None:
         def records(self, r: int, client: int) -> int:
             return 1
 
-    found = Messages(Seen(), method, learner).rounds(0, world.training[0], [0])  # type: ignore[arg-type]
+    seen = PromptMessages(Seen(), method, learner)  # type: ignore[arg-type]
+    found = said(seen, 0, world.training[0], [0])
     assert found.cosine[0, :, 0].tolist() == [1, -1]
     moved = 0.3 + (SETTINGS.global_rate + SETTINGS.local_rate) * 2 / (1 + math.exp(0.6))
     assert found.loss[0, 0, 0] == pytest.approx(math.log1p(math.exp(-2 * moved)), abs=1e-6)
@@ -352,7 +356,7 @@ def plain_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, recor
 def test_of_transport_cosines_are_in_the_global_prompt_alone(trained: Trained) -> None:
     method, transcript = trained("fedotp", {"match": "ot"}, SCHEDULE)
     learner, records = federation().learner(), asked(federation())
-    found = messages_of(method, transcript).rounds(0, records, [2]).cosine[0]
+    found = said(messages_of(method, transcript), 0, records, [2]).cosine[0]
     prompt = torch.stack([transcript.broadcast(2)["p_G"], transcript.broadcast(0)["p_L"]])
     for i, record in enumerate(records):
         down = -plain_gradient(method, learner, prompt, record)[0].flatten()
@@ -384,13 +388,20 @@ def test_norms_of_a_transport_are_of_both_prompts_together() -> None:
 # --- the history of who sees broadcasts -----------------------------------------------------------------------------
 
 
+def history(view: View, method: PromptMethod, records: Sequence[str], rounds: Sequence[int]) -> Floats:
+    """Losses [T, n] under what was sent after some rounds, as the first client reads it."""
+    learner = federation().learner()
+    models = [AskedClasses().released(method, 0, view.public, view.broadcast(r)) for r in rounds]
+    return losses(method, learner, models, records)
+
+
 @pytest.mark.parametrize(("name", "params"), [EXACT[0], EXACT[1], EXACT[2]], ids=named)
 def test_the_history_is_under_broadcasts_with_the_public_start(
     trained: Trained, name: str, params: dict[str, Any]
 ) -> None:
     method, transcript = trained(name, params)
     records, rounds = asked(federation()), [0, 3, 6]
-    found = history_of(view_of(transcript, "released-model"), method, federation().learner(), records, rounds, 0)
+    found = history(view_of(transcript, "released-model"), method, records, rounds)
     assert found.shape == (3, len(records))
     public = transcript.broadcast(0)
     for t, r in enumerate(rounds):
@@ -403,11 +414,11 @@ def test_the_history_is_under_broadcasts_with_the_public_start(
 def test_a_prompt_user_has_no_history(trained: Trained) -> None:
     method, transcript = trained("fedotp", {})
     with pytest.raises(LacksCapability, match="prompt-user does not see broadcasts"):
-        history_of(view_of(transcript, "prompt-user"), method, federation().learner(), ["0-0"], [1], 0)
+        history(view_of(transcript, "prompt-user"), method, ["0-0"], [1])
 
 
 def test_where_nothing_is_broadcast_the_history_is_flat(trained: Trained) -> None:
     method, transcript = trained("local", {})
-    found = history_of(view_of(transcript), method, federation().learner(), asked(federation()), [0, 3, 6], 0)
+    found = history(view_of(transcript), method, asked(federation()), [0, 3, 6])
     # equal prompts in one batch: kernels may differ in the last digits from row to row
     np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape), rtol=1e-6)

@@ -17,6 +17,7 @@ from attacks.likelihood import likelihood_ratios
 from attacks.tokens.signals import joined, row_signals
 from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
+from tests.knowledge_toy import picked, some_of
 
 WORDS, HARD, NOISE = 12, 1.0, 0.4  # of the vocabulary; standard deviations of logits, among tokens and among models
 ROUNDS, SHADOWS, KNOWN = 4, 24, 12  # models of the adversary's own; known non-members, the last records
@@ -112,10 +113,9 @@ def test_a_planted_leak_is_found_and_without_one_nothing_is(plugin):
 def test_a_record_is_judged_alone(plugin):
     seen, *_ = texts(1.0)
     chosen = [7, 3, 41]
-    names = [seen.records[i] for i in chosen]
     some = dataclasses.replace(
         seen, records=tuple(seen.records[i] for i in chosen), known=seen.known[chosen],
-        answers=seen.answers.of(chosen), base=seen.base.of(chosen), rounds=seen.rounds.about(seen.records, names),
+        answers=some_of(seen.answers, chosen), base=some_of(seen.base, chosen), rounds=picked(seen.rounds, chosen),
     )  # fmt: skip
     whole = scores_of(plugin, seen)
     for name, score in scores_of(plugin, some).items():

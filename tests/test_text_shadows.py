@@ -12,7 +12,7 @@ import torch
 from fedaudit.command import cli
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import attack_jobs, bank
+from fedaudit.pipeline import bank, permitted
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
@@ -132,7 +132,7 @@ def test_without_an_attack_by_shadows_no_shadow_is_trained(tmp_path: Path) -> No
 def test_only_the_server_may_take_the_messages_that_it_observed(tmp_path: Path) -> None:
     words = "--method fedavg --attack lira --trajectory observed --out"
     (cell,) = cli.read_command([*words.split(), str(tmp_path)]).plan.cells
-    reasons = {view: attack_jobs.allowed(cell, view)["lira"] for view in ("released-model", "server", "owner")}
+    reasons = {view: permitted.allowed(cell, view)["lira"] for view in ("released-model", "server", "owner")}
     assert reasons["server"] is None
     assert all("only the server" in str(reasons[view]) for view in ("released-model", "owner"))
 

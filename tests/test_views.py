@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from attacks.attacked_models import earlier_models, models
+from attacks.attacked_models import state_digest
 from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
 from attacks.messages.rebuild import rebuild, rebuild_all
-from attacks.settings import NovelRows
 from audits.tables.coverage import distance_of
+from tests.asking_toy import models
 from tests.toy import A, B, state, toy_run
 from trainers.base import Schedule
 from trainers.fedavg import FedAvg
@@ -154,44 +154,44 @@ def test_distance_by_hand():
     assert distance_of(*prompt) == pytest.approx(0.75)  # what is no pair counts as it is: 1.5 of 2
 
 
-def test_earlier_models_are_those_before_a_client_first_took_part(fedrand):
-    first = {k: rounds[0] for k in CANDIDATES.clients if (rounds := fedrand.participations(k))}
-    assert {0} < set(first.values())
-    found = earlier_models(View(fedrand, "released-model", CANDIDATES), first)
-    assert {m.client: m.round for m in found} == {k: r for k, r in first.items() if r > 0}
-    for m in found:
-        assert (m.way, m.records) == ("before", CANDIDATES.clients[m.client])
-        assert all(torch.equal(t, m.state[name]) for name, t in fedrand.broadcast(first[m.client]).items())
-
-
 def test_models_of_each_threat_model(fedrand, fedavg):
-    released = models(View(fedrand, "released-model", CANDIDATES), [NovelRows("all")])
-    assert [m.way for m in released[:13]] == ["base"] + ["round"] * 11 + ["final"]
-    assert released[12].records[:4] == ["0-0", "0-1", "0-2", "0-3"]
-    server = models(View(fedavg, "server", CANDIDATES), [NovelRows("all")])
-    owner = models(View(fedavg, "owner", CANDIDATES), [NovelRows("all")])
-    assert {m.digest for m in server} == {m.digest for m in owner}  # equal weights are scored once
-    assert {m.way for m in models(View(fedrand, "server", CANDIDATES), [NovelRows("all")])} <= {
-        "base",
-        "literal",
-        "newest",
-        "server-fill",
-    }
-    one = server[1]
-    assert "state" not in vars(one)  # read when it is asked for
-    assert all(
-        torch.equal(t, one.state[name]) for name, t in View(fedavg, "owner", CANDIDATES).private(one.client).items()
-    )
-    assert one.records == [*CANDIDATES.clients[one.client], *CANDIDATES.reference[one.client], "n-0", "n-1"]
+    released = [*models(View(fedrand, "released-model", CANDIDATES))]
+    assert [m.way for m in released[:12]] == ["round"] * 11 + ["final"]
+    assert released[11].records == ("0-0", "0-1", "0-2", "0-3", "ref-0")
+    assert [m.way for m in released] == (["round"] * 11 + ["final", "best utility"]) * 6 + ["final"]
+    assert tuple(released[-1].records) == ("n-0", "n-1")
+    server, owner = ([*models(View(fedavg, name, CANDIDATES))] for name in ("server", "owner"))
+    assert {state_digest(m.read()) for m in server} == {state_digest(m.read()) for m in owner}  # equal weights
+    assert {m.way for m in models(View(fedrand, "server", CANDIDATES))} <= {"literal", "newest", "server-fill"}
+    one, true = server[0], View(fedavg, "owner", CANDIDATES).private(server[0].client)
+    assert all(torch.equal(t, one.read()[name]) for name, t in true.items())
+    assert one.records == (*CANDIDATES.clients[one.client], *CANDIDATES.reference[one.client])
+
+
+def test_some_candidates_of_every_round_where_nobody_looks_at_all_states(fedavg, monkeypatch):
+    monkeypatch.setattr("attacks.asked.texts.PER_ROUND", 3)
+    view = View(fedavg, "released-model", CANDIDATES)
+    for states, asked in ((False, 3), (True, 5)):
+        found = [m for m in models(view, states=states) if m.way == "round"]
+        assert {len(m.records) for m in found} == {asked}
+        assert not any(m.over_rounds for m in found)
+    assert {m.way for m in models(view, answers=False)} == {"final"}  # shadows stand beside the last one only
 
 
 def test_clients_models_are_asked_about_novel_records_where_that_is_wanted(fedavg):
     for view in (View(fedavg, name, CANDIDATES) for name in ("server", "owner")):
-        without, wanted = (models(view, [NovelRows(rows)])[1:] for rows in ("released", "all"))
-        assert [[*m.records, "n-0", "n-1"] for m in without] == [list(m.records) for m in wanted]
-    released = models(View(fedavg, "released-model", CANDIDATES))
-    (final,) = (m for m in released if m.way == "final")
-    assert set(CANDIDATES.novel) < set(final.records)
+        without, wanted = ([*models(view, novel_of_clients=rows)] for rows in (False, True))
+        assert [m.way for m in wanted] == [m.way for m in without for _ in range(2)]
+        assert {tuple(m.records) for m in wanted} - {tuple(m.records) for m in without} == {("n-0", "n-1")}
+        assert not any(m.of_target or m.role for m in wanted if tuple(m.records) == ("n-0", "n-1"))
+
+
+@pytest.mark.parametrize("way", ["literal", "newest", "server-fill"])
+def test_one_way_of_rebuilding(fedrand, fedavg, way):
+    ways = frozenset([way])
+    assert {m.way for m in models(View(fedrand, "server", CANDIDATES), ways=ways)} == {way}
+    assert {m.way for m in models(View(fedavg, "server", CANDIDATES), ways=ways)} == {"exact"}
+    assert {m.way for m in models(View(fedavg, "released-model", CANDIDATES), ways=ways)} == {"final", "best utility"}
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
     view = View(short, "released-model", CANDIDATES)
     assert view.served_best == (best or 3)
     found = [m for m in models(view) if m.way == "best utility"]
-    assert [m.round for m in found] == ([] if best in (None, 3) else [best])
+    assert [m.round for m in found] == ([] if best in (None, 3) else [best] * len(CANDIDATES.clients))
     for model in found:
-        assert all(torch.equal(t, view.broadcast(best)[name]) for name, t in model.state.items())
+        assert all(torch.equal(t, view.broadcast(best)[name]) for name, t in model.read().items())
         assert not set(CANDIDATES.novel) & set(model.records)
     assert "broadcasts" not in THREAT_MODELS["prompt-user"]
     with pytest.raises(LacksCapability, match="broadcasts"):

@@ -3,7 +3,7 @@ meet what was trained."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from attacks.answers import Arrays, PublicRecords
@@ -71,8 +71,8 @@ class Asked(Protocol):
     ) -> list[dict[str, Arrays]]:
         """What each of the models says, by arithmetic, see `attacks.answers.PublicRecords.answers`."""
 
-    def check(self, attacks: Mapping[str, object], records: Sequence[PublicRecords]) -> None:
-        """InputError: a parameter of an attack, by its name, does not fit any of the records."""
+    def check(self, attacks: Sequence[object], records: Sequence[PublicRecords]) -> None:
+        """InputError: a parameter of an attack does not fit any of the records."""
 
     def messages(self, view: View, method: Any, learner: Any, candidates: Sequence[Sequence[str]]) -> Messages:
         """All messages, for whoever sees at least sums of them."""

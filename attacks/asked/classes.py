@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attacks.answers import Arrays, Classifications, PublicRecords
@@ -89,7 +89,7 @@ class AskedClasses:
     ) -> list[dict[str, Arrays]]:  # fmt: skip
         return [{"exact": {"log_probs": found}} for found in learner.log_probs(method, models, records)]
 
-    def check(self, attacks: Mapping[str, object], records: Sequence[PublicRecords]) -> None:
+    def check(self, attacks: Sequence[object], records: Sequence[PublicRecords]) -> None:
         """Every parameter fits."""
 
     def messages(

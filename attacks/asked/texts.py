@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,10 +82,10 @@ class AskedTexts:
     ) -> list[dict[str, Arrays]]:  # fmt: skip
         return [_signals(learner, state, records, arithmetics) for state in models]
 
-    def check(self, attacks: Mapping[str, object], records: Sequence[PublicRecords]) -> None:
+    def check(self, attacks: Sequence[object], records: Sequence[PublicRecords]) -> None:
         """InputError: an attack's parameter `slice` names a part that is too short for a score in every record."""
         spans = [own for public in records if isinstance(public, Texts) for own in public.spans]
-        for params in (params for params in attacks.values() if hasattr(params, "slice")):
+        for params in (params for params in attacks if hasattr(params, "slice")):
             by_record = [spans_of(own, getattr(params, "compat", "exact")) for own in spans]
             scored = [part for part in by_record[0] if any(own[part].start < own[part].stop for own in by_record)]
             if params.slice not in scored:

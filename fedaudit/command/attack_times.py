@@ -24,9 +24,10 @@ from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.asking import AskModel, AskRound, Desk, Question, merged
 from fedaudit.pipeline.bank import NoExam
-from fedaudit.pipeline.inquiries import Asking
+from fedaudit.pipeline.inquiries import Asking, parts_of
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
 from trainers.base import Bench, State, Transcript, generator, pack, train
 
@@ -63,10 +64,8 @@ class Forecast(Asking):
     """What will be asked of it, at most: weights that are not there are told apart by what they are, and not by
     content."""
 
-    def transcripts(self) -> tuple[Transcript, Transcript | None]:
-        cell, sizes = self.cell, self.federation.sizes
-        run = Foreseen(Folder(cell.training_folder), schedule_of(cell), sizes=sizes)
-        return run, dataclasses.replace(run, folder=Folder(cell.bank_folder)) if self.mirrors else None
+    def simulated(self, recipe: ShadowRecipe, shadow: int) -> Transcript:
+        return self.transcript
 
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
         return "-".join(map(str, place[1:]))
@@ -86,11 +85,17 @@ class Forecast(Asking):
         return merged(found)
 
 
+def forecast(cell: Cell, federation: Federation) -> Forecast:
+    """Of a cell."""
+    run = Foreseen(Folder(cell.training_folder), schedule_of(cell), sizes=federation.sizes)
+    return Forecast(transcript=run, **parts_of(cell, federation))
+
+
 def work(cell: Cell, federation: Federation) -> dict[str, float]:
     """How often the attacks on a cell put a question of each kind."""
-    forecast, found = Forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
-    whole = len(forecast.targets[0].records)
-    for question in forecast.questions():
+    asking, found = forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
+    whole = len(asking.targets[0].records)
+    for question in asking.questions():
         for kind, often in question.work(whole).items():
             found[kind] += often
     return found
@@ -106,7 +111,7 @@ def timed(
 ) -> dict[str, float]:
     """The seconds of each kind of question that is asked; trains two rounds in a folder that is thrown away where
     messages are."""
-    asking = Forecast(cell, federation)
+    asking = forecast(cell, federation)
     desk, target = Desk(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
@@ -118,13 +123,13 @@ def timed(
     if not asked["messages"] and not asked["replays"]:
         return found
     with _transcript(cell, federation, bench, progress) as transcript:
-        return found | _of_messages(asking, desk, target, transcript, asked)
+        return found | _of_messages(asking, desk, target, transcript, asked, cell.plan.rounds)
 
 
 def _of_messages(
-    asking: Forecast, desk: Desk, target: Target, transcript: Transcript, asked: Mapping[str, float]
-) -> dict[str, float]:
-    """Seconds of a round's messages, of one that is solved, and of the replay of all of them."""
+    asking: Forecast, desk: Desk, target: Target, transcript: Transcript, asked: Mapping[str, float], whole: int
+) -> dict[str, float]:  # fmt: skip
+    """Seconds of a round's messages, of one that is solved, and of the replay of a `whole` run."""
     rounds = range(transcript.schedule.rounds)
     turns = [(transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)]
     servers = [name for name, view in asking.training.views.items() if view.gives("sums of uploads")]
@@ -134,7 +139,7 @@ def _of_messages(
     target = dataclasses.replace(target, client=client)
     started = time.perf_counter()
     desk.messages(view)
-    found = {"replays": (time.perf_counter() - started) * asking.cell.plan.rounds / len(rounds)}
+    found = {"replays": (time.perf_counter() - started) * whole / len(rounds)}
     parts = {"messages": asking.kind.parts(asking.wanted(servers[0])), "solved": ("solved",)}
     for kind in (kind for kind in parts if asked[kind]):
         question = AskRound(Path(), parts[kind], view, target, r)

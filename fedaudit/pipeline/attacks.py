@@ -18,7 +18,7 @@ from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.inquiries import Asking, Inquiry, answers_of
+from fedaudit.pipeline.inquiries import Asking, Inquiry, answers_of, asking_of
 from fedaudit.pipeline.permitted import refused
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.scoring import Place, ScoringJob, Tables, score, together
@@ -83,12 +83,9 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
     again."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
-    asking = Asking(cell, federation)
-    inquiries = asking.asked(workshop, progress)
-    jobs = []
-    for target in asking.targets:
-        mine = [inquiry for inquiry in inquiries if inquiry.target == target]
-        jobs.append(ScoringJob(mine, asking.attacks, asking.kind.over_rounds_alone))
+    asking = asking_of(cell, federation)
+    inquiries = asking.asked(lambda: workshop.attackers, progress)
+    jobs = scoring_jobs(asking, inquiries)
     parts = list[tuple[Place, Tables]]()
     with progress.stage(f"attacks on {len(cell.targets)} clients of {cell.method}", len(jobs)) as advance:
         for found in workshop.each(score, jobs):
@@ -97,6 +94,12 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
     scored = in_order(together(parts), list(asking.attacks))
     run = with_truth(cell, scored, asking, federation) if scored else None
     return UnderAttack(cell, federation, asking, inquiries, run)
+
+
+def scoring_jobs(asking: Asking, inquiries: Sequence[Inquiry]) -> list[ScoringJob]:
+    """One for each target."""
+    of_targets = ([one for one in inquiries if one.target == target] for target in asking.targets)
+    return [ScoringJob(mine, asking.attacks, asking.kind.over_rounds_alone) for mine in of_targets]
 
 
 def in_order(scored: Mapping[Place, Tables], threat_models: Sequence[str]) -> dict[Place, Tables]:

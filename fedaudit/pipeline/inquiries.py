@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from attacks.answers import Arrays, PublicRecords, public_records
+from attacks.asked.base import Asked
 from attacks.asked.kinds import KINDS
 from attacks.attacked_models import CURVE, Held, Target, Wanted, state_digest
 from attacks.base import Candidates, View
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from attacks.messages.rebuild import Rebuilt
-from attacks.settings import NovelRows, RebuiltWays
+from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import bank
@@ -38,11 +39,14 @@ from fedaudit.pipeline.asking import (
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import running
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.shadow_trainings import recipe_of
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
 from fedaudit.pipeline.targets import targets_of
-from fedaudit.pipeline.workers import Workshop
+from fedaudit.pipeline.workers import Attackers
 from fedaudit.tasks.base import Federation
-from trainers.base import State, Transcript
+from trainers.base import Method, State, Transcript
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -144,31 +148,43 @@ class Source:
     rebuilt: dict[str, list[Rebuilt]]  # by threat model, of who replays messages
 
 
+@dataclass(frozen=True, eq=False)
 class Asking:
-    """What the adversaries of a cell ask. Weights are named by content, and read again when they are asked."""
+    """What the adversaries of a training ask. Weights are named by content, and read again when they are asked."""
 
-    def __init__(self, cell: Cell, federation: Federation) -> None:
-        self.cell, self.federation = cell, federation
-        self.kind = KINDS[cell.plan.trained.records]
-        self.method = method_of(cell, federation.sizes) if cell.variant else None
-        self.recipe = recipe_of(cell, federation)
-        self.targets = targets_of(cell, federation)
-        self.attacks = running(cell)
-        self.states: dict[str, Callable[[], State]] = {}
-        self._weights: dict[tuple[object, ...], str] = {}
-        training, twin = self.transcripts()
-        self.training = self._source(training, cell.answers_folder)
-        self.twin = self._source(twin, cell.bank_answers_folder) if twin else None
+    records: str  # their kind
+    method: Method[Any] | None  # None: somebody else's training
+    transcript: Transcript
+    folder: Path  # of the answers
+    targets: Sequence[Target]
+    attacks: Mapping[str, Mapping[str, DataclassInstance]]  # by threat model, with their parameters
+    adversary: Adversary
+    dealt: Sequence[Sequence[str]]  # the candidates of every client
+    recipe: ShadowRecipe | None = None  # of shadow models, and of a twin of the federation
+    bank_folder: Path | None = None  # of what these answer
+    states: dict[str, Callable[[], State]] = field(default_factory=dict)  # readers by what names the weights
+    _weights: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     @property
-    def mirrors(self) -> bool:
-        """Whether attacks on messages are compared with a twin."""
-        return self.recipe is not None and self.recipe.twin is not None
+    def kind(self) -> Asked:
+        """What can be asked about such records."""
+        return KINDS[self.records]
 
-    def transcripts(self) -> tuple[Transcript, Transcript | None]:
-        """Of the training, and of its twin."""
-        twin = self.recipe.simulated(self.recipe.twin) if self.recipe and self.recipe.twin is not None else None
-        return transcript_of(self.cell), twin
+    @functools.cached_property
+    def training(self) -> Source:
+        """The run under attack."""
+        return self._source(self.transcript, self.folder)
+
+    @functools.cached_property
+    def twin(self) -> Source | None:
+        """The run that attacks on messages are compared with."""
+        if self.recipe is None or self.recipe.twin is None or self.bank_folder is None:
+            return None
+        return self._source(self.simulated(self.recipe, self.recipe.twin), self.bank_folder)
+
+    def simulated(self, recipe: ShadowRecipe, shadow: int) -> Transcript:
+        """The reader of a simulated federation."""
+        return recipe.simulated(shadow)
 
     @property
     def sources(self) -> list[Source]:
@@ -176,30 +192,36 @@ class Asking:
         return [source for source in (self.training, self.twin) if source is not None]
 
     def _source(self, transcript: Transcript, folder: Path) -> Source:
-        own = [target for target in self.targets if target.client is not None]
+        own = {target.client: target for target in self.targets if target.client is not None}
         candidates = Candidates(
-            {t.client: t.candidates for t in own if t.client is not None},
-            {t.client: t.reference for t in own if t.client is not None},
-            next((t.candidates for t in self.targets if t.client is None), ()),
+            {k: target.candidates for k, target in own.items()},
+            {k: target.reference for k, target in own.items()},
+            self.novel,
         )
         return Source(transcript, folder, {name: View(transcript, name, candidates) for name in self.attacks}, {})
 
-    def asked(self, workshop: Workshop, progress: Progress) -> list[Inquiry]:
-        """Every inquiry of every target, all of its questions answered."""
-        self._ask([q for source in self.sources for q in self.rebuilds(source)], workshop, progress)
+    @property
+    def novel(self) -> Sequence[str]:
+        """Records of another distribution."""
+        return next((target.candidates for target in self.targets if target.client is None), ())
+
+    def asked(self, attackers: Callable[[], Attackers], progress: Progress) -> list[Inquiry]:
+        """Every inquiry of every target, all of its questions answered. InputError: a parameter of an attack does not
+        fit the records."""
+        self._ask([q for source in self.sources for q in self.rebuilds(source)], attackers, progress)
         for source in self.sources:
             for question in self.rebuilds(source):
                 source.rebuilt[question.view.threat_model] = rebuilt(question)
         found = [inquiry for target in self.targets for inquiry in self.inquiries(target)]
-        self._ask([inquiry.public for inquiry in found], workshop, progress)
-        self.kind.check(self.cell.plan.attacks, [public_records(i.public.read("public")) for i in found])
+        self._ask([inquiry.public for inquiry in found], attackers, progress)
+        public = [public_records(inquiry.public.read("public")) for inquiry in found]
+        self.kind.check([own for attacks in self.attacks.values() for own in attacks.values()], public)
         curves = [question for target in self.targets for _, question in self.curve(target)]
-        self._ask([*(q for inquiry in found for q in inquiry.questions()), *curves], workshop, progress)
+        self._ask([*(q for inquiry in found for q in inquiry.questions()), *curves], attackers, progress)
         return found
 
-    def _ask(self, questions: Sequence[Question], workshop: Workshop, progress: Progress) -> None:
-        kind = self.cell.plan.trained.records
-        ask(questions, self.states, kind, self.method, lambda: workshop.attackers, progress)
+    def _ask(self, questions: Sequence[Question], attackers: Callable[[], Attackers], progress: Progress) -> None:
+        ask(questions, self.states, self.records, self.method, attackers, progress)
 
     def rebuilds(self, source: Source) -> list[AskRebuilt]:
         """What has to be answered before it is known which models there are."""
@@ -229,8 +251,8 @@ class Asking:
         }
 
     def _held(self, source: Source, name: str, target: Target, wanted: Wanted) -> list[Held]:
-        novel = next((t.candidates for t in self.targets if t.client is None), ())
-        return [*self.kind.held(source.views[name], self.method, target, wanted, novel, source.rebuilt.get(name, ()))]
+        rebuilt = source.rebuilt.get(name, ())
+        return [*self.kind.held(source.views[name], self.method, target, wanted, self.novel, rebuilt)]
 
     def wanted(self, threat_model: str) -> Wanted:
         """What its attacks need."""
@@ -272,7 +294,7 @@ class Asking:
 
     def _over_rounds(self, source: Source, held: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
         """What is known of rounds: of messages where they are seen, else of broadcasts."""
-        view, k, most = source.views[held.threat_model], target.client, self.cell.plan.adversary.observed_rounds
+        view, k, most = source.views[held.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
         if not view.gives("sums of uploads"):
             seen = self.kind.history(view, held, most) if view.gives("broadcasts") else []
@@ -283,17 +305,16 @@ class Asking:
 
         found = {"heard": ask(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
         if wanted.solved:
-            dealt = [each.candidates for each in self.federation.clients]
-            rounds = self.cell.plan.adversary.solved_rounds
-            found["solved"] = ask(("solved",), self.kind.solved_rounds(view, self.method, k, dealt, rounds))
+            rounds = self.adversary.solved_rounds
+            found["solved"] = ask(("solved",), self.kind.solved_rounds(view, self.method, k, self.dealt, rounds))
         return found
 
     def _shadows(self, held: Held, target: Target, wanted: Wanted, model: AskModel, start: AskModel) -> dict[str, Any]:
         """The shadow models that stand beside it."""
-        if self.recipe is None or held.role is None:
+        if self.recipe is None or self.bank_folder is None or held.role is None:
             return {}
         parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
-        shadows = AskShadows(self.cell.bank_answers_folder, parts, self.recipe, target, held.role)
+        shadows = AskShadows(self.bank_folder, parts, self.recipe, target, held.role)
         if not wanted.vectors:
             return {"shadows": shadows}
         weights = model.weights[0], start.weights[0]
@@ -355,6 +376,26 @@ class Asking:
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
         """What names some weights."""
         return state_digest(read())
+
+
+def asking_of(cell: Cell, federation: Federation) -> Asking:
+    """What the adversaries of a cell ask."""
+    return Asking(transcript=transcript_of(cell), **parts_of(cell, federation))
+
+
+def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
+    """Fields of `Asking` but for the run."""
+    return {
+        "records": cell.plan.trained.records,
+        "method": method_of(cell, federation.sizes) if cell.variant else None,
+        "folder": cell.answers_folder,
+        "targets": targets_of(cell, federation),
+        "attacks": running(cell),
+        "adversary": cell.plan.adversary,
+        "dealt": [client.candidates for client in federation.clients],
+        "recipe": (recipe := recipe_of(cell, federation)),
+        "bank_folder": cell.bank_answers_folder if recipe else None,
+    }
 
 
 def rebuilt(question: AskRebuilt) -> list[Rebuilt]:

@@ -1,0 +1,87 @@
+"""Asked and attacked in this process: what tests of attacks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attacks.asked.base import Messages
+from attacks.asked.texts import AskedTexts
+from attacks.attacked_models import Held, Target, Wanted
+from attacks.base import View
+from attacks.knowledge import Mixture, Rounds
+from attacks.settings import Adversary
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline.attacks import scoring_jobs
+from fedaudit.pipeline.inquiries import Asking, Inquiry
+from fedaudit.pipeline.scoring import Tables, score
+from fedaudit.pipeline.workers import Attackers
+
+QUIET = Progress(quiet=True)
+Found = dict[int | None, dict[str, Tables]]  # by target and threat model
+
+
+def asking(
+    folder: Path,
+    records: str,
+    method: Any,
+    transcript: Any,
+    targets: Any,
+    attacks: Any,
+    recipe: Any = None,
+    **adversary: Any,
+) -> Asking:
+    """What the adversaries of a run ask, without a plan."""
+    own = [target.candidates for target in targets]
+    return Asking(
+        records,
+        method,
+        transcript,
+        folder / "answers",
+        targets,
+        attacks,
+        Adversary(**adversary),
+        own,
+        recipe,
+        folder / "shadows",
+    )
+
+
+def asked(bench: Any, asking: Asking) -> list[Inquiry]:
+    """Everything answered."""
+    with Executor(lambda: bench) as executor:
+        return asking.asked(lambda: Attackers(executor), QUIET)
+
+
+def attacked(bench: Any, asking: Asking) -> Found:
+    """What one adversary's model of each target scores, with its controls."""
+    found: Found = {}
+    for target, job in zip(asking.targets, scoring_jobs(asking, asked(bench, asking)), strict=True):
+        found[target.client] = {threat_model: tables for (threat_model, *_), tables in score(job)}
+    return found
+
+
+def models(view: View, **wanted: Any) -> Iterator[Held]:
+    """What an adversary holds of language models, of one target after the other, and in the end what it asks about nobody's
+    records."""
+    asked = view.candidates
+    targets = [Target(k, asked.clients[k], asked.reference[k]) for k in asked.clients]
+    for target in (*targets, Target(None, asked.novel, ())):
+        yield from AskedTexts().held(view, None, target, Wanted(**wanted), asked.novel, ())
+
+
+def said(messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
+    """What the messages of some rounds say about a client's records."""
+    clients = len(messages.view.clients)  # type: ignore[attr-defined]
+    heard = [messages.round(client, r, records, ("own", "heard"), 0, False) for r in rounds]
+    return Rounds.of(client, clients, "rebuilt", heard)
+
+
+def solved(
+    messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int], own: int, complete: bool
+) -> list[Mixture]:
+    """The client's messages of some rounds as mixtures of its first `own` records."""
+    parts = [messages.round(client, r, records, ("solved",), own, complete) for r in rounds]
+    return [Mixture.of({name.removeprefix("solved/"): array for name, array in part.items()}) for part in parts]
