@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from attacks.answers import public_records
+from attacks.asked.kinds import KINDS
 from attacks.knowledge import Knowledge
 from attacks.maxrenyi import MaxRenyi, Params
-from attacks.queries import ask_texts
 from audits.blind import blind_scores
 from audits.statistics.ranking import auroc
 from fedaudit.backbones import EMBEDDED
@@ -47,7 +48,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as cache:
             learner.data = learner.vlm.encode(records, claim(Path(cache)), say=print)
         ids = tuple(record.id for record in records)
-        answers = ask_texts(learner, start, ids, compats=("exact",))
+        kind = KINDS["texts"]
+        (said,) = kind.answers(learner, None, [start], ids, ("exact",))
+        answers = public_records(kind.public_records(learner, ids)).answers(said)
         table = MaxRenyi(Params()).score(Knowledge(ids, np.zeros(len(ids), bool), answers, answers))
         blind = blind_scores(records, member, names, seed=0)
         scores = {name: table[name] for name in SIGNALS} | {"blind": [blind[record.id] for record in records]}

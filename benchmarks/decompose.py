@@ -31,11 +31,10 @@ from attacks.attacked_models import Target
 from attacks.base import Candidates, View
 from attacks.decompose import Decompose, Params, Solution, solve
 from attacks.knowledge import Knowledge, Mixture, Rounds
-from attacks.messages.prompts import Messages, Solved
+from attacks.messages.prompts import PromptMessages
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.attack_jobs import questions
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_all
@@ -109,14 +108,16 @@ def attacked(words: str, clients: int, seeds: int) -> tuple[list[Attacked], floa
 
 def _of_cell(cell: Cell, federation: Any, bench: Any, clients: int) -> Iterator[Attacked]:
     method, transcript = method_of(cell, federation.sizes), transcript_of(cell)
-    messages = Messages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
-    for asked in questions(cell, federation)[:clients]:
+    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
+    for asked in targets_of(cell, federation)[:clients]:
+        assert asked.client is not None
         began = time.perf_counter()
-        solved = Solved(cell.plan.rounds, len(asked.own), asked.complete)
-        rounds = messages.rounds(asked.client, asked.own, [], solved=solved)
-        seconds = (time.perf_counter() - began) / len(rounds.mixtures)
+        own, turns = (asked.client, asked.own), transcript.participations(asked.client)
+        said = [messages.round(own[0], r, own[1], ("solved",), len(own[1]), asked.complete) for r in turns]
+        mixtures = [Mixture.of({name.removeprefix("solved/"): a for name, a in one.items()}) for one in said]
+        seconds = (time.perf_counter() - began) / len(mixtures)
         member = np.array([federation.truth[record] for record in asked.candidates])
-        yield Attacked(rounds.mixtures, member, _first_batch(asked, cell, federation, method), seconds)
+        yield Attacked(mixtures, member, _first_batch(asked, cell, federation, method), seconds)
 
 
 def _first_batch(asked: Target, cell: Cell, federation: Any, method: Any) -> NDArray[np.bool_]:

@@ -22,9 +22,8 @@ from audits.epsilon import Params, epsilon
 from audits.findings import MeasuredEpsilon
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import claim
-from fedaudit.pipeline import attacks_on_classes
 from fedaudit.pipeline.analysis import subject_of
+from fedaudit.pipeline.attacks import under_attack
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
@@ -40,9 +39,7 @@ def bounds(seed: int, words: Sequence[str], out: str) -> list[MeasuredEpsilon]:
     (cell,) = plan.cells
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
-        folder = claim(cell.analysis_folder)
-        with folder.lock(progress.say):
-            run = attacks_on_classes.attacked(cell, folder, workshop, progress)
+        run = under_attack(cell, workshop, progress).run
         found = epsilon(subject_of(cell, run, workshop), Params()).findings
     return [f for f in found if isinstance(f, MeasuredEpsilon)]
 

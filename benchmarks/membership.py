@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import attack_jobs, bank
+from fedaudit.pipeline import bank
+from fedaudit.pipeline.inquiries import asking_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
@@ -58,16 +59,10 @@ def prepare(words: str, out: str) -> Setting:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
         federation = workshop.federation
-    one_thread()
-    bench, seen = make_bench(plan, federation).of_attackers, {}
-    jobs = attack_jobs.jobs_of(cell, federation, cell.targets)
-    for job in jobs:
-        for asked in job.asked:
-            attacker = attack_jobs.Attacker(bench, job, asked, {}, stand_ins=plan.adversary.shadows)
-            found = attacker.knowledge("server")
-            assert found is not None
-            seen[asked.client] = found
-    made = [(plugins.plugins("attack")[name], own) for name, own in jobs[0].views["server"].items()]
+        asking = replace(asking_of(cell, federation), stand_ins=plan.adversary.shadows)
+        inquiries = asking.asked(lambda: workshop.attackers, progress)
+    seen = {one.target.client: one.knowledge() for one in inquiries if one.threat_model == "server"}
+    made = [(plugins.plugins("attack")[name], own) for name, own in asking.attacks["server"].items()]
     return Setting(federation, seen, [(plugin, plugin.make(own)) for plugin, own in made])
 
 

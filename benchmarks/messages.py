@@ -18,11 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from attacks.messages.adapters import hear, joined
-from attacks.attacked_models import listened
+from attacks.answers import public_records
+from attacks.asked.kinds import KINDS
 from attacks.base import Candidates, View
-from attacks.knowledge import Knowledge
-from attacks.queries import ask_texts
+from attacks.knowledge import Knowledge, Rounds
+from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import WAYS, rebuild
 from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
@@ -57,18 +57,22 @@ def main(words: Sequence[str]) -> None:
 
 
 def over_clients(cell: Cell, workshop: Workshop, learner: Learner) -> Found:
-    federation, found = workshop.federation, Found()
+    federation, found, kind = workshop.federation, Found(), KINDS[cell.plan.trained.records]
     view = View(transcript_of(cell), "server", Candidates({}, {}, ()))
     attacks = {name: plugins.plugins("attack")[name] for name in ATTACKS}
     for k in cell.targets:
         records = federation.clients[k].candidates
         member = np.array([federation.truth[r] for r in records])
-        turns = listened(view, k, cell.plan.adversary.observed_rounds)
-        heard = [hear(view, learner, k, r, records, messages=True) for r in turns]
-        base = ask_texts(learner, view.public, records, compats=("exact",))
+        turns, messages = (
+            kind.heard_rounds(view, k, cell.plan.adversary.observed_rounds),
+            AdapterMessages(view, learner),
+        )
+        heard = [messages.round(k, r, records, ("own", "heard"), 0, False) for r in turns]
+        (said,) = kind.answers(learner, None, [view.public], records, ("exact",))
+        base = public_records(kind.public_records(learner, records)).answers(said)
         ways = dict.fromkeys(one.way for way in WAYS for one in [rebuild(view, k, way)] if one.state is not None)
         for way in ways:
-            rounds = joined(k, way, heard)
+            rounds = Rounds.of(k, len(view.clients), way, heard)
             seen = Knowledge(tuple(records), np.zeros(len(records), bool), base, base, rounds=rounds)
             scores = {"loss/base": base.loss - rounds.loss[-1, k]}
             for plugin in attacks.values():

@@ -23,13 +23,16 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from attacks.answers import Floats, public_records
+from attacks.attacked_models import Target
 from audits.statistics.stratified import stratified_auroc
 from audits.utility import accuracies
 from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.inquiries import Asking, answers_of, asking_of
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
+from fedaudit.pipeline.targets import trained_on
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.settings import Privacy
@@ -105,14 +108,23 @@ def memorising(more: Sequence[str]) -> None:
 
 def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     """Loss of every client's own members and reference records by its own prompt, by round."""
-    federation, jobs, member = workshop.federation, [], {}
+    federation, frames, asking = workshop.federation, [], asking_of(cell, workshop.federation)
     for k, client in enumerate(federation.clients):
-        members = sorted(attack_jobs.trained_on(cell, federation, k))
+        members = sorted(trained_on(cell, federation, k))
         reference = [record.id for record in client.reference]
-        member |= dict.fromkeys(members, True) | dict.fromkeys(reference, False)
-        jobs.append((method_of(cell), transcript_of(cell), k, [*members, *reference]))
-    found = pd.concat(list(workshop.executor.map(attack_jobs.trajectory, jobs)), ignore_index=True)
-    return found.assign(member=found.record.map(member))
+        member = dict.fromkeys(members, True) | dict.fromkeys(reference, False)
+        for r, loss in curve(asking, Target(k, [*member], []), workshop):
+            place = {"client": k, "round": r, "record": [*member], "member": [*member.values()]}
+            frames.append(pd.DataFrame(place | {"loss": loss}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def curve(asking: Asking, target: Target, workshop: Workshop) -> list[tuple[int, Floats]]:
+    """A client's losses on some records by round."""
+    asked, public = asking.curve(target), asking.public(asking.training, target.records)
+    asking.ask([public, *(question for _, question in asked)], lambda: workshop.attackers, workshop.progress)
+    records = public_records(public.read("public"))
+    return [(r, answers_of(records, question).loss) for r, question in asked]
 
 
 @contextmanager

@@ -25,7 +25,9 @@ from benchmarks.membership import shadow_seconds
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.attacks import scoring_jobs
+from fedaudit.pipeline.inquiries import asking_of
+from fedaudit.pipeline.scoring import score
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
@@ -43,22 +45,21 @@ def rates(method: str, attacks: str, trajectories: int, seed: int, more: str) ->
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
-        federation = workshop.federation
-        for job in attack_jobs.jobs_of(cell, federation, cell.targets):
-            bench = make_bench(plan, federation).of_attackers
-            for k, tables in attack_jobs.attack(bench, job).items():
-                heldout = [r.id for r in federation.clients[k].records if not federation.truth[r.id]]
-                yield {
-                    (view, name, nominal): _realised(found, name, nominal, heldout)
-                    for view, found in tables.items()
-                    for name in found["scores"].columns.drop("record")
-                    for nominal in NOMINAL
-                }
+        federation, asking = workshop.federation, asking_of(cell, workshop.federation)
+        jobs = scoring_jobs(asking, asking.asked(lambda: workshop.attackers, progress))
+    for k, job in zip(cell.targets, jobs, strict=True):
+        heldout = [r.id for r in federation.clients[k].records if not federation.truth[r.id]]
+        yield {
+            (threat_model, name, nominal): _realised(found, name, nominal, heldout)
+            for (threat_model, *_), found in score(job)
+            for name in found["scores"]
+            for nominal in NOMINAL
+        }
 
 
 def _realised(tables: dict[str, pd.DataFrame], name: str, nominal: float, heldout: list[str]) -> float:
     """Share of the held-out records above the threshold of the adversary's own models."""
-    scores, pseudo = tables["scores"].set_index("record")[name], tables["pseudo"]
+    scores, pseudo = tables["scores"][name], tables["pseudo"]
     known = pseudo[name][~pseudo.member.astype(bool)].dropna().to_numpy()
     own = scores[heldout].dropna().to_numpy()
     member = np.append(np.zeros(len(own), bool), True)  # one that nothing is said about

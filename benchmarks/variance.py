@@ -21,10 +21,10 @@ from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import likelihood_ratios
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import attack_jobs
+from fedaudit.pipeline.inquiries import asking_of
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
-from fedaudit.pipeline.workers import Workshop, make_bench
+from fedaudit.pipeline.workers import Workshop
 
 HOW = ("prior", "fixed", "per-record")
 SHADOWS = (4, 8, 16, 64, 256)
@@ -95,11 +95,8 @@ def knowledge(words: str) -> Knowledge:
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
-        (job,) = attack_jobs.jobs_of(cell, workshop.federation, cell.targets)
-        bench = make_bench(plan, workshop.federation).of_attackers
-    seen = attack_jobs.Attacker(bench, job, job.asked[0], {}).knowledge("owner")
-    assert seen is not None
-    return seen
+        inquiries = asking_of(cell, workshop.federation).asked(lambda: workshop.attackers, progress)
+    return next(one for one in inquiries if one.threat_model == "owner").knowledge()
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ HELD = {  # what an adversary of one target attacks
 
 
 class AskedClasses:
-    """See `attacks.asked.base.Asked`."""
+    """See `attacks.asked.base.RecordKind`."""
 
     over_rounds_alone = False
     others = True

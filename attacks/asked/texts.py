@@ -22,7 +22,7 @@ from trainers.base import AdaptedModel, LanguageModel, Method, State
 
 
 class AskedTexts:
-    """See `attacks.asked.base.Asked`."""
+    """See `attacks.asked.base.RecordKind`."""
 
     over_rounds_alone = True
     others = False

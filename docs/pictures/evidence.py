@@ -20,7 +20,7 @@ from audits.epsilon import ledger_of, privacy_table
 from audits.subject import in_words
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.pipeline import attacks_on_texts
+from fedaudit.pipeline import attacks
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Cell, Plan
@@ -110,7 +110,8 @@ def _measured(cell: Cell) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
 
 def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     transcript = transcript_of(cell)
-    run = attacks_on_texts.attacked(cell, claim(cell.analysis_folder), workshop, progress)
+    run = attacks.under_attack(cell, workshop, progress).run
+    assert run is not None
     cohorts = [transcript.cohort(r) for r in range(cell.plan.rounds)]
     signals = list(run.signals)
     ledger = ledger_of(transcript, method_of(cell)).to_json()
@@ -159,7 +160,7 @@ def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: 
             for (threat_model, way, client, r), table in tables.items()
             if way not in ("base", "earlier")
         ],
-        **attacks_on_texts.named(cell, signals),
+        **attacks.named(cell, signals),
         blind={(None, n.removeprefix(BLIND)): own[n].dropna().to_dict() for n in records if n.startswith(BLIND)},
         records=_of_clients(candidates),
         reference=_of_clients(records[records.kind == "reference"]),

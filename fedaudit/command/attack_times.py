@@ -22,7 +22,7 @@ from attacks.messages.rebuild import Rebuilt
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.pipeline.asking import AskModel, AskRound, Desk, Question, merged
+from fedaudit.pipeline.asking import Ask, AskModel, AskRound, Desk, merged
 from fedaudit.pipeline.bank import NoExam
 from fedaudit.pipeline.inquiries import Asking, parts_of
 from fedaudit.pipeline.methods import method_of, schedule_of
@@ -70,9 +70,9 @@ class Forecast(Asking):
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
         return "-".join(map(str, place[1:]))
 
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[Ask]:
         """All of them."""
-        found: list[Question] = []
+        found: list[Ask] = []
         for source in self.sources:
             for question in self.rebuilds(source):
                 found.append(question)
@@ -170,7 +170,7 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
         )  # fmt: skip
 
 
-def _seconds(question: Question, desk: Desk) -> float:
+def _seconds(question: Ask, desk: Desk) -> float:
     """Of an answer, and of what an attack solves in it."""
     started = time.perf_counter()
     if solved := question.ask(desk).get("solved"):

@@ -20,9 +20,9 @@ import torch
 
 from attacks import gradients
 from attacks.answers import Arrays, Floats, log_odds
-from attacks.asked.base import Asked, Messages
+from attacks.asked.base import Messages, RecordKind
 from attacks.asked.kinds import KINDS
-from attacks.attacked_models import SHADOWS_ASKED, Target, records_digest
+from attacks.attacked_models import Target, records_digest
 from attacks.base import View
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
@@ -38,7 +38,7 @@ MET = 6  # replays and banks that a worker keeps
 class Desk:
     """Where questions are answered: a worker with the frozen model."""
 
-    kind: Asked
+    kind: RecordKind
     method: Method[Any] | None  # None: somebody else's training
     bench: AttackBench
 
@@ -71,7 +71,7 @@ _KNOWN: weakref.WeakKeyDictionary[Any, collections.OrderedDict[tuple[object, ...
 
 
 @dataclass(frozen=True)
-class Question:
+class Ask:
     """Something that is asked: each of its parts is a file of a folder."""
 
     folder: Path
@@ -100,7 +100,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class AskRecords(Question):
+class AskRecords(Ask):
     """What everybody knows of some records, or can compute without anything that was trained."""
 
     records: Sequence[str]
@@ -114,7 +114,7 @@ class AskRecords(Question):
 
 
 @dataclass(frozen=True)
-class AskModel(Question):
+class AskModel(Ask):
     """One model about some records; its parts are arithmetics, and `norms` of each record's gradient."""
 
     weights: tuple[str]  # their digest
@@ -140,7 +140,7 @@ class AskModel(Question):
 
 
 @dataclass(frozen=True)
-class AskRebuilt(Question):
+class AskRebuilt(Ask):
     """Every client as a server rebuilds it that replays all messages; of one that it cannot rebuild nothing."""
 
     view: View
@@ -160,7 +160,7 @@ class AskRebuilt(Question):
 
 
 @dataclass(frozen=True)
-class AskRound(Question):
+class AskRound(Ask):
     """What the messages of a round say about a client's records, see `attacks.asked.base.Messages`."""
 
     view: View
@@ -185,7 +185,7 @@ class AskRound(Question):
 
 
 @dataclass(frozen=True)
-class AskShadows(Question):
+class AskShadows(Ask):
     """The shadow models of a target in one role, S of them, about its records [n]. Parts: arithmetics, each array with
     the shadows in front; `norms` of gradients [S, n], nan for those that were not asked; `sequence` [S, T, n]; `drawn`,
     of which candidates each was trained on and along which simulated federation."""
@@ -193,12 +193,12 @@ class AskShadows(Question):
     recipe: ShadowRecipe
     target: Target
     role: str
-    normed: int = SHADOWS_ASKED  # of the first so many gradient norms are computed
+    normed: int  # of the first so many gradient norms are computed
     OTHER: ClassVar = ("norms", "sequence", "drawn")
 
     @property
     def name(self) -> str:
-        return f"shadows-{self.target.client:03d}-{self.role}-{records_digest(self.target.records)}"
+        return f"shadows-{self.target.client:03d}-{self.role}-{self.normed}-{records_digest(self.target.records)}"
 
     def work(self, whole: int) -> Mapping[str, float]:
         shadows, after = self.recipe.shadows, len(bank.sequence_rounds(self.recipe.schedule.rounds))
@@ -242,7 +242,7 @@ def _sequences(desk: Desk, trained: bank.ShadowData, records: Sequence[str]) -> 
 
 
 @dataclass(frozen=True)
-class AskVectors(Question):
+class AskVectors(Ask):
     """How far training has moved a model [n], nothing [n] and the shadows [S, n] on each record's descent where
     training ends on average: at the public start, moved as far as the shadows were."""
 
@@ -278,7 +278,7 @@ class AskVectors(Question):
 
 
 @dataclass(frozen=True)
-class AskDrawn(Question):
+class AskDrawn(Ask):
     """Which of a target's candidates the adversary's twin of the federation was trained on."""
 
     recipe: ShadowRecipe
@@ -304,7 +304,7 @@ class Job:
 
     kind: str
     method: Method[Any] | None
-    question: Question
+    question: Ask
 
 
 def answer(bench: AttackBench, job: Job) -> dict[str, Arrays]:
@@ -312,9 +312,9 @@ def answer(bench: AttackBench, job: Job) -> dict[str, Arrays]:
     return job.question.ask(Desk(KINDS[job.kind], job.method, bench))
 
 
-def merged(questions: Iterable[Question]) -> list[Question]:
+def merged(questions: Iterable[Ask]) -> list[Ask]:
     """Each once, with all of its parts."""
-    found: dict[tuple[Path, str], Question] = {}
+    found: dict[tuple[Path, str], Ask] = {}
     for question in questions:
         known = found.setdefault((question.folder, question.name), question)
         parts = tuple(dict.fromkeys((*known.parts, *question.parts)))
@@ -322,14 +322,14 @@ def merged(questions: Iterable[Question]) -> list[Question]:
     return list(found.values())
 
 
-def missing(questions: Iterable[Question], usable: Callable[[Path, str], bool]) -> list[Question]:
+def missing(questions: Iterable[Ask], usable: Callable[[Path, str], bool]) -> list[Ask]:
     """Those of which a part is not kept, with these parts."""
     left = ((q, tuple(p for p in q.parts if not usable(q.folder, q.file(p)))) for q in merged(questions))
     return [replace(question, parts=parts) for question, parts in left if parts]
 
 
 def ask(
-    questions: Iterable[Question], states: Mapping[str, Callable[[], State]], kind: str, method: Method[Any] | None,
+    questions: Iterable[Ask], states: Mapping[str, Callable[[], State]], kind: str, method: Method[Any] | None,
     attackers: Callable[[], Attackers], progress: Progress,
 ) -> None:  # fmt: skip
     """Ask what is not kept, and keep it; `states` reads weights by their digest."""

@@ -99,7 +99,8 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
 def scoring_jobs(asking: Asking, inquiries: Sequence[Inquiry]) -> list[ScoringJob]:
     """One for each target."""
     of_targets = ([one for one in inquiries if one.target == target] for target in asking.targets)
-    return [ScoringJob(mine, asking.attacks, asking.kind.over_rounds_alone) for mine in of_targets]
+    alone = asking.kind.over_rounds_alone
+    return [ScoringJob(mine, asking.attacks, alone, asking.stand_ins) for mine in of_targets]
 
 
 def in_order(scored: Mapping[Place, Tables], threat_models: Sequence[str]) -> dict[Place, Tables]:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from attacks.answers import Arrays, PublicRecords, public_records
-from attacks.asked.base import Asked
+from attacks.asked.base import RecordKind
 from attacks.asked.kinds import KINDS
-from attacks.attacked_models import CURVE, Held, Target, Wanted, state_digest
+from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, state_digest
 from attacks.base import Candidates, View
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from attacks.messages.rebuild import Rebuilt
@@ -26,6 +26,7 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.asking import (
+    Ask,
     AskDrawn,
     AskModel,
     AskRebuilt,
@@ -33,7 +34,6 @@ from fedaudit.pipeline.asking import (
     AskRound,
     AskShadows,
     AskVectors,
-    Question,
     ask,
 )  # fmt: skip
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -74,7 +74,7 @@ class Inquiry:
     twin: Inquiry | None = None  # the same of a federation that drew its members anew
     drawn: AskDrawn | None = None  # which these were
 
-    def questions(self) -> Iterator[Question]:
+    def questions(self) -> Iterator[Ask]:
         """All of them, the twin's too."""
         alone = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
         yield from (question for question in alone if question is not None)
@@ -139,7 +139,7 @@ def answers_of(public: PublicRecords, asked: AskModel) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class SeenRun:
     """A run whose parties' views are asked about: the training under attack, or the adversary's twin of it."""
 
     transcript: Transcript
@@ -162,21 +162,22 @@ class Asking:
     dealt: Sequence[Sequence[str]]  # the candidates of every client
     recipe: ShadowRecipe | None = None  # of shadow models, and of a twin of the federation
     bank_folder: Path | None = None  # of what these answer
+    stand_ins: int = SHADOWS_ASKED  # so many of the first shadows stand in for the attacked model
     states: dict[str, Callable[[], State]] = field(default_factory=dict)  # readers by what names the weights
     _weights: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     @property
-    def kind(self) -> Asked:
+    def kind(self) -> RecordKind:
         """What can be asked about such records."""
         return KINDS[self.records]
 
     @functools.cached_property
-    def training(self) -> Source:
+    def training(self) -> SeenRun:
         """The run under attack."""
         return self._source(self.transcript, self.folder)
 
     @functools.cached_property
-    def twin(self) -> Source | None:
+    def twin(self) -> SeenRun | None:
         """The run that attacks on messages are compared with."""
         if self.recipe is None or self.recipe.twin is None or self.bank_folder is None:
             return None
@@ -187,18 +188,18 @@ class Asking:
         return recipe.simulated(shadow)
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SeenRun]:
         """The training and its twin."""
         return [source for source in (self.training, self.twin) if source is not None]
 
-    def _source(self, transcript: Transcript, folder: Path) -> Source:
+    def _source(self, transcript: Transcript, folder: Path) -> SeenRun:
         own = {target.client: target for target in self.targets if target.client is not None}
         candidates = Candidates(
             {k: target.candidates for k, target in own.items()},
             {k: target.reference for k, target in own.items()},
             self.novel,
         )
-        return Source(transcript, folder, {name: View(transcript, name, candidates) for name in self.attacks}, {})
+        return SeenRun(transcript, folder, {name: View(transcript, name, candidates) for name in self.attacks}, {})
 
     @property
     def novel(self) -> Sequence[str]:
@@ -208,22 +209,23 @@ class Asking:
     def asked(self, attackers: Callable[[], Attackers], progress: Progress) -> list[Inquiry]:
         """Every inquiry of every target, all of its questions answered. InputError: a parameter of an attack does not
         fit the records."""
-        self._ask([q for source in self.sources for q in self.rebuilds(source)], attackers, progress)
+        self.ask([q for source in self.sources for q in self.rebuilds(source)], attackers, progress)
         for source in self.sources:
             for question in self.rebuilds(source):
                 source.rebuilt[question.view.threat_model] = rebuilt(question)
         found = [inquiry for target in self.targets for inquiry in self.inquiries(target)]
-        self._ask([inquiry.public for inquiry in found], attackers, progress)
+        self.ask([inquiry.public for inquiry in found], attackers, progress)
         public = [public_records(inquiry.public.read("public")) for inquiry in found]
         self.kind.check([own for attacks in self.attacks.values() for own in attacks.values()], public)
         curves = [question for target in self.targets for _, question in self.curve(target)]
-        self._ask([*(q for inquiry in found for q in inquiry.questions()), *curves], attackers, progress)
+        self.ask([*(q for inquiry in found for q in inquiry.questions()), *curves], attackers, progress)
         return found
 
-    def _ask(self, questions: Sequence[Question], attackers: Callable[[], Attackers], progress: Progress) -> None:
+    def ask(self, questions: Sequence[Ask], attackers: Callable[[], Attackers], progress: Progress) -> None:
+        """Answer what is not answered yet."""
         ask(questions, self.states, self.records, self.method, attackers, progress)
 
-    def rebuilds(self, source: Source) -> list[AskRebuilt]:
+    def rebuilds(self, source: SeenRun) -> list[AskRebuilt]:
         """What has to be answered before it is known which models there are."""
         views = source.views.values() if self.kind.replays else ()
         return [AskRebuilt(source.folder, ("clients",), view) for view in views if view.gives("sums of uploads")]
@@ -250,7 +252,7 @@ class Asking:
             if held.over_rounds
         }
 
-    def _held(self, source: Source, name: str, target: Target, wanted: Wanted) -> list[Held]:
+    def _held(self, source: SeenRun, name: str, target: Target, wanted: Wanted) -> list[Held]:
         rebuilt = source.rebuilt.get(name, ())
         return [*self.kind.held(source.views[name], self.method, target, wanted, self.novel, rebuilt)]
 
@@ -272,7 +274,7 @@ class Asking:
             ways=frozenset(own.ways for own in params if isinstance(own, RebuiltWays)) - {"all"},
         )
 
-    def _inquiry(self, source: Source, held: Held, target: Target, wanted: Wanted) -> Inquiry:
+    def _inquiry(self, source: SeenRun, held: Held, target: Target, wanted: Wanted) -> Inquiry:
         view, k, more = source.views[held.threat_model], target.client, dict[str, Any]()
         arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
         begun = functools.partial(self.kind.public, view, self.method)
@@ -292,7 +294,7 @@ class Asking:
             self.public(source, held.records), model, start, held.over_rounds, **more,
         )  # fmt: skip
 
-    def _over_rounds(self, source: Source, held: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
+    def _over_rounds(self, source: SeenRun, held: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
         """What is known of rounds: of messages where they are seen, else of broadcasts."""
         view, k, most = source.views[held.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
@@ -314,13 +316,13 @@ class Asking:
         if self.recipe is None or self.bank_folder is None or held.role is None:
             return {}
         parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
-        shadows = AskShadows(self.bank_folder, parts, self.recipe, target, held.role)
+        shadows = AskShadows(self.bank_folder, parts, self.recipe, target, held.role, self.stand_ins)
         if not wanted.vectors:
             return {"shadows": shadows}
         weights = model.weights[0], start.weights[0]
         return {"shadows": shadows, "vectors": AskVectors(self.training.folder, ("projections",), shadows, weights)}
 
-    def public(self, source: Source, records: Sequence[str]) -> AskRecords:
+    def public(self, source: SeenRun, records: Sequence[str]) -> AskRecords:
         """What everybody knows of some records."""
         return AskRecords(source.folder, ("public",), records)
 
@@ -337,7 +339,7 @@ class Asking:
         ]
         return [(r, ask(source, key, read, target.records, ("exact",))) for r, key, read in reads]
 
-    def _released(self, source: Source, view: View, client: int, r: int, records: Sequence[str]) -> AskModel:
+    def _released(self, source: SeenRun, view: View, client: int, r: int, records: Sequence[str]) -> AskModel:
         """The released model after r rounds, as an adversary has it."""
 
         def read() -> State:
@@ -363,7 +365,7 @@ class Asking:
         return client if self.method is not None and self.method.place(client) else None
 
     def _model(
-        self, source: Source, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
+        self, source: SeenRun, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
         parts: tuple[str, ...],
     ) -> AskModel:  # fmt: skip
         """A question to a model, which is known by its key; its weights are named by content."""

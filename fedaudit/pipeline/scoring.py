@@ -15,7 +15,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from attacks.answers import public_records
-from attacks.attacked_models import SHADOWS_ASKED
 from attacks.decompose import solve
 from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.source import whose
@@ -39,7 +38,7 @@ class ScoringJob:
     inquiries: Sequence[Inquiry]
     attacks: Mapping[str, Mapping[str, DataclassInstance]]
     over_rounds_alone: bool  # attacks on one model also look at all states that are seen of it
-    stand_ins: int = SHADOWS_ASKED  # so many of the first shadows stand in for the attacked model
+    stand_ins: int  # so many of the first shadows stand in for the attacked model
 
 
 def score(job: ScoringJob) -> list[tuple[Place, Tables]]:
