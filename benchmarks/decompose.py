@@ -37,6 +37,7 @@ from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.targets import targets_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from trainers.base import Participation

@@ -94,16 +94,18 @@ def test_every_file_there_is(finished: Finished, turn: int, tmp_path: Path, capf
 
 @pytest.mark.slow
 def test_one_file_alone(finished: Finished, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What is found while the rest is whole, in each folder. (The cache is looked at when something is computed.)"""
+    """What is found while the rest is whole, in each folder. (Cache and answers are looked at when something is computed.)"""
     folders: dict[str, list[str]] = {}
     for name in finished.files:
-        if not name.startswith(("cache/", "reports/")):
+        if not name.startswith(("cache/", "answers/", "reports/")):
             folders.setdefault(Path(name).parent.as_posix(), []).append(name)
     for i, names in enumerate(folders.values()):
         finished.check({names[len(names) // 2]: emptied}, tmp_path / f"out{i}", lambda: "".join(capfd.readouterr()))
 
 
-def test_a_lost_score_table_of_an_attack_on_prompts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_answer_is_asked_again_when_it_is_needed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = Finished(f"--method promptfl --attack loss --targets 1 {PROMPTS}", tmp_path / "out")
-    (table,) = (name for name in run.files if name.endswith("prompt-user-scores.parquet"))
-    run.check({table: deleted}, tmp_path / "copy", lambda: "".join(capfd.readouterr()))
+    (table,) = (name for name in run.files if name.startswith("analyses/") and name.endswith("/records.parquet"))
+    models = [name for name in run.files if name.startswith("answers/") and "/model-" in name]
+    harms: dict[str, Harm] = {table: deleted, models[0]: deleted, models[-1]: damaged}
+    run.check(harms, tmp_path / "copy", lambda: "".join(capfd.readouterr()))

@@ -309,10 +309,10 @@ class TestDryRun:
         assert list(tmp_path.iterdir()) == []
 
     def test_every_trajectory_is_counted(self, tmp_path: Path) -> None:
-        """One for every ten shadows, or as many as are asked for: 4 of 90 s on two workers are 135 s more than one alone."""
+        """One for every ten shadows, or as many as are asked for: 4 of 90 s on two workers are 90 s more than one alone."""
         said = self.said("--attack lira --shadow-trajectories 4", tmp_path)
         assert "16 shadow models to train, 8 for each target client and method, along 4 simulated federations\n" in said
-        assert "about 12 minutes with 2 workers\n" in said
+        assert "about 11 minutes with 2 workers\n" in said
         usual = dry_run.estimate(
             plan_of(f"{self.TINY} --method dpfpl --epsilon none --attack lira --out {tmp_path}"), Progress(quiet=True)
         )

@@ -346,7 +346,8 @@ def ask(
                 yield Job(kind, method, question)
 
     workers = attackers()
-    with progress.stage(f"{len(todo)} questions to the model", len(todo)) as advance:
+    label = f"{len(todo)} question{'s' * (len(todo) > 1)} to the model"
+    with progress.stage(label, len(todo)) as advance:
         for question, answers in zip(todo, workers.map(answer, jobs()), strict=True):
             for part, arrays in answers.items():
                 tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

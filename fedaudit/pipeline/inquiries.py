@@ -209,14 +209,15 @@ class Asking:
     def asked(self, attackers: Callable[[], Attackers], progress: Progress) -> list[Inquiry]:
         """Every inquiry of every target, all of its questions answered. InputError: a parameter of an attack does not
         fit the records."""
-        self.ask([q for source in self.sources for q in self.rebuilds(source)], attackers, progress)
+        public = [self.public(self.training, target.records) for target in self.targets]
+        first = [question for source in self.sources for question in self.rebuilds(source)]
+        self.ask([*public, *first], attackers, progress)
+        known = [public_records(question.read("public")) for question in public]
+        self.kind.check([own for attacks in self.attacks.values() for own in attacks.values()], known)
         for source in self.sources:
             for question in self.rebuilds(source):
                 source.rebuilt[question.view.threat_model] = rebuilt(question)
         found = [inquiry for target in self.targets for inquiry in self.inquiries(target)]
-        self.ask([inquiry.public for inquiry in found], attackers, progress)
-        public = [public_records(inquiry.public.read("public")) for inquiry in found]
-        self.kind.check([own for attacks in self.attacks.values() for own in attacks.values()], public)
         curves = [question for target in self.targets for _, question in self.curve(target)]
         self.ask([*(q for inquiry in found for q in inquiry.questions()), *curves], attackers, progress)
         return found
@@ -227,15 +228,19 @@ class Asking:
 
     def rebuilds(self, source: SeenRun) -> list[AskRebuilt]:
         """What has to be answered before it is known which models there are."""
-        views = source.views.values() if self.kind.replays else ()
-        return [AskRebuilt(source.folder, ("clients",), view) for view in views if view.gives("sums of uploads")]
+        asked = [view for name, view in source.views.items() if source is self.training or self._mirrored(name)]
+        replayed = [view for view in asked if self.kind.replays and view.gives("sums of uploads")]
+        return [AskRebuilt(source.folder, ("clients",), view) for view in replayed]
+
+    def _mirrored(self, threat_model: str) -> bool:
+        """Whether an attack of an adversary is compared with a twin of the federation."""
+        return any(plugins.plugins("attack")[name].needs for name in self.attacks[threat_model])
 
     def inquiries(self, target: Target) -> Iterator[Inquiry]:
         """Of every adversary about one target."""
-        for name, attacks in self.attacks.items():
+        for name in self.attacks:
             wanted = self.wanted(name)
-            mirrored = target.client is not None and any(plugins.plugins("attack")[one].needs for one in attacks)
-            twins = self._twins(name, target, wanted) if mirrored else {}
+            twins = self._twins(name, target, wanted) if self._mirrored(name) else {}
             for held in self._held(self.training, name, target, wanted):
                 inquiry = self._inquiry(self.training, held, target, wanted)
                 yield replace(inquiry, **twins[held.way]) if held.over_rounds and held.way in twins else inquiry
