@@ -27,7 +27,7 @@ def compute(plan: Plan, progress: Progress) -> list[str]:
     """Make everything that a plan's report shows, as far as it is not on disk; returns what was."""
     with Workshop(plan, progress) as workshop:
         check(plan, workshop.federation)
-        if not all(intact(cell.analysis_folder) for cell in plan.cells):
+        if any(not intact(cell.analysis_folder) and not intact(cell.training_folder) for cell in plan.cells):
             _open(plan, workshop)
         return _compute(plan, workshop, progress)
 

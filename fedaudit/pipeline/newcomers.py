@@ -38,11 +38,12 @@ def newcomers(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
     weights = np.stack([exam.weights(k) for k in range(cell.plan.clients)])
     names = [PERSONAL, *arrivals(method, transcript)]
     todo = [name for name in names if not folder.usable(_file(name), progress.say)]
-    with progress.stage(f"newcomers of {cell.method}", len(todo)) as advance:
-        jobs = [(method, transcript, name, weights) for name in todo]
-        for name, rows in zip(todo, workshop.executor.map(measured, jobs), strict=True):
-            folder.write_table(_file(name), pd.DataFrame(rows, columns=COLUMNS))
-            advance()
+    if todo:
+        executor, jobs = workshop.executor, [(method, transcript, name, weights) for name in todo]
+        with progress.stage(f"newcomers of {cell.method}", len(todo)) as advance:
+            for name, rows in zip(todo, executor.map(measured, jobs), strict=True):
+                folder.write_table(_file(name), pd.DataFrame(rows, columns=COLUMNS))
+                advance()
     return pd.concat([folder.read_table(_file(name)) for name in names], ignore_index=True)
 
 
