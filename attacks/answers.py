@@ -114,6 +114,22 @@ class Classifications:
         return ClassAnswers(arrays["log_probs"], self.labels)
 
 
+def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, slice]:
+    """Ranges of rows by part: with `vlmia` beside those of `spans` (image, instruction, caption) also VL-MIA's `desp`
+    and `inst_desp`.
+
+    These hold rows inside of a part of T tokens only, T - 1 of them: neither the row that predicts the description's
+    first token nor the one that predicts the end. VL-MIA's `img` and `inst` are image and instruction. A description of
+    one token, of which that code makes no score, keeps the row that predicts it, and so does `inst_desp` where the
+    instruction has no row.
+    """
+    if compat != "vlmia":
+        return spans
+    first, end = spans["caption"].start + 1, spans["caption"].stop - 1
+    own = slice(first, end) if first < end else slice(first - 1, end)
+    return {**spans, "desp": own, "inst_desp": slice(min(spans["instruction"].start, own.start), own.stop)}
+
+
 def public_records(arrays: Arrays) -> PublicRecords:
     """From what is kept of it."""
     return Classifications(**arrays) if "labels" in arrays else Texts.of(arrays)

@@ -70,10 +70,10 @@ class Learner(OneByOne):
         return self.log_probs(method, models, records).argmax(-1) == self.labels(records).numpy()
 
 
-def prepared(plan: Any, federation: Any, methods: Any, progress: Any) -> Learner:
+def prepared(resources: Any, federation: Any, methods: Any, progress: Any) -> Learner:
     records, number = list(federation.records.values()), {name: i for i, name in enumerate(federation.classes)}
-    features = load(plan.backbone).encode(records, claim(plan.out / "cache"), say=progress.say)
-    return Learner(features, {r.id: number[r.group] for r in records}, len(number), plan.settings)
+    features = load(resources.backbone).encode(records, claim(resources.cache), say=progress.say)
+    return Learner(features, {r.id: number[r.group] for r in records}, len(number), resources.settings)
 
 
 def exam(plan: Any, federation: Any) -> Recognition:

@@ -33,10 +33,10 @@ from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
 from trainers.exams import Answers
 from trainers.learners import LearnerFacts
 from trainers.lowrank import train_as_one, train_beside
+from trainers.resources import Resources
 
 if TYPE_CHECKING:
     from fedaudit.machinery.progress import Progress
-    from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation
 
 FOLD_BELOW = 50_000_000  # adapted weights
@@ -397,18 +397,20 @@ class Learner(OneByOne):
         return [found[i] for i in range(len(records))]
 
 
-def prepared(plan: Plan, federation: Federation, methods: Sequence[Method[Any]], progress: Progress) -> Learner:
+def prepared(
+    resources: Resources, federation: Federation, methods: Sequence[Method[Any]], progress: Progress
+) -> Learner:
     """The learner of a plan with its records encoded."""
-    assert isinstance(plan.backbone, Path)
-    vlm = load(plan.backbone, plan.device, plan.dtype, plan.backbone_code)
-    with (cache := claim(plan.out / "cache")).lock(progress.say):
+    assert isinstance(resources.backbone, Path)
+    vlm = load(resources.backbone, resources.device, resources.dtype, resources.backbone_code)
+    with (cache := claim(resources.cache)).lock(progress.say):
         data = vlm.encode(
-            list(federation.records.values()), cache, say=progress.say, stage=progress.stage, workers=plan.workers
+            list(federation.records.values()), cache, say=progress.say, stage=progress.stage, workers=resources.workers
         )
-    return Learner(vlm, data, Settings(**dataclasses.asdict(plan.settings)))
+    return Learner(vlm, data, Settings(**dataclasses.asdict(resources.settings)))
 
 
-def exam(plan: Plan, federation: Federation) -> Answers:
+def exam(resources: Resources, federation: Federation) -> Answers:
     """How good the models of a plan are: by their answers."""
     test, novel = federation.test, federation.novel_test
     return Answers([r.references for r in test], federation.score, [r.references for r in novel])

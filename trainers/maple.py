@@ -44,11 +44,11 @@ from trainers.exams import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.prompt_settings import PromptSettings
 from trainers.prompts import EVALUATED, HARD_PROMPT, INITIAL_STD, PromptMethod, stacked, taken_back
+from trainers.resources import Resources
 from trainers.steps import epoch_batch
 
 if TYPE_CHECKING:
     from fedaudit.machinery.progress import Progress
-    from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation
 
 
@@ -356,18 +356,18 @@ def visual_prompts(Pt: Tensor, Pd: Tensor) -> Tensor:
 
 
 def prepared(
-    plan: Plan, federation: Federation, methods: Sequence[PromptMethod | DualMethod], progress: Progress
+    resources: Resources, federation: Federation, methods: Sequence[PromptMethod | DualMethod], progress: Progress
 ) -> Learner:
     """The learner of a plan with the patch embeddings and features of its pictures."""
-    assert isinstance(plan.backbone, ClipSource)
-    settings = Settings(**dataclasses.asdict(plan.settings))
+    assert isinstance(resources.backbone, ClipSource)
+    settings = Settings(**dataclasses.asdict(resources.settings))
     soft = [method for method in methods if isinstance(method, PromptMethod)]
-    clip, features, labels = prompts.encoded(plan, federation, soft, progress)
-    with (cache := claim(plan.out / "cache")).lock(progress.say):
+    clip, features, labels = prompts.encoded(resources, federation, soft, progress)
+    with (cache := claim(resources.cache)).lock(progress.say):
         tokens = clip.tokens(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
     return Learner(clip, features, tokens, labels, federation.classes, settings)
 
 
-def exam(plan: Plan, federation: Federation) -> Personalisation:
+def exam(resources: Resources, federation: Federation) -> Personalisation:
     """How good the models of a plan are: by the classes that they recognise, in the end beside the global model."""
-    return Personalisation(*prompts.tested(federation, Settings(**dataclasses.asdict(plan.settings)).crowd))
+    return Personalisation(*prompts.tested(federation, Settings(**dataclasses.asdict(resources.settings)).crowd))

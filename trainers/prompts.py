@@ -40,11 +40,11 @@ from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
 from trainers.prompt_settings import PromptSettings
 from trainers.protection import Protection
+from trainers.resources import Resources
 from trainers.steps import LocalStep, PrivateMethod, Work
 
 if TYPE_CHECKING:
     from fedaudit.machinery.progress import Progress
-    from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
@@ -475,28 +475,30 @@ class Learner:
         return torch.cat(places, dim=1).cpu().numpy()
 
 
-def prepared(plan: Plan, federation: Federation, methods: Sequence[PromptMethod], progress: Progress) -> Learner:
+def prepared(
+    resources: Resources, federation: Federation, methods: Sequence[PromptMethod], progress: Progress
+) -> Learner:
     """The learner of a plan with the features of its pictures, of their patches too where a method asks for them."""
-    clip, features, labels = encoded(plan, federation, methods, progress)
-    return Learner(clip, features, labels, federation.classes, Settings(**dataclasses.asdict(plan.settings)))
+    clip, features, labels = encoded(resources, federation, methods, progress)
+    return Learner(clip, features, labels, federation.classes, Settings(**dataclasses.asdict(resources.settings)))
 
 
 def encoded(
-    plan: Plan, federation: Federation, methods: Sequence[PromptMethod], progress: Progress
+    resources: Resources, federation: Federation, methods: Sequence[PromptMethod], progress: Progress
 ) -> tuple[FrozenCLIP, ImageFeatures, dict[str, int]]:
     """The model of a plan, what its methods look at of the pictures, and the records' places among the classes."""
-    assert isinstance(plan.backbone, ClipSource)
-    clip = load(plan.backbone, plan.device)
+    assert isinstance(resources.backbone, ClipSource)
+    clip = load(resources.backbone, resources.device)
     records, patches = list(federation.records.values()), any(method.patches for method in methods)
-    with (cache := claim(plan.out / "cache")).lock(progress.say):
+    with (cache := claim(resources.cache)).lock(progress.say):
         features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
     number = {name: i for i, name in enumerate(federation.classes)}
     return clip, features, {r.id: number[r.group] for r in records}
 
 
-def exam(plan: Plan, federation: Federation) -> Recognition:
+def exam(resources: Resources, federation: Federation) -> Recognition:
     """How good the models of a plan are: by the classes that they recognise."""
-    return Recognition(*tested(federation, Settings(**dataclasses.asdict(plan.settings)).crowd))
+    return Recognition(*tested(federation, Settings(**dataclasses.asdict(resources.settings)).crowd))
 
 
 def tested(federation: Federation, crowd: int) -> tuple[list[list[bool]], int, list[list[float]]]:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from attacks.answers import Arrays, PublicRecords, Texts
+from attacks.answers import Arrays, PublicRecords, Texts, spans_of
 from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, Held, Read, Target, Wanted, evenly
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import WAYS, Rebuilt, rebuild, rebuild_all
-from attacks.tokens.scores import spans_of
 from attacks.tokens.signals import TokenSignals, joined, row_signals, stacked
 from fedaudit.machinery.errors import InputError
 from trainers.base import AdaptedModel, LanguageModel, Method, State

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.answers import LEARNT, TextAnswers
+from attacks.answers import LEARNT, TextAnswers, spans_of
 from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
 
 # what readers call a score in tables and in sentences
@@ -39,22 +39,6 @@ def count(n: int, k_percent: float, compat: str = "exact") -> int:
     if compat == "vlmia":
         return max(1, int(n * (k_percent / 100)))
     return max(1, n * Fraction(k_percent).limit_denominator(1_000_000) // 100)
-
-
-def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, slice]:
-    """Ranges of rows by part: with `vlmia` beside those of `spans` (image, instruction, caption) also VL-MIA's `desp`
-    and `inst_desp`.
-
-    These hold rows inside of a part of T tokens only, T - 1 of them: neither the row that predicts the description's
-    first token nor the one that predicts the end. VL-MIA's `img` and `inst` are image and instruction. A description of
-    one token, of which that code makes no score, keeps the row that predicts it, and so does `inst_desp` where the
-    instruction has no row.
-    """
-    if compat != "vlmia":
-        return spans
-    first, end = spans["caption"].start + 1, spans["caption"].stop - 1
-    own = slice(first, end) if first < end else slice(first - 1, end)
-    return {**spans, "desp": own, "inst_desp": slice(min(spans["instruction"].start, own.start), own.stop)}
 
 
 def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDArray[np.float64]]:

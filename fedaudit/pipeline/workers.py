@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
+from trainers.resources import Resources
 
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
@@ -30,6 +31,13 @@ def federation_of(plan: Plan) -> Federation:
     return insert(plan.data.federation, plan.canaries, plan.seed, holders=plan.canary_holders)
 
 
+def resources_of(plan: Plan) -> Resources:
+    """What the learner of a plan is made with."""
+    return Resources(
+        plan.backbone, plan.settings, plan.out / "cache", plan.device, plan.dtype, plan.backbone_code, plan.workers
+    )
+
+
 def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Bench:
     """The frozen model with what is trained on it, the encoded records, and who trains on what."""
     from fedaudit.machinery.executor import one_thread
@@ -40,7 +48,7 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
     learner = importlib.import_module(f"trainers.{plan.learner}")
     methods = [method_of(cell) for cell in plan.cells if cell.variant]
     return Bench(
-        learner.prepared(plan, federation, methods, Progress(quiet=quiet)),
+        learner.prepared(resources_of(plan), federation, methods, Progress(quiet=quiet)),
         training=[[record.id for record in client.training_records] for client in federation.clients],
         test=[record.id for record in federation.test],
         novel_test=[record.id for record in federation.novel_test],
@@ -52,7 +60,7 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
 
 def make_exam(plan: Plan, federation: Federation) -> Exam:
     """How good the models of a plan are."""
-    return importlib.import_module(f"trainers.{plan.learner}").exam(plan, federation)
+    return importlib.import_module(f"trainers.{plan.learner}").exam(resources_of(plan), federation)
 
 
 class Workshop:

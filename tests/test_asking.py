@@ -1,0 +1,200 @@
+"""Answers are kept by what was asked: another attack asks only for what is missing, and nothing after asking has a model."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.answers import Classifications, Texts, public_records
+from attacks.knowledge import Mixture
+from attacks.tokens.signals import row_signals, stacked
+from fedaudit.command import cli
+from fedaudit.machinery import closure
+from fedaudit.machinery.progress import Progress
+from fedaudit.machinery.store import Folder
+from fedaudit.pipeline.attacks import under_attack
+from fedaudit.pipeline.inquiries import asking_of, rebuilt
+from fedaudit.pipeline.run import run
+from fedaudit.pipeline.workers import Workshop, federation_of
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
+QUIET = Progress(quiet=True)
+LORA = (
+    "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 --threads 1 "
+    "--targets 1 --quiet"
+)
+PROMPTS = "--method promptfl --epsilon none --rounds 3 --clients 3 --train 6 --test 1 --threads 1 --targets 1 --quiet"
+SHADOWS = "--shadows 4"
+RUNS = {"LoRA": LORA, "prompts": PROMPTS}
+
+
+def audited(words: str, out: Path) -> Any:
+    plan = cli.read_command([*words.split(), "--out", str(out)]).plan
+    return run(plan, QUIET)
+
+
+def kept(out: Path) -> dict[str, bytes]:
+    """The answers on disk."""
+    return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted((out / "answers").rglob("*.safetensors"))}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A run under an attack by loss and by shadow models."""
+    out = tmp_path_factory.mktemp("out")
+    audited(f"{RUNS[request.param]} --attack loss,lira {SHADOWS}", out)
+    return RUNS[request.param], out
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--attack loss",
+        f"--attack lira,loss {SHADOWS}",
+        f"--attack loss,lira {SHADOWS} --confidence 0.9",
+        f"--attack loss,rmia {SHADOWS}",
+    ],
+)
+def test_what_was_asked_is_not_asked_again(more: str, asked: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the attacks, another order, another confidence, another attack that needs no more: no model is loaded."""
+    words, out = asked
+    before = kept(out)
+    assert before
+    monkeypatch.setattr(Workshop, "executor", property(lambda workshop: pytest.fail("a model was loaded")))
+    assert audited(f"{words} {more}", out).findings
+    assert kept(out) == before
+
+
+def test_a_new_attack_asks_for_what_is_missing(asked: tuple[str, Path]) -> None:
+    """What clients sent, to whoever reads messages; what models say of records stays."""
+    words, out = asked
+    before = kept(out)
+    audited(f"{words} --attack loss,cosine", out)
+    after = kept(out)
+    assert {name: after[name] for name in before} == before
+    more = {Path(name).name.partition("-")[0] for name in after.keys() - before.keys()}
+    assert more == {"messages"}
+
+
+def test_answers_are_named_by_what_was_asked_and_not_by_who_asked(asked: tuple[str, Path]) -> None:
+    """The owner's true model of prompts is what the server rebuilds: equal weights have one answer."""
+    words, out = asked
+    plan = cli.read_command([*words.split(), "--attack", "loss", "--out", str(out)]).plan
+    with Workshop(plan, QUIET) as workshop:
+        attack = under_attack(plan.cells[0], workshop, QUIET)
+    names: dict[str, set[str]] = {}
+    for inquiry in attack.inquiries:
+        names.setdefault(inquiry.model.name, set()).add(inquiry.threat_model)
+        for question in (inquiry.model, inquiry.base, inquiry.public):
+            assert not any(threat_model in question.name for threat_model in plan.trained.threat_models)
+    if plan.trained.records == "classes":
+        assert {"server", "owner"} in names.values()
+
+
+def test_the_questions_of_an_attack_do_not_depend_on_its_company(tmp_path: Path) -> None:
+    """Alone or among others, in whatever order, it asks the same of the same records."""
+    questions = {}
+    for attacks in ("loss", "loss,entropy", "entropy,loss"):
+        words = f"{PROMPTS} --attack {attacks}"
+        audited(words, tmp_path)
+        plan = cli.read_command([*words.split(), "--out", str(tmp_path)]).plan
+        asking = asking_of(plan.cells[0], federation_of(plan))
+        for source in asking.sources:
+            for question in asking.rebuilds(source):
+                source.rebuilt[question.view.threat_model] = rebuilt(question)
+        questions[attacks] = {
+            q.name for target in asking.targets for i in asking.inquiries(target) for q in i.questions()
+        }
+    assert questions["loss"] == questions["loss,entropy"] == questions["entropy,loss"]
+    assert questions["loss"]
+
+
+class TestKept:
+    """What is kept of an answer gives it back."""
+
+    def test_texts(self) -> None:
+        logits = torch.randn(7, 11, generator=torch.Generator().manual_seed(0))
+        signals = row_signals(logits, torch.arange(7))
+        sizes, spans = np.array([3, 4]), [{"image": slice(0, 1), "caption": slice(1, 3)}, {"caption": slice(0, 4)}]
+        texts = Texts(sizes, spans, ["a b", "ä"], [["<s>", "a", "b"], ["ä"]])
+        again = public_records(texts.arrays())
+        assert isinstance(again, Texts)
+        assert (again.spans, again.words, again.tokens, again.hard) == (spans, texts.words, texts.tokens, None)
+        answers = again.answers({"exact": {"signals": stacked(signals)}})
+        for field in dataclasses.fields(signals):
+            here, there = getattr(signals, field.name), getattr(answers.signals(), field.name)
+            np.testing.assert_equal(there, here)
+        assert answers.loss[0] == pytest.approx(-signals.log_prob[1:3].mean())
+
+    def test_classifications(self) -> None:
+        log_probs = np.log(np.full((2, 3), 1 / 3))
+        records = public_records(Classifications(np.array([0, 2]), log_probs).arrays())
+        assert records.hard is not None
+        np.testing.assert_array_equal(records.hard, log_probs)
+        np.testing.assert_allclose(records.answers({"exact": {"log_probs": log_probs}}).loss, np.log(3))
+
+    @pytest.mark.parametrize("known", ["equal", "at most", "on average"])
+    def test_messages_as_mixtures(self, known: str) -> None:
+        mixture = Mixture(3, np.eye(2), np.ones(2), 7, 2.0, -1.0, 2.0, 5.5, known, True, 0.25)
+        again = Mixture.of(mixture.arrays())
+        assert {name: value for name, value in vars(again).items() if not isinstance(value, np.ndarray)} == {
+            name: value for name, value in vars(mixture).items() if not isinstance(value, np.ndarray)
+        }
+        np.testing.assert_array_equal(again.gradients, mixture.gradients)
+
+
+# --- the rooms ------------------------------------------------------------------------------------------------------
+
+PIPELINE = Path(closure.source_file("fedaudit.pipeline.plan") or "").parent
+MODELS = {"Classifier", "LanguageModel", "AdaptedModel", "Differentiable", "Learner"}  # what a model can be asked
+
+
+def imported_names(path: Path) -> set[str]:
+    """Everything that a file imports by name, for type checkers too."""
+    nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom))
+    return {alias.name for node in nodes for alias in node.names}
+
+
+@pytest.mark.parametrize("name", ["scoring", "attacks", "inquiries", "targets", "permitted", "analysis"])
+def test_after_asking_nobody_has_a_model(name: str) -> None:
+    assert not MODELS & imported_names(PIPELINE / f"{name}.py")
+
+
+def test_attacks_have_no_model_either() -> None:
+    """The files that declare parameters, each an attack."""
+    attacks = Path(closure.source_file("attacks") or "").parent
+    own = [path for path in attacks.glob("*.py") if "class Params" in path.read_text()]
+    assert len(own) > 10
+    assert {path.name: MODELS & imported_names(path) for path in own if MODELS & imported_names(path)} == {}
+
+
+def test_no_file_of_the_pipeline_names_a_kind_of_records() -> None:
+    """Kinds are those of `attacks.asked`; a federation's classes are a name of its own."""
+    found = {}
+    for path in sorted(PIPELINE.glob("*.py")):
+        tree = ast.parse(path.read_text())
+        compared = (node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Subscript | ast.Match))
+        words = {c.value for node in compared for c in ast.walk(node) if isinstance(c, ast.Constant)}
+        if kinds := {"texts", "classes"} & words:
+            found[path.name] = kinds
+    assert found == {}
+
+
+def test_no_answer_knows_an_attack() -> None:
+    """A changed or a new attack asks nothing again: what asking reaches is in the key of the answers."""
+    reached = closure.closure("fedaudit.pipeline.asking")
+    attacks = Path(closure.source_file("attacks") or "").parent
+    own = {f"attacks/{path.name}" for path in attacks.glob("*.py") if "class Params" in path.read_text()}
+    assert own & set(reached) == set()
+    assert not any(name.startswith("audits/") or "/tokens/scores" in name for name in reached)
+
+
+def test_an_answer_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    assert not Folder(tmp_path).intact("model-x-exact.safetensors")
