@@ -72,7 +72,7 @@ class View:
         """What of a client all others are sent in the end, in the released model."""
         self._require("others' parts")
         last = self.broadcast(self.rounds)
-        return last | method.passed_on(last, client)
+        return last | method.messages.broadcast_part(last, client)
 
     def participations(self, client: int) -> list[int]:
         """Rounds in which a client sent something."""

@@ -208,7 +208,7 @@ def coin_scores(
         def text(p_G: Tensor, state: Mapping[str, Tensor] = own | server) -> Tensor:
             return learner.text(method.prompt({**state, "p_G": p_G}))
 
-        sent = method.descent(start, upload).flatten().double()
+        sent = method.messages.gradient_sum(start, upload).flatten().double()
         gradients = learner.record_gradients(method, text, start, ids).flatten(1).double()
         gradients *= steps / BATCH
         clipped.add(gradients * (NORM * steps / BATCH / gradients.norm(dim=1, keepdim=True)).clamp(max=1), sent)

@@ -220,7 +220,9 @@ def answers(
     own = list(world.training[0])
     others = [record for records in world.training[1:] for record in records]
     target = Target(0, own, others[:3], others[3:], True)
-    models = [method.model(run.broadcast(0) | run.broadcast(r) | method.place(0)) for r in (0, ROUNDS)]
+    models = [
+        method.model(run.broadcast(0) | run.broadcast(r) | method.messages.model_selector(0)) for r in (0, ROUNDS)
+    ]
     able = facts(learner)
     known = {
         "log_probs": world.learner.log_probs(method, models, target.records),

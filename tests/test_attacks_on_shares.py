@@ -386,7 +386,7 @@ def test_what_colluders_hold_is_read_at_their_clusters_place(whole: Transcript) 
     """The attacked prompt of who sees broadcasts is the global one of the target's cluster, with the public p_L."""
     last = whole.broadcast(SCHEDULE.rounds)
     for k in range(USERS):
-        found = whole.model(whole.broadcast(0) | last | secfpp().place(k))["prompt"]
+        found = whole.model(whole.broadcast(0) | last | secfpp().messages.model_selector(k))["prompt"]
         expected = last["p_G"][last["cluster"][k]] + whole.broadcast(0)["p_L"]
         assert torch.equal(found, expected)
 

@@ -234,7 +234,7 @@ def truth(method: PromptMethod, world: Federation, client: int, r: int, n: int) 
     """The shares of the n records asked about."""
     listed = world.training[client]
     working = Participation(client, r, 1, listed, None, range(r), world.left_out)
-    counts, shares = method.step_counts(method.steps(len(listed))), np.zeros(n)
+    counts, shares = method.messages.step_coefficients(method.steps(len(listed))), np.zeros(n)
     own_mean = not method.protection.per_record
     for step, count in enumerate(counts):
         held = method.minibatch(working, step)

@@ -283,7 +283,9 @@ class TestBatches:
             scores = tables["scores"].set_index("record").decompose
             client = lab.federation.clients[asked.client]
             listed = [record.id for record in client.training_records]
-            first = method.used(listed, client=asked.client, seed=cell.seed, rounds=[0]) - client.left_out
+            first = (
+                method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0]) - client.left_out
+            )
             assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
             assert scores[list(asked.others)].isna().all()
             assert scores[list(asked.own)].notna().all()
@@ -421,7 +423,9 @@ class TestOneRound:
         """Its batch is a single record, a canary."""
         client, method = lab.federation.clients[0], batches_of(lab, 1)
         records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
-        seed = next(s for s in range(99) if method.used(records, client=0, seed=s, rounds=[0]) <= {*canaries})
+        seed = next(
+            s for s in range(99) if method.messages.used_records(records, client=0, seed=s, rounds=[0]) <= {*canaries}
+        )
         _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
         table = tables["records"]
         assert set(table.kind) == {"member", "held-out", "canary", "left-out canary", "reference", "other client"}
@@ -489,7 +493,7 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     bench, job = learnt_by_heart(request.param, tmp_path_factory.mktemp("leak"))
     found = attack_jobs.attack(bench, job)
     parts = {k: {n: t.set_index("record") for n, t in views["owner"].items()} for k, views in found.items()}
-    trained = {k: job.method.used(bench.training[k], client=k, seed=1, rounds=[0, 1]) for k in found}
+    trained = {k: job.method.messages.used_records(bench.training[k], client=k, seed=1, rounds=[0, 1]) for k in found}
     run = Attacked(
         models=[
             ScoredModel("owner", "true state", k, job.transcript.schedule.rounds, **part) for k, part in parts.items()

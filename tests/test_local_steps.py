@@ -146,7 +146,7 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
         if local == "2 epochs":
             assert exposure.times == 2 * SCHEDULE.rounds
         rounds = range(SCHEDULE.rounds)
-        assert method.used(world.training[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
+        assert method.messages.used_records(world.training[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != "pfedme"])  # whose inner steps are several
@@ -247,7 +247,7 @@ def test_pfedmes_fixed_points_on_a_quadratic(monkeypatch: pytest.MonkeyPatch) ->
         if inner == 80:
             assert theta == pytest.approx(envelope / (1 + envelope), rel=1e-5)
             assert w == pytest.approx(1 - 0.05 * envelope / (1 + envelope), rel=1e-5)
-        back = method.replay(start, start, update.upload, learner, generator(0, "replay"), [4])
+        back = method.messages.replay(start, start, update.upload, learner, generator(0, "replay"), [4])
         assert back["theta"].item() == pytest.approx(theta, rel=1e-4)
         assert method.prompt(start) is start["p_G"]  # who never took part has no prompt of its own
 

@@ -23,11 +23,16 @@ from fedaudit.privacy.settings import Privacy
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, without_rates
 from tests.whole_runs import contents
 from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
+from trainers.maple import DualMessages, DualMethod
+from trainers.messages import MethodMessages
+from trainers.prompt_messages import PromptMessages
 from trainers.prompts import PromptMethod
 from trainers.protection import Protection
-from trainers.steps import PrivateMethod
+from trainers.steps import PrivateMessages, PrivateMethod
 
 METHODS = plugins.plugins("method")
+# what others call, and a method overrides
+BASES = (Method, PrivateMethod, PromptMethod, DualMethod, MethodMessages, PrivateMessages, PromptMessages, DualMessages)
 TURNED = (1, 2, 0)  # another order of the clients that is not its own mirror image
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -84,11 +89,11 @@ Contract = Callable[[Subject], None]
 
 def signatures(subject: Subject) -> None:
     """Every function that the base classes call has their parameters."""
-    method = type(subject.method)
-    for base in (one for one in method.__mro__ if one in (Method, PrivateMethod, PromptMethod)):
-        for name, function in vars(base).items():
-            if inspect.isfunction(function) and inspect.isfunction(own := getattr(method, name)):
-                assert list(inspect.signature(own).parameters) == list(inspect.signature(function).parameters), name
+    for cls in (type(subject.method), type(subject.method.messages)):
+        for base in (one for one in cls.__mro__ if one in BASES):
+            for name, function in vars(base).items():
+                if inspect.isfunction(function) and inspect.isfunction(own := getattr(cls, name)):
+                    assert list(inspect.signature(own).parameters) == list(inspect.signature(function).parameters), name
 
 
 def repeats(subject: Subject) -> None:

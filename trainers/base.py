@@ -26,6 +26,7 @@ from fedaudit.machinery.spent import Spent, forget_peak, peak_memory
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.tasks.base import client_name
+from trainers.messages import MethodMessages
 
 if TYPE_CHECKING:
     from fedaudit.backbones.vlm import Encoded
@@ -208,42 +209,19 @@ class Method(ABC, Generic[Client]):
         """Whether clients send anything of their own."""
         return True
 
-    def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Those of a client's list that were in a batch of its if it took part in `rounds`, whatever their weight."""
-        return set(records) if rounds else set()
-
-    def shown(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
-        """Those of a client's list that others are given as they are."""
-        return set()
-
-    def replay(
-        self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
-    ) -> State:
-        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records,
-        noise and the clients' chance.
-
-        States lead with the clients, whose n_k are `sizes`. By default a part that no upload tells anything about
-        stays as it was.
-        """
-        return own
-
-    def place(self, client: int) -> State:
-        """What a state of the server's needs beside it to be read as a client's, where it holds several models."""
-        return {}
-
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
         """How a client may come after a run, from the server's last state or the public start, the supposedly best way
         first; {} where the method does not say. Its file then says `NEWCOMERS = True`."""
         return {}
 
-    def passed_on(self, server: State, client: int) -> State:
-        """What the server's state holds of one client that all others are sent, by the names that `model` knows; {}
-        where they are sent no more than the released model."""
-        return {}
-
     def model(self, state: State) -> State:
         """What a party's state stands for: one adapter pair A and B per layer, or a prompt; differentiable."""
         return state
+
+    @property
+    def messages(self) -> MethodMessages[Any]:
+        """What attacks ask of the method."""
+        return MethodMessages(self)
 
 
 class Learner(Protocol):
@@ -337,24 +315,8 @@ class Differentiable(Classifier, Protocol):
     def gradients(self, method: Any, model: State, records: Sequence[str]) -> Iterator[Tensor]:
         """In all numbers of a model, laid end to end."""
 
-    def sent_gradients(self, method: Any, began: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """In what a client sends, where it began a round (`Sending.began`)."""
-
-
-@runtime_checkable
-class Sending(Protocol):
-    """What attacks on messages ask of a method whose records are classes. States are of one client, or lead with M of
-    them; `server` is what they were sent."""
-
-    def began(self, server: State, own: State) -> State:
-        """What clients start a round from."""
-
-    def stepped(self, server: State, own: State, upload: State) -> State:
-        """The clients' models right after their own steps, before any other message is mixed in; `own` is what they
-        keep to themselves by then."""
-
-    def moved(self, server: State, upload: State) -> Tensor:
-        """How clients changed what they send."""
+    def sent_gradients(self, method: Any, start: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """In what a client sends, where it began a round (`trainers.messages.Sending.round_start`)."""
 
 
 class Exam(Protocol):
