@@ -187,5 +187,5 @@ def attacked_model(view: View, method: Method[Any], client: int, messages: Messa
     if view.threat_model == "peer":
         return method.model(view.public | view.others_part(method, client))
     if view.threat_model in ("released-model", "colluding-users"):
-        return method.model(view.public | view.broadcast(view.rounds) | method.place(client))
+        return method.model(view.public | view.broadcast(view.rounds) | method.messages.model_selector(client))
     return messages.rebuilt(client).state if messages else view.private(client)

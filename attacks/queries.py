@@ -82,7 +82,7 @@ def see(
 
 def _sequence(view: View, method: Method[Any], learner: Classifier, asked: Target, rounds: Sequence[int]) -> Floats:
     """See `Knowledge.sequence`."""
-    ids, place = asked.records, method.place(asked.client)
+    ids, place = asked.records, method.messages.model_selector(asked.client)
     models = [method.model(view.public | view.broadcast(r) | place) for r in rounds]
     return log_odds(learner.log_probs(method, models, ids), learner.labels(ids).numpy())
 

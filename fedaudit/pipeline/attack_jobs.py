@@ -105,7 +105,7 @@ def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
     method = method_of(cell, federation.sizes)
     rounds = transcript_of(cell).participations(client)
     listed = [r.id for r in holder.training_records]
-    return method.used(listed, client=client, seed=cell.seed, rounds=rounds) - holder.left_out
+    return method.messages.used_records(listed, client=client, seed=cell.seed, rounds=rounds) - holder.left_out
 
 
 def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
@@ -114,7 +114,10 @@ def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
     if not transcript_of(cell).participations(client):
         return set()
     listed = [r.id for r in holder.training_records]
-    return method_of(cell, federation.sizes).shown(listed, client=client, seed=cell.seed) - holder.left_out
+    return (
+        method_of(cell, federation.sizes).messages.shared_records(listed, client=client, seed=cell.seed)
+        - holder.left_out
+    )
 
 
 def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
@@ -285,7 +288,9 @@ class Attacker:
         if not constant or not first:
             return {}
         method, transcript = self.job.method, self.job.transcript
-        model = method.model(transcript.broadcast(0) | transcript.broadcast(first) | method.place(self.asked.client))
+        model = method.model(
+            transcript.broadcast(0) | transcript.broadcast(first) | method.messages.model_selector(self.asked.client)
+        )
         (answers,) = self.learner.log_probs(method, [model], self.asked.records)
         scores = made.score(dataclasses.replace(seen.before_training(), answers=ClassAnswers(answers, seen.labels)))
         return {name: values for name, values in scores.items() if name in constant}

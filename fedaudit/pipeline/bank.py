@@ -123,7 +123,11 @@ def members(
     for s in shadows:
         listed, left_out = _list(bench, client, seed, s)
         own = simulated_schedule(others.schedule, seed, s).seed
-        rows.append(np.isin(asked, list(method.used(listed, client=client, seed=own, rounds=rounds) - left_out)))
+        rows.append(
+            np.isin(
+                asked, list(method.messages.used_records(listed, client=client, seed=own, rounds=rounds) - left_out)
+            )
+        )
     return np.stack(rows)
 
 
@@ -319,7 +323,7 @@ def shadows_of_federations(
     personal = [one.released(client) for one in federations]
 
     def broadcast(one: Transcript, r: int) -> State:
-        return one.model(one.broadcast(0) | one.broadcast(r) | method.place(client))
+        return one.model(one.broadcast(0) | one.broadcast(r) | method.messages.model_selector(client))
 
     rounds = federations[0].schedule.rounds
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
