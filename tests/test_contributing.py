@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import EXAMPLES
 from tests.test_keys import copied
 from tests.warm import Started
 from tests.whole_runs import ROOT
 
-EXAMPLES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL))
 SMALL = "--rounds 2 --clients 3 --test 2 --threads 1"
 
 
@@ -56,8 +56,8 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
     run(place, f"-m ruff check {names}")
     run(place, f"-m ruff format --check {names}")
     tests = "tests/test_plugins.py tests/test_method_contracts.py tests/test_inference_attacks.py"
-    said = run(place, f"-m pytest -n 0 {tests} -k", "fedmedian or margin")
-    assert int(re.findall(r"(\d+) passed", said)[0]) >= 20
+    said = run(place, f"-m pytest -n 0 {tests} -k", "fedmedian or fedavgm or margin")
+    assert int(re.findall(r"(\d+) passed", said)[0]) >= 30
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,12 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
             "--method fedmedian --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
             "fedmedian",
             "maxrenyi",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "--method fedavgm --attack loss --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
+            "fedavgm",
+            "loss",
             marks=pytest.mark.slow,
         ),
         ("--method promptfl --attack margin --train 12", "promptfl", "margin"),

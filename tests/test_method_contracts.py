@@ -61,10 +61,11 @@ class Subject:
     def moment(self, r: int) -> tuple[State, list[State], list[Participation]]:
         """The server's state before a round, what the clients hold, and the clients."""
         own = [self.run.private(r - 1, k) if r else self.run.broadcast(0) for k in range(CLIENTS)]
-        return self.run.broadcast(r), own, self.world.clients(r, range(r))
+        return self.run.server(r), own, self.world.clients(r, range(r))
 
     def updates(self, server: State, own: Sequence[State], clients: Sequence[Participation]) -> list[Update]:
-        received = [self.method.download(server, client) for client in clients]
+        sent = self.method.broadcast(server)
+        received = [self.method.download(sent, client) for client in clients]
         done: list[Update] = self.world.learner.work(self.method, received, own, clients)
         return done
 
@@ -78,7 +79,7 @@ class Subject:
 
     def aggregate(self, r: int, uploads: Sequence[Upload]) -> State:
         """The server's next state after a round with these messages."""
-        return self.method.aggregate(self.run.broadcast(r), uploads, self.world.site(r))
+        return self.method.aggregate(self.run.server(r), uploads, self.world.site(r))
 
 
 Contract = Callable[[Subject], None]
@@ -114,7 +115,7 @@ def order(subject: Subject) -> None:
             assert close(update.upload, uploads[k].state)
             assert close(update.upload | update.private, subject.run.private(r, k))
             assert update.facts == uploads[k].facts
-        assert close(subject.aggregate(r, [uploads[k] for k in TURNED]), subject.run.broadcast(r + 1))
+        assert close(subject.aggregate(r, [uploads[k] for k in TURNED]), subject.run.server(r + 1))
 
 
 def changes_nothing_given(subject: Subject) -> None:
@@ -145,7 +146,7 @@ def rests(subject: Subject) -> None:
             assert model is not None
             assert close(world.meaning(model), public)
             assert close_where_both(run.upload(r, k) | run.private(r, k), start)
-        assert close_where_both(run.broadcast(r + 1), start)
+        assert close_where_both(run.server(r + 1), start)
 
 
 def equals_the_plain_run(subject: Subject) -> None:
@@ -162,7 +163,7 @@ def equals_the_plain_run(subject: Subject) -> None:
         private = world.run(dataclasses.replace(method, protection=protection), subject.path / "private")
         plain = world.run(method, subject.path / "plain")
         for r in range(ROUNDS):
-            assert close(private.broadcast(r + 1), plain.broadcast(r + 1))
+            assert close(private.server(r + 1), plain.server(r + 1))
             assert all(close(private.private(r, k), plain.private(r, k)) for k in range(CLIENTS))
 
 
@@ -175,7 +176,7 @@ def learns(subject: Subject) -> None:
     assert all(map(math.isfinite, losses))
     assert (sum(losses) < sum(before) - 1e-4) == subject.trains
     for r in range(ROUNDS):
-        held = [run.broadcast(r + 1), *(run.private(r, k) for k in range(CLIENTS))]
+        held = [run.server(r + 1), *(run.private(r, k) for k in range(CLIENTS))]
         for name, tensor in ((name, t) for state in held for name, t in state.items()):
             assert tensor.any() or (name in start and not start[name].any()), f"{name} is zero"
         assert subject.trains or all(close_where_both(state, start) for state in held)
@@ -186,13 +187,13 @@ def listens(subject: Subject) -> None:
     for r in range(ROUNDS):
         server, own, clients = subject.moment(r)
         for k, update in enumerate(subject.updates(nudged(server), own, clients)):
-            if subject.method.download(server, clients[k]):
+            if subject.method.download(subject.method.broadcast(server), clients[k]):
                 assert not close(update.upload | update.private, subject.run.private(r, k))
         uploads = subject.uploads(r)
         for k, upload in enumerate(uploads):
             sent = dataclasses.replace(upload, state=nudged(upload.state), sealed=nudged(upload.sealed))
             moved = subject.aggregate(r, [*uploads[:k], sent, *uploads[k + 1 :]])
-            assert close(moved, subject.run.broadcast(r + 1)) == (not upload.state and not upload.sealed)
+            assert close(moved, subject.run.server(r + 1)) == (not upload.state and not upload.sealed)
 
 
 def weighs_nothing(subject: Subject) -> None:

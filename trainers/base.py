@@ -195,8 +195,13 @@ class Method(ABC, Generic[Client]):
         """The common public start, from what the learner offers."""
         return initial
 
+    def broadcast(self, server: State) -> State:
+        """What of its state the server makes public, the released model with it: all but what it keeps to itself, as
+        the momentum of its own steps."""
+        return server
+
     def download(self, server: State, client: Participation) -> State:
-        """What the server sends a client of its state."""
+        """What a client receives of a broadcast."""
         return server
 
     @property
@@ -391,19 +396,24 @@ class Transcript:
     folder: Folder
     schedule: Schedule
     model: Model = plain  # the method's: what adapter or prompt a state stands for
-    by_client: tuple[str, ...] = ()  # the method's: what of the server's state is no part of the released model
+    by_client: tuple[str, ...] = ()  # the method's: what of a broadcast is no part of the released model
+    sent: Model = plain  # the method's: what of the server's state is broadcast
     _cohorts: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, folder: Folder, schedule: Schedule, method: Method[Any]) -> Transcript:
         """The reader of a method's run."""
-        return cls(folder, schedule, method.model, method.by_client)
+        return cls(folder, schedule, method.model, method.by_client, method.broadcast)
 
-    def broadcast(self, r: int) -> State:
-        """The server state that round r started from; `broadcast(rounds)` is the final one."""
+    def server(self, r: int) -> State:
+        """The server's state that round r started from, with what it keeps to itself; for the training alone."""
         if r == 0:
             return self.folder.read_tensors("initial.safetensors")
         return self._part(r - 1, "aggregate")
+
+    def broadcast(self, r: int) -> State:
+        """What round r started from, as sent; `broadcast(rounds)` is the final one."""
+        return self.sent(self.server(r))
 
     def sent_to_all(self, r: int) -> State:
         """The same without what is sent to clients alone: `sent_to_all(rounds)` is the released model."""
@@ -546,7 +556,7 @@ def train(
         (offered,) = executor.map(_initial, [schedule.public_seed])
         start = method.start(unpack(offered))
         folder.write_tensors("initial.safetensors", start)
-        folder.write_json("initial.json", {"utility": exam.before(executor, method, start)})
+        folder.write_json("initial.json", {"utility": exam.before(executor, method, method.broadcast(start))})
     rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]
     (crowd,) = executor.map(_crowd, [None])
     with undisturbed():
@@ -571,11 +581,12 @@ def _round(
     order = torch.randperm(schedule.present, generator=generator(schedule.public_seed, "cohort", r))
     cohort = sorted(order[: schedule.per_round].tolist())
     # 2. what the server sends, 3. every client of the cohort trains
-    server, public = transcript.broadcast(r), transcript.broadcast(0)
+    server, public = transcript.server(r), transcript.broadcast(0)
     earlier = transcript.before(r)
     own = transcript.holdings({k: earlier[k][-1] for k in cohort if k in earlier})
     jobs = [_Job(k, r, schedule.seed, tuple(earlier.get(k, ())), pack(own.get(k, public))) for k in cohort]
-    parts = [(method, pack(server), jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
+    sent = pack(method.broadcast(server))
+    parts = [(method, sent, jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
     with spent.phase("clients"):
         done = [one for part in executor.map(_participate, parts) for one in part]
     spent.held(max(d.peak for d in done))
@@ -592,7 +603,8 @@ def _round(
     check_finite({"the server's aggregate": aggregate})
     # 5. utility of the new global model and of the clients' own models
     with spent.phase("utility"):
-        utility = exam.after(executor, method, aggregate, held, last=r + 1 == schedule.rounds)
+        public_model = method.broadcast(aggregate)
+        utility = exam.after(executor, method, public_model, held, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw
