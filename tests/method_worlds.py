@@ -68,10 +68,10 @@ class World(ABC):
     def disguised(self, records: Set[str]) -> World:
         """The same where these records hold something else, as long as it was."""
 
-    def still(self) -> World:
-        """The same with learning rates of 0, which no settings can ask for."""
+    def with_rates(self, rate: float, **settings: Any) -> World:
+        """The same with these learning rates, which no settings can ask for, and other settings."""
         learner = copy.copy(self.learner)
-        learner.settings = without_rates(learner.settings)
+        learner.settings = with_rates(dataclasses.replace(learner.settings, **settings), rate)
         return dataclasses.replace(self, learner=learner)
 
     def clients(self, r: int, earlier: Sequence[int]) -> list[Participation]:
@@ -225,10 +225,10 @@ def _dual(sizes: tuple[int, ...] = SIZES) -> World:
 WORLDS: Mapping[str, Any] = {"lora": _lora, "maple": _dual, "prompts": _prompts}  # by learner
 
 
-def without_rates(settings: Any) -> Any:
-    """A copy with learning rates of 0: set past validation, which refuses them."""
-    still = copy.copy(settings)
+def with_rates(settings: Any, rate: float) -> Any:
+    """A copy with these learning rates: set past validation, which refuses 0."""
+    changed = copy.copy(settings)
     for field in dataclasses.fields(settings):
         if field.name.endswith("rate"):
-            object.__setattr__(still, field.name, 0.0)
-    return still
+            object.__setattr__(changed, field.name, rate)
+    return changed

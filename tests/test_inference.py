@@ -36,6 +36,7 @@ from fedaudit.pipeline.workers import Workshop
 from tests import maple_toy, prompt_toy
 from trainers import maple
 from trainers.base import Bench, Schedule, train
+from trainers.promptfl import PromptFL
 from trainers.prompts import Facts, PromptMethod, Settings
 
 ADVERSARIES = Facts().threat_models
@@ -339,6 +340,16 @@ def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
     for attack, expected in ALLOWED[words][threat_model].items():
         sees = expected in SEES.values()
         assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
+
+
+def test_messages_that_are_no_sums_of_gradients_are_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that refuses to explain its messages says why; attacks that solve none run."""
+    monkeypatch.setattr(PromptFL, "refuses", {"explains": "its messages hold control variates"})
+    plan = cli.read_command("--method promptfl --attack decompose,cosine --epsilon none".split()).plan
+    found = attack_jobs.allowed(plan.cells[0], "server")
+    assert found == {"decompose": "its messages hold control variates", "cosine": None}
+    (row,) = attack_jobs.refused(plan.cells[0]).query("threat_model == 'server'").itertuples()
+    assert (row.attack, row.why) == ("decompose", "its messages hold control variates")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import torch
 
 from fedaudit.machinery import plugins
 from fedaudit.privacy.settings import Privacy
-from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, without_rates
+from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, with_rates
 from tests.whole_runs import contents
 from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
 from trainers.maple import DualMessages, DualMethod
@@ -33,6 +33,7 @@ from trainers.steps import PrivateMessages, PrivateMethod
 METHODS = plugins.plugins("method")
 # what others call, and a method overrides
 BASES = (Method, PrivateMethod, PromptMethod, DualMethod, MethodMessages, PrivateMessages, PromptMessages, DualMessages)
+SLOW = 1e-4  # a learning rate at which gradients hardly change within a round
 TURNED = (1, 2, 0)  # another order of the clients that is not its own mirror image
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -53,6 +54,14 @@ class Subject:
     @functools.cached_property
     def run(self) -> Transcript:
         return self.again("run")
+
+    def with_rates(self, rate: float, name: str, **settings: Any) -> Subject:
+        """The same with these learning rates and settings, wherever they stand."""
+        world = self.world.with_rates(rate, **settings)
+        method = dataclasses.replace(self.method, params=with_rates(self.method.params, rate))  # type: ignore[type-var]
+        if isinstance(method, PrivateMethod):
+            method = dataclasses.replace(method, settings=world.learner.settings)
+        return Subject(method, world, self.trains, self.path / name)
 
     @property
     def start(self) -> State:
@@ -134,11 +143,8 @@ def rests(subject: Subject) -> None:
     What is no part of the start is held to the model alone: a gradient is sent as it is whatever the rate, and a pair
     of factors that a client drew for itself (FedPara) is multiplied by a B of zero.
     """
-    method, world = subject.method, subject.world.still()
-    method = dataclasses.replace(method, params=without_rates(method.params))  # type: ignore[type-var]
-    if isinstance(method, PrivateMethod):
-        method = dataclasses.replace(method, settings=world.learner.settings)
-    run, start = world.run(method, subject.path / "rests"), subject.start
+    still = subject.with_rates(0.0, "rests")
+    method, world, run, start = still.method, still.world, still.run, subject.start
     public = world.meaning(method.model(start))
     for r in range(ROUNDS):
         for k in range(CLIENTS):
@@ -222,6 +228,39 @@ def releases_nobody(subject: Subject) -> None:
                 assert not listed or not all(torch.equal(*pair) for pair in zip(table, rows, strict=True)), name
 
 
+def explains(subject: Subject) -> None:
+    """What attacks are told of a message of prompts is so: what its records made of it (`data_gradient_sum`) is the sum
+    over the steps of their coefficients times the batch's gradient where the client began, to first order in the rates.
+
+    What clients put into a sum on shares is such a message too, in which every record is once.
+    """
+    if not isinstance(subject.method, PromptMethod) or not subject.method.sends:
+        return
+    subject = subject.with_rates(SLOW, "explains", local_steps=3, momentum=0.5)
+    method, learner = subject.method, subject.world.learner
+    assert isinstance(method, PromptMethod)
+    for r in range(ROUNDS):
+        server, own, clients = subject.moment(r)
+        for client, held, update in zip(clients, own, subject.updates(server, own, clients), strict=True):
+            sent = method.broadcast(server)
+            known = {name: t for name, t in sent.items() if update.upload and name not in method.by_client}
+            known |= method.download(sent, client)
+            steps = method.steps(len(client.records))
+            message = update.upload or {"gradient": update.sealed["gradient"]}
+            found = method.messages.data_gradient_sum(*map(of_one, (known, held, message)), learner, steps)[0]
+            start = method.messages.round_start(known, held)
+            batches = [method.minibatch(client, step) for step in range(steps)] if update.upload else [client.records]
+            counts = method.messages.step_coefficients(steps) if update.upload else [1.0]
+            means = [torch.cat([*learner.sent_gradients(method, start, batch)]).mean(0) for batch in batches]
+            expected = sum(float(count) * mean for count, mean in zip(counts, means, strict=True))
+            assert (found - expected).norm() < 0.03 * expected.norm()
+
+
+def of_one(state: State) -> State:
+    """A client's state as that of a cohort of one."""
+    return {name: tensor[None] for name, tensor in state.items()}
+
+
 def model_of(run: Transcript, r: int, client: int) -> State:
     model = run.own_model(r, client)
     assert model is not None
@@ -248,7 +287,7 @@ def close_where_both(one: State, other: State) -> bool:
 
 CONTRACTS: tuple[Contract, ...] = (
     signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens, weighs_nothing,
-    releases_nobody,
+    releases_nobody, explains,
 )  # fmt: skip
 
 
@@ -272,8 +311,20 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_keeps(name: str, contract: Contract, sound: Callable[[str], Subject]) -> None:
-    contract(sound(name))
+def test_every_method_keeps_it_or_says_why_not(name: str, contract: Contract, sound: Callable[[str], Subject]) -> None:
+    """A refusal of a contract that holds is none."""
+    if contract.__name__ in sound(name).method.refuses:
+        with pytest.raises(AssertionError):
+            contract(sound(name))
+    else:
+        contract(sound(name))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_refused_is_a_contract_and_has_a_reason(name: str, sound: Callable[[str], Subject]) -> None:
+    refused = sound(name).method.refuses
+    assert refused.keys() <= {contract.__name__ for contract in CONTRACTS}
+    assert all(len(why.split()) > 3 for why in refused.values())
 
 
 # --- and every contract refuses its planted fault -------------------------------------------------------------------
@@ -378,6 +429,13 @@ def blind_to_weights(original: Any, self: Any, server: State, own: State, client
     return found
 
 
+def louder(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+    """Sends a tenth more than its steps came to."""
+    done: Update = original(self, server, own, client)
+    sent = done.upload["p_G"] + 0.1 * (done.upload["p_G"] - server["p_G"])
+    return dataclasses.replace(done, upload={"p_G": sent})
+
+
 def hoarding(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
     """Keeps every message in the released model."""
     sent = {f"all {name}": torch.stack([upload.state[name] for upload in uploads]) for name in uploads[0].state}
@@ -415,6 +473,8 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (listens, "a server that hears one client", received(lambda uploads: uploads[:1]), ("fedavg", "promptfl", "dpfpl")),
     (weighs_nothing, "records of weight 0 trained on", altered(update=blind_to_weights), ("fedavg", "local", "dpfpl")),
     (releases_nobody, "messages in the released model", altered(aggregate=hoarding), ("promptfl",)),
+    (explains, "a term that sees no record", updated(pushed), ("promptfl", "dpfpl", "fedprox")),
+    (explains, "messages of another size", altered(update=louder), ("promptfl", "fedpgp", "pfedme")),
     (releases_nobody, "clients' tables in the released model", indiscreet, ("dp2fl",)),
 )  # fmt: skip
 

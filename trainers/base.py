@@ -176,6 +176,8 @@ class Method(ABC, Generic[Client]):
 
     # tables [C, ..] of the server's state by clients' numbers: parts of each that all others are sent, and nobody else
     by_client: ClassVar[tuple[str, ...]] = ()
+    # contracts (tests/test_method_contracts.py) that it does not keep, each with the reason why that is right
+    refuses: ClassVar[Mapping[str, str]] = {}
     # what its clients' records reach, as the ledger's readers call it; what no noise is added to is unbounded
     local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of the model that it holds in the end
     shared: ClassVar[tuple[str, ...]] = ("what clients train",)  # uploaded and broadcast

@@ -25,6 +25,12 @@ class MethodMessages(Generic[Known]):
 
     method: Known
 
+    @property
+    def nonlinear(self) -> str:
+        """Why messages are no sums of records' gradients, as attacks that solve them need; "" where they are. A method
+        of prompts says so by refusing the contract that they are."""
+        return self.method.refuses.get("explains", "")
+
     def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
         """Those of a client's list that were in a batch of its if it took part in `rounds`, whatever their weight."""
         return set(records) if rounds else set()
