@@ -70,6 +70,8 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
             why = "this method passes no part of a client on to others"
         elif plugin.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
             why = "only the server observes the other clients' messages (--trajectory)"
+        elif plugin.mixtures and why is None:
+            why = method.messages.nonlinear or None
         reasons[name] = why
     return reasons
 
