@@ -16,14 +16,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from attacks.attacked_models import attacked_model, models
+from attacks.base import View
+from attacks.knowledge import Floats
+from attacks.replay import Messages, losses
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
+from fedaudit.tasks.metrics import caption_scores
 from tests import maple_toy, prompt_toy, tiny_models
 from trainers import lora, maple, prompts
-from trainers.base import Bench, Method, Participation, Schedule, Site, State, Transcript, train
+from trainers.base import Bench, Exam, Method, Participation, Schedule, Site, State, Transcript, train
+from trainers.exams import Answers, Personalisation, Recognition
 from trainers.steps import PrivateMethod
 
 CLIENTS, ROUNDS = 3, 2
@@ -63,6 +69,15 @@ class World(ABC):
     @abstractmethod
     def loss(self, method: Method[Any], model: State, client: int) -> float:
         """Mean loss of a client's training records under a model."""
+
+    @property
+    @abstractmethod
+    def exam(self) -> Exam:
+        """How good models are, asked with every client's records."""
+
+    @abstractmethod
+    def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
+        """The models that an adversary attacks client 0 by, and the losses of that client's records under each."""
 
     @abstractmethod
     def disguised(self, records: Set[str]) -> World:
@@ -118,6 +133,14 @@ class LoRA(World):
     def equal(self) -> World:
         return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
 
+    @property
+    def exam(self) -> Exam:
+        return Answers([("a red circle",)] * sum(map(len, self.training)), caption_scores)
+
+    def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
+        found = [model for model in models(view) if model.way != "base"]
+        return [(one.state, np.array(self.learner.losses(one.state, self.training[0]))) for one in found]
+
     def disguised(self, records: Set[str]) -> World:
         """Other images, and texts read backwards."""
         learner = copy.copy(self.learner)
@@ -145,6 +168,22 @@ class Prompts(World):
 
     def equal(self) -> World:
         return _prompts(EQUAL)
+
+    @property
+    def exam(self) -> Exam:
+        return Recognition(self._owned, 2)
+
+    @property
+    def _owned(self) -> list[list[bool]]:
+        """Of clients each of which owns every third record."""
+        return [[i % CLIENTS == k for i in range(sum(map(len, self.training)))] for k in range(CLIENTS)]
+
+    def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
+        hears = view.gives("uploads") or view.gives("sums of uploads")
+        messages = Messages(view, method, self.learner, self.training) if hears else None
+        model = attacked_model(view, method, 0, messages)
+        assert model is not None
+        return [(model, losses(method, self.learner, [model], self.training[0])[0])]
 
     def disguised(self, records: Set[str]) -> World:
         """Pictures turned inside out, and the next class."""
@@ -180,6 +219,10 @@ class DualPrompts(Prompts):
 
     def equal(self) -> World:
         return _dual(EQUAL)
+
+    @property
+    def exam(self) -> Exam:
+        return Personalisation(self._owned, 2)
 
     def disguised(self, records: Set[str]) -> World:
         world = super().disguised(records)

@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from attacks.base import Candidates, View
 from fedaudit.machinery import plugins
+from fedaudit.machinery.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, with_rates
 from tests.whole_runs import contents
 from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
+from trainers.learners import facts
 from trainers.maple import DualMessages, DualMethod
 from trainers.messages import MethodMessages
 from trainers.prompt_messages import PromptMessages
@@ -41,12 +45,23 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A method in its world; `trains` is what its file says."""
+    """A method in its world."""
 
     method: Method[Any]
     world: World
-    trains: bool
+    plugin: Plugin
     path: Path
+
+    @property
+    def trains(self) -> bool:
+        return self.plugin.trains
+
+    @property
+    def adversaries(self) -> list[str]:
+        """The threat models in which there is something of it to attack."""
+        kinds = {"released-model": self.method.sends, "server": self.method.sends, "peer": bool(self.method.by_client)}
+        named = facts(self.plugin.learner).adversaries(self.plugin) if self.trains else ()
+        return [name for name in named if kinds.get(name, True)]
 
     def again(self, name: str, **how: Any) -> Transcript:
         return self.world.run(self.method, self.path / name, **how)
@@ -61,7 +76,7 @@ class Subject:
         method = dataclasses.replace(self.method, params=with_rates(self.method.params, rate))  # type: ignore[type-var]
         if isinstance(method, PrivateMethod):
             method = dataclasses.replace(method, settings=world.learner.settings)
-        return Subject(method, world, self.trains, self.path / name)
+        return Subject(method, world, self.plugin, self.path / name)
 
     @property
     def start(self) -> State:
@@ -256,6 +271,23 @@ def explains(subject: Subject) -> None:
             assert (found - expected).norm() < 0.03 * expected.norm()
 
 
+def is_audited(subject: Subject) -> None:
+    """Every adversary has models like the public one, under which each record has a loss, and so has the exam of every
+    round."""
+    public = subject.method.model(subject.run.broadcast(0))
+    mine = subject.world.training[0]
+    for threat_model in subject.adversaries:
+        view = View(subject.run, threat_model, Candidates({0: mine}, {0: ()}, ()), users=[CLIENTS - 1])
+        for model, loss in subject.world.attacked(subject.method, view):
+            assert model.keys() == public.keys()
+            assert loss.shape == (len(mine),)
+            assert np.isfinite(loss).all()
+    run = subject.again("examined", exam=subject.world.exam)
+    measured = [n for r in range(ROUNDS) for of in run.round(r)["utility"].values() for n in of.values()]
+    assert measured
+    assert all(map(math.isfinite, measured))
+
+
 def of_one(state: State) -> State:
     """A client's state as that of a cohort of one."""
     return {name: tensor[None] for name, tensor in state.items()}
@@ -287,7 +319,7 @@ def close_where_both(one: State, other: State) -> bool:
 
 CONTRACTS: tuple[Contract, ...] = (
     signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens, weighs_nothing,
-    releases_nobody, explains,
+    releases_nobody, explains, is_audited,
 )  # fmt: skip
 
 
@@ -300,7 +332,7 @@ def subject_of(name: str, path: Path, alter: Callable[[type], type] = lambda cls
     world = WORLDS[plugin.learner]()
     method = world.make(plugin)
     fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
-    return Subject(alter(type(method))(**fields), world, plugin.trains, path)
+    return Subject(alter(type(method))(**fields), world, plugin, path)
 
 
 @pytest.fixture(scope="module")
@@ -429,6 +461,11 @@ def blind_to_weights(original: Any, self: Any, server: State, own: State, client
     return found
 
 
+def unsorted(original: Any, self: Any, state: State) -> State:
+    """Makes models of whatever a party holds."""
+    return state | original(self, state)
+
+
 def louder(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
     """Sends a tenth more than its steps came to."""
     done: Update = original(self, server, own, client)
@@ -475,6 +512,7 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (releases_nobody, "messages in the released model", altered(aggregate=hoarding), ("promptfl",)),
     (explains, "a term that sees no record", updated(pushed), ("promptfl", "dpfpl", "fedprox")),
     (explains, "messages of another size", altered(update=louder), ("promptfl", "fedpgp", "pfedme")),
+    (is_audited, "all of a state in a model", altered(model=unsorted), ("pfedme", "dp2fl")),
     (releases_nobody, "clients' tables in the released model", indiscreet, ("dp2fl",)),
 )  # fmt: skip
 
