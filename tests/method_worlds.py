@@ -77,7 +77,8 @@ class World(ABC):
 
     @abstractmethod
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
-        """The models that an adversary attacks client 0 by, and the losses of that client's records under each."""
+        """The models that an adversary attacks client 0 by, and the losses of that client's records under each; where
+        it hears clients, also right after their steps."""
 
     @abstractmethod
     def disguised(self, records: Set[str]) -> World:
@@ -183,7 +184,8 @@ class Prompts(World):
         messages = Messages(view, method, self.learner, self.training) if hears else None
         model = attacked_model(view, method, 0, messages)
         assert model is not None
-        return [(model, losses(method, self.learner, [model], self.training[0])[0])]
+        of_rounds = messages.rounds(0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
+        return [(model, loss) for loss in (*losses(method, self.learner, [model], self.training[0]), *of_rounds)]
 
     def disguised(self, records: Set[str]) -> World:
         """Pictures turned inside out, and the next class."""

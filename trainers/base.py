@@ -199,7 +199,8 @@ class Method(ABC, Generic[Client]):
 
     def broadcast(self, server: State) -> State:
         """What of its state the server makes public, the released model with it: all but what it keeps to itself, as
-        the momentum of its own steps."""
+        the momentum of its own steps. As in a first round, `aggregate` can do without that: attacks step on what was
+        sent."""
         return server
 
     def download(self, server: State, client: Participation) -> State:
