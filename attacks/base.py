@@ -63,7 +63,11 @@ class View:
 
     def broadcast(self, r: int) -> State:
         """The global state at the start of round r, as sent; `broadcast(rounds)` is the released model, `broadcast(0)`
-        public. Parts of clients that are sent to all others are in it for these and for the server only."""
+        public. Parts of clients that are sent to all others are in it for these and for the server only.
+
+        What a server keeps to itself (`Method.broadcast`) is in no view: it follows from the messages, which the server
+        sees, and no model is made of it.
+        """
         self._require("broadcasts")
         return self._transcript.broadcast(r) if self.gives("others' parts") else self._transcript.sent_to_all(r)
 
@@ -78,7 +82,7 @@ class View:
         """What of a client all others are sent in the end, in the released model."""
         self._require("others' parts")
         last = self.broadcast(self.rounds)
-        return last | method.passed_on(last, client)
+        return last | method.messages.broadcast_part(last, client)
 
     def participations(self, client: int) -> list[int]:
         """Rounds in which a client sent something."""

@@ -31,7 +31,7 @@ from attacks.attacked_models import Target
 from attacks.base import Candidates, View
 from attacks.decompose import Decompose, Params, Solution, solve
 from attacks.knowledge import Knowledge, Mixture, Rounds
-from attacks.messages.prompts import PromptMessages
+from attacks.messages.prompts import ReplayedMessages
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
@@ -109,7 +109,7 @@ def attacked(words: str, clients: int, seeds: int) -> tuple[list[Attacked], floa
 
 def _of_cell(cell: Cell, federation: Any, bench: Any, clients: int) -> Iterator[Attacked]:
     method, transcript = method_of(cell, federation.sizes), transcript_of(cell)
-    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
+    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
     for asked in targets_of(cell, federation)[:clients]:
         assert asked.client is not None
         began = time.perf_counter()

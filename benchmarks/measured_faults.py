@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Candidates, View
-from attacks.messages.prompts import PromptMessages
+from attacks.messages.prompts import ReplayedMessages
 from audits.epsilon import ledger_of
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import number_of_guesses, right_guesses
@@ -175,7 +175,7 @@ def show(name: str, fault: Fault, words: str) -> None:
     )
     (steps,) = {sum(exposure.steps) for exposure in ledger.exposures}
     view, found, coins, model = View(transcript, "server", Candidates({}, {}, ())), [], [], []
-    messages = PromptMessages(view, method, learner)
+    messages = ReplayedMessages(view, method, learner)
     for k, client in enumerate(federation.clients):
         ids = [r.id for r in (*client.records, *client.canaries)]
         found.append(coin_scores(messages, method, learner, k, ids)[:, len(client.records) :])
@@ -192,7 +192,7 @@ def show(name: str, fault: Fault, words: str) -> None:
 
 
 def coin_scores(
-    messages: PromptMessages, method: PromptMethod, learner: Any, client: int, ids: Sequence[str]
+    messages: ReplayedMessages, method: PromptMethod, learner: Any, client: int, ids: Sequence[str]
 ) -> np.ndarray[Any, Any]:
     """The `SCORES` [3, n] of a client's candidates.
 
@@ -208,7 +208,7 @@ def coin_scores(
         def text(p_G: Tensor, state: Mapping[str, Tensor] = own | server) -> Tensor:
             return learner.text(method.prompt({**state, "p_G": p_G}))
 
-        sent = method.descent(start, upload).flatten().double()
+        sent = method.messages.gradient_sum(start, upload).flatten().double()
         gradients = learner.record_gradients(method, text, start, ids).flatten(1).double()
         gradients *= steps / BATCH
         clipped.add(gradients * (NORM * steps / BATCH / gradients.norm(dim=1, keepdim=True)).clamp(max=1), sent)

@@ -76,7 +76,7 @@ def said(messages: Messages, client: int, records: Sequence[str], rounds: Sequen
     """What the messages of some rounds say about a client's records."""
     clients = len(messages.view.clients)  # type: ignore[attr-defined]
     heard = [messages.round(client, r, records, ("own", "heard"), 0, False) for r in rounds]
-    return Rounds.of(client, clients, "rebuilt", heard)
+    return Rounds.of(client, clients, getattr(messages, "way", "exact"), heard)
 
 
 def solved(

@@ -16,14 +16,22 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from attacks.asked.classes import AskedClasses
+from attacks.attacked_models import Target, Wanted
+from attacks.base import View
+from attacks.knowledge import Floats
+from attacks.messages.prompts import ReplayedMessages, losses
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
+from fedaudit.tasks.metrics import caption_scores
 from tests import maple_toy, prompt_toy, tiny_models
+from tests.asking_toy import models, said
 from trainers import lora, maple, prompts
-from trainers.base import Bench, Method, Participation, Schedule, Site, State, Transcript, train
+from trainers.base import Bench, Exam, Method, Participation, Schedule, Site, State, Transcript, train
+from trainers.exams import Answers, Personalisation, Recognition
 from trainers.steps import PrivateMethod
 
 CLIENTS, ROUNDS = 3, 2
@@ -64,14 +72,24 @@ class World(ABC):
     def loss(self, method: Method[Any], model: State, client: int) -> float:
         """Mean loss of a client's training records under a model."""
 
+    @property
+    @abstractmethod
+    def exam(self) -> Exam:
+        """How good models are, asked with every client's records."""
+
+    @abstractmethod
+    def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
+        """The models that an adversary attacks client 0 by, and the losses of that client's records under each; where
+        it hears clients, also right after their steps."""
+
     @abstractmethod
     def disguised(self, records: Set[str]) -> World:
         """The same where these records hold something else, as long as it was."""
 
-    def still(self) -> World:
-        """The same with learning rates of 0, which no settings can ask for."""
+    def with_rates(self, rate: float, **settings: Any) -> World:
+        """The same with these learning rates, which no settings can ask for, and other settings."""
         learner = copy.copy(self.learner)
-        learner.settings = without_rates(learner.settings)
+        learner.settings = with_rates(dataclasses.replace(learner.settings, **settings), rate)
         return dataclasses.replace(self, learner=learner)
 
     def clients(self, r: int, earlier: Sequence[int]) -> list[Participation]:
@@ -118,6 +136,14 @@ class LoRA(World):
     def equal(self) -> World:
         return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
 
+    @property
+    def exam(self) -> Exam:
+        return Answers([("a red circle",)] * sum(map(len, self.training)), caption_scores)
+
+    def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
+        found = [model.read() for model in models(view) if model.client in (0, None) and model.records]
+        return [(state, np.array(self.learner.losses(state, self.training[0]))) for state in found]
+
     def disguised(self, records: Set[str]) -> World:
         """Other images, and texts read backwards."""
         learner = copy.copy(self.learner)
@@ -145,6 +171,24 @@ class Prompts(World):
 
     def equal(self) -> World:
         return _prompts(EQUAL)
+
+    @property
+    def exam(self) -> Exam:
+        return Recognition(self._owned, 2)
+
+    @property
+    def _owned(self) -> list[list[bool]]:
+        """Of clients each of which owns every third record."""
+        return [[i % CLIENTS == k for i in range(sum(map(len, self.training)))] for k in range(CLIENTS)]
+
+    def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
+        hears = view.gives("uploads") or view.gives("sums of uploads")
+        messages = ReplayedMessages(view, method, self.learner, self.training) if hears else None
+        rebuilt = [messages.rebuilt(k) for k in view.clients] if messages else []
+        (held,) = AskedClasses().held(view, method, Target(0, self.training[0], []), Wanted(), (), rebuilt)
+        model = held.read()
+        of_rounds = said(messages, 0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
+        return [(model, loss) for loss in (*losses(method, self.learner, [model], self.training[0]), *of_rounds)]
 
     def disguised(self, records: Set[str]) -> World:
         """Pictures turned inside out, and the next class."""
@@ -180,6 +224,10 @@ class DualPrompts(Prompts):
 
     def equal(self) -> World:
         return _dual(EQUAL)
+
+    @property
+    def exam(self) -> Exam:
+        return Personalisation(self._owned, 2)
 
     def disguised(self, records: Set[str]) -> World:
         world = super().disguised(records)
@@ -225,10 +273,10 @@ def _dual(sizes: tuple[int, ...] = SIZES) -> World:
 WORLDS: Mapping[str, Any] = {"lora": _lora, "maple": _dual, "prompts": _prompts}  # by learner
 
 
-def without_rates(settings: Any) -> Any:
-    """A copy with learning rates of 0: set past validation, which refuses them."""
-    still = copy.copy(settings)
+def with_rates(settings: Any, rate: float) -> Any:
+    """A copy with these learning rates: set past validation, which refuses 0."""
+    changed = copy.copy(settings)
     for field in dataclasses.fields(settings):
         if field.name.endswith("rate"):
-            object.__setattr__(still, field.name, 0.0)
-    return still
+            object.__setattr__(changed, field.name, rate)
+    return changed

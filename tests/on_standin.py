@@ -31,7 +31,6 @@ from fedaudit.privacy.settings import Privacy
 from tests import asking_toy, prompt_toy, standin
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
 from trainers.base import Bench, Method, Transcript
-from trainers.exams import Personalisation, Recognition
 from trainers.learners import facts
 from trainers.protection import Protection
 from trainers.steps import PrivateMethod
@@ -159,13 +158,13 @@ def compared(
     with tempfile.TemporaryDirectory() as folder:
         standin.READS.clear()
         runs = {
-            where: world.run(method, Path(folder) / where, exam=exam(world, learner))
+            where: world.run(method, Path(folder) / where, exam=world.exam)
             for where, world in (("here", here), ("there", there))
         }
         yield row(title, "train", *(states(run) for run in runs.values()), dict(standin.READS))
         yield row(title, "evaluate", *(utilities(run) for run in runs.values()))
-        there.run(method, Path(folder) / "resumed", exam=exam(there, learner), until=1)
-        resumed = there.run(method, Path(folder) / "resumed", exam=exam(there, learner))
+        there.run(method, Path(folder) / "resumed", exam=there.exam, until=1)
+        resumed = there.run(method, Path(folder) / "resumed", exam=there.exam)
         yield row(
             title, "resume", states(runs["there"]) | utilities(runs["there"]), states(resumed) | utilities(resumed)
         )
@@ -179,13 +178,6 @@ def compared(
 
 def row(method: str, what: str, here: Any, there: Any, reads: Mapping[str, int] | None = None) -> dict[str, Any]:
     return {"method": method, "what": what, "off": difference(here, there), "reads": reads or {}}
-
-
-def exam(world: World, learner: str) -> Recognition:
-    """Of clients each of which owns every third record."""
-    listed = [record for own in world.training for record in own]
-    kind = Personalisation if learner == "maple" else Recognition
-    return kind([[i % CLIENTS == k for i in range(len(listed))] for k in range(CLIENTS)], 2)
 
 
 def states(run: Transcript) -> dict[str, Any]:
@@ -219,7 +211,9 @@ def answers(
     own = list(world.training[0])
     others = [record for records in world.training[1:] for record in records]
     target = Target(0, own, others[:3], others[3:], True)
-    models = [method.model(run.broadcast(0) | run.broadcast(r) | method.place(0)) for r in (0, ROUNDS)]
+    models = [
+        method.model(run.broadcast(0) | run.broadcast(r) | method.messages.model_selector(0)) for r in (0, ROUNDS)
+    ]
     able = facts(learner)
     known = {
         "log_probs": world.learner.log_probs(method, models, target.records),

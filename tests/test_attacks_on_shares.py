@@ -22,7 +22,7 @@ from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
 from attacks.locate import placed, trilaterated
-from attacks.messages.prompts import PromptMessages
+from attacks.messages.prompts import ReplayedMessages
 from attacks.threats import THREAT_MODELS
 from fedaudit.command import cli
 from fedaudit.pipeline import on_shares
@@ -387,7 +387,7 @@ def test_what_colluders_hold_is_read_at_their_clusters_place(whole: Transcript) 
     """The attacked prompt of who sees broadcasts is the global one of the target's cluster, with the public p_L."""
     last = whole.broadcast(SCHEDULE.rounds)
     for k in range(USERS):
-        found = whole.model(whole.broadcast(0) | last | secfpp().place(k))["prompt"]
+        found = whole.model(whole.broadcast(0) | last | secfpp().messages.model_selector(k))["prompt"]
         expected = last["p_G"][last["cluster"][k]] + whole.broadcast(0)["p_L"]
         assert torch.equal(found, expected)
 
@@ -443,7 +443,7 @@ def auroc_of_groups(size: int, leak: bool = True) -> float:
     means = torch.stack([mean_gradient(method, learner, prompt, records) for records in lists])
     groups = [list(range(i, i + size)) for i in range(0, USERS, size)]
     seen = Sums(start, groups, torch.stack([means[group].mean(0) for group in groups]))
-    messages = PromptMessages(seen, method, learner, world.training)  # type: ignore[arg-type]
+    messages = ReplayedMessages(seen, method, learner, world.training)  # type: ignore[arg-type]
     found = []
     truth = coins if leak else rng(5).permuted(coins, axis=1)
     for k in range(USERS):

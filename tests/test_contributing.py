@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import EXAMPLES
 from tests.test_keys import copied
 from tests.warm import Started
 from tests.whole_runs import ROOT
 
-EXAMPLES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL))
 SMALL = "--rounds 2 --clients 3 --test 2 --threads 1"
 
 
@@ -40,14 +40,26 @@ def run(place: Path, words: str, *more: str) -> str:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_short_and_listed(name: str, place: Path) -> None:
     source = EXAMPLES[name]
-    assert len(source.splitlines()) < 40
+    assert len(source.splitlines()) < 60
     assert all(len(line) <= 120 for line in source.splitlines())
     first = source.removeprefix('"""').partition(": ")[2].partition("\n")[0]
     assert first in run(place, "audit.py --list")
 
 
-def test_there_is_a_method_and_an_attack() -> None:
-    assert {name.partition("/")[0] for name in EXAMPLES} == {"trainers", "attacks"}
+def test_there_are_methods_of_both_learners_and_attacks_on_both_kinds_of_records() -> None:
+    said = {tuple(re.findall(r"^(?:LEARNER|RECORDS) = (.*)$", source, re.MULTILINE)) for source in EXAMPLES.values()}
+    assert said == {('"lora"',), ('"prompts"',), ('("texts",)',), ('("classes",)',)}
+
+
+@pytest.mark.slow
+def test_a_refusal_is_shown_where_the_attack_did_not_run(place: Path, tmp_path: Path) -> None:
+    words = f"--method scaffold --attack decompose,cosine --epsilon none --train 12 {SMALL} --out {tmp_path}"
+    done = Started(words.split(), place, printing=False).finish()
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.strip().rpartition("report: ")[2]).parent
+    rows = [line for line in (folder / "refused.csv").read_text().splitlines() if "decompose,server" in line]
+    assert rows
+    assert all("its control variate plus the server's" in row for row in rows)
 
 
 @pytest.mark.slow
@@ -55,9 +67,11 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
     names = " ".join(EXAMPLES)
     run(place, f"-m ruff check {names}")
     run(place, f"-m ruff format --check {names}")
-    tests = "tests/test_plugins.py tests/test_method_contracts.py tests/test_inference_attacks.py"
-    said = run(place, f"-m pytest -n 0 {tests} -k", "fedmedian or margin")
-    assert int(re.findall(r"(\d+) passed", said)[0]) >= 20
+    tests = " ".join(
+        f"tests/test_{name}.py" for name in ("plugins", "method_contracts", "inference_attacks", "text_attacks")
+    )
+    said = run(place, f"-m pytest -n 0 {tests} -k", " or ".join(Path(name).stem for name in EXAMPLES))
+    assert int(re.findall(r"(\d+) passed", said)[0]) >= 60
 
 
 @pytest.mark.parametrize(
@@ -69,6 +83,12 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
             "maxrenyi",
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            "--method fedavgm --attack loss,weakest --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
+            "fedavgm",
+            "loss,weakest",
+            marks=pytest.mark.slow,
+        ),
         ("--method promptfl --attack margin --train 12", "promptfl", "margin"),
     ],
 )
@@ -76,6 +96,5 @@ def test_they_run_from_training_to_report(words: str, method: str, attack: str, 
     done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place, printing=False).finish()
     assert done.returncode == 0, done.stderr
     findings = json.loads((Path(done.stdout.strip().rpartition("report: ")[2]).parent / "findings.json").read_text())
-    assert {(f["method"].partition(":")[0], f["attack"]) for f in findings if f["metric"] == "auroc"} == {
-        (method, attack)
-    }
+    said = {(f["method"].partition(":")[0], f["attack"]) for f in findings if f["metric"] == "auroc"}
+    assert said == {(method, name) for name in attack.split(",")}

@@ -19,7 +19,7 @@ from attacks import decompose
 from attacks.base import Candidates, View
 from attacks.decompose import Solution, solve
 from attacks.knowledge import Floats, Mixture
-from attacks.messages.prompts import PromptMessages, solved_rounds
+from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from fedaudit.privacy.settings import Privacy
 from tests.asking_toy import said, solved
 from tests.knowledge_toy import toy_seen
@@ -226,7 +226,7 @@ def mixtures(method: PromptMethod, transcript: Transcript, world: Federation, cl
     """Of a client's messages: its own records first, then others'."""
     own = world.training[client]
     asked = [*own, *world.test[:6]]
-    messages = PromptMessages(
+    messages = ReplayedMessages(
         View(transcript, "server", Candidates({}, {}, [])), method, world.learner(method.settings)
     )
     turns = transcript.participations(client)
@@ -237,7 +237,7 @@ def truth(method: PromptMethod, world: Federation, client: int, r: int, n: int) 
     """The shares of the n records asked about."""
     listed = world.training[client]
     working = Participation(client, r, 1, listed, None, range(r), world.left_out)
-    counts, shares = method.step_counts(method.steps(len(listed))), np.zeros(n)
+    counts, shares = method.messages.step_coefficients(method.steps(len(listed))), np.zeros(n)
     own_mean = not method.protection.per_record
     for step, count in enumerate(counts):
         held = method.minibatch(working, step)
@@ -351,7 +351,7 @@ def test_the_first_messages_of_a_client_are_those_of_two_epochs(tmp_path: Path) 
     """Ten records in batches of four: two steps are an epoch, so four rounds; of three records every round is one."""
     world = federation()
     method, transcript = sent(tmp_path, "fedotp", SETTINGS, NONE, world=world, rounds=6)
-    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
+    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
     for client, rounds in ((0, [0, 1, 2, 3]), (2, [0, 1])):
         assert solved_rounds(messages.view, method, client, world.training, 0) == rounds
         assert solved_rounds(messages.view, method, client, world.training, 1) == rounds[:1]
@@ -369,7 +369,7 @@ def test_pfedme_starts_every_round_at_what_was_sent(tmp_path: Path) -> None:
     """Its theta of the round before is no part of a gradient in the second round."""
     world = federation()
     method, transcript = sent(tmp_path, "pfedme", SETTINGS, NONE, world=world, rounds=2)
-    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
+    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
     found = said(messages, 0, world.training[0][:3], [0, 1])
     assert np.isfinite(found.cosine).all()
     assert torch.equal(messages.exchanges[1].server["p_G"][0], transcript.broadcast(1)["p_G"])

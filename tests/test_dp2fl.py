@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.asked.classes import AskedClasses
 from attacks.attacked_models import Target, Wanted
 from attacks.base import Candidates, LacksCapability, View
-from attacks.messages.prompts import PromptMessages
+from attacks.messages.prompts import ReplayedMessages
 from attacks.threats import require
 from audits.comparisons import SHARED, TRAINED, comparisons
 from fedaudit.command.cli import read_command
@@ -269,8 +269,8 @@ def test_a_list_is_divided_once_and_for_all(n: int) -> None:
     assert len(held_back) == (0 if n == 1 else max(1, round(0.2 * n)))
     assert METHOD.divided(records, 3, 0) == (training, held_back)
     assert n < 4 or METHOD.divided(records, 4, 0) != (training, held_back)
-    assert METHOD.used(records, client=3, seed=0, rounds=[1]) == set(training)
-    assert METHOD.used(records, client=3, seed=0, rounds=[]) == set()
+    assert METHOD.messages.used_records(records, client=3, seed=0, rounds=[1]) == set(training)
+    assert METHOD.messages.used_records(records, client=3, seed=0, rounds=[]) == set()
 
 
 def run(path: Path, *, rounds: int = 3, per_round: int = 3, seed: int = 1) -> Transcript:
@@ -440,7 +440,7 @@ def test_everybody_s_ledger_is_unbounded() -> None:
 
 def test_the_server_rebuilds_every_client_as_it_was_trained(tmp_path: Path) -> None:
     seen = run(tmp_path, rounds=4, per_round=2, seed=3)
-    messages = PromptMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, maple_toy.learner())
+    messages = ReplayedMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, maple_toy.learner())
     for k in range(3):
         found, own = messages.rebuilt(k).state, seen.own_model(seen.participations(k)[-1], k)
         assert found is not None
@@ -454,7 +454,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(tmp_pat
     its own mixture, but in the first round of its own."""
     seen, learner, world = run(tmp_path, rounds=4, per_round=2, seed=3), maple_toy.learner(), prompt_toy.federation()
     target, records = 1, [world.training[1][0], world.training[0][3], world.test[0]]
-    messages = PromptMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, learner)
+    messages = ReplayedMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, learner)
     found = said(messages, target, records, [0, 1, 2, 3])
     before: list[tuple[int, ...]] = []
     for r in range(4):
@@ -490,8 +490,8 @@ def test_a_step_of_one_record_is_its_descent(tmp_path: Path) -> None:
     start = METHOD.start(learner.initial(torch.Generator().manual_seed(0)))
     record = world.training[0][0]
     (update,) = learner.work(METHOD, [start], [{}], [Participation(0, 0, 1, [record], learner)])
-    (gradient,) = learner.sent_gradients(METHOD, METHOD.began(start, {}), [record])
-    moved = METHOD.moved(start, update.upload)
+    (gradient,) = learner.sent_gradients(METHOD, METHOD.messages.round_start(start, {}), [record])
+    moved = METHOD.messages.update_vector(start, update.upload)
     torch.testing.assert_close(moved, -learner.settings.rate * gradient[0], atol=1e-6, rtol=1e-4)
 
 
@@ -524,7 +524,7 @@ def test_records_given_to_others_are_a_row_of_their_own() -> None:
 def test_what_a_client_gives_to_others_is_what_it_holds_back() -> None:
     records = [f"r{i}" for i in range(10)]
     training, held_back = METHOD.divided(records, 0, 1)
-    assert METHOD.shown(records, client=0, seed=1) == set(held_back)
-    assert METHOD.used(records, client=0, seed=1, rounds=[0]) == set(training)
+    assert METHOD.messages.shared_records(records, client=0, seed=1) == set(held_back)
+    assert METHOD.messages.used_records(records, client=0, seed=1, rounds=[0]) == set(training)
     fedprox = method_of(read_command(["--method", "fedprox", "--epsilon", "none"]).plan.cells[0])
-    assert fedprox.shown(records, client=0, seed=1) == set()
+    assert fedprox.messages.shared_records(records, client=0, seed=1) == set()

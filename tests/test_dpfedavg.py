@@ -345,7 +345,7 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
             for s in range(method.steps(len(client.records))):
                 used.update(method.minibatch(client, s))
         assert max(used.values()) <= exposure.times
-        assert method.used(training()[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
+        assert method.messages.used_records(training()[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
 
 
 # --- the noise ------------------------------------------------------------------------------------------------------

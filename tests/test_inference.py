@@ -20,7 +20,7 @@ from attacks.asked import classes
 from attacks.attacked_models import OTHERS, SHADOWS_ASKED, Target
 from attacks.base import View
 from attacks.lira import LiRA
-from attacks.messages.prompts import PromptMessages
+from attacks.messages.prompts import ReplayedMessages
 from attacks.messages.rebuild import Rebuilt
 from audits import membership
 from audits.comparisons import Attacked, ScoredModel
@@ -42,6 +42,7 @@ from tests import asking_toy, maple_toy, prompt_toy
 from tests.asking_toy import Found
 from trainers import maple
 from trainers.base import Bench, Schedule, train
+from trainers.promptfl import PromptFL
 from trainers.prompts import Facts, PromptMethod, Settings
 
 ADVERSARIES = Facts().threat_models
@@ -116,13 +117,13 @@ def watched(lab: Lab) -> Watched:
         lira[seen.log_probs.tobytes() + seen.shadows.confidence.tobytes()] += 1
         return honest(attack, seen)
 
-    def read(view: View, *args: Any) -> PromptMessages:
+    def read(view: View, *args: Any) -> ReplayedMessages:
         messages.append(view.threat_model)
-        return PromptMessages(view, *args)
+        return ReplayedMessages(view, *args)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LiRA, "score", score)
-        patch.setattr(classes, "PromptMessages", read)
+        patch.setattr(classes, "ReplayedMessages", read)
         return Watched(lab.attack(lab.cell), lira, messages)
 
 
@@ -284,7 +285,9 @@ class TestBatches:
             scores = tables["scores"].decompose
             client = lab.federation.clients[asked.client]
             listed = [record.id for record in client.training_records]
-            first = method.used(listed, client=asked.client, seed=cell.seed, rounds=[0]) - client.left_out
+            first = (
+                method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0]) - client.left_out
+            )
             assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
             assert scores[list(asked.others)].isna().all()
             assert scores[list(asked.own)].notna().all()
@@ -338,6 +341,16 @@ def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
     for attack, expected in ALLOWED[words][threat_model].items():
         sees = expected in SEES.values()
         assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
+
+
+def test_messages_that_are_no_sums_of_gradients_are_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that refuses to explain its messages says why; attacks that solve none run."""
+    monkeypatch.setattr(PromptFL, "refuses", {"explains": "its messages hold control variates"})
+    plan = cli.read_command("--method promptfl --attack decompose,cosine --epsilon none".split()).plan
+    found = permitted.allowed(plan.cells[0], "server")
+    assert found == {"decompose": "its messages hold control variates", "cosine": None}
+    (row,) = permitted.refused(plan.cells[0]).query("threat_model == 'server'").itertuples()
+    assert (row.attack, row.why) == ("decompose", "its messages hold control variates")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +435,9 @@ class TestOneRound:
         """Its batch is a single record, a canary."""
         client, method = lab.federation.clients[0], batches_of(lab, 1)
         records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
-        seed = next(s for s in range(99) if method.used(records, client=0, seed=s, rounds=[0]) <= {*canaries})
+        seed = next(
+            s for s in range(99) if method.messages.used_records(records, client=0, seed=s, rounds=[0]) <= {*canaries}
+        )
         _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
         table = tables["records"]
         assert set(table.kind) == {"member", "held-out", "canary", "left-out canary", "reference", "other client"}
@@ -490,7 +505,7 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     bench, job = learnt_by_heart(request.param, tmp_path_factory.mktemp("leak"))
     found = asking_toy.attacked(bench, job)
     parts = {k: views["owner"] for k, views in found.items()}
-    trained = {k: job.method.used(bench.training[k], client=k, seed=1, rounds=[0, 1]) for k in found}
+    trained = {k: job.method.messages.used_records(bench.training[k], client=k, seed=1, rounds=[0, 1]) for k in found}
     run = Attacked(
         models=[
             ScoredModel("owner", "true state", k, job.transcript.schedule.rounds, **part) for k, part in parts.items()

@@ -120,7 +120,6 @@ def plan_of(words: str) -> Any:
         ("--attack shadow", ["shadow"]),
         ("--attack shadow,lira,cosine", ["shadow", "lira", "cosine"]),
         ("--attack cosine,shadow", ["cosine", "shadow"]),
-        ("--attack all", STRONGEST_FIRST),
     ],
 )
 def test_attacks_on_prompts_by_their_names(words: str, expected: list[str]) -> None:
@@ -137,16 +136,27 @@ def test_attacks_on_prompts_by_their_names(words: str, expected: list[str]) -> N
         ("--attack loss", ["loss"]),
         ("--attack loss,entropy,maxrenyi", ["loss", "entropy", "maxrenyi"]),
         ("--attack loss,reconstruct", ["loss", "reconstruct"]),
-        (
-            "--attack all",
-            "lira rmia loss cosine fedmia maxrenyi projres quantile shadow slope source entropy".split(),
-        ),
     ],
 )
 def test_attacks_on_adapters_by_their_names(words: str, expected: list[str]) -> None:
     plan = plan_of(f"--method fedavg {words}")
     assert list(plan.attacks) == expected
     assert plan.attack == ",".join(expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "known"),
+    [
+        ("dpfpl", STRONGEST_FIRST),
+        ("fedavg", "lira rmia loss cosine fedmia maxrenyi projres quantile shadow slope source entropy".split()),
+    ],
+)
+def test_of_all_the_strongest_come_first(method: str, known: list[str]) -> None:
+    """A new attack takes its place among those that are known."""
+    found = plan_of(f"--method {method} --attack all").attacks
+    assert [name for name in found if name in known] == known
+    strengths = [plugins.plugins("attack")[name].strength for name in found]
+    assert strengths == sorted(strengths, reverse=True)
 
 
 def test_the_order_of_attacks_names_headlines_and_so_moves_the_key() -> None:

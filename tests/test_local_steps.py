@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.base import Candidates, View
-from attacks.messages.prompts import PromptMessages
+from attacks.messages.prompts import ReplayedMessages
 from audits.epsilon import ledger_of, privacy_table
 from audits.tables.coverage import coverage_table
 from fedaudit.command.cli import read_command
@@ -146,7 +146,7 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
         if local == "2 epochs":
             assert exposure.times == 2 * SCHEDULE.rounds
         rounds = range(SCHEDULE.rounds)
-        assert method.used(world.training[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
+        assert method.messages.used_records(world.training[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != "pfedme"])  # whose inner steps are several
@@ -169,7 +169,7 @@ def test_what_the_server_rebuilds_is_exact_after_several_steps(tmp_path: Path, n
     """Without noise, where the steps of a client's own part add up to what its upload says."""
     method = made(name, {"rank": 0} if name == "dpfpl" else {}, NONE, SCHEDULE, LOCAL["3 steps"])
     transcript, learner = run(tmp_path, method, federation(), SCHEDULE), federation().learner(LOCAL["3 steps"])
-    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, ())), method, learner)
+    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, ())), method, learner)
     assert (coverage_table([messages.rebuilt(k) for k in range(3)], transcript).distance < 1e-5).all()
 
 
@@ -178,7 +178,7 @@ def test_the_server_counts_the_steps_of_pfedmes_epochs(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, local_epochs=1)
     method = made("pfedme", PARAMS["pfedme"], NONE, SCHEDULE, settings)
     transcript, learner = run(tmp_path, method, federation(), SCHEDULE), federation().learner(settings)
-    messages = PromptMessages(View(transcript, "server", Candidates({}, {}, ())), method, learner)
+    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, ())), method, learner)
     two, *one = coverage_table([messages.rebuilt(k) for k in range(3)], transcript).distance
     assert max(one) < 1e-5
     assert 1e-5 < two < 0.15
@@ -247,7 +247,7 @@ def test_pfedmes_fixed_points_on_a_quadratic(monkeypatch: pytest.MonkeyPatch) ->
         if inner == 80:
             assert theta == pytest.approx(envelope / (1 + envelope), rel=1e-5)
             assert w == pytest.approx(1 - 0.05 * envelope / (1 + envelope), rel=1e-5)
-        back = method.replay(start, start, update.upload, learner, generator(0, "replay"), [4])
+        back = method.messages.replay(start, start, update.upload, learner, generator(0, "replay"), [4])
         assert back["theta"].item() == pytest.approx(theta, rel=1e-4)
         assert method.prompt(start) is start["p_G"]  # who never took part has no prompt of its own
 

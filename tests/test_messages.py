@@ -18,7 +18,7 @@ from attacks.answers import Floats
 from attacks.asked.classes import AskedClasses
 from attacks.base import Candidates, LacksCapability, View
 from attacks.gradients import gradient_norms
-from attacks.messages.prompts import PromptMessages, losses
+from attacks.messages.prompts import ReplayedMessages, losses
 from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
@@ -65,8 +65,8 @@ def view_of(transcript: Transcript, threat_model: str = "server") -> View:
     return View(transcript, threat_model, Candidates({}, {}, []))
 
 
-def messages_of(method: PromptMethod, transcript: Transcript) -> PromptMessages:
-    return PromptMessages(view_of(transcript), method, federation().learner())
+def messages_of(method: PromptMethod, transcript: Transcript) -> ReplayedMessages:
+    return ReplayedMessages(view_of(transcript), method, federation().learner())
 
 
 def named(case: Any) -> str:
@@ -228,7 +228,7 @@ def test_a_client_that_never_came_cannot_be_rebuilt(trained: Trained) -> None:
 def test_only_the_server_has_messages(trained: Trained, threat_model: str) -> None:
     method, transcript = trained("fedotp", {})
     with pytest.raises(LacksCapability, match=f"{threat_model} does not see sums of uploads"):
-        PromptMessages(view_of(transcript, threat_model), method, federation().learner())
+        ReplayedMessages(view_of(transcript, threat_model), method, federation().learner())
 
 
 # --- what records look like -----------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_the_update_of_a_batch_of_one_record_is_its_own_descent() -> None:
         def records(self, r: int, client: int) -> int:
             return 1
 
-    seen = PromptMessages(Seen(), method, learner)  # type: ignore[arg-type]
+    seen = ReplayedMessages(Seen(), method, learner)  # type: ignore[arg-type]
     found = said(seen, 0, world.training[0], [0])
     assert found.cosine[0, :, 0].tolist() == [1, -1]
     moved = 0.3 + (SETTINGS.global_rate + SETTINGS.local_rate) * 2 / (1 + math.exp(0.6))

@@ -46,7 +46,7 @@ ON_HOST = {
     "trainers/maple.py": ("log_probs", "predicted"),  # `answered` is on the host
     "trainers/pfedme.py": ("replay",),  # states
     "trainers/prompts.py": ("labels", "minibatch", "class_gradients", "recognised"),
-    "trainers/secfpp.py": "start update place replay aggregate _on_shares _reduced _inverse_root _carried".split(),  # shares
+    "trainers/secfpp.py": "start update model_selector replay aggregate _on_shares _reduced _inverse_root _carried".split(),  # shares
 }
 
 

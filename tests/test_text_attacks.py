@@ -25,7 +25,8 @@ ON_TEXTS = [p for p in plugins.plugins("attack").values() if "texts" in p.record
 each = pytest.mark.parametrize("plugin", ON_TEXTS, ids=lambda p: p.name)
 ALONE = [p for p in ON_TEXTS if not p.shadows]
 each_alone = pytest.mark.parametrize("plugin", ALONE, ids=lambda p: p.name)
-of_models = pytest.mark.parametrize("plugin", [p for p in ALONE if not p.needs], ids=lambda p: p.name)
+OF_BOTH = [p for p in ALONE if not p.needs and "classes" in p.records]
+of_both = pytest.mark.parametrize("plugin", OF_BOTH, ids=lambda p: p.name)
 
 
 @functools.cache
@@ -145,7 +146,7 @@ def test_loss_and_entropy_are_means_over_the_caption():
         assert {name: score[i] for name, score in found.items()} == pytest.approx(expected, abs=1e-12)
 
 
-@of_models
+@of_both
 def test_a_text_of_one_token_is_a_classification(plugin):
     """All K and slices coincide: one score instead of many."""
     rng = np.random.default_rng(0)

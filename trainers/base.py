@@ -26,6 +26,7 @@ from fedaudit.machinery.spent import Spent, forget_peak, peak_memory
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.tasks.base import client_name
+from trainers.messages import MethodMessages
 
 if TYPE_CHECKING:
     from fedaudit.backbones.vlm import Encoded
@@ -180,6 +181,8 @@ class Method(ABC, Generic[Client]):
 
     # tables [C, ..] of the server's state by clients' numbers: parts of each that all others are sent, and nobody else
     by_client: ClassVar[tuple[str, ...]] = ()
+    # contracts (tests/test_method_contracts.py) that it does not keep, each with the reason why that is right
+    refuses: ClassVar[Mapping[str, str]] = {}
     # what its clients' records reach, as the ledger's readers call it; what no noise is added to is unbounded
     local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of the model that it holds in the end
     shared: ClassVar[tuple[str, ...]] = ("what clients train",)  # uploaded and broadcast
@@ -199,8 +202,14 @@ class Method(ABC, Generic[Client]):
         """The common public start, from what the learner offers."""
         return initial
 
+    def broadcast(self, server: State) -> State:
+        """What of its state the server makes public, the released model with it: all but what it keeps to itself, as
+        the momentum of its own steps. As in a first round, `aggregate` can do without that: attacks step on what was
+        sent."""
+        return server
+
     def download(self, server: State, client: Participation) -> State:
-        """What the server sends a client of its state."""
+        """What a client receives of a broadcast."""
         return server
 
     @property
@@ -213,42 +222,19 @@ class Method(ABC, Generic[Client]):
         """Whether clients send anything of their own."""
         return True
 
-    def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Those of a client's list that were in a batch of its if it took part in `rounds`, whatever their weight."""
-        return set(records) if rounds else set()
-
-    def shown(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
-        """Those of a client's list that others are given as they are."""
-        return set()
-
-    def replay(
-        self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
-    ) -> State:
-        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records,
-        noise and the clients' chance.
-
-        States lead with the clients, whose n_k are `sizes`. By default a part that no upload tells anything about
-        stays as it was.
-        """
-        return own
-
-    def place(self, client: int) -> State:
-        """What a state of the server's needs beside it to be read as a client's, where it holds several models."""
-        return {}
-
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
         """How a client may come after a run, from the server's last state or the public start, the supposedly best way
         first; {} where the method does not say. Its file then says `NEWCOMERS = True`."""
         return {}
 
-    def passed_on(self, server: State, client: int) -> State:
-        """What the server's state holds of one client that all others are sent, by the names that `model` knows; {}
-        where they are sent no more than the released model."""
-        return {}
-
     def model(self, state: State) -> State:
         """What a party's state stands for: one adapter pair A and B per layer, or a prompt; differentiable."""
         return state
+
+    @property
+    def messages(self) -> MethodMessages[Any]:
+        """What attacks ask of the method."""
+        return MethodMessages(self)
 
 
 class Learner(Protocol):
@@ -342,24 +328,8 @@ class Differentiable(Classifier, Protocol):
     def gradients(self, method: Any, model: State, records: Sequence[str]) -> Iterator[Tensor]:
         """In all numbers of a model, laid end to end."""
 
-    def sent_gradients(self, method: Any, began: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """In what a client sends, where it began a round (`Sending.began`)."""
-
-
-@runtime_checkable
-class Sending(Protocol):
-    """What attacks on messages ask of a method whose records are classes. States are of one client, or lead with M of
-    them; `server` is what they were sent."""
-
-    def began(self, server: State, own: State) -> State:
-        """What clients start a round from."""
-
-    def stepped(self, server: State, own: State, upload: State) -> State:
-        """The clients' models right after their own steps, before any other message is mixed in; `own` is what they
-        keep to themselves by then."""
-
-    def moved(self, server: State, upload: State) -> Tensor:
-        """How clients changed what they send."""
+    def sent_gradients(self, method: Any, start: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """In what a client sends, where it began a round (`trainers.messages.Sending.round_start`)."""
 
 
 class Exam(Protocol):
@@ -434,19 +404,24 @@ class Transcript:
     folder: Folder
     schedule: Schedule
     model: Model = plain  # the method's: what adapter or prompt a state stands for
-    by_client: tuple[str, ...] = ()  # the method's: what of the server's state is no part of the released model
+    by_client: tuple[str, ...] = ()  # the method's: what of a broadcast is no part of the released model
+    sent: Model = plain  # the method's: what of the server's state is broadcast
     _cohorts: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, folder: Folder, schedule: Schedule, method: Method[Any]) -> Transcript:
         """The reader of a method's run."""
-        return cls(folder, schedule, method.model, method.by_client)
+        return cls(folder, schedule, method.model, method.by_client, method.broadcast)
 
-    def broadcast(self, r: int) -> State:
-        """The server state that round r started from; `broadcast(rounds)` is the final one."""
+    def server(self, r: int) -> State:
+        """The server's state that round r started from, with what it keeps to itself; for the training alone."""
         if r == 0:
             return self.folder.read_tensors("initial.safetensors")
         return self._part(r - 1, "aggregate")
+
+    def broadcast(self, r: int) -> State:
+        """What round r started from, as sent; `broadcast(rounds)` is the final one."""
+        return self.sent(self.server(r))
 
     def sent_to_all(self, r: int) -> State:
         """The same without what is sent to clients alone: `sent_to_all(rounds)` is the released model."""
@@ -589,7 +564,7 @@ def train(
         (offered,) = executor.map(_initial, [schedule.public_seed])
         start = method.start(unpack(offered))
         folder.write_tensors("initial.safetensors", start)
-        folder.write_json("initial.json", {"utility": exam.before(executor, method, start)})
+        folder.write_json("initial.json", {"utility": exam.before(executor, method, method.broadcast(start))})
     rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]
     (crowd,) = executor.map(_crowd, [None])
     with undisturbed():
@@ -613,11 +588,12 @@ def _round(
     # 1. the cohort
     cohort = schedule.cohort(r)
     # 2. what the server sends, 3. every client of the cohort trains
-    server, public = transcript.broadcast(r), transcript.broadcast(0)
+    server, public = transcript.server(r), transcript.broadcast(0)
     earlier = transcript.before(r)
     own = transcript.holdings({k: earlier[k][-1] for k in cohort if k in earlier})
     jobs = [_Job(k, r, schedule.seed, tuple(earlier.get(k, ())), pack(own.get(k, public))) for k in cohort]
-    parts = [(method, pack(server), jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
+    sent = pack(method.broadcast(server))
+    parts = [(method, sent, jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
     with spent.phase("clients"):
         done = [one for part in executor.map(_participate, parts) for one in part]
     spent.held(max(d.peak for d in done))
@@ -634,7 +610,8 @@ def _round(
     check_finite({"the server's aggregate": aggregate})
     # 5. utility of the new global model and of the clients' own models
     with spent.phase("utility"):
-        utility = exam.after(executor, method, aggregate, held, last=r + 1 == schedule.rounds)
+        public_model = method.broadcast(aggregate)
+        utility = exam.after(executor, method, public_model, held, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from trainers.base import Arrival, Participation, Site, State, Update, Upload, generator
-from trainers.maple import DualCohort, DualMethod, Learner
+from trainers.maple import DualCohort, DualMessages, DualMethod, Learner
 
 LEARNER = "maple"
 TITLE = "DP²FL"
@@ -109,14 +109,20 @@ class DP2FL(DualMethod):
             for name, (task, data) in pairs.items()
         }
 
-    def passed_on(self, server: State, client: int) -> State:
-        return {"Pd": server["trained"][client]} if client < len(server.get("trained", ())) else {}
-
     def model(self, state: State) -> State:
         """Of a message what was trained; of a client what it holds after the round; else the global model."""
         if "number" in state and "loss" not in state:
             return {"Pt": state["Pt"], "Pd": state["personal"][int(state["number"]) - 1]}
         return {"Pt": state["Pt"], "Pd": state["Pd"]}
+
+    @property
+    def messages(self) -> "DP2FLMessages":
+        return DP2FLMessages(self)
+
+
+class DP2FLMessages(DualMessages[DP2FL]):
+    def broadcast_part(self, server: State, client: int) -> State:
+        return {"Pd": server["trained"][client]} if client < len(server.get("trained", ())) else {}
 
 
 def global_weights(total: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
 from trainers.base import Site, State, Update, Upload
+from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod, Step
 
 LEARNER = "prompts"
@@ -78,18 +79,6 @@ class DPFPL(PromptMethod):
         d_v = step.noise(step.clip(u.mT @ G, "v"), "v")
         return G, full_gradient(u, v, d_u, d_v)  # line 11
 
-    def replay(
-        self, server: State, own: State, upload: State, learner: object, generator: torch.Generator, sizes: object
-    ) -> State:
-        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken, of several
-        steps once for all: exact at rank 0 only."""
-        p_L, G = own["p_L"], self.descent(server["p_G"], upload)
-        if self.params.rank:
-            Q = torch.randn(GUESSES, 1, p_L.shape[-1], self.params.rank, generator=generator)
-            u, v = power_iteration(p_L, Q)  # [GUESSES, N, ..]
-            G = full_gradient(u, v, G @ v.mT, u.mT @ G).mean(0)
-        return {"p_L": p_L - self.settings.local_rate * G}
-
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
@@ -100,6 +89,24 @@ class DPFPL(PromptMethod):
             k = self.params.rank
             p_L = u[..., :k] * values[..., None, :k] @ v[..., :k, :]
         return state["p_G"] + p_L
+
+    @property
+    def messages(self) -> "DPFPLMessages":
+        return DPFPLMessages(self)
+
+
+class DPFPLMessages(PromptMessages[DPFPL]):
+    def replay(
+        self, server: State, own: State, upload: State, learner: object, generator: torch.Generator, sizes: object
+    ) -> State:
+        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken, of several
+        steps once for all: exact at rank 0 only."""
+        p_L, G, rank = own["p_L"], self.gradient_sum(server["p_G"], upload), self.method.params.rank
+        if rank:
+            Q = torch.randn(GUESSES, 1, p_L.shape[-1], rank, generator=generator)
+            u, v = power_iteration(p_L, Q)  # [GUESSES, N, ..]
+            G = full_gradient(u, v, G @ v.mT, u.mT @ G).mean(0)
+        return {"p_L": p_L - self.method.settings.local_rate * G}
 
 
 def power_iteration(p: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:

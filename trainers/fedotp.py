@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
+from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod, Scores
 
 LEARNER = "prompts"
@@ -61,15 +62,6 @@ class FedOTP(PromptMethod):
             p_G, p_L = step.descend(p_G, d_G, "p_G"), step.descend(p_L, d_L, "p_L")
         return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})
 
-    def replay(
-        self, server: State, own: State, upload: State, learner: object, generator: object, sizes: object
-    ) -> State:
-        """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and
-        p_L stays as it was."""
-        if self.params.match == "ot":
-            return own
-        return {"p_L": own["p_L"] - self.settings.local_rate * self.descent(server["p_G"], upload)}
-
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
@@ -77,6 +69,21 @@ class FedOTP(PromptMethod):
         """p_i [.., b, d], or for transport both prompts [.., 2, b, d]."""
         p_G, p_L = torch.broadcast_tensors(state["p_G"], state["p_L"])
         return p_G + p_L if self.params.match == "sum" else torch.stack([p_G, p_L], dim=-3)
+
+    @property
+    def messages(self) -> "FedOTPMessages":
+        return FedOTPMessages(self)
+
+
+class FedOTPMessages(PromptMessages[FedOTP]):
+    def replay(
+        self, server: State, own: State, upload: State, learner: object, generator: object, sizes: object
+    ) -> State:
+        """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and
+        p_L stays as it was."""
+        if self.method.params.match == "ot":
+            return own
+        return {"p_L": own["p_L"] - self.method.settings.local_rate * self.gradient_sum(server["p_G"], upload)}
 
 
 def transport_scores(text: Tensor, images: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
 from trainers.dpfpl import check_rank
+from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, Learner, PromptMethod
 
 LEARNER = "prompts"
@@ -65,30 +66,12 @@ class FedPGP(PromptMethod):
             d_G, d_u, d_v = step.clip(G, "p_G"), step.clip(G @ v.mT, "u"), step.clip(u.mT @ G, "v")
             d_G, d_u, d_v = step.noise(d_G, "p_G"), step.noise(d_u, "u"), step.noise(d_v, "v")
             if self.params.mu:
-                to_G, to_i = self._contrast(server["hard"], p_G, p_G + u @ v, client.learner)
+                to_G, to_i = self.contrast(server["hard"], p_G, p_G + u @ v, client.learner)
                 d_G, d_u, d_v = d_G + to_G + to_i, d_u + to_i @ v.mT, d_v + u.mT @ to_i
             p_G, u, v = step.descend(p_G, d_G, "p_G"), step.descend(u, d_u, "u"), step.descend(v, d_v, "v")
         return Update(upload=self.message(p_G, d_G), private={"u": u, "v": v})
 
-    def replay(
-        self, server: State, own: State, upload: State, learner: Learner, generator: object, sizes: object
-    ) -> State:
-        """Exact for one step without noise and clipping: the contrastive term is public, and what it adds to p_G's
-        gradient alone is taken off the upload."""
-        p_G, u, v, G = server["p_G"], own["u"], own["v"], self.descent(server["p_G"], upload)
-        if self.params.mu:
-            G = G - self._contrast(server["hard"], p_G, p_G + u @ v, learner)[0]
-        rate = self.settings.local_rate
-        return {"u": u - rate * G @ v.mT, "v": v - rate * u.mT @ G}
-
-    def of_records(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
-        found = super().of_records(server, own, upload, learner, steps)
-        if not self.params.mu:
-            return found
-        terms = self._contrast(server["hard"], server["p_G"], self.prompt(own | server), learner)
-        return found - float(self.step_counts(steps).sum()) * (terms[0] + terms[1])
-
-    def _contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, learner: Learner) -> tuple[Tensor, Tensor]:
+    def contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, learner: Learner) -> tuple[Tensor, Tensor]:
         """Gradients of mu times the contrastive term, the mean over classes, in p_G alone and in p_i."""
         t_0 = learner.text(hard)
 
@@ -106,3 +89,27 @@ class FedPGP(PromptMethod):
 
     def prompt(self, state: State) -> Tensor:
         return state["p_G"] + state["u"] @ state["v"]
+
+    @property
+    def messages(self) -> "FedPGPMessages":
+        return FedPGPMessages(self)
+
+
+class FedPGPMessages(PromptMessages[FedPGP]):
+    def replay(
+        self, server: State, own: State, upload: State, learner: Learner, generator: object, sizes: object
+    ) -> State:
+        """Exact for one step without noise and clipping: the contrastive term is public, and what it adds to p_G's
+        gradient alone is taken off the upload."""
+        p_G, u, v, G = server["p_G"], own["u"], own["v"], self.gradient_sum(server["p_G"], upload)
+        if self.method.params.mu:
+            G = G - self.method.contrast(server["hard"], p_G, p_G + u @ v, learner)[0]
+        rate = self.method.settings.local_rate
+        return {"u": u - rate * G @ v.mT, "v": v - rate * u.mT @ G}
+
+    def data_gradient_sum(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
+        found = super().data_gradient_sum(server, own, upload, learner, steps)
+        if not self.method.params.mu:
+            return found
+        terms = self.method.contrast(server["hard"], server["p_G"], self.method.prompt(own | server), learner)
+        return found - float(self.step_coefficients(steps).sum()) * (terms[0] + terms[1])

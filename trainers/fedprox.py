@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
-from trainers.prompts import Cohort, PromptMethod, counted
+from trainers.prompt_messages import PromptMessages, unit_moves
+from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
 TITLE = "FedProx"
@@ -53,12 +54,18 @@ class FedProx(PromptMethod):
             p = step.descend(p, gradient + self.params.mu * (p - p_G), "p_G")
         return Update(upload={"p_G": p}, private={})
 
-    def step_counts(self, steps: int) -> NDArray[np.float64]:
-        settings = self.settings
-        return counted(steps, rate=settings.global_rate, momentum=settings.momentum, pull=self.params.mu)
-
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
     def prompt(self, state: State) -> Tensor:
         return state["p_G"]
+
+    @property
+    def messages(self) -> "FedProxMessages":
+        return FedProxMessages(self)
+
+
+class FedProxMessages(PromptMessages[FedProx]):
+    def step_coefficients(self, steps: int) -> NDArray[np.float64]:
+        settings, mu = self.method.settings, self.method.params.mu
+        return unit_moves(steps, rate=settings.global_rate, momentum=settings.momentum, pull=mu)

@@ -26,7 +26,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from trainers import prompts
 from trainers.base import Method, Participation, State, Update
 from trainers.exams import Personalisation
 from trainers.learners import LearnerFacts
+from trainers.messages import MethodMessages
 from trainers.prompt_settings import PromptSettings
 from trainers.prompts import EVALUATED, HARD_PROMPT, INITIAL_STD, PromptMethod, stacked, taken_back
 from trainers.resources import Resources
@@ -174,28 +175,39 @@ class DualMethod(Method[DualCohort]):
     def start(self, initial: State) -> State:
         return {name: initial[name] for name in ("Pt", "Pd")}
 
+    @property
+    def messages(self) -> DualMessages[Any]:
+        return DualMessages(self)
+
+
+KnownDual = TypeVar("KnownDual", bound=DualMethod)
+
+
+class DualMessages(MethodMessages[KnownDual]):
+    """What an outsider who knows a method of dual prompts can compute of its messages (`trainers.messages`)."""
+
+    def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
+        """What a client trains on: several epochs leave nothing of it out."""
+        return set(self.method.divided(records, client, seed)[0]) if rounds else set()
+
+    def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
+        return set(self.method.divided(records, client, seed)[1])
+
     def replay(
         self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
     ) -> State:
         """Nothing: a client starts from what it is sent."""
         return {}
 
-    def began(self, server: State, own: State) -> State:
+    def round_start(self, server: State, own: State) -> State:
         return {name: server[name] for name in ("Pt", "Pd")}
 
-    def stepped(self, server: State, own: State, upload: State) -> State:
+    def after_local_steps(self, server: State, own: State, upload: State) -> State:
         return {name: upload[name] for name in ("Pt", "Pd")}
 
-    def moved(self, server: State, upload: State) -> Tensor:
+    def update_vector(self, server: State, upload: State) -> Tensor:
         """Of Pt and Pd, laid end to end."""
         return torch.cat([(upload[name] - server[name]).flatten(-3) for name in ("Pt", "Pd")], dim=-1)
-
-    def shown(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
-        return set(self.divided(records, client, seed)[1])
-
-    def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """What a client trains on: several epochs leave nothing of it out."""
-        return set(self.divided(records, client, seed)[0]) if rounds else set()
 
 
 class Learner(prompts.Learner):
@@ -322,12 +334,12 @@ class Learner(prompts.Learner):
             yield torch.cat([in_Pt.flatten(1), in_Pd.flatten(1)], dim=1)
 
     def sent_gradients(
-        self, method: PromptMethod | DualMethod, began: State, records: Sequence[str]
+        self, method: PromptMethod | DualMethod, start: State, records: Sequence[str]
     ) -> Iterator[Tensor]:
         """In p_G, or in Pt and Pd."""
         if isinstance(method, PromptMethod):
-            return super().sent_gradients(method, began, records)
-        return self.gradients(method, began, records)
+            return super().sent_gradients(method, start, records)
+        return self.gradients(method, start, records)
 
     def log_probs(self, method: Any, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
         if isinstance(method, PromptMethod):

@@ -10,7 +10,7 @@ from trainers.base import Arrival, Method, Participation, Site, State, Transcrip
 
 def arrivals(method: Method[Any], transcript: Transcript) -> dict[str, Arrival]:
     """How a client may come after a run, by name."""
-    return method.arrivals(transcript.broadcast(transcript.schedule.rounds), transcript.broadcast(0))
+    return method.arrivals(transcript.server(transcript.schedule.rounds), transcript.broadcast(0))
 
 
 def after_a_round(
@@ -27,9 +27,10 @@ def after_a_round(
         for k, ids in enumerate(training)
     ]
     held = transcript.holdings({one.client: one.earlier[-1] for one in clients if one.earlier})
-    received = [method.download(arrival.server, one) if one.earlier else dict(arrival.start) for one in clients]
+    sent = method.broadcast(arrival.server)
+    received = [method.download(sent, one) if one.earlier else dict(arrival.start) for one in clients]
     done = learner.work(method, received, [held.get(one.client, public) for one in clients], clients)
     uploads = [Upload(k, len(training[k]), update.upload, update.facts) for k, update in enumerate(done)]
     site = Site(schedule.seed, r, learner=lambda question: question(learner))
     server = method.aggregate(arrival.server, uploads, site)
-    return [method.model(server | update.private) for update in done]
+    return [method.model(method.broadcast(server) | update.private) for update in done]

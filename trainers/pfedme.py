@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
+from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
@@ -58,33 +59,6 @@ class PFedMe(PromptMethod):
             w = w - self.settings.global_rate * self.params.envelope * (w - theta)
         return Update(upload={"p_G": w}, private={"theta": theta})
 
-    def replay(
-        self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
-    ) -> State:
-        """theta stands as far from p_G as w, times what it would be with the same gradient in every inner step: exact
-        after one local step. Of epochs the number of steps follows from n_k."""
-        moved = [self._moved([1.0] * self.steps(n)) for n in sizes]
-        ratios = torch.tensor([theta / w for w, theta in moved]).reshape(-1, 1, 1)
-        return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}
-
-    def began(self, server: State, own: State) -> State:
-        return server  # theta starts anew at what was sent
-
-    def step_counts(self, steps: int) -> NDArray[np.float64]:
-        """Of inner steps, in what moved w: some count against each other where a step overshoots the envelope."""
-        return np.array([-self._moved(unit)[0] for unit in np.eye(steps).tolist()]) / self.settings.global_rate
-
-    def _moved(self, gradients: Sequence[float]) -> tuple[float, float]:
-        """w and theta after a round whose inner steps have these gradients, from p_G = 0."""
-        settings, envelope = self.settings, self.params.envelope
-        w = theta = velocity = 0.0
-        for t, gradient in enumerate(gradients, 1):
-            velocity = settings.momentum * velocity + gradient + envelope * (theta - w)
-            theta -= settings.local_rate * velocity
-            if t % self.params.inner == 0:
-                w -= settings.global_rate * envelope * (w - theta)
-        return w, theta
-
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         mean, beta = self.global_prompt(server["p_G"], uploads, site), self.params.mixing
         return {"p_G": (1 - beta) * server["p_G"] + beta * mean}
@@ -92,3 +66,36 @@ class PFedMe(PromptMethod):
     def prompt(self, state: State) -> Tensor:
         """theta, or of who holds none the global prompt."""
         return state.get("theta", state["p_G"])
+
+    @property
+    def messages(self) -> "PFedMeMessages":
+        return PFedMeMessages(self)
+
+
+class PFedMeMessages(PromptMessages[PFedMe]):
+    def replay(
+        self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
+    ) -> State:
+        """theta stands as far from p_G as w, times what it would be with the same gradient in every inner step: exact
+        after one local step. Of epochs the number of steps follows from n_k."""
+        moved = [self._moved([1.0] * self.method.steps(n)) for n in sizes]
+        ratios = torch.tensor([theta / w for w, theta in moved]).reshape(-1, 1, 1)
+        return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}
+
+    def round_start(self, server: State, own: State) -> State:
+        return server  # theta starts anew at what was sent
+
+    def step_coefficients(self, steps: int) -> NDArray[np.float64]:
+        """Of inner steps, in what moved w: some count against each other where a step overshoots the envelope."""
+        return np.array([-self._moved(unit)[0] for unit in np.eye(steps).tolist()]) / self.method.settings.global_rate
+
+    def _moved(self, gradients: Sequence[float]) -> tuple[float, float]:
+        """w and theta after a round whose inner steps have these gradients, from p_G = 0."""
+        settings, envelope, inner = self.method.settings, self.method.params.envelope, self.method.params.inner
+        w = theta = velocity = 0.0
+        for t, gradient in enumerate(gradients, 1):
+            velocity = settings.momentum * velocity + gradient + envelope * (theta - w)
+            theta -= settings.local_rate * velocity
+            if t % inner == 0:
+                w -= settings.global_rate * envelope * (w - theta)
+        return w, theta

@@ -24,7 +24,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,8 +38,8 @@ from fedaudit.machinery.store import claim
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
+from trainers.prompt_messages import PromptMessages
 from trainers.prompt_settings import PromptSettings
-from trainers.protection import Protection
 from trainers.resources import Resources
 from trainers.steps import LocalStep, PrivateMethod, Work
 
@@ -215,19 +215,6 @@ class Step(LocalStep):
         return tensor - (settings.global_rate if name == "p_G" else settings.local_rate) * gradient
 
 
-def counted(steps: int, *, rate: float, momentum: float, pull: float = 0.0) -> NDArray[np.float64]:
-    """How far a unit gradient in each of some steps of SGD with momentum has moved a tensor after the last one, over
-    the rate [steps]; a proximal term pulls by `pull` times what it has moved."""
-    found = np.zeros(steps)
-    for s in range(steps):
-        moved = velocity = 0.0
-        for t in range(s, steps):
-            velocity = momentum * velocity + (t == s) - pull * rate * moved
-            moved += velocity
-        found[s] = moved
-    return found
-
-
 def taken_back(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
     """Gradients [n, ..] in `at` [..], which is a leaf, from n gradients [n, ..] in the text features made of it.
 
@@ -278,17 +265,9 @@ class PromptMethod(PrivateMethod[Cohort]):
     def download(self, server: State, client: Participation) -> State:
         return {name: t for name, t in server.items() if name == "p_G"}
 
-    def began(self, server: State, own: State) -> State:
-        """What `prompt` makes the prompt of that a client's first step of a round is taken at."""
-        return own | server
-
-    def stepped(self, server: State, own: State, upload: State) -> State:
-        """The prompts with the server's step on each client's message alone."""
-        return {"prompt": self.prompt(own | self.alone(server, upload))}
-
-    def moved(self, server: State, upload: State) -> Tensor:
-        """Of p_G, up to a factor where a gradient is sent."""
-        return -upload["gradient"] if "gradient" in upload else upload["p_G"] - server["p_G"]
+    @property
+    def messages(self) -> PromptMessages[Any]:
+        return PromptMessages(self)
 
     @staticmethod
     def scores(text: Tensor, images: Tensor) -> Tensor:
@@ -309,25 +288,6 @@ class PromptMethod(PrivateMethod[Cohort]):
         mean = weighted_mean([upload.state for upload in uploads], [share] * len(uploads))["gradient"]
         noisy = self.protection.noise(mean[None], "p_G", site, averaged=len(uploads))[0]
         return p_G - self.settings.global_rate * noisy
-
-    def descent(self, p_G: Tensor, upload: State) -> Tensor:
-        """What an upload says of the gradients in p_G: their sum over the steps of the round."""
-        return upload["gradient"] if "gradient" in upload else (p_G - upload["p_G"]) / self.settings.global_rate
-
-    def alone(self, server: State, upload: State) -> State:
-        """The server's state after a step on one client's message alone, without noise."""
-        noise_free = dataclasses.replace(self, protection=Protection())
-        return noise_free.aggregate(server, [Upload(0, 1, upload)], Site(seed=0, round=0))
-
-    def of_records(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
-        """What of `descent` the clients' records made, for who sees no more than the uploads: less the terms of the
-        loss that see no record, of several steps to first order."""
-        return self.descent(server["p_G"], upload)
-
-    def step_counts(self, steps: int) -> NDArray[np.float64]:
-        """What the records' gradient in each of a round's steps counts for in `of_records` [steps], which is linear in
-        them: 1 without momentum."""
-        return counted(steps, rate=self.settings.global_rate, momentum=self.settings.momentum)
 
 
 class Learner:
@@ -431,13 +391,13 @@ class Learner:
         """Of each record's cross-entropy in a prompt [.., b, d], all its parts together, [n, ..]."""
         yield self.record_gradients(method, self.text, model["prompt"], records).flatten(1)
 
-    def sent_gradients(self, method: PromptMethod, began: State, records: Sequence[str]) -> Iterator[Tensor]:
+    def sent_gradients(self, method: PromptMethod, start: State, records: Sequence[str]) -> Iterator[Tensor]:
         """The same in p_G, [n, b, d]."""
 
         def text(p_G: Tensor) -> Tensor:
-            return self.text(method.prompt(began | {"p_G": p_G}))
+            return self.text(method.prompt(start | {"p_G": p_G}))
 
-        yield self.record_gradients(method, text, began["p_G"], records)
+        yield self.record_gradients(method, text, start["p_G"], records)
 
     @torch.no_grad()
     def log_probs(self, method: PromptMethod, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:

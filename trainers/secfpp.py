@@ -38,7 +38,8 @@ from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment, secpc
 from fedaudit.privacy.settings import Privacy
 from fedaudit.privacy.sharing import Tolerance
 from trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
-from trainers.prompts import Cohort, Learner, PromptMethod
+from trainers.prompt_messages import PromptMessages
+from trainers.prompts import Cohort, PromptMethod
 
 LEARNER = "prompts"
 TITLE = "SecFPP"
@@ -177,23 +178,6 @@ class SecFPP(PromptMethod):
         several = "point" in state and len(state["cluster"]) > 1
         return state["p_G"][int(state["cluster"][state["point"] - 1]) if several else 0] + state["p_L"]
 
-    def began(self, server: State, own: State) -> State:
-        return {"p_G": server["p_G"], "p_L": own["p_L"]}
-
-    def place(self, client: int) -> State:
-        return {"point": torch.tensor(client + 1)}
-
-    def replay(
-        self, server: State, own: State, upload: State, learner: Learner, generator: torch.Generator,
-        sizes: Sequence[int],
-    ) -> State:  # fmt: skip
-        """For who knows the mean gradient of a user's cluster only: as if all steps had been on it."""
-        steps = torch.tensor([self.steps(n) for n in sizes])[:, None, None]
-        return {"p_L": own["p_L"] - self.settings.local_rate * steps * upload["gradient"]}
-
-    def alone(self, server: State, upload: State) -> State:
-        return {"p_G": server["p_G"] - self.settings.global_rate * upload["gradient"]}
-
     def _on_shares(self, server: State, uploads: Sequence[Upload], site: Site) -> tuple[Clusters, Tensor]:
         """The clusters after SecPC and their mean gradients [K, b, d]; what that reveals is the site's record."""
         users = sorted(uploads, key=lambda upload: upload.client)
@@ -256,6 +240,30 @@ class SecFPP(PromptMethod):
         own = self.params
         tolerance = Tolerance(own.colluders or max(1, 3 * users // 10), own.absent, own.wrong)
         return Protocol(users, tolerance, round(1 / own.precision), entries)
+
+    @property
+    def messages(self) -> "SecFPPMessages":
+        return SecFPPMessages(self)
+
+
+class SecFPPMessages(PromptMessages[SecFPP]):
+    """For who knows the mean gradient of a user's cluster only: that is the message."""
+
+    def model_selector(self, client: int) -> State:
+        return {"point": torch.tensor(client + 1)}
+
+    def round_start(self, server: State, own: State) -> State:
+        return {"p_G": server["p_G"], "p_L": own["p_L"]}
+
+    def replay(
+        self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
+    ) -> State:
+        """As if all steps had been on the cluster's mean."""
+        steps = torch.tensor([self.method.steps(n) for n in sizes])[:, None, None]
+        return {"p_L": own["p_L"] - self.method.settings.local_rate * steps * upload["gradient"]}
+
+    def server_after_one(self, server: State, upload: State) -> State:
+        return {"p_G": server["p_G"] - self.method.settings.global_rate * upload["gradient"]}
 
 
 def _directions(matrices: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from fedaudit.privacy.accountant import noise_stds
 from fedaudit.privacy.ledger import Turn, epoch_length, sensitivity
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Client, Method, Noised, Participation, Schedule, generator
+from trainers.messages import MethodMessages
 from trainers.protection import Protection
 
 OneStep = TypeVar("OneStep", bound="LocalStep")
@@ -181,8 +182,19 @@ class PrivateMethod(Method[Client]):
         before = len(client.earlier) * self.steps(len(client.records))
         return [client.records[i] for i in epoch_batch(client, size, before + step)]
 
-    def used(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
+    @property
+    def messages(self) -> PrivateMessages[Any]:
+        return PrivateMessages(self)
+
+
+KnownSteps = TypeVar("KnownSteps", bound=PrivateMethod[Any])
+
+
+class PrivateMessages(MethodMessages[KnownSteps]):
+    """Of a method of local steps (`trainers.messages`)."""
+
+    def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
         """Few rounds leave some of a client's training records out of every batch."""
         working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
-        steps = range(self.steps(len(records)))
-        return {record for one in working for step in steps for record in self.minibatch(one, step)}
+        steps = range(self.method.steps(len(records)))
+        return {record for one in working for step in steps for record in self.method.minibatch(one, step)}

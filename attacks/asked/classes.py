@@ -9,7 +9,7 @@ from typing import Any
 from attacks.answers import Arrays, Classifications, PublicRecords
 from attacks.attacked_models import Held, Read, Target, Wanted, evenly
 from attacks.base import View
-from attacks.messages.prompts import PromptMessages, solved_rounds
+from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from attacks.messages.rebuild import Rebuilt
 from trainers.base import Classifier, Method, State
 
@@ -39,7 +39,7 @@ class AskedClasses:
         return ("exact",)
 
     def released(self, method: Method[Any], client: int, public: State, broadcast: State) -> State:
-        return method.model(public | broadcast | method.place(client))
+        return method.model(public | broadcast | method.messages.model_selector(client))
 
     def public(self, view: View, method: Method[Any]) -> State:
         return method.model(view.public)
@@ -94,5 +94,5 @@ class AskedClasses:
 
     def messages(
         self, view: View, method: Method[Any], learner: Classifier, candidates: Sequence[Sequence[str]]
-    ) -> PromptMessages:
-        return PromptMessages(view, method, learner, candidates)
+    ) -> ReplayedMessages:
+        return ReplayedMessages(view, method, learner, candidates)

@@ -20,10 +20,10 @@ def mixture(
     """One client's message of round r.
 
     `gradients` [n, ..] are of single records in p_G, where the client began; `sent` [..] is what its records made of
-    the message (`PromptMethod.of_records`); `turn` counts its rounds, from 0; `listed` is how many records its list
-    holds; `complete`: it holds none but these n, each with weight.
+    the message (`data_gradient_sum`); `turn` counts its rounds, from 0; `listed` is how many records its list holds;
+    `complete`: it holds none but these n, each with weight.
     """
-    protection, counts = method.protection, method.step_counts(method.steps(listed))
+    protection, counts = method.protection, method.messages.step_coefficients(method.steps(listed))
     if protection.per_record:
         gradients = clipped(gradients, protection.privacy.clip_norm)
     std = 0.0 if method.central else protection.stds.get("p_G", 0.0) * float(np.linalg.norm(counts))

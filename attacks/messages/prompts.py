@@ -2,8 +2,8 @@
 like to each of them.
 
 A client's own part never leaves it, but its start is public and the same for all, and what moves it is the gradient
-that is uploaded. So the server replays the method's own rule for it (`PromptMethod.replay`), from the first message to
-the last. How good that is differs:
+that is uploaded. So the server replays the method's own rule for it (`MethodMessages.replay`), from the first message
+to the last. How good that is differs:
 
 - PromptFL, DP2FL: the upload is the client's model, exact.
 - FedOTP, FedPGP: exact without noise (and, of FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part of
@@ -35,7 +35,8 @@ from attacks.knowledge import Mixture
 from attacks.messages.mixtures import mixture, of_sum
 from attacks.messages.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
-from trainers.base import Classifier, Differentiable, Method, Participation, Sending, State, generator
+from trainers.base import Classifier, Differentiable, Method, Participation, State, generator
+from trainers.messages import Sending
 from trainers.prompts import Learner, PromptMethod, stacked
 
 EPOCHS = 2  # whose messages are solved
@@ -53,7 +54,7 @@ class Exchange:
     after: State  # their own parts at its end
 
 
-class PromptMessages:
+class ReplayedMessages:
     """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
 
     def __init__(
@@ -72,7 +73,7 @@ class PromptMessages:
             return Rebuilt(client, self.way, None, None, None, None, "never sent anything")
         last = self.exchanges[rounds[-1]]
         i = last.clients.index(client)
-        server = self.view.broadcast(rounds[-1] + 1) | self.method.place(client)
+        server = self.view.broadcast(rounds[-1] + 1) | self.method.messages.model_selector(client)
         state = self.method.model(_of(last.after, i) | server | _of(last.upload, i))
         return Rebuilt(client, self.way, state, rounds[-1], 0, 0)
 
@@ -117,7 +118,7 @@ class PromptMessages:
             upload = stacked(list(messages.values()))
             before = stacked([own[k] for k in messages])
             sizes = [listed(view, r, k, self.candidates) for k in messages]
-            after = self.method.replay(server, before, upload, self.learner, chance, sizes)
+            after = self.method.messages.replay(server, before, upload, self.learner, chance, sizes)
             own |= {k: _of(after, i) for i, k in enumerate(messages)}
             found[r] = Exchange(list(messages), server, before, upload, after)
         return found
@@ -140,23 +141,25 @@ class PromptMessages:
 
     def _stepped(self, exchange: Exchange) -> list[State]:
         """The models of the M clients right after their own steps."""
-        assert isinstance(self.method, Sending)
-        stepped = self.method.stepped(exchange.server, exchange.after, exchange.upload)
+        messages = self.method.messages
+        assert isinstance(messages, Sending)
+        stepped = messages.after_local_steps(exchange.server, exchange.after, exchange.upload)
         return [_of(stepped, i) for i in range(len(exchange.clients))]
 
     def _gradients(self, exchange: Exchange, i: int, records: Sequence[str]) -> Iterable[Tensor]:
         """Of each record [R, ..] in what the i-th client sent, where it took its first step; of some at a time."""
-        method, learner = self.method, self.learner
-        assert isinstance(method, Sending)
+        messages, learner = self.method.messages, self.learner
+        assert isinstance(messages, Sending)
         assert isinstance(learner, Differentiable)
-        began = method.began(_of(exchange.server, i), _of(exchange.own, i))
-        return learner.sent_gradients(method, began, records)
+        start = messages.round_start(_of(exchange.server, i), _of(exchange.own, i))
+        return learner.sent_gradients(self.method, start, records)
 
     def _cosines(self, exchange: Exchange, ascents: Iterable[Tensor]) -> Floats:
         """Cosines [M, n] of all clients' updates with the direction in which each record's loss falls fastest, against
         its gradient [n, ..]."""
-        assert isinstance(self.method, Sending)
-        update = directions(self.method.moved(exchange.server, exchange.upload))
+        messages = self.method.messages
+        assert isinstance(messages, Sending)
+        update = directions(messages.update_vector(exchange.server, exchange.upload))
         return torch.cat([update @ directions(-ascent).T for ascent in ascents], dim=1).numpy()
 
     def _mixture(self, r: int, i: int, gradients: Tensor, turn: int, complete: bool) -> Mixture:
@@ -164,7 +167,8 @@ class PromptMessages:
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
         n = listed(self.view, r, exchange.clients[i], self.candidates)
-        sent = method.of_records(exchange.server, exchange.own, exchange.upload, learner, method.steps(n))
+        states = exchange.server, exchange.own, exchange.upload
+        sent = method.messages.data_gradient_sum(*states, learner, method.steps(n))
         if self.view.gives("uploads"):
             return mixture(method, gradients, sent[i], r=r, turn=turn, listed=n, complete=complete)
         group = next(group for group in self.view.sums(r)[0] if exchange.clients[i] in group)
@@ -179,7 +183,7 @@ class PromptMessages:
             assert isinstance(method, PromptMethod)
             assert isinstance(learner, Learner)
             i = exchange.clients.index(client)
-            prompt = method.prompt(method.began(_of(exchange.server, i), _of(exchange.own, i)))
+            prompt = method.prompt(method.messages.round_start(_of(exchange.server, i), _of(exchange.own, i)))
             self._means[r, client] = mean_gradient(method, learner, prompt, self.candidates[client])
         return self._means[r, client]
 

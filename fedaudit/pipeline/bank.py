@@ -123,7 +123,11 @@ def members(
     for s in shadows:
         listed, left_out = _list(bench, client, seed, s)
         own = simulated_schedule(others.schedule, seed, s).seed
-        rows.append(np.isin(asked, list(method.used(listed, client=client, seed=own, rounds=rounds) - left_out)))
+        rows.append(
+            np.isin(
+                asked, list(method.messages.used_records(listed, client=client, seed=own, rounds=rounds) - left_out)
+            )
+        )
     return np.stack(rows)
 
 
@@ -189,7 +193,7 @@ def train_shadows(
     if done:
         now = _Shadows.unpacked(folder.read_tensors(names[done[-1]]))
     else:
-        now = _Shadows([one.broadcast(0) for one in along], [{} for _ in along])
+        now = _Shadows([one.server(0) for one in along], [{} for _ in along])
     crowd = [_list(bench, client, seed, s) for s in shadows]
     seeds = [simulated_schedule(others[0].schedule, seed, s).seed for s in shadows]
     # of a text an answer costs a pass through a language model: nobody asks dozens of rounds about it
@@ -233,7 +237,7 @@ def _round(
         earlier = along[0].participations(client, r)
         for part in _split(range(len(servers)), learner.crowd):
             working = [Participation(client, r, seeds[s], lists[s][0], learner, earlier, lists[s][1]) for s in part]
-            received = [method.download(servers[s], one) for s, one in zip(part, working, strict=True)]
+            received = [method.download(method.broadcast(servers[s]), c) for s, c in zip(part, working, strict=True)]
             found = learner.work(method, received, [owns[s] or recorded[id(along[s])].public for s in part], working)
             for s, done in zip(part, found, strict=True):
                 check_finite(client_states(client, done.upload, done.private))
@@ -264,7 +268,7 @@ class _Recorded:
 
     @staticmethod
     def of(transcript: Transcript, r: int) -> _Recorded:
-        return _Recorded(transcript.broadcast(0), transcript.broadcast(r), _uploads(transcript, r))
+        return _Recorded(transcript.broadcast(0), transcript.server(r), _uploads(transcript, r))
 
 
 def _beside(upload: State, sent: State, server: State) -> State:
@@ -299,9 +303,10 @@ def shadows_of(
     member = members(bench, method, others[0], client, seed=seed, shadows=shadows)
 
     def released(servers: Sequence[State]) -> list[State]:
-        return [method.model(start | server) for start, server in zip(public, servers, strict=True)]
+        return [method.model(p | method.broadcast(s)) for p, s in zip(public, servers, strict=True)]
 
-    personal = [method.model(p | s | own) for p, s, own in zip(public, found.servers, found.owns, strict=True)]
+    states = zip(public, found.servers, found.owns, strict=True)
+    personal = [method.model(p | method.broadcast(s) | own) for p, s, own in states]
     after = [released(sent) for sent in found.sent.values()]
     return ShadowData(
         member, dealt, [method.model(start) for start in public], personal, released(found.servers),
@@ -319,7 +324,7 @@ def shadows_of_federations(
     personal = [one.released(client) for one in federations]
 
     def broadcast(one: Transcript, r: int) -> State:
-        return one.model(one.broadcast(0) | one.broadcast(r) | method.place(client))
+        return one.model(one.broadcast(0) | one.broadcast(r) | method.messages.model_selector(client))
 
     rounds = federations[0].schedule.rounds
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []

@@ -367,7 +367,7 @@ class Asking:
 
     def _selector(self, client: int) -> int | None:
         """A client that reads the server's state in a way of its own."""
-        return client if self.method is not None and self.method.place(client) else None
+        return client if self.method is not None and self.method.messages.model_selector(client) else None
 
     def _model(
         self, source: SeenRun, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],

@@ -36,6 +36,8 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
         return "this method passes no part of a client on to others"
     if plugin.shadows and cell.plan.adversary.trajectory == "observed" and threat_model != "server" and why is None:
         return "only the server observes the other clients' messages (--trajectory)"
+    if plugin.mixtures and why is None:
+        return method.messages.nonlinear or None
     return why
 
 

@@ -38,7 +38,7 @@ def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
     method = method_of(cell, federation.sizes)
     rounds = transcript_of(cell).participations(client)
     listed = [r.id for r in holder.training_records]
-    return method.used(listed, client=client, seed=cell.seed, rounds=rounds) - holder.left_out
+    return method.messages.used_records(listed, client=client, seed=cell.seed, rounds=rounds) - holder.left_out
 
 
 def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
@@ -47,4 +47,5 @@ def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
     if not transcript_of(cell).participations(client):
         return set()
     listed = [r.id for r in holder.training_records]
-    return method_of(cell, federation.sizes).shown(listed, client=client, seed=cell.seed) - holder.left_out
+    messages = method_of(cell, federation.sizes).messages
+    return messages.shared_records(listed, client=client, seed=cell.seed) - holder.left_out

@@ -1,0 +1,19 @@
+"""The examples of CONTRIBUTING.md by their files, and imported as if they lay there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+
+from tests.whole_runs import ROOT
+
+EXAMPLES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL))
+
+
+def loaded(name: str) -> ModuleType:
+    """The module of an example."""
+    module = ModuleType(name.removesuffix(".py").replace("/", "."))
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    exec(compile(EXAMPLES[name], name, "exec"), vars(module))
+    return module
