@@ -19,12 +19,13 @@ had in common is no sign of a member. `--variance fixed` and `per-record` are th
 clipped to +-100: a probability of 0 or 1 would have no variance.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import likelihood_ratios, on_one_scale
+from fedaudit.machinery.parameters import Parameters, choice
 
 RECORDS = ("texts", "classes")
 STRENGTH = 4
@@ -37,15 +38,12 @@ LARGEST = 100.0  # confidence
 
 
 @dataclass(frozen=True)
-class Params:
-    variance: str = field(
-        default="prior",
-        metadata={"help": "prior = each record's own, by a prior fitted to all; fixed = one of all; or per-record"},
+class Params(Parameters):
+    variance: str = choice(
+        "prior",
+        "prior: each record's own, by a prior fitted to all; fixed: one of all",
+        ("prior", "fixed", "per-record"),
     )
-
-    def __post_init__(self) -> None:
-        if self.variance not in ("prior", "fixed", "per-record"):
-            raise ValueError(f"variance must be prior, fixed or per-record, not {self.variance!r}")
 
 
 class LiRA:

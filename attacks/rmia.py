@@ -22,13 +22,14 @@ trained on are nan in both.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
 from attacks.knowledge import Floats, Knowledge
+from fedaudit.machinery.parameters import Parameters, number
 
 RECORDS = ("texts", "classes")
 STRENGTH = 3
@@ -41,19 +42,13 @@ TIE = 1e-10  # log-ratios that differ by less are equal: the same probabilities,
 
 
 @dataclass(frozen=True)
-class Params:
-    gamma: float = field(
-        default=1.0, metadata={"help": "ratio from which a record counts as raised more than another (paper: 2)"}
+class Params(Parameters):
+    gamma: float = number(
+        1.0, "ratio from which a record counts as raised more than another (paper: 2)", above=0, most=10**6
     )
-    offline_a: float = field(
-        default=0.0, metadata={"help": "a of the offline form, 0 = fitted to the shadow models (paper: 0.3)"}
+    offline_a: float = number(
+        0.0, "a of the offline form, 0 = fitted to the shadow models (paper: 0.3)", least=0, most=1
     )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.gamma <= 10**6:
-            raise ValueError(f"gamma must be above 0 and at most 1000000, not {self.gamma}")
-        if not 0 <= self.offline_a <= 1:
-            raise ValueError(f"offline_a must lie between 0 and 1, not {self.offline_a}")
 
 
 class RMIA:

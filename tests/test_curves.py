@@ -319,7 +319,7 @@ class TestCurves:
         blunt = [replace(r, findings=[f for f in r.findings if f["metric"] == "auroc"]) for r in runs()]
         with pytest.raises(InputError, match="no utility in common"):
             table(blunt)
-        with pytest.raises(ValueError, match="utility must be one of"):
+        with pytest.raises(ValueError, match="utility must be local, neighbour,"):
             audit.Params(utility="taste")
 
     def test_loss_counts_downwards(self):
@@ -369,7 +369,10 @@ class TestCommand:
                 "compares settings, and here is one, promptfl",
             ),
             ("--method dpfpl --epsilon none,1 --audit curves", "needs an attack"),
-            ("--method dpfpl --epsilon none,1 --attack loss --audit curves --utility taste", "utility must be one of"),
+            (
+                "--method dpfpl --epsilon none,1 --attack loss --audit curves --utility taste",
+                "utility must be local, neighbour,",
+            ),
         ],
     )
     def test_refused_before_anything_trains(self, words, said):

@@ -249,7 +249,7 @@ def test_a_caption_must_hold_rows(span):
         ("k", -10, "k must be .*, not -10"),
         ("k", 101, "k must be .*, not 101"),
         ("k", 5, "k must be one of 0, 10, ..., 100, or with compat vlmia 5, not 5"),
-        ("slice", "text", "slice must be image, instruction or caption, or with compat vlmia .*, not 'text'"),
+        ("slice", "text", "slice must be image, instruction, caption, desp or inst_desp, not 'text'"),
         ("slice", "inst_desp", "with compat vlmia desp or inst_desp, not 'inst_desp'"),
         ("compat", "old", "compat must be exact or vlmia, not 'old'"),
     ],

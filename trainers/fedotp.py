@@ -9,11 +9,12 @@ round the client's too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Site, State, Update, Upload
 from trainers.prompts import Cohort, PromptMethod, Scores
 
@@ -26,12 +27,8 @@ STILL = 1e-3  # FedOTP's threshold: a scaling that would move by no more of itse
 
 
 @dataclass(frozen=True)
-class Params:
-    match: str = field(default="sum", metadata={"help": "sum: prompts are added; ot: unbalanced optimal transport"})
-
-    def __post_init__(self) -> None:
-        if self.match not in ("sum", "ot"):
-            raise ValueError(f"match must be sum or ot, not {self.match!r}")
+class Params(Parameters):
+    match: str = choice("sum", "sum: prompts are added; ot: unbalanced optimal transport", ("sum", "ot"))
 
 
 @dataclass(frozen=True)

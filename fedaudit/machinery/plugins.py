@@ -7,14 +7,14 @@ milliseconds; a plugin's module (and torch) is imported when it is used.
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import difflib
 import functools
 import importlib
 import importlib.util
-import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -330,22 +330,25 @@ def find(kind: str, name: str, *, flag: str) -> Plugin:
 
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
-    """The dataclass `name` of a source file, executed without the rest of the file; a base class is imported, from a
-    light module."""
+    """The dataclass `name` of a source file, executed without the rest of the file but for the imports that it uses,
+    which are of light modules."""
     body = _parse(path).body
     node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == name)
-    bases = {ast.unparse(base) for base in node.bases}
-    namespace: dict[str, object] = {
-        **vars(typing),
-        **vars(dataclasses),
-        "math": math,
-        "__name__": f"params of {path.stem}",
-    }
-    for statement in (n for n in body if isinstance(n, ast.ImportFrom)):
-        for base in bases & {alias.name for alias in statement.names}:
-            namespace[base] = getattr(importlib.import_module(str(statement.module)), base)
-    exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
+    namespace: dict[str, object] = {"__name__": f"{name} of {path.stem}"}
+    whole = ast.Module([*_imports(body, node), node], [])
+    exec(compile(whole, str(path), "exec", dont_inherit=True), namespace)
     return typing.cast("type[DataclassInstance]", namespace[name])
+
+
+def _imports(body: Iterable[ast.stmt], of: ast.ClassDef) -> Iterator[ast.stmt]:
+    """The imports of a file, with those names alone that one of its classes uses."""
+    used = {part.id for part in ast.walk(of) if isinstance(part, ast.Name)}
+    for statement in body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            own = copy.copy(statement)
+            own.names = [alias for alias in statement.names if (alias.asname or alias.name) in used]
+            if own.names:
+                yield own
 
 
 @functools.cache

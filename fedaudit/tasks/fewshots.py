@@ -5,8 +5,9 @@ heterogeneity simulation). Validation records are the method's to hold back; tes
 proportions (`own_test`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from fedaudit.machinery.parameters import like
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.partition_params import Drawings
@@ -16,9 +17,7 @@ LEARNER = "maple"
 
 @dataclass(frozen=True)
 class Params(Drawings):
-    partition: str = field(
-        default="dominant", metadata={"help": "of the classes over clients: pathological, dirichlet or dominant"}
-    )
+    partition: str = like(Drawings, "partition", "dominant")
 
 
 def fewshots(params: Params, *, clients: int, seed: int) -> Federation:
