@@ -1,10 +1,16 @@
 """What the files of learners say of them, read without importing them, holds."""
 
+import concurrent.futures
+import copy
+import dataclasses
 import importlib
+import multiprocessing
+import pickle
 
 import pytest
 
 from attacks.threats import THREAT_MODELS
+from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from trainers.learners import USUAL, every_learner, facts
 
@@ -43,6 +49,30 @@ def test_its_module_holds_what_a_plan_asks_of_it(learner):
     assert vars(module.Facts()) == vars(facts(learner))  # imported, and read from the source
     for name in ("Settings", "Learner", "prepared", "exam"):
         assert hasattr(module, name), name
+
+
+@pytest.fixture(scope="module")
+def another_process():
+    """A process that is spawned, as on macOS and Windows: it has nothing of this one, and gets all by pickle."""
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def values(plan):
+    return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+
+
+@each
+def test_its_plan_reaches_another_process(learner, another_process):
+    plan = read_command(["--method", facts(learner).method]).plan
+    assert values(pickle.loads(pickle.dumps(plan))) == values(plan)
+    assert values(another_process.submit(copy.copy, plan).result()) == values(plan)
+
+
+def test_every_plugins_parameters_reach_another_process(another_process):
+    for params in [plugin.params() for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]:
+        assert pickle.loads(pickle.dumps(params)) == params
+        assert another_process.submit(copy.copy, params).result() == params
 
 
 def test_one_of_them_is_the_usual_one():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import copyreg
 import dataclasses
 import difflib
 import functools
@@ -331,13 +332,22 @@ def find(kind: str, name: str, *, flag: str) -> Plugin:
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
     """The dataclass `name` of a source file, executed without the rest of the file but for the imports that it uses,
-    which are of light modules."""
+    which are of light modules. Its objects can be pickled."""
     body = _parse(path).body
     node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == name)
     namespace: dict[str, object] = {"__name__": f"{name} of {path.stem}"}
     whole = ast.Module([*_imports(body, node), node], [])
     exec(compile(whole, str(path), "exec", dont_inherit=True), namespace)
-    return typing.cast("type[DataclassInstance]", namespace[name])
+    made = typing.cast("type[DataclassInstance]", namespace[name])
+    fields = [field.name for field in dataclasses.fields(made)]
+    copyreg.pickle(made, lambda params: (_made, (path, name, {field: getattr(params, field) for field in fields})))
+    return made
+
+
+def _made(path: Path, name: str, values: dict[str, Any]) -> DataclassInstance:
+    """An object of the dataclass `name` of a source file, in whatever process: its class has no module to be found
+    in."""
+    return dataclass_of(path, name)(**values)
 
 
 def _imports(body: Iterable[ast.stmt], of: ast.ClassDef) -> Iterator[ast.stmt]:
