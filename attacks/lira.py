@@ -23,18 +23,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import likelihood_ratios, on_one_scale
 from fedaudit.machinery.parameters import Parameters, choice
 
-RECORDS = ("texts", "classes")
-STRENGTH = 4
-SHADOWS = True
-SIGNALS = {
-    "lira/online": ("LiRA, online", "LiRA (online)"),
-    "lira/offline": ("LiRA, offline", "LiRA (offline)"),
-}
 LARGEST = 100.0  # confidence
+
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 4
+    shadows = True
+    signals = (("lira/online", "LiRA, online", "LiRA (online)"), ("lira/offline", "LiRA, offline", "LiRA (offline)"))
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Params(Parameters):
 
 
 class LiRA:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -14,16 +14,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attacks.answers import TextAnswers
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.loss import losses
 from attacks.settings import NovelRows
 from attacks.tokens.scores import all_scores, count
 from fedaudit.machinery.parameters import choice, whole
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-ON_TEXTS = ("renyi/{order:g}/{k}/{slice}", "loss/base")
-SIGNALS = {"maxrenyi": ("MaxRényi", "the Rényi entropy of the prediction")}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    on_texts = ("renyi/{order:g}/{k}/{slice}", "loss/base")
+    signals = (("maxrenyi", "MaxRényi", "the Rényi entropy of the prediction"),)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Params(NovelRows):
 
 
 class MaxRenyi:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params, self.compat = params, params.compat

@@ -28,17 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from fedaudit.machinery.parameters import Parameters, number
 
-RECORDS = ("texts", "classes")
-STRENGTH = 3
-SHADOWS = True
-SIGNALS = {
-    "rmia/online": ("RMIA, online", "RMIA (online)"),
-    "rmia/offline": ("RMIA, offline", "RMIA (offline)"),
-}
 TIE = 1e-10  # log-ratios that differ by less are equal: the same probabilities, added up in another order
+
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 3
+    shadows = True
+    signals = (("rmia/online", "RMIA, online", "RMIA (online)"), ("rmia/offline", "RMIA, offline", "RMIA (offline)"))
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Params(Parameters):
 
 
 class RMIA:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

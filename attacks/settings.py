@@ -1,7 +1,7 @@
 """What the adversary of a run does: whom it attacks, and with how many models of its own. Imports nothing heavy.
 
-`used_by` in a field's metadata says which attacks its value can change: those whose file declares so (SHADOWS, NEEDS,
-MIXTURES), or `rows`, none: it picks which rows there are. Without it any attack.
+`used_by` in a field's metadata says which attacks its value can change: those whose facts have it (shadows, needs,
+mixtures), or `rows`, none: it picks which rows there are. Without it any attack.
 """
 
 from dataclasses import dataclass

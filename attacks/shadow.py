@@ -25,16 +25,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks.answers import ModelAnswers
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge, Shadows
 from fedaudit.machinery.parameters import Parameters, whole
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-SHADOWS = True
-GUESSES = ("shadow",)
-SIGNALS = {"shadow": ("shadow models", "the shadow-model attack")}
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step
 SEED = 0
+
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    shadows = True
+    guesses = ("shadow",)
+    signals = (("shadow", "shadow models", "the shadow-model attack"),)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Networks:
 
 
 class Shadow:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

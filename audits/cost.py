@@ -18,13 +18,16 @@ from typing import Any
 import pandas as pd
 
 from audits.across import METRICS, AuditedRun, Compared, Point, by_round, points, world_names
+from audits.facts import AuditFacts
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, number
 
-ON_REQUEST = True
-ACROSS = True
-
 OF_ROUNDS = ("local", "neighbour", "overall", "own_test", "loss")  # utilities that are measured after every round
+
+
+class Facts(AuditFacts):
+    on_request = True
+    across = True
 
 
 @dataclass(frozen=True)

@@ -36,21 +36,24 @@ from audits.across import (
     world_names,
 )
 from audits.attack_labels import attack_labels
+from audits.facts import AuditFacts
 from audits.settings import Confident
 from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import choice
 
-NEEDS = ("attacks", "several")
-ON_REQUEST = True
-ACROSS = True
-
 TPR = "tpr@1%"
 NAMED = 3  # points, in a sentence
 
 Scored = tuple[str, ...]  # threat model, way, population, attack, signal
 Leaks = dict[Scored, dict[Any, Mapping[str, Any]]]  # by training the finding
+
+
+class Facts(AuditFacts):
+    needs = ("attacks", "several")
+    on_request = True
+    across = True
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from scipy.stats import rankdata
 
 from audits.by_coin import exchanges
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
+from audits.facts import AuditFacts
 from audits.findings import INFORMATION, Names, SharedInformation
 from audits.settings import Confident
 from audits.statistics import mutual_information as mi
@@ -32,9 +33,6 @@ from audits.statistics.permutation import Bools, Floats, exchanged
 from audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from trainers.base import Transcript
-
-NEEDS = ("attacks",)
-ON_REQUEST = True
 
 EXCHANGES = 500
 INSIDE = 13  # of the generator (seed, INSIDE)
@@ -45,6 +43,11 @@ COLUMNS = (
     "ceiling members nonmembers_n clients interval"
 ).split()
 OF_PROMPTS = "directions spread class_spread clients bits low high null_low null_high p".split()
+
+
+class Facts(AuditFacts):
+    needs = ("attacks",)
+    on_request = True
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from audits.facts import AuditFacts
 from audits.findings import Accuracy, Names
 from audits.settings import Confident
 from audits.subject import Result, Subject
@@ -22,9 +23,12 @@ from fedaudit.machinery.parameters import whole
 from fedaudit.privacy.ledger import strict
 from trainers.base import Transcript
 
-NEEDS = ("classes",)
-AFTER = ("epsilon",)
 SPLITS = ("local", "neighbour", "overall", "own_test")
+
+
+class Facts(AuditFacts):
+    needs = ("classes",)
+    after = ("epsilon",)
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks import gradients
 from attacks.attacked_models import Target
-from attacks.threats import THREAT_MODELS, refusal
-from fedaudit.machinery import plugins
+from attacks.facts import ATTACKS
+from attacks.threats import THREAT_MODELS, lacks, refusal
 from fedaudit.pipeline.attack_jobs import Attacker, Job
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_toy, standin
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
 from trainers.base import AttackBench, Method, Transcript
 from trainers.exams import Personalisation, Recognition
-from trainers.learners import facts
+from trainers.learners import METHODS, facts
 from trainers.protection import Protection
 from trainers.steps import PrivateMethod
 
@@ -123,7 +123,7 @@ def rows(learner: str, *, everything: bool) -> Iterator[dict[str, Any]]:
     here: World = WORLDS[learner]()
     there = moved(here)
     for method, title in methods(here, learner):
-        if everything or title in QUICK or title in plugins.plugins("method"):
+        if everything or title in QUICK or title in METHODS:
             with sdpa_kernel(SDPBackend.MATH):  # the stand-in has no other; the processor's own differs by rounding
                 yield from compared(here, there, method, title, learner, everything=everything)
 
@@ -139,8 +139,8 @@ def moved(world: World) -> World:
 
 def methods(world: World, learner: str) -> Iterator[tuple[Method[Any], str]]:
     """Every method of a learner, its variants, and of those that can be noised each way to clip."""
-    for name, plugin in plugins.plugins("method").items():
-        if plugin.learner != learner:
+    for name, plugin in METHODS.items():
+        if plugin.facts.learner != learner:
             continue
         for params in ({}, *VARIANTS.get(name, ())):
             method = dataclasses.replace(world.make(plugin), params=plugin.params(**params))  # type: ignore[type-var]
@@ -232,8 +232,8 @@ def answers(
     for threat_model in adversaries:
         attacks = {
             name: plugin.own(plugin.params())
-            for name, plugin in plugins.plugins("attack").items()
-            if able.fits(plugin) and not refusal(plugin, threat_model, able) and not plugin.shadows
+            for name, plugin in ATTACKS.items()
+            if lacks(plugin, able) is None and not refusal(plugin, threat_model, able) and not plugin.facts.shadows
         }
         job = Job(method, run, None, {threat_model: attacks}, [target], ROUNDS, 0)
         bench = AttackBench(world.learner, [list(records) for records in world.training])

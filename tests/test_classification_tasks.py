@@ -354,7 +354,7 @@ def test_the_least_a_client_may_hold_has_every_role(clients):
 def test_parameters_out_of_range_are_named(module, changes, complaint):
     with pytest.raises(ValueError, match=complaint):
         module.Params(**changes)
-    assert module.LEARNER == "prompts"
+    assert module.Facts.learner == "prompts"
 
 
 @pytest.mark.parametrize("name", ["train", "test"])

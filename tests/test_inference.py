@@ -17,12 +17,12 @@ import torch
 
 from attacks import queries
 from attacks.base import View
+from attacks.facts import ATTACKS
 from attacks.lira import LiRA
 from attacks.replay import Messages
 from audits import membership
 from audits.comparisons import Attacked, ScoredModel
 from fedaudit.command import cli
-from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
@@ -36,6 +36,7 @@ from fedaudit.pipeline.workers import Workshop
 from tests import maple_toy, prompt_toy
 from trainers import maple
 from trainers.base import Bench, Schedule, train
+from trainers.learners import METHODS
 from trainers.prompts import Facts, PromptMethod, Settings
 
 ADVERSARIES = Facts().threat_models
@@ -381,7 +382,7 @@ class TestOneRound:
     @staticmethod
     def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], attack_jobs.Tables]:
         plan = lab.cell.plan
-        loss, source = (plugins.plugins("attack")[name].params() for name in ("loss", "source"))
+        loss, source = (ATTACKS[name].params() for name in ("loss", "source"))
         cell = lab.trained(
             seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
             adversary=dataclasses.replace(plan.adversary, targets=1),
@@ -446,8 +447,8 @@ SCORES = {"fedotp": "lira/online", "dp2fl": "loss"}  # dual prompts learn so muc
 
 def steps_of(name: str) -> tuple[Any, Any]:
     """A method and its learner at rates at which random pictures are learnt by heart."""
-    plugin = plugins.plugins("method")[name]
-    if plugin.learner == "maple":
+    plugin = METHODS[name]
+    if plugin.facts.learner == "maple":
         dual = maple.Settings(prompt_length=4, batch=10, local_epochs=0, local_steps=60, rate=0.5)
         return plugin.make(plugin.params()), maple_toy.learner(dual, SIZES, test=1)
     settings = Settings(prompt_length=4, batch=10, global_rate=1, local_rate=1)
@@ -471,7 +472,7 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, attack_jobs.Job]:
         )  # fmt: skip
     asked = [queries.Target(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
     attack = SCORES[name].partition("/")[0]
-    views = {"owner": {attack: plugins.plugins("attack")[attack].params()}}
+    views = {"owner": {attack: ATTACKS[attack].params()}}
     if attack == "loss":
         return bench, attack_jobs.Job(method, transcript, None, views, asked, 0)
     recipe = ShadowRecipe(method, schedule, path / "bank", None, False, True, SHADOWS, 1, 5, {})

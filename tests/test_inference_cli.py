@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from attacks.facts import ATTACKS
 from attacks.settings import Adversary
 from attacks.threats import THREAT_MODELS
 from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.command.attack_times import AttackWork
-from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
@@ -23,8 +23,8 @@ from fedaudit.pipeline.workers import federation_of, make_bench
 from tests.small_run import small_run
 from tests.test_cli import refuse
 
-PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
-LORA = [name for name, plugin in plugins.plugins("attack").items() if "texts" in plugin.records]
+PROMPTS = [name for name, plugin in ATTACKS.items() if "classes" in plugin.facts.records]
+LORA = [name for name, plugin in ATTACKS.items() if "texts" in plugin.facts.records]
 STRONGEST_FIRST = "decompose lira rmia loss cosine fedmia gradnorm maxrenyi quantile shadow slope source trajectory entropy outputfree".split()
 
 BAD = {

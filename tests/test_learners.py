@@ -9,10 +9,12 @@ import pickle
 
 import pytest
 
-from attacks.threats import THREAT_MODELS
+from attacks.facts import ATTACKS
+from attacks.threats import THREAT_MODELS, lacks
 from fedaudit.command.cli import read_command
-from fedaudit.machinery import plugins
-from trainers.learners import USUAL, every_learner, facts
+from fedaudit.command.listing import KINDS
+from fedaudit.tasks.facts import TASKS
+from trainers.learners import METHODS, USUAL, LearnerFacts, every_learner, facts
 
 LEARNERS = every_learner()
 each = pytest.mark.parametrize("learner", LEARNERS)
@@ -21,11 +23,8 @@ each = pytest.mark.parametrize("learner", LEARNERS)
 @each
 def test_its_usual_words_are_of_its_own(learner):
     found = facts(learner)
-    for kind in ("method", "task"):
-        assert plugins.find(kind, getattr(found, kind), flag=f"--{kind}").learner == learner
-    if found.attack != "none":
-        assert found.fits(plugins.find("attack", found.attack, flag="--attack"))
-    assert all(found.fits(plugins.plugins("attack")[name]) for name in found.alone)
+    assert METHODS[found.method].facts.learner == TASKS[found.task].facts.learner == learner
+    assert all(lacks(ATTACKS[name], found) is None for name in {found.attack, *found.alone} - {"none"})
     assert found.attack != "none" or found.unattacked
 
 
@@ -46,7 +45,8 @@ def test_its_schedule_can_be_run(learner):
 @each
 def test_its_module_holds_what_a_plan_asks_of_it(learner):
     module = importlib.import_module(f"trainers.{learner}")
-    assert vars(module.Facts()) == vars(facts(learner))  # imported, and read from the source
+    own, read = module.Facts(), facts(learner)  # imported, and read from the source
+    assert all(getattr(own, name) == getattr(read, name) for name in LearnerFacts.__annotations__)
     for name in ("Settings", "Learner", "prepared", "exam"):
         assert hasattr(module, name), name
 
@@ -70,7 +70,7 @@ def test_its_plan_reaches_another_process(learner, another_process):
 
 
 def test_every_plugins_parameters_reach_another_process(another_process):
-    for params in [plugin.params() for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]:
+    for params in [plugin.params() for kind in KINDS.values() for plugin in kind.values()]:
         assert pickle.loads(pickle.dumps(params)) == params
         assert another_process.submit(copy.copy, params).result() == params
 

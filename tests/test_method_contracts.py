@@ -18,16 +18,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedaudit.machinery import plugins
 from fedaudit.privacy.settings import Privacy
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, without_rates
 from tests.whole_runs import contents
 from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
+from trainers.learners import METHODS
 from trainers.prompts import PromptMethod
 from trainers.protection import Protection
 from trainers.steps import PrivateMethod
 
-METHODS = plugins.plugins("method")
 TURNED = (1, 2, 0)  # another order of the clients that is not its own mirror image
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -252,10 +251,10 @@ CONTRACTS: tuple[Contract, ...] = (
 def subject_of(name: str, path: Path, alter: Callable[[type], type] = lambda cls: cls) -> Subject:
     """A method of the folder in its learner's world, or what `alter` makes of its class."""
     plugin = METHODS[name]
-    world = WORLDS[plugin.learner]()
+    world = WORLDS[plugin.facts.learner]()
     method = world.make(plugin)
     fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
-    return Subject(alter(type(method))(**fields), world, plugin.trains, path)
+    return Subject(alter(type(method))(**fields), world, plugin.facts.trains, path)
 
 
 @pytest.fixture(scope="module")

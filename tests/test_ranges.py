@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
+from attacks.facts import ATTACKS
 from attacks.settings import Adversary
+from audits.facts import AUDITS
 from fedaudit.command import cli
 from fedaudit.command.flags import presets
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, calibrated_stds, nominal_std
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
+from fedaudit.tasks.facts import TASKS
 from tests.test_cli import refuse
 from trainers import lora, maple, prompts
+from trainers.learners import METHODS
 
-KINDS = ("method", "attack", "audit")
-CLASSES = {f"{kind} {name}": p.params for kind in KINDS for name, p in plugins.plugins(kind).items()}
-CLASSES |= {
-    f"task {name}": p.params for name, p in plugins.plugins("task").items() if name in ("captions", "vqa", "glyphs")
-}
+CLASSES = {f"{k.kind} {name}": p.params for k in (METHODS, ATTACKS, AUDITS) for name, p in k.items()}
+CLASSES |= {f"task {name}": p.params for name, p in TASKS.items() if name in ("captions", "vqa", "glyphs")}
 CLASSES |= {"lora": lora.Settings, "prompts": prompts.Settings, "maple": maple.Settings}
 CLASSES |= {"privacy": Privacy, "privacy of adapters": AdapterPrivacy, "adversary": Adversary}
 FIELDS = [

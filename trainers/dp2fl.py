@@ -31,11 +31,14 @@ from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number
 from trainers.base import Arrival, Participation, Site, State, Update, Upload, generator
+from trainers.learners import MethodFacts
 from trainers.maple import DualCohort, DualMethod, Learner
 
-LEARNER = "maple"
-TITLE = "DP²FL"
-NEWCOMERS = True
+
+class Facts(MethodFacts):
+    learner = "maple"
+    title = "DP²FL"
+    newcomers = True
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,17 @@ from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 from trainers.lora import Settings
 from trainers.steps import LocalStep, PrivateMethod, Work
 
-LEARNER = "lora"
-TITLE = "DP-FedAvg"
-PRIVATE = True
 RELEASE = "A and B"  # all of them, clipped and noised as one vector
+
+
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "DP-FedAvg"
+    private = True
 
 
 @dataclass(frozen=True)

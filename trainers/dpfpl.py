@@ -19,13 +19,17 @@ from torch import Tensor
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, flag, whole
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod, Step
 
-LEARNER = "prompts"
-TITLE = "DP-FPL"
 # of a client's Q in a replay: after 100 rounds p_L is off by 0.43 of its length, with one guess by 0.59, with 64 by
 # 0.42
 GUESSES = 16
+
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "DP-FPL"
 
 
 @dataclass(frozen=True)

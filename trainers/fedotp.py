@@ -16,14 +16,18 @@ from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod, Scores
 
-LEARNER = "prompts"
-TITLE = "FedOTP"
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported
 ITERATIONS = 100  # at most
 STILL = 1e-3  # FedOTP's threshold: a scaling that would move by no more of itself stays where it is
+
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "FedOTP"
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,14 @@ from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "lora"
-TITLE = "FedPara"
 OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
+
+
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "FedPara"
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, whole
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "lora"
-TITLE = "FedPer"
+
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "FedPer"
 
 
 @dataclass(frozen=True)

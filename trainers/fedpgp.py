@@ -22,10 +22,13 @@ from torch import Tensor
 from fedaudit.machinery.parameters import Parameters, number, whole
 from trainers.base import Site, State, Update, Upload
 from trainers.dpfpl import check_rank
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, Learner, PromptMethod
 
-LEARNER = "prompts"
-TITLE = "FedPGP"
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "FedPGP"
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod, counted
 
-LEARNER = "prompts"
-TITLE = "FedProx"
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "FedProx"
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,12 @@ import torch
 
 from fedaudit.machinery.parameters import Parameters, flag, number
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "lora"
-TITLE = "FedRand"
+
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "FedRand"
 
 
 @dataclass(frozen=True)

@@ -48,26 +48,23 @@ PASS = 8  # records of a pass on a processor: their activations stay in its cach
 SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
 
 
-@dataclass(frozen=True)
 class Facts(LearnerFacts):
-    title: str = "LoRA"
-    noun: str = "language models with adapters"
-    method: str = "fedrand"
-    task: str = "captions"
-    attack: str = "maxrenyi"
-    rounds: int = 7
-    clients: int = 12
-    per_round: int | None = 4
-    threat_models: tuple[str, ...] = ("released-model", "server", "owner")
-    backbone: str = "vlm"
-    alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
-    privacy: str = "AdapterPrivacy"
-    records: str = "texts"
-    shadows: bool = True
-    gradients: bool = True
-    nonlinear: str = (
-        "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
-    )
+    title = "LoRA"
+    noun = "language models with adapters"
+    method = "fedrand"
+    task = "captions"
+    attack = "maxrenyi"
+    rounds = 7
+    clients = 12
+    per_round = 4
+    threat_models = ("released-model", "server", "owner")
+    backbone = "vlm"
+    alone = ("maxrenyi", "reconstruct")
+    privacy = "AdapterPrivacy"
+    records = "texts"
+    shadows = True
+    gradients = True
+    nonlinear = "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
 
 
 @dataclass(frozen=True)

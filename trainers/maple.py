@@ -53,28 +53,27 @@ if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation
 
 
-@dataclass(frozen=True)
 class Facts(LearnerFacts):
-    title: str = "dual-prompt"
-    noun: str = "dual prompts"
-    method: str = "dp2fl"
-    task: str = "fewshots"
-    attack: str = "none"
-    rounds: int = 10
-    clients: int = 10
-    per_round: int | None = None
-    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "peer", "server", "owner")
-    backbone: str = "clip"
-    unattacked: bool = True
-    alone: tuple[str, ...] = ("loss", "reconstruct")
-    privacy: str = "SilentPrivacy"
-    shadows: bool = True
-    adversary: str = "ThriftyAdversary"
-    gradients: bool = True
-    nonlinear: str = "whose messages are what many steps came to, and no sum of gradients where the client began"
-    records: str = "classes"
-    also: tuple[str, ...] = ("prompts",)
-    together: bool = True
+    title = "dual-prompt"
+    noun = "dual prompts"
+    method = "dp2fl"
+    task = "fewshots"
+    attack = "none"
+    rounds = 10
+    clients = 10
+    per_round = None
+    threat_models = ("prompt-user", "released-model", "peer", "server", "owner")
+    backbone = "clip"
+    unattacked = True
+    alone = ("loss", "reconstruct")
+    privacy = "SilentPrivacy"
+    shadows = True
+    adversary = "ThriftyAdversary"
+    gradients = True
+    nonlinear = "whose messages are what many steps came to, and no sum of gradients where the client began"
+    records = "classes"
+    also = ("prompts",)
+    together = True
 
 
 @dataclass(frozen=True)

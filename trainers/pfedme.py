@@ -19,10 +19,13 @@ from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number, whole
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod
 
-LEARNER = "prompts"
-TITLE = "pFedMe"
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "pFedMe"
 
 
 @dataclass(frozen=True)

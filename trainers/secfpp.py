@@ -39,15 +39,17 @@ from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment, secpc
 from fedaudit.privacy.settings import Privacy
 from fedaudit.privacy.sharing import Tolerance
 from trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, Learner, PromptMethod
-
-LEARNER = "prompts"
-TITLE = "SecFPP"
-ON_SHARES = True
-
 
 RIDGE = 0.01  # of the mean scatter, added to that of every direction
 FEW = 3  # records of a class that count half
+
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "SecFPP"
+    on_shares = True
 
 
 @dataclass(frozen=True)

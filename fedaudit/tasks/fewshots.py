@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from fedaudit.machinery.parameters import like
 from fedaudit.tasks.base import Federation
+from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.partition_params import Drawings
 
-LEARNER = "maple"
+
+class Facts(TaskFacts):
+    learner = "maple"
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,14 @@ import numpy as np
 from fedaudit.machinery.parameters import text
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.classification import chosen, federate
+from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
 from fedaudit.tasks.local_files import folder
 from fedaudit.tasks.partition_params import Partitioned
 
-LEARNER = "prompts"
+
+class Facts(TaskFacts):
+    learner = "prompts"
 
 
 @dataclass(frozen=True)
