@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery import plugins
+from attacks.facts import ATTACKS
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.pipeline.plan import Cell
 
@@ -47,8 +47,9 @@ def work(cell: Cell, federation: Federation) -> AttackWork:
     from fedaudit.pipeline.bank import sequence_rounds
 
     plan, adversary = cell.plan, cell.plan.adversary
-    known = plugins.plugins("attack")
-    able = {view: [known[n] for n, why in allowed(cell, view).items() if why is None] for view in cell.threat_models}
+    able = {
+        view: [ATTACKS[n].facts for n, why in allowed(cell, view).items() if why is None] for view in cell.threat_models
+    }
     able = {view: wanted for view, wanted in able.items() if wanted}
     every = [plugin for wanted in able.values() for plugin in wanted]
     shadows = adversary.shadows * cell.needs_shadows
@@ -150,7 +151,7 @@ def _heard(cell: Cell, bench: Bench, asked: Target, transcript: Transcript, clie
 
     learner, view = bench.learner, View(transcript, "server", Candidates({}, {}, ()))
     assert isinstance(learner, AdaptedModel)
-    looking = any("uploads" in plugins.plugins("attack")[name].needs for name in cell.plan.attacks)
+    looking = any("uploads" in ATTACKS[name].facts.needs for name in cell.plan.attacks)
     return _seconds(lambda: hear(view, learner, client, r, asked.records, messages=looking))
 
 

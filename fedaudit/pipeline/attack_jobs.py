@@ -19,12 +19,12 @@ from attacks.answers import ClassAnswers
 from attacks.attacked_models import CURVE, HELD, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.decompose import solve
+from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows
 from attacks.rebuild import Rebuilt
 from attacks.replay import Messages, losses
 from attacks.source import whose
 from attacks.threats import refusal
-from fedaudit.machinery import plugins
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
@@ -60,15 +60,17 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
     assert variant is not None
     reasons: dict[str, str | None] = {}
     for name in cell.plan.attacks:
-        plugin = plugins.plugins("attack")[name]
+        plugin = ATTACKS[name]
         why = refusal(plugin, threat_model, cell.plan.trained)
-        if not variant.plugin.trains:
+        if not variant.plugin.facts.trains:
             why = "this method trains nothing"
-        elif not method.sends and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
+        elif not method.sends and (
+            threat_model in ("released-model", "server") or (plugin.facts.needs and why is None)
+        ):
             why = "this method sends nothing"
         elif threat_model == "peer" and not method.by_client:
             why = "this method passes no part of a client on to others"
-        elif plugin.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
+        elif plugin.facts.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
             why = "only the server observes the other clients' messages (--trajectory)"
         reasons[name] = why
     return reasons
@@ -120,7 +122,7 @@ def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
 def jobs_of(cell: Cell, federation: Federation, targets: Sequence[int]) -> list[Job]:
     """The attacks that each adversary can run on some targets of a cell; one job for each worker, whose targets share
     what is read once."""
-    params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
+    params = {name: ATTACKS[name].own(given) for name, given in cell.plan.attacks.items()}
     able = {view: [n for n, why in allowed(cell, view).items() if why is None] for view in cell.threat_models}
     views = {view: {name: params[name] for name in names} for view, names in able.items() if names}
     method, recipe = method_of(cell, federation.sizes), recipe_of(cell, federation)
@@ -160,7 +162,7 @@ class Attacker:
         self.bench, self.learner, self.job, self.asked, self._messages = bench, bench.learner, job, asked, messages
         self.stand_ins = stand_ins
         self._once: dict[object, Any] = {}
-        wanted = [plugins.plugins("attack")[name] for attacks in job.views.values() for name in attacks]
+        wanted = [ATTACKS[name].facts for attacks in job.views.values() for name in attacks]
         self.norms = self._norms if any(plugin.gradients for plugin in wanted) else None
         self.rounds = job.rounds if any(plugin.needs for plugin in wanted) else 0
         self.solved = job.solved if any(plugin.mixtures for plugin in wanted) else None
@@ -189,9 +191,9 @@ class Attacker:
         earlier: dict[str, Floats] = {}
         pseudo: list[pd.DataFrame] = []
         for name, params in attacks.items():
-            plugin = plugins.plugins("attack")[name]
+            plugin = ATTACKS[name]
             made: Attack = plugin.make(params)
-            if not plugin.needs:
+            if not plugin.facts.needs:
                 key = whose, name
                 scores |= self._cached((*key, seen.log_probs.tobytes()), made.score, alone)
                 start = self._cached((*key, "base"), made.score, seen.before_training())
@@ -200,7 +202,7 @@ class Attacker:
                 pseudo += self._cached((*key, "pseudo"), self._pseudo, made, seen)
                 continue
             scores |= made.score(seen)
-            if plugin.shadows:
+            if plugin.facts.shadows:
                 pseudo += self._cached((whose, name, "pseudo"), self._pseudo, made, seen)
             if twin := self._cached((threat_model, "twin"), self._twin, threat_model, whose):
                 again = made.score(twin[0])

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Set
 import pandas as pd
 
 from attacks.attacked_models import HELD
+from attacks.facts import ATTACKS
 from attacks.knowledge import Attack
 from audits.blind import blind_controls
 from audits.comparisons import Attacked, ScoredModel, first_scores
 from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
-from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, Say
 from fedaudit.pipeline import attack_jobs
@@ -105,7 +105,7 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
         indexed = {n: t if n == "batches" else t.set_index("record") for n, t in tables.items()}
         models.append(ScoredModel(threat_model, HELD[threat_model], k, rounds, indexed.pop("scores"), **indexed))
     asked = {q.client: q for q in attack_jobs.questions(cell, federation)}
-    made: dict[str, Attack] = {n: plugins.plugins("attack")[n].make(given) for n, given in cell.plan.attacks.items()}
+    made: dict[str, Attack] = {n: ATTACKS[n].make(given) for n, given in cell.plan.attacks.items()}
     signals = {signal: name for name, attack in made.items() for signal in attack.signals}
     clients = {k: federation.clients[k] for k in asked}
     trained = {k: attack_jobs.trained_on(cell, federation, k) for k in clients}
@@ -130,7 +130,7 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
         seed=cell.seed,
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},
-        guesses=[s for name in cell.plan.attacks for s in plugins.plugins("attack")[name].guesses],
+        guesses=[s for name in cell.plan.attacks for s in ATTACKS[name].facts.guesses],
         few=True,
     )
     rows = tuple((place, tuple(row.items())) for place, row in run.rows.items())

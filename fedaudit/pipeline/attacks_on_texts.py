@@ -17,6 +17,7 @@ from attacks import queries
 from attacks.answers import TextAnswers
 from attacks.attacked_models import Model, Target, earlier_models, models, released_last
 from attacks.base import Candidates, View
+from attacks.facts import ATTACKS
 from attacks.knowledge import Knowledge
 from attacks.rebuild import rebuild_all
 from attacks.source import whose
@@ -27,7 +28,6 @@ from audits.comparisons import Attacked, ScoredModel
 from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
@@ -115,9 +115,10 @@ def _views(cell: Cell, transcript: Transcript, federation: Federation) -> dict[s
 def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Workshop, progress: Progress) -> Scored:
     """Every model that any adversary holds with what the attacks say of it; equal models of which no more is known are
     attacked once."""
-    known = plugins.plugins("attack")
-    params = {name: known[name].own(given) for name, given in cell.plan.attacks.items()}
-    alone, beside = ({n: p for n, p in params.items() if known[n].shadows is shadows} for shadows in (False, True))
+    params = {name: ATTACKS[name].own(given) for name, given in cell.plan.attacks.items()}
+    alone, beside = (
+        {n: p for n, p in params.items() if ATTACKS[n].facts.shadows is shadows} for shadows in (False, True)
+    )
     over = _over_rounds(cell, views)
     held = [model for view in views.values() for model in models(view, params.values(), history=over is not None)]
     held = [model for model in held if alone or model.way == "base" or text_shadows.role(model)]
@@ -138,7 +139,7 @@ def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Wor
 
 def _over_rounds(cell: Cell, views: Mapping[str, View]) -> OverRounds | None:
     """What the attacks ask of rounds; None: nothing."""
-    wanted = [plugins.plugins("attack")[name] for name in cell.plan.attacks]
+    wanted = [ATTACKS[name].facts for name in cell.plan.attacks]
     if not any(plugin.needs or plugin.rounds for plugin in wanted):
         return None
     messages = any("uploads" in plugin.needs for plugin in wanted)
@@ -148,8 +149,7 @@ def _over_rounds(cell: Cell, views: Mapping[str, View]) -> OverRounds | None:
 def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
     """Every attack with the reason why it does not run under a threat model, somebody's own training included."""
     if cell.variant is None:
-        known = plugins.plugins("attack")
-        return {name: refusal(known[name], threat_model, cell.plan.trained) for name in cell.plan.attacks}
+        return {name: refusal(ATTACKS[name], threat_model, cell.plan.trained) for name in cell.plan.attacks}
     return attack_jobs.allowed(cell, threat_model)
 
 
@@ -230,11 +230,10 @@ class LoneAttacks:
     def _job(self, model: Model, known: set[str], over: OverRounds | None) -> ModelJob:
         seen = over.seen(model, model.records) if over else Seen()
         knows = not over or over.concerns(model)
-        attack_of = plugins.plugins("attack")
         params = {
             name: own
             for name, own in self.params.items()
-            if self.refused[model.threat_model][name] is None and (knows or not attack_of[name].needs)
+            if self.refused[model.threat_model][name] is None and (knows or not ATTACKS[name].facts.needs)
         }
         state = None if model.way == "base" else pack(model.state)
         return ModelJob(
@@ -247,7 +246,7 @@ def _twins(
 ) -> dict[Place, Tables]:
     """By model the control of what is seen of rounds: the same scores of a federation that drew its members anew
     ("base"), and whom it drew ("pseudo")."""
-    wanted = {name: own for name, own in attacks.params.items() if plugins.plugins("attack")[name].needs}
+    wanted = {name: own for name, own in attacks.params.items() if ATTACKS[name].facts.needs}
     if recipe.twin is None or not wanted:
         return {}
     transcript, asked = recipe.simulated(recipe.twin), next(iter(views.values())).candidates
@@ -451,13 +450,13 @@ def named(cell: Cell, there: Iterable[str]) -> Named:
 
     A score that several attacks compute belongs to the one whose file declares it, if that runs.
     """
-    known, there = plugins.plugins("attack"), set(there)
-    own = {signal: name for name in cell.plan.attacks for signal in known[name].signals if signal in there}
-    shared = [s for plugin in known.values() for s in plugin.signals if s in there and s not in own]
+    there = set(there)
+    own = {signal: name for name in cell.plan.attacks for signal in ATTACKS[name].facts.names() if signal in there}
+    shared = [s for plugin in ATTACKS.values() for s in plugin.facts.names() if s in there and s not in own]
     headlines: dict[str, tuple[str, ...]] = {}
     signals: dict[str, str] = {}
     for name, params in cell.plan.attacks.items():
-        filled = [signal.format(**vars(params)) for signal in known[name].on_texts]
+        filled = [signal.format(**vars(params)) for signal in ATTACKS[name].facts.headlines_on_texts]
         headlines[name] = tuple(s for s in filled if own.get(s, name) == name and s not in signals)
         signals |= dict.fromkeys(headlines[name], name) | {s: name for s, of in own.items() if of == name}
     first = next(iter(headlines))

@@ -13,8 +13,8 @@ import pandas as pd
 from attacks import queries
 from attacks.answers import TextAnswers
 from attacks.attacked_models import SHADOWS_ASKED, Model, Target
+from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows
-from fedaudit.machinery import plugins
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
 from fedaudit.pipeline.text_rounds import Seen
 from trainers.base import AttackBench, LanguageModel, unpack
@@ -82,7 +82,7 @@ def scores_of(attacks: Mapping[str, DataclassInstance], seen: Knowledge) -> pd.D
     """The scores of every attack, a row per record."""
     columns: dict[str, Floats] = {}
     for name, params in attacks.items():
-        made: Attack = plugins.plugins("attack")[name].make(params)
+        made: Attack = ATTACKS[name].make(params)
         columns |= made.score(seen)
     return pd.DataFrame(columns, pd.Index(seen.records, name="record"))
 
