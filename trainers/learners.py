@@ -36,46 +36,29 @@ METHODS = Plugins("method", "trainers", MethodFacts)
 class LearnerFacts:
     """What a file of trainers/ says of what it trains."""
 
-    title: str
-    """Of its methods: "LoRA"."""
-    noun: str
-    """What it trains: "prompts"."""
-    method: str
-    """The usual one, as on the command line; so are task and attack."""
+    title: str  # of its methods: "LoRA"
+    noun: str  # what it trains: "prompts"
+    method: str  # the usual one, as on the command line; so are task and attack
     task: str
     attack: str
     rounds: int
     clients: int
-    per_round: int | None
-    """None: all."""
-    threat_models: tuple[str, ...]
-    """Those of its methods, but for what `on_shares` says."""
-    backbone: str
-    """"vlm" or "clip"."""
-    records: str
-    """What its records are: "texts", several tokens each, or "classes", one token each."""
-    on_shares: tuple[str, ...] = ()
-    """The adversaries in the server's place where clients compute on secret shares."""
-    unattacked: bool = False
-    """Can be audited without an attack."""
-    alone: tuple[str, ...] = ()
-    """Attacks of which a run takes one: the first does all that the others do."""
-    private: bool = False
-    """All of its methods can be noised, not only those that say it themselves."""
-    privacy: str = "Privacy"
-    """How: the class of `fedaudit.privacy.settings` whose defaults are usual for it."""
-    shadows: bool = False
-    """Shadow models can be trained."""
-    adversary: str = "Adversary"
-    """By whom: the class of `attacks.settings` whose defaults are usual for it."""
-    gradients: bool = False
-    """Of single records can be taken, as attacks on messages and by norms do."""
+    per_round: int | None  # None: all
+    threat_models: tuple[str, ...]  # those of its methods, but for what `on_shares` says
+    backbone: str  # "vlm" or "clip"
+    records: str  # what its records are: "texts", several tokens each, or "classes", one token each
+    on_shares: tuple[str, ...] = ()  # the adversaries in the server's place where clients compute on secret shares
+    unattacked: bool = False  # can be audited without an attack
+    alone: tuple[str, ...] = ()  # attacks of which a run takes one: the first does all that the others do
+    private: bool = False  # all of its methods can be noised, not only those that say it themselves
+    privacy: str = "Privacy"  # how: the class of `fedaudit.privacy.settings` whose defaults are usual for it
+    shadows: bool = False  # shadow models can be trained
+    adversary: str = "Adversary"  # by whom: the class of `attacks.settings` whose defaults are usual for it
+    gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do
+    # why messages are no sums of records' gradients, as attacks that solve them need; "" where they are
     nonlinear: str = ""
-    """Why messages are no sums of records' gradients, as attacks that solve them need; empty where they are."""
-    also: tuple[str, ...] = ()
-    """Further learners whose methods it trains, beside its own in one run."""
-    together: bool = False
-    """Trainings run side by side, a worker each; else one by one, their clients in workers."""
+    also: tuple[str, ...] = ()  # further learners whose methods it trains, beside its own in one run
+    together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
 
     def adversaries(self, method: MethodFacts) -> tuple[str, ...]:
         """The threat models of a method: a server that decodes what clients compute on shares receives no upload."""
