@@ -15,15 +15,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-NEEDS = ("sums of uploads",)
-SIGNALS = {
-    "cosine/mean": ("update cosine, mean", "the cosine with the client's updates"),
-    "cosine/max": ("update cosine, max", "the largest cosine with the client's updates"),
-}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    needs = ("sums of uploads",)
+    signals = (
+        ("cosine/mean", "update cosine, mean", "the cosine with the client's updates"),
+        ("cosine/max", "update cosine, max", "the largest cosine with the client's updates"),
+    )
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Params:
 
 
 class Cosine:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

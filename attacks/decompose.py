@@ -25,17 +25,21 @@ from scipy.optimize import lsq_linear
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge, Mixture
 
-RECORDS = ("classes",)
-STRENGTH = 5
-NEEDS = ("sums of uploads",)
-MIXTURES = True
-SIGNALS = {"decompose": ("decomposition", "the share of the client's messages")}
 SUM = 1e3  # weight of the row that holds the sum of the shares
 SAME = 1e-5  # of the longest gradient: those that differ by less are equal, and a shorter one is none
 ROUNDING = 1e-7  # of the largest singular value: the least that can be told from 0
 ITERATIONS = 10  # of the solver, times the records
+
+
+class Facts(AttackFacts):
+    records = ("classes",)
+    strength = 5
+    needs = ("sums of uploads",)
+    mixtures = True
+    signals = (("decompose", "decomposition", "the share of the client's messages"),)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Params:
 
 
 class Decompose:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

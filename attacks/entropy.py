@@ -12,14 +12,17 @@ Needs the attacked model only. A text has the means over its tokens. A probabili
 
 from dataclasses import dataclass
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("texts", "classes")
-SIGNALS = {
-    "entropy": ("entropy", "the entropy of the prediction"),
-    "entropy/confidence": ("entropy, confidence", "the confidence of the prediction"),
-    "entropy/modified": ("entropy, modified", "the modified entropy"),
-}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    signals = (
+        ("entropy", "entropy", "the entropy of the prediction"),
+        ("entropy/confidence", "entropy, confidence", "the confidence of the prediction"),
+        ("entropy/modified", "entropy, modified", "the modified entropy"),
+    )
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Params:
 
 
 class Entropy:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-NEEDS = ("uploads",)
-SIGNALS = {
-    "fedmia/2": ("FedMIA-II", "FedMIA-II"),
-    "fedmia/1": ("FedMIA-I", "FedMIA-I"),
-}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    needs = ("uploads",)
+    signals = (("fedmia/2", "FedMIA-II", "FedMIA-II"), ("fedmia/1", "FedMIA-I", "FedMIA-I"))
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Params:
 
 
 class FedMIA:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -9,12 +9,15 @@ Needs a model through which the adversary can differentiate, the backbone includ
 
 from dataclasses import dataclass
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("classes",)
-STRENGTH = 1
-GRADIENTS = True
-SIGNALS = {"gradnorm": ("gradient norm", "the gradient's norm")}
+
+class Facts(AttackFacts):
+    records = ("classes",)
+    strength = 1
+    gradients = True
+    signals = (("gradnorm", "gradient norm", "the gradient's norm"),)
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Params:
 
 
 class GradNorm:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

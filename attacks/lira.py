@@ -19,37 +19,36 @@ had in common is no sign of a member. `--variance fixed` and `per-record` are th
 clipped to +-100: a probability of 0 or 1 would have no variance.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import likelihood_ratios, on_one_scale
+from fedaudit.machinery.parameters import Parameters, choice
 
-RECORDS = ("texts", "classes")
-STRENGTH = 4
-SHADOWS = True
-SIGNALS = {
-    "lira/online": ("LiRA, online", "LiRA (online)"),
-    "lira/offline": ("LiRA, offline", "LiRA (offline)"),
-}
 LARGEST = 100.0  # confidence
 
 
-@dataclass(frozen=True)
-class Params:
-    variance: str = field(
-        default="prior",
-        metadata={"help": "prior = each record's own, by a prior fitted to all; fixed = one of all; or per-record"},
-    )
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 4
+    shadows = True
+    signals = (("lira/online", "LiRA, online", "LiRA (online)"), ("lira/offline", "LiRA, offline", "LiRA (offline)"))
 
-    def __post_init__(self) -> None:
-        if self.variance not in ("prior", "fixed", "per-record"):
-            raise ValueError(f"variance must be prior, fixed or per-record, not {self.variance!r}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    variance: str = choice(
+        "prior",
+        "prior: each record's own, by a prior fitted to all; fixed: one of all",
+        ("prior", "fixed", "per-record"),
+    )
 
 
 class LiRA:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -15,17 +15,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("texts", "classes")
-STRENGTH = 2
-ON_TEXTS = ("loss/base",)
-ROUNDS = True
-SIGNALS = {
-    "loss": ("loss", "the loss"),
-    "loss/base": ("calibrated loss", "the loss calibrated by the untrained model"),
-    "loss/rounds": ("calibrated loss, all rounds", "the calibrated loss of all rounds"),
-}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 2
+    on_texts = ("loss/base",)
+    rounds = True
+    signals = (
+        ("loss", "loss", "the loss"),
+        ("loss/base", "calibrated loss", "the loss calibrated by the untrained model"),
+        ("loss/rounds", "calibrated loss, all rounds", "the calibrated loss of all rounds"),
+    )
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Params:
 
 
 class Loss:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

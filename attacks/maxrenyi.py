@@ -8,53 +8,54 @@ memorisation is nearly complete, the loss at once: read both.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attacks.answers import TextAnswers
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.loss import losses
 from attacks.settings import NovelRows
 from attacks.tokens.scores import all_scores, count
+from fedaudit.machinery.parameters import choice, whole
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-ON_TEXTS = ("renyi/{order:g}/{k}/{slice}", "loss/base")
-SIGNALS = {"maxrenyi": ("MaxRényi", "the Rényi entropy of the prediction")}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    on_texts = ("renyi/{order:g}/{k}/{slice}", "loss/base")
+    signals = (("maxrenyi", "MaxRényi", "the Rényi entropy of the prediction"),)
 
 
 @dataclass(frozen=True)
 class Params(NovelRows):
-    order: float = field(default=2.0, metadata={"help": "Rényi order: 0.5, 1, 2 or inf"})
-    k: int = field(
-        default=10, metadata={"help": "percentage of the tokens with the highest entropy, 0 = the highest one"}
+    order: float = choice(2.0, "Rényi order", (0.5, 1, 2, math.inf))
+    k: int = whole(
+        10,
+        "percentage of the tokens with the highest entropy, in tens (with vlmia also 5), 0 = the highest one",
+        least=0,
+        most=100,
     )
-    slice: str = field(
-        default="caption",
-        metadata={"help": "tokens: image, instruction or caption; with vlmia also desp and inst_desp"},
+    slice: str = choice(
+        "caption",
+        "tokens; the last two with vlmia",
+        ("image", "instruction", "caption", "desp", "inst_desp"),
     )
-    compat: str = field(default="exact", metadata={"help": "exact, or vlmia for the public code's arithmetic"})
+    compat: str = choice("exact", "vlmia: the public code's arithmetic", ("exact", "vlmia"))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.order not in (0.5, 1, 2, math.inf):
-            raise ValueError(f"order must be 0.5, 1, 2 or inf, not {self.order}")
-        if self.compat not in ("exact", "vlmia"):
-            raise ValueError(f"compat must be exact or vlmia, not {self.compat!r}")
+    def check(self) -> None:
         public = self.compat == "vlmia"
-        if self.k not in range(0, 101, 10) and not (public and self.k == 5):
+        if self.k % 10 and not (public and self.k == 5):
             raise ValueError(f"k must be one of 0, 10, ..., 100, or with compat vlmia 5, not {self.k}")
-        if self.slice not in ("image", "instruction", "caption", *(("desp", "inst_desp") if public else ())):
-            raise ValueError(
-                "slice must be image, instruction or caption, or with compat vlmia desp or inst_desp, "
-                f"not {self.slice!r}"
-            )
+        if self.slice in ("desp", "inst_desp") and not public:
+            said = "image, instruction or caption, or with compat vlmia desp or inst_desp"
+            raise ValueError(f"slice must be {said}, not {self.slice!r}")
 
 
 class MaxRenyi:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params, self.compat = params, params.compat

@@ -20,17 +20,20 @@ Records without gradient, and, but for outputfree/projection, those without shad
 
 from dataclasses import dataclass
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import likelihood_ratios, on_one_scale
 
-RECORDS = ("classes",)
-SHADOWS = True
-VECTORS = True
-SIGNALS = {
-    "outputfree": ("output-free", "the released vectors alone"),
-    "outputfree/offline": ("output-free, offline", "the released vectors alone (offline)"),
-    "outputfree/projection": ("output-free, projection", "the released vectors' projection on its gradient"),
-}
+
+class Facts(AttackFacts):
+    records = ("classes",)
+    shadows = True
+    vectors = True
+    signals = (
+        ("outputfree", "output-free", "the released vectors alone"),
+        ("outputfree/offline", "output-free, offline", "the released vectors alone (offline)"),
+        ("outputfree/projection", "output-free, projection", "the released vectors' projection on its gradient"),
+    )
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Params:
 
 
 class OutputFree:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -19,12 +19,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("texts",)
-STRENGTH = 1
-NEEDS = ("uploads",)
-SIGNALS = {"projres": ("projection residual", "the projection residual on what its client's adapters changed by")}
+STILL = 1e-6  # of the length of A: a smaller change is weight decay's or rounding
+FLAT = 1e-6  # of the largest singular value: directions below it are rounding
+
+
+class Facts(AttackFacts):
+    records = ("texts",)
+    strength = 1
+    needs = ("uploads",)
+    signals = (("projres", "projection residual", "the projection residual on what its client's adapters changed by"),)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Params:
 
 
 class ProjRes:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

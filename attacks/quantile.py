@@ -24,20 +24,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import Values, on_one_scale
 from attacks.loss import mean_over_states
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-SHADOWS = True
-ROUNDS = True
-SIGNALS = {
-    "quantile": ("quantile", "its confidence among shadow models without it"),
-    "quantile/difficulty": ("quantile, difficulty", "the loss calibrated by the record's difficulty"),
-    "quantile/rounds": ("quantile, all rounds", "the loss of all rounds calibrated by the record's difficulty"),
-}
 LARGEST = 100.0  # loss in nats, and confidence
+
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    shadows = True
+    rounds = True
+    signals = (
+        ("quantile", "quantile", "its confidence among shadow models without it"),
+        ("quantile/difficulty", "quantile, difficulty", "the loss calibrated by the record's difficulty"),
+        ("quantile/rounds", "quantile, all rounds", "the loss of all rounds calibrated by the record's difficulty"),
+    )
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Params:
 
 
 class Quantile:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

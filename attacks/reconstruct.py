@@ -10,17 +10,20 @@ how parts that are never sent follow from the gradients that are.
 
 from dataclasses import dataclass
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.loss import losses, over_rounds
 from attacks.settings import RebuiltWays
 
-RECORDS = ("texts", "classes")
-STRENGTH = 2
-ROUNDS = True
-SIGNALS = {
-    "reconstruct": ("reconstruction", "the loss of rebuilt clients calibrated by the untrained model"),
-    "reconstruct/rounds": ("reconstruction, all rounds", "the calibrated loss of clients rebuilt after each round"),
-}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 2
+    rounds = True
+    signals = (
+        ("reconstruct", "reconstruction", "the loss of rebuilt clients calibrated by the untrained model"),
+        ("reconstruct/rounds", "reconstruction, all rounds", "the calibrated loss of clients rebuilt after each round"),
+    )
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Params(RebuiltWays):
 
 
 class Reconstruct:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

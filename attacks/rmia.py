@@ -22,42 +22,38 @@ trained on are nan in both.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
+from fedaudit.machinery.parameters import Parameters, number
 
-RECORDS = ("texts", "classes")
-STRENGTH = 3
-SHADOWS = True
-SIGNALS = {
-    "rmia/online": ("RMIA, online", "RMIA (online)"),
-    "rmia/offline": ("RMIA, offline", "RMIA (offline)"),
-}
 TIE = 1e-10  # log-ratios that differ by less are equal: the same probabilities, added up in another order
 
 
-@dataclass(frozen=True)
-class Params:
-    gamma: float = field(
-        default=1.0, metadata={"help": "ratio from which a record counts as raised more than another (paper: 2)"}
-    )
-    offline_a: float = field(
-        default=0.0, metadata={"help": "a of the offline form, 0 = fitted to the shadow models (paper: 0.3)"}
-    )
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 3
+    shadows = True
+    signals = (("rmia/online", "RMIA, online", "RMIA (online)"), ("rmia/offline", "RMIA, offline", "RMIA (offline)"))
 
-    def __post_init__(self) -> None:
-        if not 0 < self.gamma <= 10**6:
-            raise ValueError(f"gamma must be above 0 and at most 1000000, not {self.gamma}")
-        if not 0 <= self.offline_a <= 1:
-            raise ValueError(f"offline_a must lie between 0 and 1, not {self.offline_a}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    gamma: float = number(
+        1.0, "ratio from which a record counts as raised more than another (paper: 2)", above=0, most=10**6
+    )
+    offline_a: float = number(
+        0.0, "a of the offline form, 0 = fitted to the shadow models (paper: 0.3)", least=0, most=1
+    )
 
 
 class RMIA:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

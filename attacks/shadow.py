@@ -16,7 +16,7 @@ Needs shadow models. Records of classes in which no record was in some shadows a
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,26 +25,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks.answers import ModelAnswers
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge, Shadows
+from fedaudit.machinery.parameters import Parameters, whole
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-SHADOWS = True
-GUESSES = ("shadow",)
-SIGNALS = {"shadow": ("shadow models", "the shadow-model attack")}
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step
 SEED = 0
 
 
-@dataclass(frozen=True)
-class Params:
-    hidden: int = field(default=32, metadata={"help": "units of the attack network's hidden layer (DP-FPL: 32)"})
-    steps: int = field(default=100, metadata={"help": "training steps of the attack network"})
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    shadows = True
+    guesses = ("shadow",)
+    signals = (("shadow", "shadow models", "the shadow-model attack"),)
 
-    def __post_init__(self) -> None:
-        for name, most in (("hidden", 10**4), ("steps", 10**6)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    hidden: int = whole(32, "units of the attack network's hidden layer (DP-FPL: 32)", least=1, most=10**4)
+    steps: int = whole(100, "training steps of the attack network", least=1, most=10**6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Networks:
 
 
 class Shadow:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

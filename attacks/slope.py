@@ -16,12 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-NEEDS = ("broadcasts",)
-SIGNALS = {"slope": ("loss slope", "the slope of the loss over rounds")}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    needs = ("broadcasts",)
+    signals = (("slope", "loss slope", "the slope of the loss over rounds"),)
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Params:
 
 
 class Slope:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

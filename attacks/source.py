@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge, Rounds
 
-RECORDS = ("texts", "classes")
-STRENGTH = 1
-NEEDS = ("uploads",)
-SIGNALS = {"source": ("source inference", "source inference")}
+
+class Facts(AttackFacts):
+    records = ("texts", "classes")
+    strength = 1
+    needs = ("uploads",)
+    signals = (("source", "source inference", "source inference"),)
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Params:
 
 
 class Source:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -2,13 +2,14 @@
 
 Every adversary knows the public things: the frozen backbone, the method with its parameters, the start, the classes,
 records of the clients' distributions. Shadow models need no more than that. What an attack needs beyond is in its file
-(the literal `NEEDS`).
+(`Facts.needs`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attacks.facts import AttackFacts
 from trainers.learners import LearnerFacts, every_learner, facts
 
 if TYPE_CHECKING:
@@ -56,15 +57,28 @@ def require(threat_model: str, capability: str) -> None:
         raise LacksCapability(threat_model, capability)
 
 
-def refusal(attack: Plugin, threat_model: str, *learners: LearnerFacts) -> str | None:
+def lacks(attack: Plugin[AttackFacts], trained: LearnerFacts) -> str | None:
+    """Why an attack cannot work on what a learner trains; None if it can."""
+    own = attack.facts
+    if own.mixtures and trained.nonlinear:
+        return trained.nonlinear
+    if trained.records not in own.records:
+        return f"whose records are {trained.records}"
+    if own.shadows and not trained.shadows:
+        return "of which no shadow models can be trained"
+    if (own.gradients or own.vectors or own.needs) and not trained.gradients:
+        return "of which gradients of single records are not taken"
+    return None
+
+
+def refusal(attack: Plugin[AttackFacts], threat_model: str, *learners: LearnerFacts) -> str | None:
     """Why an attack cannot run under a threat model against what these train (none: everything that it fits); None if
     it can."""
-    able = [one for one in learners or map(facts, every_learner()) if one.fits(attack)]
+    able = [one for one in learners or map(facts, every_learner()) if lacks(attack, one) is None]
     if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
-        lacks = LACKS.get(threat_model, "compute nothing on secret shares")
-        return f"{able[0].title} methods {lacks}"
+        return f"{able[0].title} methods {LACKS.get(threat_model, 'compute nothing on secret shares')}"
     try:
-        for capability in attack.needs:
+        for capability in attack.facts.needs:
             require(threat_model, capability)
     except LacksCapability as lack:
         return str(lack)

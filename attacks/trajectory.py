@@ -23,21 +23,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import Values, likelihood_ratios, on_one_scale
 
-RECORDS = ("classes",)
-STRENGTH = 1
-NEEDS = ("broadcasts",)
-SHADOWS = True
-SEQUENCES = True
-SIGNALS = {
-    "trajectory": ("trajectory", "the confidences over all rounds"),
-    "trajectory/offline": ("trajectory, offline", "the confidences over all rounds (offline)"),
-    "trajectory/slope": ("trajectory, slope", "the slope of the confidences beside that of shadow models"),
-}
 LARGEST = 100.0  # confidence
 RIDGE = 1e-3  # of the mean variance: neighbouring rounds hardly differ
+
+
+class Facts(AttackFacts):
+    records = ("classes",)
+    strength = 1
+    needs = ("broadcasts",)
+    shadows = True
+    sequences = True
+    signals = (
+        ("trajectory", "trajectory", "the confidences over all rounds"),
+        ("trajectory/offline", "trajectory, offline", "the confidences over all rounds (offline)"),
+        ("trajectory/slope", "trajectory, slope", "the slope of the confidences beside that of shadow models"),
+    )
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Params:
 
 
 class Trajectory:
-    signals = tuple(SIGNALS)
+    signals = Facts.names()
 
     def __init__(self, params: Params) -> None:
         self.params = params

@@ -1,4 +1,4 @@
-"""What an audit is given that compares runs (the literal `ACROSS`), and what it returns; which runs are one point.
+"""What an audit is given that compares runs (`Facts.across`), and what it returns; which runs are one point.
 
 A point is what was trained: runs whose settings are the same but for the seed. Points are compared within a world: the
 same task and frozen model.

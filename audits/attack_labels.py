@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from attacks.facts import ATTACKS, AttackFacts
 from audits.across import AuditedRun
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
@@ -33,19 +34,20 @@ def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
 
 def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The settings of an attack and of the adversary that can change what the attack scores, by their paths."""
-    plugin = plugins.plugins("attack").get(attack)
+    plugin = ATTACKS.get(attack)
     users = {} if plugin is None else _users(plugin)
     lone = setting.get("adversary.shadow_kind") == "federations" or setting.get("adversary.trajectory") == "observed"
     for path, value in setting.items():
         if lone and path == "adversary.shadow_trajectories":  # no trajectory is shared
             continue
         user = users.get(path, "")  # what no attack declares any more counts, as does all of an attack that is gone
-        if path.startswith((f"attack.{attack}.", "adversary.")) and (not user or getattr(plugin, user, False)):
+        used = not user or (plugin is not None and getattr(plugin.facts, user, False))
+        if used and path.startswith((f"attack.{attack}.", "adversary.")):
             yield path, value
 
 
-def _users(plugin: Plugin) -> dict[str, str]:
-    """By the path of a setting of an attack or the adversary which attacks use it: a property of theirs, or "rows"."""
+def _users(plugin: Plugin[AttackFacts]) -> dict[str, str]:
+    """By the path of a setting of an attack or the adversary which attacks use it: one of their facts, or "rows"."""
     adversary = plugins.dataclass_of(plugins.package_folder("attacks") / "settings.py", "Adversary")
     return {
         f"{prefix}.{field.name}": field.metadata.get("used_by", "")

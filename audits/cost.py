@@ -12,32 +12,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from audits.across import METRICS, AuditedRun, Compared, Point, by_round, points, world_names
+from audits.facts import AuditFacts
 from fedaudit.machinery.errors import InputError
-
-ON_REQUEST = True
-ACROSS = True
+from fedaudit.machinery.parameters import Parameters, number
 
 OF_ROUNDS = ("local", "neighbour", "overall", "own_test", "loss")  # utilities that are measured after every round
 
 
-@dataclass(frozen=True)
-class Params:
-    reach: float = field(
-        default=0.0,
-        metadata={
-            "help": "utility at which costs are compared; 0: the lowest end of settings that gain half of the most"
-        },
-    )
+class Facts(AuditFacts):
+    on_request = True
+    across = True
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.reach <= 10**6:
-            raise ValueError(f"reach must be at least 0 and at most 1000000, not {self.reach}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    reach: float = number(
+        0.0,
+        "utility at which costs are compared; 0: the lowest end of settings that gain half of the most",
+        least=0,
+        most=10**6,
+    )
 
 
 def cost(runs: Sequence[AuditedRun], params: Params) -> Compared:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -36,14 +36,12 @@ from audits.across import (
     world_names,
 )
 from audits.attack_labels import attack_labels
+from audits.facts import AuditFacts
 from audits.settings import Confident
 from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.machinery.errors import InputError
-
-NEEDS = ("attacks", "several")
-ON_REQUEST = True
-ACROSS = True
+from fedaudit.machinery.parameters import choice
 
 TPR = "tpr@1%"
 NAMED = 3  # points, in a sentence
@@ -52,21 +50,19 @@ Scored = tuple[str, ...]  # threat model, way, population, attack, signal
 Leaks = dict[Scored, dict[Any, Mapping[str, Any]]]  # by training the finding
 
 
+class Facts(AuditFacts):
+    needs = ("attacks", "several")
+    on_request = True
+    across = True
+
+
 @dataclass(frozen=True)
 class Params(Confident):
-    utility: str = field(
-        default="",
-        metadata={
-            "help": "utility of curves: local, neighbour, overall, own_test, exact_match, cider or loss; by default "
-            "the first of these that all runs have"
-        },
+    utility: str = choice(
+        "",
+        "utility of curves; by default the first of these that all runs have",
+        ("", "local", "neighbour", "overall", "own_test", "exact_match", "cider", "loss"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        known = ("local", "neighbour", "overall", "own_test", "exact_match", "cider", "loss")
-        if self.utility and self.utility not in known:
-            raise ValueError(f"utility must be one of {', '.join(known)}, not {self.utility}")
 
 
 def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:

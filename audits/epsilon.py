@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from audits.facts import AuditFacts
 from audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, Names
 from audits.measured import Hypothesis, bounds, words
 from audits.statistics.sampled import PoissonSampled
@@ -27,9 +28,12 @@ from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Transcript
 
-NEEDS = ("ledger",)
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
 NOISE = "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped".split()
+
+
+class Facts(AuditFacts):
+    needs = ("ledger",)
 
 
 @dataclass(frozen=True)

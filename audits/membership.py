@@ -20,6 +20,7 @@ import pandas as pd
 from audits.blind import FOLDS
 from audits.by_coin import by_coin, row_of
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
+from audits.facts import AuditFacts
 from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
 from audits.settings import Confident
 from audits.statistics import ranking, stratified
@@ -28,9 +29,6 @@ from audits.statistics.ranking import Interval
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
 from audits.verdicts import Largest, by_controls, control_p_value, corrected, sentence, together
-
-NEEDS = ("attacks",)
-AFTER = ("utility", "epsilon")
 
 CONTROL_LEVEL = 0.01  # at which a control confounds a row that no coin decided: two stand beside every row
 BESIDE = ("loss",)  # scores that stand beside an attack's headline ones
@@ -41,6 +39,11 @@ CELLS = (
 ).split()
 
 Words = Callable[[str], Claims]  # threat model to what is claimed and provable (and measured)
+
+
+class Facts(AuditFacts):
+    needs = ("attacks",)
+    after = ("utility", "epsilon")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -25,15 +25,14 @@ from scipy.stats import rankdata
 
 from audits.by_coin import exchanges
 from audits.comparisons import COIN, Attacked, Comparison, comparisons
+from audits.facts import AuditFacts
 from audits.findings import INFORMATION, Names, SharedInformation
 from audits.settings import Confident
 from audits.statistics import mutual_information as mi
 from audits.statistics.permutation import Bools, Floats, exchanged
 from audits.subject import Result, Subject
+from fedaudit.machinery.parameters import whole
 from trainers.base import Transcript
-
-NEEDS = ("attacks",)
-ON_REQUEST = True
 
 EXCHANGES = 500
 INSIDE = 13  # of the generator (seed, INSIDE)
@@ -46,18 +45,15 @@ COLUMNS = (
 OF_PROMPTS = "directions spread class_spread clients bits low high null_low null_high p".split()
 
 
+class Facts(AuditFacts):
+    needs = ("attacks",)
+    on_request = True
+
+
 @dataclass(frozen=True)
 class Params(Confident):
-    neighbours: int = field(default=5, metadata={"help": "nearest neighbours k of estimates of mutual information"})
-    directions: int = field(
-        default=1, metadata={"help": "leading directions of released prompts and of class proportions"}
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, most in (("neighbours", 100), ("directions", 1000)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
+    neighbours: int = whole(5, "nearest neighbours k of estimates of mutual information", least=1, most=100)
+    directions: int = whole(1, "leading directions of released prompts and of class proportions", least=1, most=1000)
 
 
 def mutual_information(subject: Subject, params: Params) -> Result:

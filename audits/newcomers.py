@@ -11,12 +11,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from audits.facts import AuditFacts
 from audits.findings import OfRun
 from audits.settings import Confident
 from audits.subject import Result, Subject
 from audits.utility import over_clients
 
-NEEDS = ("classes",)
+
+class Facts(AuditFacts):
+    needs = ("classes",)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from audits.facts import AuditFacts
 from audits.findings import OfRun
 from audits.settings import Confident
 from audits.subject import Result, Subject
 from audits.utility import over_clients
 
-NEEDS = ("classes",)
 COLUMNS = ("personal/accuracy", "personal/f1", "global/accuracy", "global/f1")
 GAINS = {"global-personal/accuracy": COLUMNS[::2], "global-personal/f1": COLUMNS[1::2]}
+
+
+class Facts(AuditFacts):
+    needs = ("classes",)
 
 
 @dataclass(frozen=True)

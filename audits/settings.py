@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from fedaudit.machinery.parameters import Parameters, number
 
 
 @dataclass(frozen=True)
-class Confident:
-    confidence: float = field(default=0.95, metadata={"help": "of all intervals"})
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence <= 0.9999:
-            raise ValueError(f"confidence must lie between 0.5 and 0.9999, not {self.confidence}")
+class Confident(Parameters):
+    confidence: float = number(0.95, "of all intervals", least=0.5, most=0.9999)

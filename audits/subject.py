@@ -27,7 +27,7 @@ class Result:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subject:
-    """A finished training, and what the audits said of it that come before this one (the literal `AFTER`)."""
+    """A finished training, and what the audits said of it that come before this one (`Facts.after`)."""
 
     transcript: Transcript
     method: Method[Any] | None  # None: it was trained elsewhere

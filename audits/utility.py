@@ -8,32 +8,32 @@ part and whose test images are the same: it says how much clients differ, not ho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from audits.facts import AuditFacts
 from audits.findings import Accuracy, Names
 from audits.settings import Confident
 from audits.subject import Result, Subject
+from fedaudit.machinery.parameters import whole
 from fedaudit.privacy.ledger import strict
 from trainers.base import Transcript
 
-NEEDS = ("classes",)
-AFTER = ("epsilon",)
 SPLITS = ("local", "neighbour", "overall", "own_test")
+
+
+class Facts(AuditFacts):
+    needs = ("classes",)
+    after = ("epsilon",)
 
 
 @dataclass(frozen=True)
 class Params(Confident):
-    last: int = field(default=10, metadata={"help": "last rounds that a reported accuracy averages (DP-FPL: 10)"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.last <= 10**6:
-            raise ValueError(f"last must be at least 1 and at most 1000000, not {self.last}")
+    last: int = whole(10, "last rounds that a reported accuracy averages (DP-FPL: 10)", least=1, most=10**6)
 
 
 def utility(subject: Subject, params: Params) -> Result:

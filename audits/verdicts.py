@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from attacks.score_names import name_of
 from audits.findings import THESE
 from audits.statistics.permutation import p_value
 from audits.statistics.ranking import Interval, auroc_p_value
-from fedaudit.machinery.score_names import name_of
 
 LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
     "leak",

@@ -21,9 +21,9 @@ from audits.blind import blind_scores
 from audits.statistics.ranking import auroc
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
-from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.store import claim
+from fedaudit.tasks.facts import TASKS
 from trainers.base import generator
 from trainers.lora import Learner, Settings
 
@@ -32,7 +32,7 @@ SIGNALS = ("loss", "renyi/2/10/caption")
 
 def main() -> None:
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    task = plugins.plugins("task")[sys.argv[2] if len(sys.argv) > 2 else "captions"]
+    task = TASKS[sys.argv[2] if len(sys.argv) > 2 else "captions"]
     one_thread()
     learner = Learner(load(EMBEDDED), {}, Settings())
     start = learner.initial(generator(0, "controls"))

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Knowledge, Shadows
 from audits.statistics.stratified import stratified_auroc
 from fedaudit.command.cli import read_command
-from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
@@ -62,7 +62,7 @@ def prepare(words: str, out: str) -> Setting:
         asking = replace(asking_of(cell, federation), stand_ins=plan.adversary.shadows)
         inquiries = asking.asked(lambda: workshop.attackers, progress)
     seen = {one.target.client: one.knowledge() for one in inquiries if one.threat_model == "server"}
-    made = [(plugins.plugins("attack")[name], own) for name, own in asking.attacks["server"].items()]
+    made = [(ATTACKS[name], own) for name, own in asking.attacks["server"].items()]
     return Setting(federation, seen, [(plugin, plugin.make(own)) for plugin, own in made])
 
 
@@ -99,7 +99,7 @@ def _shadows(seen: Knowledge) -> Shadows:
 
 def _alone(plugin: Plugin) -> bool:
     """Whether a shadow can take the attacked model's place: messages there are of the attacked one only."""
-    return plugin.shadows or not plugin.needs
+    return plugin.facts.shadows or not plugin.facts.needs
 
 
 def _own(setting: Setting, client: int, seen: Knowledge) -> Any:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from attacks import facts
 from attacks.answers import public_records
 from attacks.asked.kinds import KINDS
 from attacks.base import Candidates, View
@@ -25,7 +26,6 @@ from attacks.knowledge import Knowledge, Rounds
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import WAYS, rebuild
 from fedaudit.command.cli import read_command
-from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.methods import transcript_of
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> None:
 def over_clients(cell: Cell, workshop: Workshop, learner: Learner) -> Found:
     federation, found, kind = workshop.federation, Found(), KINDS[cell.plan.trained.records]
     view = View(transcript_of(cell), "server", Candidates({}, {}, ()))
-    attacks = {name: plugins.plugins("attack")[name] for name in ATTACKS}
+    attacks = {name: facts.ATTACKS[name] for name in ATTACKS}
     for k in cell.targets:
         records = federation.clients[k].candidates
         member = np.array([federation.truth[r] for r in records])

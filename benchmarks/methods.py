@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from fedaudit.command import cli
-from fedaudit.machinery import plugins
+from trainers import learners
 
 METHODS = "fedavg,fedper,fedpara,fedrand"
 TRIALS = 7
@@ -75,8 +75,8 @@ def steps() -> None:
     client = Participation(0, 0, 0, bench.training[0], bench.learner)
     spent: dict[str, list[float]] = {}
     for _ in range(TRIALS):
-        for name, plugin in plugins.plugins("method").items():
-            if plugin.learner == "lora":
+        for name, plugin in learners.METHODS.items():
+            if plugin.facts.learner == "lora":
                 began = time.perf_counter()
                 plugin.make(plugin.params()).update(start, start, client)
                 spent.setdefault(name, []).append(time.perf_counter() - began)

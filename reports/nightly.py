@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pandas as pd
 from markupsafe import Markup, escape
 
+from attacks.score_names import signal_name
 from audits.statistics.nights import BASE, BLIND, LEVEL, VALUE, WINDOW, Series
-from fedaudit.machinery.score_names import signal_name
 from reports.formats import number, p_value
 from reports.templates import csv, render
 

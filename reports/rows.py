@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedaudit.machinery import plugins
 from reports.inputs import SPLITS, Evidence, Finding, joined
+from trainers.learners import METHODS
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
 ANSWERS = {"exact_match": "exact match (%)", "cider": "CIDEr"}  # of the metrics of answers the first is quoted
@@ -256,8 +256,8 @@ def twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
 
 def method_name(method: str) -> str:
     """What readers call a method; a training done elsewhere is called what its folder calls it."""
-    known = plugins.plugins("method")
-    return known[method].title if method in known else method
+    plugin = METHODS.get(method)
+    return (plugin and plugin.facts.title) or method
 
 
 def as_printed(found: Sequence[MethodRow]) -> list[MethodRow]:

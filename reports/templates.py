@@ -12,8 +12,8 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas.api.types import is_numeric_dtype
 
+from attacks.score_names import signal_name
 from audits.verdicts import among
-from fedaudit.machinery.score_names import signal_name
 from reports.figures.drawing import PrintedFigure
 from reports.formats import epsilon, kind, number, p_value, percent, short, signed, tau
 

@@ -25,13 +25,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks import gradients
 from attacks.attacked_models import Target
-from attacks.threats import THREAT_MODELS, refusal
-from fedaudit.machinery import plugins
+from attacks.facts import ATTACKS
+from attacks.threats import THREAT_MODELS, lacks, refusal
 from fedaudit.privacy.settings import Privacy
 from tests import asking_toy, prompt_toy, standin
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
 from trainers.base import Bench, Method, Transcript
-from trainers.learners import facts
+from trainers.learners import METHODS, facts
 from trainers.protection import Protection
 from trainers.steps import PrivateMethod
 
@@ -121,7 +121,7 @@ def rows(learner: str, *, everything: bool) -> Iterator[dict[str, Any]]:
     here: World = WORLDS[learner]()
     there = moved(here)
     for method, title in methods(here, learner):
-        if everything or title in QUICK or title in plugins.plugins("method"):
+        if everything or title in QUICK or title in METHODS:
             with sdpa_kernel(SDPBackend.MATH):  # the stand-in has no other; the processor's own differs by rounding
                 yield from compared(here, there, method, title, learner, everything=everything)
 
@@ -137,8 +137,8 @@ def moved(world: World) -> World:
 
 def methods(world: World, learner: str) -> Iterator[tuple[Method[Any], str]]:
     """Every method of a learner, its variants, and of those that can be noised each way to clip."""
-    for name, plugin in plugins.plugins("method").items():
-        if plugin.learner != learner:
+    for name, plugin in METHODS.items():
+        if plugin.facts.learner != learner:
             continue
         for params in ({}, *VARIANTS.get(name, ())):
             method = dataclasses.replace(world.make(plugin), params=plugin.params(**params))  # type: ignore[type-var]
@@ -225,8 +225,8 @@ def answers(
     for threat_model in adversaries:
         attacks = {
             name: plugin.own(plugin.params())
-            for name, plugin in plugins.plugins("attack").items()
-            if able.fits(plugin) and not refusal(plugin, threat_model, able) and not plugin.shadows
+            for name, plugin in ATTACKS.items()
+            if lacks(plugin, able) is None and not refusal(plugin, threat_model, able) and not plugin.facts.shadows
         }
         place, more = run.folder.path.with_name(f"asked-{threat_model}"), {"observed_rounds": ROUNDS}
         asking = asking_toy.asking(place, "classes", method, run, [target], {threat_model: attacks}, **more)

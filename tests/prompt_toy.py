@@ -16,11 +16,11 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import resolve_clip
-from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
 from tests import tiny_clip
+from trainers import learners
 from trainers.base import Bench, Participation, Schedule, Transcript, Update, train
 from trainers.exams import Recognition
 from trainers.prompts import Learner, PromptMethod, Settings
@@ -31,7 +31,7 @@ SIZES = (10, 6, 3)  # records of the clients: two batches of four in an epoch, o
 PATCHES = 5
 SCHEDULE = Schedule(rounds=5, clients=3, per_round=3, seed=1)
 NONE = Privacy(epsilon=math.inf)
-METHODS = {name: plugin for name, plugin in plugins.plugins("method").items() if plugin.learner == "prompts"}
+METHODS = {name: plugin for name, plugin in learners.METHODS.items() if plugin.facts.learner == "prompts"}
 SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.1, local_rate=0.06)
 
 

@@ -16,8 +16,8 @@ from attacks.base import Candidates, View
 from attacks.knowledge import Rounds
 from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
 from attacks.messages.rebuild import WAYS, began, rebuild
-from fedaudit.machinery import plugins
 from tests.method_worlds import WORLDS
+from trainers import learners
 from trainers.base import State, Transcript
 from trainers.lora import Learner, Settings
 
@@ -42,7 +42,7 @@ def with_settings(learner: Learner, **more: Any) -> Learner:
 
 @pytest.fixture(scope="module", params=METHODS)
 def run(request: Any, world: Any, tmp_path_factory: pytest.TempPathFactory) -> Transcript:
-    method = world.make(plugins.plugins("method")[request.param])
+    method = world.make(learners.METHODS[request.param])
     found: Transcript = world.run(method, tmp_path_factory.mktemp(request.param))
     return found
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from audits.facts import AUDITS
 from fedaudit.command import cli, nightly, over_runs, paper
 from fedaudit.command.flags import Parser
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop
+from fedaudit.tasks.facts import TASKS
+from trainers.learners import METHODS
 
 LONG = "x" * 300  # more than a file's name may have
 VALUED = (
@@ -372,9 +374,9 @@ def commands(folder: Path) -> list[list[str]]:
     everything = ["--attack=all", "--audit=all"]
     return [
         [],
-        *([f"--method={name}", *everything] for name in plugins.plugins("method")),
-        *([f"--task={name}"] for name in plugins.plugins("task")),
-        *([f"--audit={name}"] for name, audit in plugins.plugins("audit").items() if audit.across),
+        *([f"--method={name}", *everything] for name in METHODS),
+        *([f"--task={name}"] for name in TASKS),
+        *([f"--audit={name}"] for name, audit in AUDITS.items() if audit.facts.across),
         [f"--run={folder}", *everything],
         [f"--nightly={folder}"],
         ["--paper=all"],

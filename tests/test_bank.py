@@ -20,7 +20,7 @@ from trainers.prompts import Step
 
 SEED = 6
 PRIVATE = Privacy(epsilon=50.0)
-TRAINED = [name for name, plugin in prompt_toy.METHODS.items() if plugin.trains and not plugin.on_shares]
+TRAINED = [name for name, plugin in prompt_toy.METHODS.items() if plugin.facts.trains and not plugin.facts.on_shares]
 RANK = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}  # prompts here have four vectors
 PARTIAL = Schedule(rounds=6, clients=3, per_round=2, seed=1)
 CANARIES = frozenset({"0-6", "0-7", "0-8", "0-9", "1-4", "1-5", "2-2"})

@@ -78,7 +78,7 @@ def test_without_canaries_it_is_the_same_object(federation):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"canaries": -1}, "--canaries: canaries must be at least 0, not -1"),
+        ({"canaries": -1}, "--canaries: canaries must be at least 0 and at most 1000000, not -1"),
         ({"canary_kind": "dog"}, "--canary-kind: .*, not 'dog'"),
     ],
 )

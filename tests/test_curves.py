@@ -13,6 +13,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 import fedaudit
+from attacks.facts import ATTACKS
 from attacks.settings import Adversary, NovelRows, RebuiltWays, ThriftyAdversary
 from audits import across
 from audits import curves as audit
@@ -20,7 +21,6 @@ from audits.attack_labels import attack_labels
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.command import cli, over_runs
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.page import audited
 from reports.comparison import build
@@ -202,13 +202,13 @@ class TestPoints:
         assert rows.empty == (apart == set(names))
         assert set(rows.best_of) <= {len(names) - len(apart)}
 
-    def test_every_user_of_a_setting_is_a_property_of_attacks_or_rows(self):
-        attacks = [*plugins.plugins("attack").values()]
+    def test_every_user_of_a_setting_is_a_fact_of_attacks_or_rows(self):
+        attacks = [*ATTACKS.values()]
         classes = [Adversary, ThriftyAdversary, NovelRows, RebuiltWays, *(plugin.params for plugin in attacks)]
         users = {f.metadata["used_by"] for cls in classes for f in fields(cls) if "used_by" in f.metadata}
         assert users == {"shadows", "needs", "mixtures", "rows"}
-        assert all(hasattr(attacks[0], user) for user in users - {"rows"})
-        assert not hasattr(attacks[0], "rows")
+        assert all(hasattr(attacks[0].facts, user) for user in users - {"rows"})
+        assert not hasattr(attacks[0].facts, "rows")
 
     def test_shared_trajectories_count_only_where_they_are_shared(self):
         for entry in ({"adversary.shadow_kind": "federations"}, {"adversary.trajectory": "observed"}):
@@ -319,7 +319,7 @@ class TestCurves:
         blunt = [replace(r, findings=[f for f in r.findings if f["metric"] == "auroc"]) for r in runs()]
         with pytest.raises(InputError, match="no utility in common"):
             table(blunt)
-        with pytest.raises(ValueError, match="utility must be one of"):
+        with pytest.raises(ValueError, match="utility must be local, neighbour,"):
             audit.Params(utility="taste")
 
     def test_loss_counts_downwards(self):
@@ -369,7 +369,10 @@ class TestCommand:
                 "compares settings, and here is one, promptfl",
             ),
             ("--method dpfpl --epsilon none,1 --audit curves", "needs an attack"),
-            ("--method dpfpl --epsilon none,1 --attack loss --audit curves --utility taste", "utility must be one of"),
+            (
+                "--method dpfpl --epsilon none,1 --attack loss --audit curves --utility taste",
+                "utility must be local, neighbour,",
+            ),
         ],
     )
     def test_refused_before_anything_trains(self, words, said):

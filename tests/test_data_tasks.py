@@ -584,9 +584,9 @@ def test_parameters_out_of_range_are_named(module, name, value):
 
 
 def test_nocaps_parameters_out_of_range_are_named():
-    with pytest.raises(ValueError, match="nocaps_domain must be in-domain, near-domain, out-domain or all, not far"):
+    with pytest.raises(ValueError, match="nocaps_domain must be in-domain, near-domain, out-domain or all, not 'far'"):
         coco_task.Params(nocaps_domain="far")
-    with pytest.raises(ValueError, match="novel must be at least 2, not 1"):
+    with pytest.raises(ValueError, match="novel must be at least 2 and at most 1000000, not 1"):
         coco_task.Params(novel=1)
 
 

@@ -186,7 +186,7 @@ def test_scores_add_up_over_rounds_and_other_clients_have_none() -> None:
 # --- real messages --------------------------------------------------------------------------------------------------
 
 SENDING = [
-    name for name, plugin in METHODS.items() if plugin.trains and name not in ("local", "secfpp")
+    name for name, plugin in METHODS.items() if plugin.facts.trains and name not in ("local", "secfpp")
 ]  # these the server sees nothing of
 KINDS = {
     "none": NONE,

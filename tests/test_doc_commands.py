@@ -19,14 +19,18 @@ from pathlib import Path
 
 import pytest
 
+from attacks.facts import ATTACKS
+from audits import facts
 from fedaudit.command import cli, exits, flags, nightly, over_runs, paper
 from fedaudit.command.config import presets
+from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
+from fedaudit.tasks.facts import TASKS
 from tests.doc_blocks import PAGES, ROOT, anchors, commands, documented, inline, links
-from trainers.learners import every_learner
+from trainers.learners import METHODS, every_learner
 
 OTHERS = {".", "cd", "hf", "mail", "mypy", "pip", "pytest", "ruff"}  # programs that are not ours
 MISSING = ("--backbone", "--weights", "--data-root", "--run", "--config")  # what may name something that is not here
@@ -177,7 +181,7 @@ def known_flags() -> set[str]:
     names = {flag for action in parser._actions for flag in action.option_strings} | {"--no-twin"}
     folders = [plugins.package_folder("trainers") / f"{learner}.py" for learner in every_learner()]
     params = [plugins.dataclass_of(path, "Settings") for path in folders]
-    params += [plugin.params for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
+    params += [plugin.params for kind in KINDS.values() for plugin in kind.values()]
     params += [cli._canaries(), cli.Privacy, cli.adversaries.Adversary]
     for field in (field for own in params for field in own.__dataclass_fields__.values()):
         flag = field.name.replace("_", "-")
@@ -212,8 +216,8 @@ def test_every_flag_of_a_page_is_one(page: str) -> None:
 
 def test_every_flag_of_a_files_help_and_docstring_is_one() -> None:
     known = known_flags()
-    for kind in plugins.PACKAGES:
-        for plugin in plugins.plugins(kind).values():
+    for kind in KINDS.values():
+        for plugin in kind.values():
             texts = [ast.get_docstring(ast.parse(plugin.path.read_text(encoding="utf-8"))) or ""]
             texts += [field.metadata.get("help", "") for field in plugin.params.__dataclass_fields__.values()]
             assert {flag for text in texts for flag in said_flags(text)} <= known, plugin.name
@@ -221,10 +225,10 @@ def test_every_flag_of_a_files_help_and_docstring_is_one() -> None:
 
 CHOICES = {
     "--preset": lambda: {*presets()},
-    "--method": lambda: {*plugins.plugins("method")},
-    "--attack": lambda: {*plugins.plugins("attack"), "all", "none"},
-    "--audit": lambda: {*plugins.plugins("audit")},
-    "--task": lambda: {*plugins.plugins("task")},
+    "--method": lambda: {*METHODS},
+    "--attack": lambda: {*ATTACKS, "all", "none"},
+    "--audit": lambda: {*facts.AUDITS},
+    "--task": lambda: {*TASKS},
     "--paper": lambda: {*papers.items(), "all", "list"},
 }
 

@@ -7,14 +7,15 @@ import inspect
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from attacks import settings as adversaries
+from attacks.facts import ATTACKS
 from attacks.maxrenyi import Params as MaxRenyi
 from attacks.settings import RebuiltWays
-from attacks.threats import SUMMARIES, THREAT_MODELS, refusal
+from attacks.threats import SUMMARIES, THREAT_MODELS, lacks, refusal
 from audits.comparisons import WAYS
 from audits.findings import SCHEMA
 from audits.statistics import nights, one_run, trade_off
@@ -22,16 +23,17 @@ from audits.verdicts import SHARES
 from fedaudit.backbones.vlm import FrozenVLM
 from fedaudit.command import exits, gates, matrix
 from fedaudit.command.config import presets
+from fedaudit.command.listing import KINDS
 from fedaudit.external import run as own_run
 from fedaudit.machinery import plugins
 from fedaudit.pipeline import papers
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.canaries import Canaries
+from fedaudit.tasks.facts import TASKS
 from fedaudit.tasks.imagesets import IMAGE_SETS
 from tests.doc_blocks import PAGES, ROOT, codes, inline, table
-from trainers.learners import LearnerFacts, facts, private
+from trainers.learners import METHODS, LearnerFacts, facts, private
 
-METHODS, ATTACKS, TASKS = (plugins.plugins(kind) for kind in ("method", "attack", "task"))
 MESSAGES = {"uploads", "sums of uploads"}  # what an attack needs that looks at messages
 NUMBERS = dict(zip("one two three four five six seven eight nine ten eleven twelve".split(), range(1, 13), strict=True))
 
@@ -42,7 +44,7 @@ def first(page: str, *headings: str, section: str = "") -> list[str]:
 
 
 def of_learner(learner: str) -> set[str]:
-    return {name for name, plugin in METHODS.items() if plugin.learner == learner}
+    return {name for name, plugin in METHODS.items() if plugin.facts.learner == learner}
 
 
 # exit codes
@@ -85,11 +87,11 @@ def test_attacks_under_threat_models(row: list[str]) -> None:
     """Yes and no, and of what alone, as `refusal` has it."""
     trained = {"LoRA": facts("lora"), "prompts": facts("prompts")}
     for attack in (ATTACKS[name] for name in re.findall(r"\[(\w+)\]", row[0])):
-        able = {noun: learner for noun, learner in trained.items() if learner.fits(attack)}
+        able = {noun: learner for noun, learner in trained.items() if lacks(attack, learner) is None}
         assert row[1] == " and ".join(able)
-        assert ("shadow models" in row[2]) == attack.shadows
-        assert ("messages" in row[2]) == bool(MESSAGES & {*attack.needs})
-        assert ("broadcasts" in row[2]) == ("broadcasts" in attack.needs)
+        assert ("shadow models" in row[2]) == attack.facts.shadows
+        assert ("messages" in row[2]) == bool(MESSAGES & {*attack.facts.needs})
+        assert ("broadcasts" in row[2]) == ("broadcasts" in attack.facts.needs)
         for threat_model, cell in zip(("prompt-user", "released-model", "server", "owner"), row[3:], strict=True):
             runs = {noun: refusal(attack, threat_model, learner) is None for noun, learner in able.items()}
             words = "yes" if all(runs.values()) else "prompts only" if any(runs.values()) else "no"
@@ -101,20 +103,28 @@ def test_what_runs_against_clients_on_shares_and_against_a_peer() -> None:
     prompts, dual = facts("prompts"), facts("maple")
 
     def run_by(threat_model: str, learner: LearnerFacts) -> set[str]:
-        fitting = {name: attack for name, attack in ATTACKS.items() if learner.fits(attack)}
+        fitting = {name: attack for name, attack in ATTACKS.items() if lacks(attack, learner) is None}
         return {name for name, attack in fitting.items() if refusal(attack, threat_model, learner) is None}
 
-    single = {name for name, attack in ATTACKS.items() if prompts.fits(attack) and not MESSAGES & {*attack.needs}}
+    single = {
+        name
+        for name, attack in ATTACKS.items()
+        if lacks(attack, prompts) is None and not MESSAGES & {*attack.facts.needs}
+    }
     assert run_by("colluding-users", prompts) == single
     assert run_by("clustering-server", prompts) == single | {"decompose", "cosine"}
-    assert {name for name, attack in ATTACKS.items() if prompts.fits(attack) and not dual.fits(attack)} == {"decompose"}
+    assert {name for name, attack in ATTACKS.items() if not lacks(attack, prompts) and lacks(attack, dual)} == {
+        "decompose"
+    }
     assert run_by("peer", dual) == run_by("released-model", dual)
 
 
 def test_the_order_of_all() -> None:
     rows = table("docs/attacks.md", "strength", "attacks")
     said = {name: int(row[0]) for row in rows for name in codes(row[1])}
-    assert said == {name: plugin.strength for name, plugin in ATTACKS.items() if plugin.strength or name in said}
+    assert said == {
+        name: plugin.facts.strength for name, plugin in ATTACKS.items() if plugin.facts.strength or name in said
+    }
     assert {*ATTACKS} == {*said}
 
 
@@ -213,7 +223,7 @@ def test_methods_of_prompts() -> None:
     never = {
         codes(row[0])[0] for row in table("docs/prompts.md", "method", "trained") if row[3] in ("", "never noised")
     }
-    assert never == {name for name in of_learner("prompts") if not private(METHODS[name])}
+    assert never == {name for name in of_learner("prompts") if not private(METHODS[name].facts)}
 
 
 def test_replays_of_methods() -> None:
@@ -234,7 +244,7 @@ def test_every_method_has_a_section() -> None:
 def test_tasks() -> None:
     assert {*first("docs/methods.md", "task", "what")} == {*TASKS}
     assert {*first("docs/images.md", "`--task`")} == {
-        name for name, task in TASKS.items() if facts(task.learner).records == "classes"
+        name for name, task in TASKS.items() if facts(task.facts.learner).records == "classes"
     }
 
 
@@ -455,26 +465,16 @@ def test_rooms_have_a_row_each() -> None:
     assert said == folders | packages | {"fedaudit/api.py", "__main__.py"}
 
 
-def test_declarations_that_are_named_are_read() -> None:
-    """`NEEDS = ("uploads",)` and its like, of CONTRIBUTING.md."""
-    known = {name for own in plugins.DECLARATIONS.values() for name in own}
-    other = {
-        "ORDER",
-        "PRESET",
-        "SCALE",
-        "REAL",
-        "TASKS",
-        "TINY",
-        "FIGURES",
-        "PAPER",
-        "NAME",
-        "FAULT",
-        "OUTSIDE_KEYS",
-        "STUBS",
-        "ON_HOST",
-    }
-    said = {name for code in inline("CONTRIBUTING.md") for name in re.findall(r"^([A-Z][A-Z_]+)(?= = |$)", code)}
-    assert said - other - {"DECLARATIONS"} <= known
+def test_facts_and_constants_that_are_named_are_read() -> None:
+    """`needs = ("uploads",)` and its like, of CONTRIBUTING.md."""
+    bases = [LearnerFacts, *(known.usual for known in KINDS.values())]
+    facts = {name for code in inline("CONTRIBUTING.md") for name in re.findall(r"^([a-z_]+) = ", code)}
+    assert facts
+    assert facts <= {name for base in bases for name in get_type_hints(base)}
+    constants = {name for code in inline("CONTRIBUTING.md") for name in re.findall(r"^([A-Z][A-Z_]+)(?= = |$)", code)}
+    assert constants <= {
+        "ORDER", "PRESET", "SCALE", "REAL", "TASKS", "TINY", "FIGURES", "PAPER", "NAME", "FAULT", "OUTSIDE_KEYS", "STUBS", "ON_HOST",
+    }  # fmt: skip
 
 
 def test_the_suite_of_small_runs_is_counted() -> None:

@@ -22,7 +22,6 @@ from audits.epsilon import epsilon, ledger_of, noise_table, privacy_table
 from audits.subject import Subject
 from fedaudit.backbones.vlm import FrozenVLM, load
 from fedaudit.command import cli
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
@@ -35,6 +34,7 @@ from tests.method_worlds import NoExam
 from tests.whole_runs import contents
 from trainers.base import Bench, Participation, Schedule, State, Transcript, generator, train, weighted_mean
 from trainers.dpfedavg import RELEASE, Descent, DPFedAvg, Params
+from trainers.learners import METHODS
 from trainers.lora import Facts, Learner, Settings
 from trainers.steps import epoch_batch, poisson_batch
 
@@ -57,7 +57,6 @@ PRIVACY = {
 }
 TAIL = " on the table under the small red bird and a large blue dog".split()
 torch.set_num_threads(1)
-METHODS = plugins.plugins("method")
 RECORDS = [f"r{i}" for i in range(sum(SIZES))]
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")

@@ -19,13 +19,13 @@ import torch
 from attacks.asked import classes
 from attacks.attacked_models import OTHERS, SHADOWS_ASKED, Target
 from attacks.base import View
+from attacks.facts import ATTACKS
 from attacks.lira import LiRA
 from attacks.messages.prompts import ReplayedMessages
 from attacks.messages.rebuild import Rebuilt
 from audits import membership
 from audits.comparisons import Attacked, ScoredModel
 from fedaudit.command import cli
-from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
@@ -42,6 +42,7 @@ from tests import asking_toy, maple_toy, prompt_toy
 from tests.asking_toy import Found
 from trainers import maple
 from trainers.base import Bench, Schedule, train
+from trainers.learners import METHODS
 from trainers.promptfl import PromptFL
 from trainers.prompts import Facts, PromptMethod, Settings
 
@@ -395,7 +396,7 @@ class TestOneRound:
     @staticmethod
     def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], dict[str, pd.DataFrame]]:
         plan = lab.cell.plan
-        loss, source = (plugins.plugins("attack")[name].params() for name in ("loss", "source"))
+        loss, source = (ATTACKS[name].params() for name in ("loss", "source"))
         cell = lab.trained(
             seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
             adversary=dataclasses.replace(plan.adversary, targets=1),
@@ -462,8 +463,8 @@ SCORES = {"fedotp": "lira/online", "dp2fl": "loss"}  # dual prompts learn so muc
 
 def steps_of(name: str) -> tuple[Any, Any]:
     """A method and its learner at rates at which random pictures are learnt by heart."""
-    plugin = plugins.plugins("method")[name]
-    if plugin.learner == "maple":
+    plugin = METHODS[name]
+    if plugin.facts.learner == "maple":
         dual = maple.Settings(prompt_length=4, batch=10, local_epochs=0, local_steps=60, rate=0.5)
         return plugin.make(plugin.params()), maple_toy.learner(dual, SIZES, test=1)
     settings = Settings(prompt_length=4, batch=10, global_rate=1, local_rate=1)
@@ -487,7 +488,7 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, Asking]:
         )  # fmt: skip
     asked = [Target(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
     attack = SCORES[name].partition("/")[0]
-    views = {"owner": {attack: plugins.plugins("attack")[attack].params()}}
+    views = {"owner": {attack: ATTACKS[attack].params()}}
     if attack == "loss":
         return bench, asking_toy.asking(path, "classes", method, transcript, asked, views)
     recipe = ShadowRecipe(method, schedule, path / "bank", None, False, True, SHADOWS, 1, 5, {})

@@ -13,16 +13,16 @@ from sklearn.neural_network import MLPClassifier
 
 from attacks import entropy, gradnorm, likelihood, lira, loss, maxrenyi, outputfree, quantile, rmia, shadow, trajectory
 from attacks.answers import ClassAnswers, log_odds
+from attacks.facts import ATTACKS
 from attacks.knowledge import Knowledge, Shadows, own_class
 from attacks.likelihood import likelihood_ratios
-from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
 from tests.knowledge_toy import log_probs_of, picked, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
-EVERY = [plugin for plugin in plugins.plugins("attack").values() if "classes" in plugin.records]
-OF_MODELS = [plugin for plugin in EVERY if not plugin.needs]  # what shadow models can stand in for
+EVERY = [plugin for plugin in ATTACKS.values() if "classes" in plugin.facts.records]
+OF_MODELS = [plugin for plugin in EVERY if not plugin.facts.needs]  # what shadow models can stand in for
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
 each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)
 
@@ -405,7 +405,7 @@ def test_what_a_model_strays_by_as_a_whole_changes_no_score(name, own, same, fac
 
     def scores(target):
         seen = Knowledge(tuple(map(str, range(90))), known, Asked(target), Asked(expected), shadows=shadows)
-        return scores_of(plugins.plugins("attack")[name], seen, **own)
+        return scores_of(ATTACKS[name], seen, **own)
 
     one, other = scores(values[0]), scores(expected + factor * (values[0] - expected) + more)
     alike = [np.allclose(one[signal], other[signal], rtol=1e-9, atol=1e-9, equal_nan=True) for signal in one]
@@ -426,7 +426,7 @@ def test_nor_does_it_change_what_rounds_and_vectors_say(name, factor, more):
         sequence=strayed(seen.sequence, seen.shadows.sequence.transpose(1, 0, 2)),
         projections=strayed(seen.projections[None], seen.shadows.projections[None])[0],
     )
-    one, same = (scores_of(plugins.plugins("attack")[name], each) for each in (seen, other))
+    one, same = (scores_of(ATTACKS[name], each) for each in (seen, other))
     for signal in one:
         np.testing.assert_allclose(same[signal], one[signal], rtol=1e-7, atol=1e-7)
 
@@ -651,7 +651,7 @@ def test_the_trajectory_is_judged_by_fishers_weights():
     weights = np.linalg.solve(within + trajectory.RIDGE * np.trace(within) / T * np.eye(T), delta / both)
     weights /= np.linalg.norm(weights)
     np.testing.assert_allclose(trajectory.discriminant(values, member), weights, rtol=1e-9)
-    found = scores_of(plugins.plugins("attack")["trajectory"], seen)
+    found = scores_of(ATTACKS["trajectory"], seen)
     weighed = np.array([[sum(weights * values[s, :, i]) for i in range(n)] for s in range(S)])
     target = np.array([sum(weights * seen.sequence[:, i]) for i in range(n)])
     online, offline = oracle.lira(target, weighed, member, variance="prior")
@@ -669,7 +669,7 @@ def test_more_rounds_tell_more_than_the_last_one():
     seen, member = toy_seen(leak=0.7, records=600, known=100, shadows=24, rounds=5, seed=2)
     unknown = ~seen.known
     last, _ = likelihood_ratios(seen.sequence[-1], seen.shadows.sequence[:, -1], seen.shadows.member)
-    found = scores_of(plugins.plugins("attack")["trajectory"], seen)
+    found = scores_of(ATTACKS["trajectory"], seen)
     assert auroc(member[unknown], found["trajectory"][unknown]) > auroc(member[unknown], last[unknown]) + 0.02
 
 
@@ -679,7 +679,7 @@ def test_null_and_planted_leak_of_every_shadow_beside_the_others(name, leak):
     seen, _ = toy_seen(leak=leak, records=120, known=30, classes=3, shadows=12, seed=3)
     candidates, found = ~seen.known, {}
     for s, member in enumerate(seen.shadows.member):
-        for signal, score in scores_of(plugins.plugins("attack")[name], seen.leave_out(s)).items():
+        for signal, score in scores_of(ATTACKS[name], seen.leave_out(s)).items():
             found.setdefault(signal, []).append(auroc(member[candidates], score[candidates]))
     bound = 4 * math.sqrt(91 / (12 * 45 * 45) / 12)
     for signal, values in found.items():
@@ -702,7 +702,7 @@ def test_what_an_attack_needs_of_shadows_is_asked_for(attack):
 
 def test_the_released_vectors_are_judged_as_a_confidence_is():
     seen, _ = toy_seen(leak=1.0, records=40, known=8)
-    found = scores_of(plugins.plugins("attack")["outputfree"], seen)
+    found = scores_of(ATTACKS["outputfree"], seen)
     expected = oracle.lira(seen.projections, seen.shadows.projections, seen.shadows.member, variance="prior")
     np.testing.assert_allclose(found["outputfree"], expected[0], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(found["outputfree/offline"], expected[1], rtol=1e-8, atol=1e-8)
@@ -767,7 +767,7 @@ def test_a_shadow_in_the_targets_place_has_none_of_its_trajectory_beside_it():
         (lambda: rmia.Params(gamma=0.0), "gamma must be above 0 and at most 1000000, not 0.0"),
         (lambda: rmia.Params(gamma=INF), "gamma must be"),
         (lambda: rmia.Params(gamma=NAN), "gamma must be"),
-        (lambda: rmia.Params(offline_a=1.1), "offline_a must lie between 0 and 1, not 1.1"),
+        (lambda: rmia.Params(offline_a=1.1), "offline_a must be at least 0 and at most 1, not 1.1"),
         (lambda: shadow.Params(hidden=0), "hidden must be at least 1 and at most 10000, not 0"),
         (lambda: shadow.Params(steps=0), "steps must be at least 1 and at most 1000000, not 0"),
     ],

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from attacks.facts import ATTACKS
 from attacks.settings import Adversary
 from attacks.threats import THREAT_MODELS
 from fedaudit.command import attack_times, cli, dry_run
-from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
@@ -22,8 +22,8 @@ from fedaudit.pipeline.workers import federation_of, make_bench
 from tests.small_run import small_run
 from tests.test_cli import refuse
 
-PROMPTS = [name for name, plugin in plugins.plugins("attack").items() if "classes" in plugin.records]
-LORA = [name for name, plugin in plugins.plugins("attack").items() if "texts" in plugin.records]
+PROMPTS = [name for name, plugin in ATTACKS.items() if "classes" in plugin.facts.records]
+LORA = [name for name, plugin in ATTACKS.items() if "texts" in plugin.facts.records]
 STRONGEST_FIRST = "decompose lira rmia loss cosine fedmia gradnorm maxrenyi quantile shadow slope source trajectory entropy outputfree".split()
 
 BAD = {
@@ -39,7 +39,7 @@ BAD = {
         "--method fedavg --attack gradnorm", ["--attack gradnorm", "adapters", f"valid there: {', '.join((*LORA, 'all'))}"],
     ),
     "sums of gradients on adapters": ("--method fedavg --attack decompose", ["--attack decompose", "AdamW scales"]),
-    "solved rounds negative": ("--attack decompose --solved-rounds=-1", ["--solved-rounds", "must not be negative", "-1"]),
+    "solved rounds negative": ("--attack decompose --solved-rounds=-1", ["--solved-rounds", "at least 0", "-1"]),
     "the same twice on prompts": ("--attack loss,reconstruct", ["--attack", "loss or reconstruct, not both; loss does"]),
     "ways on prompts": ("--attack reconstruct --ways newest", ["--ways", "one token"]),
     "several on adapters": ("--method fedavg --attack maxrenyi,reconstruct", ["--attack", "not both"]),
@@ -51,7 +51,7 @@ BAD = {
     "hidden 0": ("--attack shadow --hidden 0", ["--hidden", "at least 1", "0"]),
     "adversary without attack": ("--shadows 8", ["--shadows", "no such option"]),
     "adversary of adapters": ("--method fedavg --attack maxrenyi --shadows 8", ["--shadows", "no effect", "maxrenyi"]),
-    "targets negative": ("--attack lira --targets=-1", ["--targets", "at least 1", "-1"]),
+    "targets negative": ("--attack lira --targets=-1", ["--targets", "at least 0", "-1"]),
     "targets not a number": ("--attack lira --targets two", ["--targets", "whole number", "two"]),
     "shadows 3": ("--attack lira --shadows 3", ["--shadows", "at least 4", "3"]),
     "shadows not a number": ("--attack lira --shadows 4.5", ["--shadows", "whole number", "4.5"]),
@@ -155,7 +155,7 @@ def test_of_all_the_strongest_come_first(method: str, known: list[str]) -> None:
     """A new attack takes its place among those that are known."""
     found = plan_of(f"--method {method} --attack all").attacks
     assert [name for name in found if name in known] == known
-    strengths = [plugins.plugins("attack")[name].strength for name in found]
+    strengths = [ATTACKS[name].facts.strength for name in found]
     assert strengths == sorted(strengths, reverse=True)
 
 

@@ -1,12 +1,20 @@
 """What the files of learners say of them, read without importing them, holds."""
 
+import concurrent.futures
+import copy
+import dataclasses
 import importlib
+import multiprocessing
+import pickle
 
 import pytest
 
-from attacks.threats import THREAT_MODELS
-from fedaudit.machinery import plugins
-from trainers.learners import USUAL, every_learner, facts
+from attacks.facts import ATTACKS
+from attacks.threats import THREAT_MODELS, lacks
+from fedaudit.command.cli import read_command
+from fedaudit.command.listing import KINDS
+from fedaudit.tasks.facts import TASKS
+from trainers.learners import METHODS, USUAL, LearnerFacts, every_learner, facts
 
 LEARNERS = every_learner()
 each = pytest.mark.parametrize("learner", LEARNERS)
@@ -15,11 +23,8 @@ each = pytest.mark.parametrize("learner", LEARNERS)
 @each
 def test_its_usual_words_are_of_its_own(learner):
     found = facts(learner)
-    for kind in ("method", "task"):
-        assert plugins.find(kind, getattr(found, kind), flag=f"--{kind}").learner == learner
-    if found.attack != "none":
-        assert found.fits(plugins.find("attack", found.attack, flag="--attack"))
-    assert all(found.fits(plugins.plugins("attack")[name]) for name in found.alone)
+    assert METHODS[found.method].facts.learner == TASKS[found.task].facts.learner == learner
+    assert all(lacks(ATTACKS[name], found) is None for name in {found.attack, *found.alone} - {"none"})
     assert found.attack != "none" or found.unattacked
 
 
@@ -40,9 +45,34 @@ def test_its_schedule_can_be_run(learner):
 @each
 def test_its_module_holds_what_a_plan_asks_of_it(learner):
     module = importlib.import_module(f"trainers.{learner}")
-    assert vars(module.Facts()) == vars(facts(learner))  # imported, and read from the source
+    own, read = module.Facts(), facts(learner)  # imported, and read from the source
+    assert all(getattr(own, name) == getattr(read, name) for name in LearnerFacts.__annotations__)
     for name in ("Settings", "Learner", "prepared", "exam"):
         assert hasattr(module, name), name
+
+
+@pytest.fixture(scope="module")
+def another_process():
+    """A process that is spawned, as on macOS and Windows: it has nothing of this one, and gets all by pickle."""
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def values(plan):
+    return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+
+
+@each
+def test_its_plan_reaches_another_process(learner, another_process):
+    plan = read_command(["--method", facts(learner).method]).plan
+    assert values(pickle.loads(pickle.dumps(plan))) == values(plan)
+    assert values(another_process.submit(copy.copy, plan).result()) == values(plan)
+
+
+def test_every_plugins_parameters_reach_another_process(another_process):
+    for params in [plugin.params() for kind in KINDS.values() for plugin in kind.values()]:
+        assert pickle.loads(pickle.dumps(params)) == params
+        assert another_process.submit(copy.copy, params).result() == params
 
 
 def test_one_of_them_is_the_usual_one():

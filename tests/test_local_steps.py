@@ -47,7 +47,7 @@ PRIVACY = {
 PARAMS: dict[str, dict[str, Any]] = {
     "dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}, "fedprox": {"mu": 0.7}, "pfedme": {"inner": 2, "mixing": 0.8},
 }  # fmt: skip
-TRAINING = [name for name, plugin in METHODS.items() if plugin.trains and not plugin.on_shares]
+TRAINING = [name for name, plugin in METHODS.items() if plugin.facts.trains and not plugin.facts.on_shares]
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

@@ -5,17 +5,17 @@ import torch
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
-from fedaudit.machinery import plugins
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.captions import Params as Task
 from fedaudit.tasks.captions import captions
 from trainers.base import Bench, Participation, Schedule, Transcript, generator
 from trainers.fedpara import FedPara
 from trainers.fedpara import Params as ParaParams
+from trainers.learners import METHODS
 from trainers.lora import Learner, Settings, export_adapters
 
 torch.set_num_threads(1)
-LORA = [name for name, plugin in plugins.plugins("method").items() if plugin.learner == "lora"]
+LORA = [name for name, plugin in METHODS.items() if plugin.facts.learner == "lora"]
 
 
 def make_learner(federation, folder, **settings):
@@ -40,7 +40,7 @@ def records(federation):
 
 
 def method(name, **params):
-    plugin = plugins.plugins("method")[name]
+    plugin = METHODS[name]
     return plugin.make(plugin.params(**params))
 
 

@@ -292,7 +292,7 @@ def test_vit_b_16() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for name, value, why in (("rate", 0, "positive"), ("tokens", 0, "at least 1"), ("depth", 0, "at least 1")):
+    for name, value, why in (("rate", 0, "above 0"), ("tokens", 0, "at least 1"), ("depth", 0, "at least 1")):
         with pytest.raises(ValueError, match=f"{name} must be {why}"):
             Settings(**{name: value})
 

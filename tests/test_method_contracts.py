@@ -20,14 +20,13 @@ import pytest
 import torch
 
 from attacks.base import Candidates, View
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, with_rates
 from tests.whole_runs import contents
 from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
-from trainers.learners import facts
+from trainers.learners import METHODS, facts
 from trainers.maple import DualMessages, DualMethod
 from trainers.messages import MethodMessages
 from trainers.prompt_messages import PromptMessages
@@ -35,7 +34,6 @@ from trainers.prompts import PromptMethod
 from trainers.protection import Protection
 from trainers.steps import PrivateMessages, PrivateMethod
 
-METHODS = plugins.plugins("method")
 # what others call, and a method overrides
 BASES = (Method, PrivateMethod, PromptMethod, DualMethod, MethodMessages, PrivateMessages, PromptMessages, DualMessages)
 SLOW = 1e-4  # a learning rate at which gradients hardly change within a round
@@ -55,13 +53,13 @@ class Subject:
 
     @property
     def trains(self) -> bool:
-        return self.plugin.trains
+        return self.plugin.facts.trains
 
     @property
     def adversaries(self) -> list[str]:
         """The threat models in which there is something of it to attack."""
         kinds = {"released-model": self.method.sends, "server": self.method.sends, "peer": bool(self.method.by_client)}
-        named = facts(self.plugin.learner).adversaries(self.plugin) if self.trains else ()
+        named = facts(self.plugin.facts.learner).adversaries(self.plugin) if self.trains else ()
         return [name for name in named if kinds.get(name, True)]
 
     def again(self, name: str, **how: Any) -> Transcript:
@@ -330,7 +328,7 @@ CONTRACTS: tuple[Contract, ...] = (
 def subject_of(name: str, path: Path, alter: Callable[[type], type] = lambda cls: cls) -> Subject:
     """A method of the folder in its learner's world, or what `alter` makes of its class."""
     plugin = METHODS[name]
-    world = WORLDS[plugin.learner]()
+    world = WORLDS[plugin.facts.learner]()
     method = world.make(plugin)
     fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
     return Subject(alter(type(method))(**fields), world, plugin, path)

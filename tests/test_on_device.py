@@ -20,9 +20,9 @@ import torch
 
 from fedaudit.command import cli
 from fedaudit.command.cli import read_command
-from fedaudit.machinery import plugins
 from tests import standin
 from tests.on_standin import difference
+from trainers.learners import METHODS
 
 ROOT = Path(__file__).parents[1]
 LEARNERS = ("prompts", "maple")
@@ -112,7 +112,7 @@ def check(rows: list[Mapping[str, Any]], learner: str) -> None:
     """Each row is equal to the byte, and every method of the learner has rows."""
     wrong = [row for row in rows if row["off"] or row["reads"]]
     assert not wrong
-    for name in (name for name, plugin in plugins.plugins("method").items() if plugin.learner == learner):
+    for name in (name for name, plugin in METHODS.items() if plugin.facts.learner == learner):
         assert {row["what"] for row in rows if row["method"] == name} >= {"train", "evaluate", "resume"}
     assert any(row["what"] == "what attacks ask" for row in rows)
 

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import functools
 import importlib
 import inspect
 import re
@@ -10,20 +9,25 @@ import shutil
 import string
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
-from attacks.threats import THREAT_MODELS, LacksCapability, refusal, require
+from attacks import score_names
+from attacks.facts import ATTACKS
+from attacks.threats import THREAT_MODELS, LacksCapability, lacks, refusal, require
 from attacks.tokens.scores import cell_names
+from audits.facts import AUDITS
 from fedaudit.command import cli, listing
 from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
-from fedaudit.machinery import plugins, score_names
+from fedaudit.command.listing import KINDS
+from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from reports.rows import method_name
-from trainers.learners import every_learner, facts
+from trainers.learners import METHODS, LearnerFacts, every_learner, facts
 
-EVERY = [plugin for kind in plugins.PACKAGES for plugin in plugins.plugins(kind).values()]
+EVERY = [plugin for kind in KINDS.values() for plugin in kind.values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
 
 
@@ -53,7 +57,9 @@ def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
 def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
     parser = Parser(add_help=False)
     add_choices(parser)
-    learner = next(name for name in every_learner() if plugin.kind not in ("method", "task") or plugin.learner == name)
+    learner = next(
+        name for name in every_learner() if plugin.kind not in ("method", "task") or plugin.facts.learner == name
+    )
     add_schedule(parser, learner)
     add_backbone(parser, learner)
     add_general_options(parser)
@@ -71,135 +77,139 @@ def test_has_the_public_name_of_its_file(plugin):
 def test_keeps_the_contract_of_its_kind(plugin):
     thing = plugin.load()
     if plugin.kind in ("method", "task"):
-        assert (plugins.package_folder("trainers") / f"{plugin.learner}.py").is_file()
+        assert (plugins.package_folder("trainers") / f"{plugin.facts.learner}.py").is_file()
     if plugin.kind == "audit":
-        assert list(inspect.signature(thing).parameters) == ["runs" if plugin.across else "subject", "params"]
-        assert plugin.on_request or not plugin.across
-        assert {*plugin.after} <= plugins.plugins("audit").keys()
+        assert list(inspect.signature(thing).parameters) == ["runs" if plugin.facts.across else "subject", "params"]
+        assert plugin.facts.on_request or not plugin.facts.across
+        assert {*plugin.facts.after} <= {*AUDITS}
     if plugin.kind == "attack":
-        assert {*plugin.records} <= {facts(learner).records for learner in every_learner()}
+        assert {*plugin.facts.records} <= {facts(learner).records for learner in every_learner()}
         made = plugin.make(plugin.params())
         assert made.signals
-        assert made.signals == plugin.signals
+        assert made.signals == plugin.facts.names()
         assert all(signal.partition("/")[0] == plugin.name for signal in made.signals)
         assert list(inspect.signature(made.score).parameters) == ["seen"]
-        assert {*plugin.needs} <= set.union(*map(set, THREAT_MODELS.values()))
-        declared = {s for p in EVERY if p.kind == "attack" for s in p.signals}
-        filled = [signal.format(**vars(plugin.params())) for signal in plugin.on_texts]
+        assert {*plugin.facts.needs} <= set.union(*map(set, THREAT_MODELS.values()))
+        declared = {s for p in ATTACKS.values() for s in p.facts.names()}
+        filled = [signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")]
         assert {*filled} <= {*cell_names(["caption"]), *declared}
     if plugin.kind == "task":
         assert list(inspect.signature(thing).parameters) == ["params", "clients", "seed"]
 
 
-# --- what a file declares -------------------------------------------------------------------------------------------
+# --- what a file says of itself -------------------------------------------------------------------------------------
 
-RIGHT = {bool: "True", int: "2", str: "'prompts'", tuple: "('uploads',)", dict: "{'mine': ('mine', 'my score')}"}
+BASES = {"learner": LearnerFacts} | {kind: known.usual for kind, known in KINDS.items()}
+FIELDS = [(kind, name, hint) for kind, usual in BASES.items() for name, hint in get_type_hints(usual).items()]
+TRIPLES = tuple[tuple[str, str, str], ...]
+RIGHT = {bool: "True", int: "2", str: "'prompts'", int | None: "None", tuple[str, ...]: "('uploads',)"}
+RIGHT |= {TRIPLES: "(('mine', 'mine', 'my score'),)"}
 WRONG = {
-    bool: ("1", "'yes'", "not False"),
-    int: ("True", "'1'", "1.0"),
-    str: ("prompts", "('prompts',)", "1"),
-    tuple: ("'uploads'", "['uploads']", "(1,)"),
-    dict: (
-        "('mine',)",
-        "{'mine': 'my score'}",
-        "{'mine': ('mine', 'my', 'score')}",
-        "{1: ('mine', 'my score')}",
-        "{['mine']: 1}",
-    ),
+    bool: ("1", "'yes'", "None"),
+    int: ("True", "'1'", "1.0", "None"),
+    str: ("('prompts',)", "1", "None"),
+    int | None: ("True", "'1'"),
+    tuple[str, ...]: ("'uploads'", "['uploads']", "(1,)", "None"),
+    TRIPLES: ("('mine',)", "{'mine': ('mine', 'my score')}", "(('mine', 'my score'),)", "(('mine', 'mine', 1),)"),
 }
-DECLARED = [(kind, name) for kind, names in plugins.DECLARATIONS.items() for name in names]
-each_declaration = pytest.mark.parametrize(("kind", "name"), DECLARED)
+each_field = pytest.mark.parametrize(("kind", "name", "hint"), FIELDS)
 
 
 def typos(name):
     """A letter too few, twice or swapped at every place, and other cases."""
     around = [(name[:i], name[i:]) for i in range(1, len(name) + 1)]
     swapped = {head[:-1] + tail[0] + head[-1] + tail[1:] for head, tail in around if tail}
-    return sorted(
-        {*swapped, *(h[:-1] + t for h, t in around), *(h + h[-1] + t for h, t in around), name.lower(), name.title()}
-        - set().union(*plugins.DECLARATIONS.values())
-    )
+    changed = {*swapped, *(h[:-1] + t for h, t in around), *(h + h[-1] + t for h, t in around)}
+    return sorted(changed | {name.upper(), name.title()} - {*get_type_hints(LearnerFacts), name})
 
 
-def plugin_of(path, text, kind="attack"):
-    """A plugin whose file holds a docstring, `Params` and `text`."""
-    file = path / "mine.py"
-    file.write_text(f'"""Mine."""\nclass Params:\n    """None."""\n{text}\n')
+def read(folder, kind, text):
+    """The facts of a file that holds `text`, with BASE for the kind's class of facts."""
+    usual, file = BASES[kind], folder / "mine.py"
+    file.write_text(f"from {usual.__module__} import {usual.__name__}\n{text.replace('BASE', usual.__name__)}\n")
     plugins._parse.cache_clear()
-    return plugins.Plugin(kind, "mine", file)
+    return plugins.facts_of(file, usual)
 
 
-@each_declaration
-def test_a_declaration_is_a_literal_of_its_type(tmp_path, kind, name):
-    default = plugins.DECLARATIONS[kind][name]
-    for assigned in (f"{name} = ", f"{name}: object = "):
-        plugin = plugin_of(tmp_path, assigned + RIGHT[type(default)], kind)
-        plugins.check_declarations(plugin)
-        assert plugins.declared(plugin.path, name, default) == ast.literal_eval(RIGHT[type(default)])
-    for wrong in (*WRONG[type(default)], "None", f"{RIGHT[type(default)]}, 1"):
-        with pytest.raises(InputError, match=rf"mine\.py: {name} must be .+ written out, not "):
-            plugins.check_declarations(plugin_of(tmp_path, f"{name} = {wrong}", kind))
+def said(kind, **values):
+    """A class of facts; of a learner, with all that must be said."""
+    needed = {n: RIGHT[h] for n, h in get_type_hints(BASES[kind]).items() if not hasattr(BASES[kind], n)}
+    return "\n    ".join(["class Facts(BASE):", *(f"{n} = {v}" for n, v in (needed | values).items()), "pass"])
 
 
-@each_declaration
-def test_a_misspelt_declaration_is_refused(tmp_path, kind, name):
-    right = RIGHT[type(plugins.DECLARATIONS[kind][name])]
-    for wrong in typos(name):
-        for text in (f"{wrong} = {right}", f"{wrong}: object = {right}", f"{wrong} = 1", f"x = {right}\n{wrong} = x",
-                     f"{wrong} = {right}\nx = {wrong}", f"x, {wrong} = 1, 2"):  # fmt: skip
-            with pytest.raises(
-                InputError, match=rf"mine\.py: {wrong} is nothing .* \(did you mean '{name}'\?\); there are "
-            ):
-                plugins.check_declarations(plugin_of(tmp_path, text, kind))
+@each_field
+def test_a_fact_is_of_its_type(tmp_path, kind, name, hint):
+    assert getattr(read(tmp_path, kind, said(kind, **{name: RIGHT[hint]})), name) == ast.literal_eval(RIGHT[hint])
+    for wrong in WRONG[hint]:
+        with pytest.raises(InputError, match=rf"mine\.py: {name} must be .+, not {re.escape(wrong)}$"):
+            read(tmp_path, kind, said(kind, **{name: wrong}))
 
 
-def test_a_declaration_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(
-        InputError,
-        match=r"SHADOWS is nothing that files of methods declare; there are LEARNER, TRAINS, TITLE, PRIVATE, ON_SHARES, NEWCOMERS$",
-    ):
-        plugins.check_declarations(plugin_of(tmp_path, "SHADOWS = True", "method"))
+@each_field
+def test_a_misspelt_fact_is_refused(tmp_path, kind, name, hint):
+    known = get_type_hints(BASES[kind])
+    for wrong in {*typos(name)} - {*known}:
+        with pytest.raises(InputError, match=rf"mine\.py: Facts has no {wrong} \(did you mean '\w+'\?\); there are "):
+            read(tmp_path, kind, said(kind, **{wrong: RIGHT[hint]}))
 
 
-@pytest.mark.parametrize("kind", plugins.DECLARATIONS)
-def test_constants_are_no_misspelt_declarations(tmp_path, kind):
-    """Near a declaration only what the file itself does not read is refused; far from all, nothing."""
-    constants = (
-        "SEED = 0\nLEARNING_RATE, GAMMA = 0.1, 2\nLARGEST: float = 100.0\nWAYS = ('a',)\nSOURCE = 'x'\nVERBOSE = True"
-    )
-    plugins.check_declarations(plugin_of(tmp_path, constants, kind))
-    near = "SIGNAL = 0.5\nNEED = 3\nGRADIENT_STEPS = 4\ndef mine():\n    return SIGNAL, NEED, GRADIENT_STEPS"
-    plugins.check_declarations(plugin_of(tmp_path, near, kind))
+@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "class Facts(BASE):\n    title = prompts",
+            "Facts must stand alone, without the rest of the file (.*prompts.*)",
+        ),
+        ("class Facts:\n    pass", r"Facts must have the base \w+Facts"),
+        ("class Fact(BASE):\n    pass", "Fact must be called Facts"),
+        ("class Facts(BASE):\n    salt = 1", "Facts has no salt; there are "),
+    ],
+)
+def test_a_class_of_facts_is_known_by_its_name_and_base(tmp_path, kind, text, message):
+    with pytest.raises(InputError, match=rf"mine\.py: {message}"):
+        read(tmp_path, kind, text)
+
+
+def test_a_learner_says_what_has_no_default(tmp_path):
+    with pytest.raises(InputError, match=r"mine\.py: Facts must say title"):
+        read(tmp_path, "learner", "class Facts(BASE):\n    noun = 'heads'")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_says_nothing_has_the_usual_facts(tmp_path, kind):
+    """Constants of its own are no facts."""
+    found = read(tmp_path, kind, "SHADOWS = True\nseed = 0")
+    assert type(found) is BASES[kind]
 
 
 @pytest.mark.parametrize("words", [["--list"], ["--help"], ["--method", "promptfl", "--attack", "lira", "--dry-run"]])
-def test_the_command_refuses_a_misspelt_declaration(tmp_path, monkeypatch, capsys, words):
+def test_the_command_refuses_a_misspelt_fact(tmp_path, monkeypatch, capsys, words):
     folder, places = tmp_path / "attacks", plugins.package_folder
     shutil.copytree(places("attacks"), folder)
     lira = folder / "lira.py"
-    lira.write_text(lira.read_text().replace("SHADOWS = True", "SHADOW = True"))
+    lira.write_text(lira.read_text().replace("shadows = True", "shadow = True"))
     monkeypatch.setattr(plugins, "package_folder", lambda package: folder if package == "attacks" else places(package))
-    monkeypatch.setattr(plugins, "plugins", functools.cache(plugins.plugins.__wrapped__))
+    monkeypatch.delitem(vars(ATTACKS), "_plugins", raising=False)
     out = tmp_path / "out"
     assert cli.main([*words, *([] if words[0].startswith(("--list", "--help")) else ["--out", str(out)])]) == 2
-    said = capsys.readouterr()
-    assert said.err.strip() == (
-        f"error: {lira}: SHADOW is nothing that files of attacks declare (did you mean 'SHADOWS'?); "
-        "there are RECORDS, ON_TEXTS, NEEDS, SHADOWS, STRENGTH, GRADIENTS, MIXTURES, SEQUENCES, VECTORS, ROUNDS, GUESSES, "
-        "SIGNALS"
+    told = capsys.readouterr()
+    assert told.err.strip() == (
+        f"error: {lira}: Facts has no shadow (did you mean 'shadows'?); there are records, signals, on_texts, needs, "
+        "shadows, strength, gradients, mixtures, sequences, vectors, rounds, guesses"
     )
-    assert said.out == ""
+    assert told.out == ""
     assert not out.exists()
 
 
 # --- what readers call the scores -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attack", [p for p in EVERY if p.kind == "attack"], ids=lambda p: p.name)
+@pytest.mark.parametrize("attack", [*ATTACKS.values()], ids=lambda p: p.name)
 def test_an_attacks_words_for_readers_stand_in_its_file(attack):
     """Or, of scores of tokens, which several attacks share, in the file that makes these."""
-    assert attack.signals
-    for signal in attack.signals:
+    assert attack.facts.signals
+    for signal in attack.facts.names():
         name = score_names.name_of(signal)
         assert name.in_tables.strip()
         assert name.in_sentences.strip()
@@ -209,7 +219,7 @@ def test_an_attacks_words_for_readers_stand_in_its_file(attack):
 
 def test_no_score_is_named_twice():
     """And an attack's words are of its own scores: what they say depends on no other attack's file."""
-    signals = [s for p in EVERY if p.kind == "attack" for s in p.signals]
+    signals = [s for p in ATTACKS.values() for s in p.facts.names()]
     assert len(signals) == len(set(signals))
     for signal in [*signals, *cell_names(("image", "instruction", "caption"))]:
         assert sum(bool(pattern.fullmatch(signal)) for pattern, _ in score_names._declared()) == 1, signal
@@ -217,9 +227,8 @@ def test_no_score_is_named_twice():
 
 def test_a_methods_name_for_readers_stands_in_its_file():
     """By default it is the key, as of a training done elsewhere."""
-    known = plugins.plugins("method")
-    assert (known["dpfpl"].title, known["local"].title, known["fedavg"].title) == ("DP-FPL", "Local prompts", "FedAvg")
-    assert [method_name(name) for name in known] == [plugin.title for plugin in known.values()]
+    assert [METHODS[name].facts.title for name in ("dpfpl", "local", "fedavg")] == ["DP-FPL", "Local prompts", "FedAvg"]
+    assert [method_name(name) for name in METHODS] == [plugin.facts.title for plugin in METHODS.values()]
     assert method_name("of a folder") == "of a folder"
 
 
@@ -251,15 +260,15 @@ def test_names_of_scores(signal, parts, in_sentences):
 
 
 @pytest.mark.parametrize("threat_model", THREAT_MODELS)
-@pytest.mark.parametrize("attack", [p for p in EVERY if p.kind == "attack"], ids=lambda p: p.name)
+@pytest.mark.parametrize("attack", [*ATTACKS.values()], ids=lambda p: p.name)
 def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model):
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same, with the threat model above the column."""
-    missing = [capability for capability in attack.needs if capability not in THREAT_MODELS[threat_model]]
+    missing = [capability for capability in attack.facts.needs if capability not in THREAT_MODELS[threat_model]]
     why = refusal(attack, threat_model)
-    fitting = [learner for learner in map(facts, every_learner()) if learner.fits(attack)]
+    fitting = [learner for learner in map(facts, every_learner()) if lacks(attack, learner) is None]
     if not any(threat_model in (*learner.threat_models, *learner.on_shares) for learner in fitting):
-        lacks = {"prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others"}
-        assert why == f"{fitting[0].title} methods {lacks.get(threat_model, 'compute nothing on secret shares')}"
+        absent = {"prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others"}
+        assert why == f"{fitting[0].title} methods {absent.get(threat_model, 'compute nothing on secret shares')}"
     elif missing:
         assert f"the threat model {threat_model} does not see {missing[0]}" in why
         with pytest.raises(LacksCapability, match=f"{threat_model} does not see {missing[0]}"):
@@ -288,12 +297,12 @@ def misspelt(name, known):
 
 @each
 def test_a_misspelt_name_is_answered_with_the_nearest(plugin):
-    wrong = misspelt(plugin.name, plugins.plugins(plugin.kind))
+    wrong = misspelt(plugin.name, KINDS[plugin.kind])
     with pytest.raises(
         InputError,
         match=rf"--{plugin.kind} {wrong}: no such {plugin.kind} \(did you mean '\w+'\?\);.*\b{plugin.name}\b",
     ):
-        plugins.find(plugin.kind, wrong, flag=f"--{plugin.kind}")
+        KINDS[plugin.kind].find(wrong, flag=f"--{plugin.kind}")
 
 
 @pytest.mark.parametrize("name", ["fedprox", "fedproa", "x", "a"])

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from attacks.score_names import name_of
 from audits import membership
 from audits.blind import blind_controls
 from audits.comparisons import comparisons
 from audits.membership import Params, cells, simultaneous
 from audits.statistics.ranking import best_threshold
 from audits.statistics.stratified import stratified_auroc
-from fedaudit.machinery.score_names import name_of
 from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 

@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
+from attacks.facts import ATTACKS
 from attacks.settings import Adversary
+from audits.facts import AUDITS
 from fedaudit.command import cli
 from fedaudit.command.flags import presets
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, calibrated_stds, nominal_std
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
+from fedaudit.tasks.facts import TASKS
 from tests.test_cli import refuse
 from trainers import lora, maple, prompts
+from trainers.learners import METHODS
 
-KINDS = ("method", "attack", "audit")
-CLASSES = {f"{kind} {name}": p.params for kind in KINDS for name, p in plugins.plugins(kind).items()}
-CLASSES |= {
-    f"task {name}": p.params for name, p in plugins.plugins("task").items() if name in ("captions", "vqa", "glyphs")
-}
+CLASSES = {f"{k.kind} {name}": p.params for k in (METHODS, ATTACKS, AUDITS) for name, p in k.items()}
+CLASSES |= {f"task {name}": p.params for name, p in TASKS.items() if name in ("captions", "vqa", "glyphs")}
 CLASSES |= {"lora": lora.Settings, "prompts": prompts.Settings, "maple": maple.Settings}
 CLASSES |= {"privacy": Privacy, "privacy of adapters": AdapterPrivacy, "adversary": Adversary}
 FIELDS = [
     pytest.param(cls, field, id=f"{name} {field.name}")
     for name, cls in CLASSES.items()
     for field in dataclasses.fields(cls)
-    if type(field.default) in (int, float) and field.name != "shots"  # that is refused by the records that there are
+    if type(field.default) in (int, float)
 ]
 ABSURD = (math.nan, math.inf, -math.inf, 1e300, -1e300, 10**23, -(10**23))
 MEANT = {("epsilon", math.inf), ("order", math.inf)}  # documented: none, and the Rényi order
@@ -90,17 +90,17 @@ def test_what_noise_proves_is_a_number_in_the_corners(mu: float) -> None:
 
 
 AT_THE_DOOR = {
-    "--learning-rate 1e30": ["--learning-rate", "positive and at most 1000", "not 1e+30"],
+    "--learning-rate 1e30": ["--learning-rate", "above 0 and at most 1000", "not 1e+30"],
     "--rank 100000": ["--rank", "at most 4096"],
-    "--method promptfl --global-rate 1e38": ["--global-rate", "positive and at most 1000000", "not 1e+38"],
+    "--method promptfl --global-rate 1e38": ["--global-rate", "above 0 and at most 1000000", "not 1e+38"],
     "--method dpfpl --epsilon 1 --delta 5e-324": ["--delta", "at least 1e-100", "not 5e-324"],
-    "--method dpfpl --epsilon 1e308": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e+308"],
-    "--method dpfpl --epsilon 1e-300": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e-300"],
-    "--method dpfpl --epsilon 0": ["--epsilon", "from 0.000001 to 1000000, or none", "not 0.0"],
+    "--method dpfpl --epsilon 1e308": ["--epsilon", "at least 1e-06 and at most 1000000, or none", "not 1e+308"],
+    "--method dpfpl --epsilon 1e-300": ["--epsilon", "at least 1e-06 and at most 1000000, or none", "not 1e-300"],
+    "--method dpfpl --epsilon 0": ["--epsilon", "at least 1e-06 and at most 1000000, or none", "not 0.0"],
     "--method dpfpl --epsilon 1 --clip-norm inf": ["--clip-norm", "must be finite"],
     "--method dpfpl --epsilon inf --clip-norm inf": ["--clip-norm", "has no effect"],
-    "--method dpfpl --epsilon 0.1,1e-9": ["--epsilon", "from 0.000001 to 1000000, or none", "not 1e-09"],
-    "--method dpfpl:clip_norm=1e300": ["clip_norm", "from 0.000001 to 1000000", "not 1e+300"],
+    "--method dpfpl --epsilon 0.1,1e-9": ["--epsilon", "at least 1e-06 and at most 1000000, or none", "not 1e-09"],
+    "--method dpfpl:clip_norm=1e300": ["clip_norm", "at least 1e-06 and at most 1000000000", "not 1e+300"],
     "--records 1000000": ["--records", "at least 2 and at most 10000", "not 1000000"],
     "--task vqa --reference 1000000": ["--reference", "at least 2 and at most 10000"],
     "--novel 1000000": ["--novel", "at least 2 and at most 100000"],

@@ -2,13 +2,15 @@
 
 import ast
 import graphlib
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from fedaudit.machinery import closure, plugins
+from fedaudit.machinery import closure
+from trainers.learners import METHODS
 
 ROOT = Path(__file__).parent.parent
 STOREYS = [
@@ -29,6 +31,7 @@ SHUT = {  # what a room must not import although it lies below
     "audits": ("attacks",),
     "reports": ("attacks", "trainers"),
 }
+OPEN = ("attacks.facts", "attacks.score_names", "trainers.learners")  # what rooms say of themselves, to all above
 PLUGIN = {"Params", "Settings", "Facts", "Learner"}  # what a file of its kind is expected to define
 
 
@@ -64,8 +67,16 @@ def forbidden(module: str, imports: Iterable[str]) -> list[str]:
         name
         for name in imports
         if name != "fedaudit"  # its version, which is above all
-        and (name.startswith(SHUT.get(here, ("-",))) or (HEIGHT[room(name)] >= HEIGHT[here] and room(name) != here))
+        and (
+            (name.startswith(SHUT.get(here, ("-",))) and not _open(name))
+            or (HEIGHT[room(name)] >= HEIGHT[here] and room(name) != here)
+        )
     ]
+
+
+def _open(module: str) -> bool:
+    """Whether a module is open to rooms that its room is shut to, or a package that one of these lies in."""
+    return any(f"{name}.".startswith(f"{module}.") for name in OPEN)
 
 
 def circle(imports: dict[str, list[str]]) -> list[str]:
@@ -117,10 +128,32 @@ def compared(source: str) -> set[object]:
 
 def test_nobody_asks_a_learner_for_its_name():
     """What differs between learners stands in their files (`Facts`)."""
-    learners = {plugin.learner for plugin in plugins.plugins("method").values()}
+    learners = {plugin.facts.learner for plugin in METHODS.values()}
     assert learners <= compared("x in ('lora', 'maple', 'prompts')")
     asking = [module for module, path in FILES.items() if learners & compared(path.read_text())]
     assert asking == []
+
+
+KINDS = re.compile("(?<![a-z])(method|attack|audit|record|shadow)s?(?![a-z])", re.IGNORECASE)
+
+
+def of_plugins(source: str) -> set[str]:
+    """The names and literals of a source, but for docstrings, that say of what kind a plugin is."""
+    nodes = [*ast.walk(ast.parse(source))]
+    documented = (node for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)))
+    docs = {ast.get_docstring(node, clean=False) for node in documented}
+    words = {getattr(node, field, None) for node in nodes for field in ("id", "attr", "arg", "name")}
+    words |= {node.value for node in nodes if isinstance(node, ast.Constant)} - docs
+    return {word for word in words if isinstance(word, str) and KINDS.search(word)}
+
+
+def test_the_machinery_knows_no_kind_of_plugin():
+    """But for the names of the packages, whose files are ours."""
+    source = "class A:\n    'Shadows.'\n    def audits(self, own): return own.shadows, {'records': 'text'}[own]"
+    assert of_plugins(source) == {"audits", "shadows", "records"}
+    files = {module: path for module, path in FILES.items() if room(module) == "fedaudit.machinery"}
+    told = {module: of_plugins(path.read_text()) - {*closure.OURS} for module, path in files.items()}
+    assert {module: words for module, words in told.items() if words} == {}
 
 
 def test_a_public_class_has_a_name_of_its_own():

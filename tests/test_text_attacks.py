@@ -12,20 +12,20 @@ from scipy.special import log_softmax
 from sklearn.metrics import roc_auc_score
 
 from attacks.answers import ClassAnswers, TextAnswers
+from attacks.facts import ATTACKS
 from attacks.knowledge import Knowledge, Rounds, Shadows
 from attacks.likelihood import likelihood_ratios
 from attacks.tokens.signals import joined, row_signals
-from fedaudit.machinery import plugins
 from tests import inference_oracle as oracle
 from tests.knowledge_toy import picked, some_of
 
 WORDS, HARD, NOISE = 12, 1.0, 0.4  # of the vocabulary; standard deviations of logits, among tokens and among models
 ROUNDS, SHADOWS, KNOWN = 4, 24, 12  # models of the adversary's own; known non-members, the last records
-ON_TEXTS = [p for p in plugins.plugins("attack").values() if "texts" in p.records]
+ON_TEXTS = [p for p in ATTACKS.values() if "texts" in p.facts.records]
 each = pytest.mark.parametrize("plugin", ON_TEXTS, ids=lambda p: p.name)
-ALONE = [p for p in ON_TEXTS if not p.shadows]
+ALONE = [p for p in ON_TEXTS if not p.facts.shadows]
 each_alone = pytest.mark.parametrize("plugin", ALONE, ids=lambda p: p.name)
-OF_BOTH = [p for p in ALONE if not p.needs and "classes" in p.records]
+OF_BOTH = [p for p in ALONE if not p.facts.needs and "classes" in p.facts.records]
 of_both = pytest.mark.parametrize("plugin", OF_BOTH, ids=lambda p: p.name)
 
 
@@ -88,7 +88,7 @@ def test_every_score_is_one_number_per_record_and_its_headlines_are_among_them(p
     scores = scores_of(plugin, seen)
     for score in scores.values():
         assert (score.shape, score.dtype) == ((len(seen.records),), np.float64)
-    assert {signal.format(**vars(plugin.params())) for signal in plugin.on_texts} <= scores.keys()
+    assert {signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")} <= scores.keys()
 
 
 @each
@@ -101,12 +101,12 @@ def test_a_planted_leak_is_found_and_without_one_nothing_is(plugin):
         return roc_auc_score(member[:-KNOWN], score[:-KNOWN])
 
     leaking, chance = scores_of(plugin, seen), scores_of(plugin, null)
-    before = {} if plugin.needs else scores_of(plugin, seen.before_training())
-    for signal in (signal.format(**vars(plugin.params())) for signal in plugin.on_texts):
+    before = {} if plugin.facts.needs else scores_of(plugin, seen.before_training())
+    for signal in (signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")):
         assert auroc(member, leaking[signal]) > 0.7
         assert abs(auroc(second, leaking[signal]) - 0.5) < bound  # a coin that nobody trained by
         assert abs(auroc(nobody, chance[signal]) - 0.5) < bound
-        if not plugin.needs:  # what is seen of rounds has no such control
+        if not plugin.facts.needs:  # what is seen of rounds has no such control
             assert abs(auroc(member, before[signal]) - 0.5) < bound
 
 
@@ -125,7 +125,7 @@ def test_a_record_is_judged_alone(plugin):
 
 def test_loss_and_entropy_are_means_over_the_caption():
     seen, _, rows = texts(1.0, 20)
-    found = {k: v for name in ("loss", "entropy") for k, v in scores_of(plugins.plugins("attack")[name], seen).items()}
+    found = {k: v for name in ("loss", "entropy") for k, v in scores_of(ATTACKS[name], seen).items()}
     for i, (logits, words) in enumerate(rows):
         log_p = log_softmax(logits[2:], axis=1)
         p = np.exp(log_p)
@@ -171,7 +171,7 @@ def test_a_text_of_one_token_is_a_classification(plugin):
 
 def test_scores_of_rounds_equal_their_loops():
     seen, *_ = texts(1.0, 30)
-    rounds, attacks = seen.rounds, plugins.plugins("attack")
+    rounds, attacks = seen.rounds, ATTACKS
     gone = dataclasses.replace(rounds, loss=rounds.loss.copy(), residual=rounds.residual.copy())
     gone.loss[2, 1] = gone.residual[0] = np.nan  # not rebuilt after one round; in another nothing moved
     seen = dataclasses.replace(seen, rounds=gone)
@@ -193,7 +193,7 @@ def test_without_messages_losses_over_rounds_are_those_of_the_broadcasts():
     seen, *_ = texts(1.0, 30)
     history = np.random.default_rng(0).random((5, 30))
     seen = dataclasses.replace(seen, rounds=None, history=history)
-    attacks = plugins.plugins("attack")
+    attacks = ATTACKS
     for i in range(30):
         slope = scores_of(attacks["slope"], seen)["slope"][i]
         assert slope == pytest.approx(-np.polyfit(range(5), history[:, i], 1)[0], abs=1e-12)
@@ -214,11 +214,11 @@ def test_lira_and_rmia_take_the_mean_log_probability_of_the_words(variance):
     target = mean_log_p(rows)
     shadows = np.array([[-loss for loss in answers.loss] for answers in seen.shadows.answers])
     np.testing.assert_allclose(-seen.loss, target, rtol=0, atol=1e-12)
-    found = scores_of(plugins.plugins("attack")["lira"], seen, variance=variance)
+    found = scores_of(ATTACKS["lira"], seen, variance=variance)
     expected = oracle.lira(target, shadows, seen.shadows.member, variance=variance)
     for score, slow in zip(found.values(), expected, strict=True):
         np.testing.assert_allclose(score, slow, rtol=1e-8, atol=1e-8)
-    found = scores_of(plugins.plugins("attack")["rmia"], seen, offline_a=0.3)
+    found = scores_of(ATTACKS["rmia"], seen, offline_a=0.3)
     expected = oracle.rmia(target, shadows, seen.shadows.member, seen.known, gamma=1.0, a=0.3)
     for score, slow in zip(found.values(), expected, strict=True):
         np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10)

@@ -21,8 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "heads"
+
+class Facts(MethodFacts):
+    learner = "heads"
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class TestFedRandUpdate:
 
     @pytest.mark.parametrize("rho", [-0.1, 1.1, 2])
     def test_rho_outside_its_range(self, rho):
-        with pytest.raises(ValueError, match=f"rho must lie between 0 and 1, not {rho}"):
+        with pytest.raises(ValueError, match=f"rho must be at least 0 and at most 1, not {rho}"):
             Params(rho=rho)
 
 

@@ -14,19 +14,18 @@ from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
 
 
-@dataclass(frozen=True)
 class Facts(LearnerFacts):
-    title: str = "head"
-    noun: str = "linear heads"
-    method: str = "fedheads"
-    task: str = "glyphs"
-    attack: str = "loss"
-    rounds: int = 3
-    clients: int = 3
-    per_round: int | None = None
-    threat_models: tuple[str, ...] = ("released-model", "server", "owner")
-    backbone: str = "clip"
-    records: str = "classes"
+    title = "head"
+    noun = "linear heads"
+    method = "fedheads"
+    task = "glyphs"
+    attack = "loss"
+    rounds = 3
+    clients = 3
+    per_round = None
+    threat_models = ("released-model", "server", "owner")
+    backbone = "clip"
+    records = "classes"
 
 
 @dataclass(frozen=True)

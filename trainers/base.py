@@ -224,7 +224,7 @@ class Method(ABC, Generic[Client]):
 
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
         """How a client may come after a run, from the server's last state or the public start, the supposedly best way
-        first; {} where the method does not say. Its file then says `NEWCOMERS = True`."""
+        first; {} where the method does not say. Its `Facts` then say `newcomers = True`."""
         return {}
 
     def model(self, state: State) -> State:

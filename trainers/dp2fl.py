@@ -23,35 +23,29 @@ Where the paper contradicts itself or is silent (tests/test_dp2fl.py has eq. 14 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, number
 from trainers.base import Arrival, Participation, Site, State, Update, Upload, generator
+from trainers.learners import MethodFacts
 from trainers.maple import DualCohort, DualMessages, DualMethod, Learner
 
-LEARNER = "maple"
-TITLE = "DP²FL"
-NEWCOMERS = True
+
+class Facts(MethodFacts):
+    learner = "maple"
+    title = "DP²FL"
+    newcomers = True
 
 
 @dataclass(frozen=True)
-class Params:
-    alpha: float = field(default=1.2, metadata={"help": "largest loss, over one's own, at which a client is retained"})
-    beta: float = field(
-        default=0.2, metadata={"help": "weight of all retained clients together where nobody does better"}
-    )
-    validation: float = field(default=0.2, metadata={"help": "part of a client's list that it shares to validate"})
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.alpha <= 10**6:
-            raise ValueError(f"alpha must be at least 1 and at most 1000000, not {self.alpha}")
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"beta must lie between 0 and 1, not {self.beta}")
-        if not 0 < self.validation <= 0.9:
-            raise ValueError(f"validation must be positive and at most 0.9, not {self.validation}")
+class Params(Parameters):
+    alpha: float = number(1.2, "largest loss, over one's own, at which a client is retained", least=1, most=10**6)
+    beta: float = number(0.2, "weight of all retained clients together where nobody does better", least=0, most=1)
+    validation: float = number(0.2, "part of a client's list that it shares to validate", above=0, most=0.9)
 
 
 @dataclass(frozen=True)

@@ -19,25 +19,24 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 from trainers.lora import Settings
 from trainers.steps import LocalStep, PrivateMethod, Work
 
-LEARNER = "lora"
-TITLE = "DP-FedAvg"
-PRIVATE = True
 RELEASE = "A and B"  # all of them, clipped and noised as one vector
 
 
-@dataclass(frozen=True)
-class Params:
-    optimizer: str = field(
-        default="adamw", metadata={"help": "what goes on from the noised gradients: adamw, or sgd (no momentum)"}
-    )
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "DP-FedAvg"
+    private = True
 
-    def __post_init__(self) -> None:
-        if self.optimizer not in ("adamw", "sgd"):
-            raise ValueError(f"optimizer must be adamw or sgd, not {self.optimizer!r}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    optimizer: str = choice("adamw", "what goes on from the noised gradients; sgd has no momentum", ("adamw", "sgd"))
 
 
 @dataclass(frozen=True)

@@ -11,36 +11,34 @@ stands for the full prompt: noise on the gradient of p_L itself. All clients sta
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import Parameters, flag, whole
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod, Step
 
-LEARNER = "prompts"
-TITLE = "DP-FPL"
 # of a client's Q in a replay: after 100 rounds p_L is off by 0.43 of its length, with one guess by 0.59, with 64 by
 # 0.42
 GUESSES = 16
 
 
-@dataclass(frozen=True)
-class Params:
-    rank: int = field(
-        default=8,
-        metadata={"help": "rank k of the local prompt's factors (the paper: 1, 2, 4, 8), 0 = full", "sweep": True},
-    )
-    residual: bool = field(
-        default=True, metadata={"help": "keep what the factors miss in the forward pass (section 3.2)"}
-    )
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "DP-FPL"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank <= 1024:
-            raise ValueError(f"rank must be at least 1 and at most 1024, or 0 for the full prompt, not {self.rank}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    rank: int = whole(
+        8, "rank k of the local prompt's factors (the paper: 1, 2, 4, 8), 0 = full", least=0, most=1024, sweep=True
+    )
+    residual: bool = flag(True, "keep what the factors miss in the forward pass (section 3.2)")
 
 
 @dataclass(frozen=True)

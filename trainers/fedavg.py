@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "lora"
-TITLE = "FedAvg"
+
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "FedAvg"
 
 
 @dataclass(frozen=True)

@@ -9,30 +9,31 @@ round the client's too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod, Scores
 
-LEARNER = "prompts"
-TITLE = "FedOTP"
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported
 ITERATIONS = 100  # at most
 STILL = 1e-3  # FedOTP's threshold: a scaling that would move by no more of itself stays where it is
 
 
-@dataclass(frozen=True)
-class Params:
-    match: str = field(default="sum", metadata={"help": "sum: prompts are added; ot: unbalanced optimal transport"})
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "FedOTP"
 
-    def __post_init__(self) -> None:
-        if self.match not in ("sum", "ot"):
-            raise ValueError(f"match must be sum or ot, not {self.match!r}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    match: str = choice("sum", "sum: prompts are added; ot: unbalanced optimal transport", ("sum", "ot"))
 
 
 @dataclass(frozen=True)

@@ -13,25 +13,26 @@ public model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "lora"
-TITLE = "FedPara"
 OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
 
 
-@dataclass(frozen=True)
-class Params:
-    form: str = field(default="personal", metadata={"help": "personal (trains), or product (does not; see the docs)"})
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "FedPara"
 
-    def __post_init__(self) -> None:
-        if self.form not in ("personal", "product"):
-            raise ValueError(f"form must be personal or product, not {self.form!r}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    form: str = choice("personal", "personal trains, product does not (see the docs)", ("personal", "product"))
 
 
 @dataclass(frozen=True)

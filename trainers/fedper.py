@@ -6,22 +6,22 @@ travel; a client that comes for the first time also receives the start.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import Parameters, whole
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "lora"
-TITLE = "FedPer"
+
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "FedPer"
 
 
 @dataclass(frozen=True)
-class Params:
-    shared_layers: int = field(default=2, metadata={"help": "top layers whose adapters are shared (the paper: 2 or 4)"})
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.shared_layers <= 1000:
-            raise ValueError(f"shared_layers must be at least 1 and at most 1000, not {self.shared_layers}")
+class Params(Parameters):
+    shared_layers: int = whole(2, "top layers whose adapters are shared (the paper: 2 or 4)", least=1, most=1000)
 
 
 @dataclass(frozen=True)

@@ -13,34 +13,30 @@ text feature of its placeholder instead, the embedded words "X X ... X {class}."
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, number, whole
 from trainers.base import Site, State, Update, Upload
 from trainers.dpfpl import check_rank
+from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, Learner, PromptMethod
 
-LEARNER = "prompts"
-TITLE = "FedPGP"
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "FedPGP"
 
 
 @dataclass(frozen=True)
-class Params:
-    rank: int = field(default=8, metadata={"help": "rank of the local prompt (DP-FPL: 8)", "sweep": True})
-    mu: float = field(default=1.0, metadata={"help": "weight of the contrastive term; 0 = DP-FPL's baseline"})
-    temperature: float = field(default=0.5, metadata={"help": "temperature tau of the contrastive term"})
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.rank <= 1024:
-            raise ValueError(f"rank must be at least 1 and at most 1024, not {self.rank}")
-        if not 0 <= self.mu <= 10**6:
-            raise ValueError(f"mu must not be negative, and at most 1000000, not {self.mu}")
-        if not 1e-6 <= self.temperature <= 10**6:
-            raise ValueError(f"temperature must be positive, from 0.000001 to 1000000, not {self.temperature}")
+class Params(Parameters):
+    rank: int = whole(8, "rank of the local prompt (DP-FPL: 8)", least=1, most=1024, sweep=True)
+    mu: float = number(1.0, "weight of the contrastive term; 0 = DP-FPL's baseline", least=0, most=10**6)
+    temperature: float = number(0.5, "temperature tau of the contrastive term", least=1e-6, most=10**6)
 
 
 @dataclass(frozen=True)

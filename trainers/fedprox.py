@@ -6,30 +6,30 @@ mu 0, this is PromptFL.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, number
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages, unit_moves
 from trainers.prompts import Cohort, PromptMethod
 
-LEARNER = "prompts"
-TITLE = "FedProx"
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "FedProx"
 
 
 @dataclass(frozen=True)
-class Params:
-    mu: float = field(
-        default=0.1, metadata={"help": "weight of the proximal term, which acts from a round's second local step on"}
+class Params(Parameters):
+    mu: float = number(
+        0.1, "weight of the proximal term, which acts from a round's second local step on", least=0, most=10**6
     )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mu <= 10**6:
-            raise ValueError(f"mu must not be negative, and at most 1000000, not {self.mu}")
 
     def caution(self, settings: Any, task: Any) -> str:
         """What a reader of a run with these settings must know; nothing where the term acts."""

@@ -6,25 +6,25 @@ would be noise.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
+from fedaudit.machinery.parameters import Parameters, flag, number
 from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.learners import MethodFacts
 
-LEARNER = "lora"
-TITLE = "FedRand"
+
+class Facts(MethodFacts):
+    learner = "lora"
+    title = "FedRand"
 
 
 @dataclass(frozen=True)
-class Params:
-    rho: float = field(default=0.5, metadata={"help": "probability that a client chooses A rather than B"})
-    past: bool = field(default=True, metadata={"help": "keep the other half from the last participation (Table 3)"})
-    normalise: bool = field(default=True, metadata={"help": "divide by alpha and beta in eqs. 9 and 10 (Table 3)"})
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rho <= 1:
-            raise ValueError(f"rho must lie between 0 and 1, not {self.rho}")
+class Params(Parameters):
+    rho: float = number(0.5, "probability that a client chooses A rather than B", least=0, most=1)
+    past: bool = flag(True, "keep the other half from the last participation (Table 3)")
+    normalise: bool = flag(True, "divide by alpha and beta in eqs. 9 and 10 (Table 3)")
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,40 @@
-"""What the command must know of a learner before it imports it: the class `Facts` in the learner's file. Imports
+"""What the command must know of methods and learners before it imports them: the class `Facts` in their files. Imports
 nothing heavy."""
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from fedaudit.machinery import plugins
-from fedaudit.machinery.plugins import Plugin
+from fedaudit.machinery.plugins import Plugins, facts_of, package_folder
 from fedaudit.privacy import settings
 
 USUAL = "lora"  # where a command names neither a method nor a task
 
 
-@dataclass(frozen=True)
+class MethodFacts:
+    """What holds of a method whose file says nothing else."""
+
+    learner: str = "lora"
+    """The module of trainers/ that holds what it trains."""
+    title: str = ""
+    """What readers call it; by default its key."""
+    trains: bool = True
+    """Whether it trains anything at all."""
+    private: bool = False
+    """Whether it can be noised where its learner's others cannot."""
+    on_shares: bool = False
+    """Whether its clients compute together on secret shares: it takes no noise, and no client can be trained alone."""
+    newcomers: bool = False
+    """Whether it says how a client comes to a run that is over."""
+
+
+METHODS = Plugins("method", "trainers", MethodFacts)
+
+
 class LearnerFacts:
-    """What a file of trainers/ says of what it trains; every field of its `Facts` has a default, which is what
-    holds."""
+    """What a file of trainers/ says of what it trains."""
 
     title: str  # of its methods: "LoRA"
     noun: str  # what it trains: "prompts"
@@ -33,7 +50,7 @@ class LearnerFacts:
     on_shares: tuple[str, ...] = ()  # the adversaries in the server's place where clients compute on secret shares
     unattacked: bool = False  # can be audited without an attack
     alone: tuple[str, ...] = ()  # attacks of which a run takes one: the first does all that the others do
-    private: bool = False  # all of its methods can be noised, not only those whose files say PRIVATE
+    private: bool = False  # all of its methods can be noised, not only those that say it themselves
     privacy: str = "Privacy"  # how: the class of `fedaudit.privacy.settings` whose defaults are usual for it
     shadows: bool = False  # shadow models can be trained
     adversary: str = "Adversary"  # by whom: the class of `attacks.settings` whose defaults are usual for it
@@ -43,45 +60,25 @@ class LearnerFacts:
     also: tuple[str, ...] = ()  # further learners whose methods it trains, beside its own in one run
     together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
 
-    def adversaries(self, method: Plugin) -> tuple[str, ...]:
+    def adversaries(self, method: MethodFacts) -> tuple[str, ...]:
         """The threat models of a method: a server that decodes what clients compute on shares receives no upload."""
         if not method.on_shares:
             return self.threat_models
         return tuple(own for name in self.threat_models for own in (self.on_shares if name == "server" else (name,)))
 
-    def fits(self, attack: Plugin) -> bool:
-        """Whether an attack can work on it."""
-        return self.lacks(attack) is None
-
-    def standing(self, attack: Plugin) -> tuple[str, ...]:
-        """The scores that stand for an attack, in their order, parameters in braces."""
-        return attack.on_texts if self.records == "texts" else attack.signals[:1]
-
-    def lacks(self, attack: Plugin) -> str | None:
-        """Why an attack cannot work on it; None if it can."""
-        if attack.mixtures and self.nonlinear:
-            return self.nonlinear
-        if self.records not in attack.records:
-            return f"whose records are {self.records}"
-        if attack.shadows and not self.shadows:
-            return "of which no shadow models can be trained"
-        if (attack.gradients or attack.vectors or attack.needs) and not self.gradients:
-            return "of which gradients of single records are not taken"
-        return None
-
 
 def every_learner() -> list[str]:
     """The learners that methods train."""
-    return sorted({plugin.learner for plugin in plugins.plugins("method").values()})
+    return sorted({plugin.facts.learner for plugin in METHODS.values()})
 
 
-def trained_by(methods: Iterable[Plugin]) -> str | None:
+def trained_by(methods: Iterable[MethodFacts]) -> str | None:
     """The one learner that trains all of these methods; None if there is none."""
     wanted = {method.learner for method in methods}
     return next((one for one in sorted(wanted) if wanted <= {one, *facts(one).also}), None)
 
 
-def private(method: Plugin) -> bool:
+def private(method: MethodFacts) -> bool:
     """Whether a method can be noised."""
     return method.trains and not method.on_shares and (method.private or facts(method.learner).private)
 
@@ -91,7 +88,7 @@ def privacy_of(learner: str) -> type[settings.Privacy]:
     return typing.cast(type[settings.Privacy], getattr(settings, facts(learner).privacy))
 
 
+@functools.cache
 def facts(learner: str) -> LearnerFacts:
     """Of the learner in trainers/`learner`.py."""
-    folder = plugins.package_folder("trainers")
-    return typing.cast(LearnerFacts, plugins.dataclass_of(folder / f"{learner}.py", "Facts")())
+    return facts_of(package_folder("trainers") / f"{learner}.py", LearnerFacts)

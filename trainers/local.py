@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod
 
-LEARNER = "prompts"
-TITLE = "Local prompts"
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "Local prompts"
 
 
 @dataclass(frozen=True)

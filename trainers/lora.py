@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from torch import Tensor
 from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM, load
 from fedaudit.backbones.vlm_prefix import Prefix, shared
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.machinery.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
@@ -47,56 +48,40 @@ PASS = 8  # records of a pass on a processor: their activations stay in its cach
 SPARE_TOKENS = 3  # an answer may be longer than the longest right one by so many
 
 
-@dataclass(frozen=True)
 class Facts(LearnerFacts):
-    title: str = "LoRA"
-    noun: str = "language models with adapters"
-    method: str = "fedrand"
-    task: str = "captions"
-    attack: str = "maxrenyi"
-    rounds: int = 7
-    clients: int = 12
-    per_round: int | None = 4
-    threat_models: tuple[str, ...] = ("released-model", "server", "owner")
-    backbone: str = "vlm"
-    alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
-    privacy: str = "AdapterPrivacy"
-    records: str = "texts"
-    shadows: bool = True
-    gradients: bool = True
-    nonlinear: str = (
-        "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
-    )
+    title = "LoRA"
+    noun = "language models with adapters"
+    method = "fedrand"
+    task = "captions"
+    attack = "maxrenyi"
+    rounds = 7
+    clients = 12
+    per_round = 4
+    threat_models = ("released-model", "server", "owner")
+    backbone = "vlm"
+    alone = ("maxrenyi", "reconstruct")
+    privacy = "AdapterPrivacy"
+    records = "texts"
+    shadows = True
+    gradients = True
+    nonlinear = "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
 
 
 @dataclass(frozen=True)
-class Settings:
-    rank: int = field(default=8, metadata={"help": "rank of the adapters"})
-    alpha: float = field(default=16.0, metadata={"help": "LoRA scaling numerator: the update is alpha / rank * B A"})
-    target_modules: str = field(
-        default="all", metadata={"help": "adapted projections: all, attention (the paper's), or names"}
+class Settings(Parameters):
+    rank: int = whole(8, "rank of the adapters", least=1, most=4096)
+    alpha: float = number(16.0, "LoRA scaling numerator: the update is alpha / rank * B A", above=0, most=10**6)
+    target_modules: str = text(
+        "all",
+        "adapted projections: all, attention (the paper's), or names",
+        form=r"\w+(,\w+)*",
+        said="all, attention, or names such as q_proj,v_proj",
     )
-    learning_rate: float = field(default=4e-3, metadata={"help": "AdamW learning rate"})
-    weight_decay: float = field(default=1e-6, metadata={"help": "AdamW weight decay"})
-    batch: int = field(default=8, metadata={"help": "records per local step"})
-    local_steps: int = field(default=8, metadata={"help": "local steps per participation"})
-    local_epochs: int = field(default=0, metadata={"help": "local epochs per participation; 0 = go by --local-steps"})
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.local_epochs <= 10**6:
-            raise ValueError(f"local_epochs must not be negative, and at most 1000000, not {self.local_epochs}")
-        for name, most in (("rank", 4096), ("batch", 10**6), ("local_steps", 10**6)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
-        for name, most in (("alpha", 10**6), ("learning_rate", 1000)):
-            if not 0 < getattr(self, name) <= most:
-                raise ValueError(f"{name} must be positive and at most {most}, not {getattr(self, name)}")
-        if not 0 <= self.weight_decay <= 1000:
-            raise ValueError(f"weight_decay must not be negative, and at most 1000, not {self.weight_decay}")
-        if not all(name.replace("_", "x").isalnum() for name in self.target_modules.split(",")):
-            raise ValueError(
-                f"target_modules must be all, attention, or names such as q_proj,v_proj, not {self.target_modules!r}"
-            )
+    learning_rate: float = number(4e-3, "AdamW learning rate", above=0, most=1000)
+    weight_decay: float = number(1e-6, "AdamW weight decay", least=0, most=1000)
+    batch: int = whole(8, "records per local step", least=1, most=10**6)
+    local_steps: int = whole(8, "local steps per participation", least=1, most=10**6)
+    local_epochs: int = whole(0, "local epochs per participation; 0 = go by --local-steps", least=0, most=10**6)
 
 
 class Learner(OneByOne):

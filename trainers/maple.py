@@ -25,7 +25,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -36,6 +36,7 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures
 from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.machinery.parameters import like, number, whole
 from fedaudit.machinery.store import claim
 from fedaudit.privacy.ledger import epoch_length
 from trainers import prompts
@@ -53,47 +54,38 @@ if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation
 
 
-@dataclass(frozen=True)
 class Facts(LearnerFacts):
-    title: str = "dual-prompt"
-    noun: str = "dual prompts"
-    method: str = "dp2fl"
-    task: str = "fewshots"
-    attack: str = "none"
-    rounds: int = 10
-    clients: int = 10
-    per_round: int | None = None
-    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "peer", "server", "owner")
-    backbone: str = "clip"
-    unattacked: bool = True
-    alone: tuple[str, ...] = ("loss", "reconstruct")
-    privacy: str = "SilentPrivacy"
-    shadows: bool = True
-    adversary: str = "ThriftyAdversary"
-    gradients: bool = True
-    nonlinear: str = "whose messages are what many steps came to, and no sum of gradients where the client began"
-    records: str = "classes"
-    also: tuple[str, ...] = ("prompts",)
-    together: bool = True
+    title = "dual-prompt"
+    noun = "dual prompts"
+    method = "dp2fl"
+    task = "fewshots"
+    attack = "none"
+    rounds = 10
+    clients = 10
+    per_round = None
+    threat_models = ("prompt-user", "released-model", "peer", "server", "owner")
+    backbone = "clip"
+    unattacked = True
+    alone = ("loss", "reconstruct")
+    privacy = "SilentPrivacy"
+    shadows = True
+    adversary = "ThriftyAdversary"
+    gradients = True
+    nonlinear = "whose messages are what many steps came to, and no sum of gradients where the client began"
+    records = "classes"
+    also = ("prompts",)
+    together = True
 
 
 @dataclass(frozen=True)
 class Settings(PromptSettings):
-    batch: int = field(default=4, metadata={"help": "records of a local step, |B| (DP2FL: 4)"})
-    local_epochs: int = field(
-        default=5, metadata={"help": "local epochs per client and round (DP2FL: 5); 0 = go by --local-steps"}
+    batch: int = like(PromptSettings, "batch", 4, "records of a local step, |B| (DP2FL: 4)")
+    local_epochs: int = like(
+        PromptSettings, "local_epochs", 5, "local epochs per client and round (DP2FL: 5); 0 = go by --local-steps"
     )
-    rate: float = field(default=0.035, metadata={"help": "SGD learning rate of dual prompts (DP2FL: 0.035)"})
-    tokens: int = field(default=2, metadata={"help": "text prompts of a layer (MaPLe: 2)"})
-    depth: int = field(default=9, metadata={"help": "layers with prompts, or as many as there are (MaPLe: 9)"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate <= 10**6:
-            raise ValueError(f"rate must be positive and at most 1000000, not {self.rate}")
-        for name, most in (("tokens", 1024), ("depth", 1000)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
+    rate: float = number(0.035, "SGD learning rate of dual prompts (DP2FL: 0.035)", above=0, most=10**6)
+    tokens: int = whole(2, "text prompts of a layer (MaPLe: 2)", least=1, most=1024)
+    depth: int = whole(9, "layers with prompts, or as many as there are (MaPLe: 9)", least=1, most=1000)
 
 
 class DualCohort:

@@ -10,34 +10,30 @@ follow from these alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedaudit.machinery.parameters import Parameters, number, whole
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
 
-LEARNER = "prompts"
-TITLE = "pFedMe"
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "pFedMe"
 
 
 @dataclass(frozen=True)
-class Params:
-    envelope: float = field(default=15.0, metadata={"help": "lambda of the Moreau envelope (the paper: 15)"})
-    inner: int = field(default=5, metadata={"help": "steps K toward the personal prompt in each local step"})
-    mixing: float = field(default=1.0, metadata={"help": "beta: the new mean's share of the global prompt"})
-
-    def __post_init__(self) -> None:
-        if not 0 < self.envelope <= 10**6:
-            raise ValueError(f"envelope must be positive and at most 1000000, not {self.envelope}")
-        if not 1 <= self.inner <= 10**6:
-            raise ValueError(f"inner must be at least 1 and at most 1000000, not {self.inner}")
-        if not 0 < self.mixing <= 2:
-            raise ValueError(f"mixing must be positive and at most 2, not {self.mixing}")
+class Params(Parameters):
+    envelope: float = number(15.0, "lambda of the Moreau envelope (the paper: 15)", above=0, most=10**6)
+    inner: int = whole(5, "steps K toward the personal prompt in each local step", least=1, most=10**6)
+    mixing: float = number(1.0, "beta: the new mean's share of the global prompt", above=0, most=2)
 
 
 @dataclass(frozen=True)

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from fedaudit.machinery.parameters import Parameters, number, whole
 
 
 @dataclass(frozen=True)
-class PromptSettings:
+class PromptSettings(Parameters):
     """Base of the settings of learners that train prompts."""
 
-    prompt_length: int = field(default=16, metadata={"help": "context vectors of a prompt, b"})
-    batch: int = field(default=8, metadata={"help": "records of a local step, |B|"})
-    local_steps: int = field(default=1, metadata={"help": "local steps per client and round (DP-FPL: 1)"})
-    local_epochs: int = field(
-        default=0, metadata={"help": "local epochs per client and round; 0 = go by --local-steps"}
-    )
-    momentum: float = field(default=0.0, metadata={"help": "SGD momentum over the local steps of a round"})
-    global_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the global prompt"})
-    local_rate: float = field(default=0.1, metadata={"help": "SGD learning rate of the local prompts"})
-    crowd: int = field(default=50, metadata={"help": "clients that train as one batched problem; bounds memory"})
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.local_epochs <= 10**6:
-            raise ValueError(f"local_epochs must not be negative, and at most 1000000, not {self.local_epochs}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, not {self.momentum}")
-        for name, most in (("prompt_length", 1024), ("batch", 10**6), ("local_steps", 10**6), ("crowd", 10**6)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least 1 and at most {most}, not {getattr(self, name)}")
-        for name in ("global_rate", "local_rate"):
-            if not 0 < getattr(self, name) <= 10**6:
-                raise ValueError(f"{name} must be positive and at most 1000000, not {getattr(self, name)}")
+    prompt_length: int = whole(16, "context vectors of a prompt, b", least=1, most=1024)
+    batch: int = whole(8, "records of a local step, |B|", least=1, most=10**6)
+    local_steps: int = whole(1, "local steps per client and round (DP-FPL: 1)", least=1, most=10**6)
+    local_epochs: int = whole(0, "local epochs per client and round; 0 = go by --local-steps", least=0, most=10**6)
+    momentum: float = number(0.0, "SGD momentum over the local steps of a round", least=0, below=1)
+    global_rate: float = number(0.1, "SGD learning rate of the global prompt", above=0, most=10**6)
+    local_rate: float = number(0.1, "SGD learning rate of the local prompts", above=0, most=10**6)
+    crowd: int = whole(50, "clients that train as one batched problem; bounds memory", least=1, most=10**6)
 
     @property
     def several(self) -> bool:

@@ -56,26 +56,25 @@ EVALUATED = 256  # test images at once
 Scores = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
 class Facts(LearnerFacts):
-    title: str = "prompt"
-    noun: str = "prompts"
-    method: str = "dpfpl"
-    task: str = "glyphs"
-    attack: str = "none"
-    rounds: int = 100
-    clients: int = 10
-    per_round: int | None = None
-    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
-    on_shares: tuple[str, ...] = ("clustering-server", "colluding-users")
-    backbone: str = "clip"
-    unattacked: bool = True
-    alone: tuple[str, ...] = ("loss", "reconstruct")
-    private: bool = True
-    shadows: bool = True
-    records: str = "classes"
-    together: bool = True
-    gradients: bool = True
+    title = "prompt"
+    noun = "prompts"
+    method = "dpfpl"
+    task = "glyphs"
+    attack = "none"
+    rounds = 100
+    clients = 10
+    per_round = None
+    threat_models = ("prompt-user", "released-model", "server", "owner")
+    on_shares = ("clustering-server", "colluding-users")
+    backbone = "clip"
+    unattacked = True
+    alone = ("loss", "reconstruct")
+    private = True
+    shadows = True
+    records = "classes"
+    together = True
+    gradients = True
 
 
 @dataclass(frozen=True)

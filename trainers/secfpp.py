@@ -24,7 +24,7 @@ There is no noise: SecFPP claims no epsilon, and against the sums that are revea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -33,73 +33,54 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import Parameters, choice, flag, number, whole
 from fedaudit.privacy.clustering import Clusters, Floats, Rule
 from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment, secpc
 from fedaudit.privacy.settings import Privacy
 from fedaudit.privacy.sharing import Tolerance
 from trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
+from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
-
-LEARNER = "prompts"
-TITLE = "SecFPP"
-ON_SHARES = True
-
 
 RIDGE = 0.01  # of the mean scatter, added to that of every direction
 FEW = 3  # records of a class that count half
 
 
-@dataclass(frozen=True)
-class Params:
-    clustered: str = field(
-        default="gradient",
-        metadata={"help": "what users are clustered by: gradient (of classes at the start) or prompt (SecFPP)"},
-    )
-    directions: int = field(default=256, metadata={"help": "public random directions that gradients are looked at in"})
-    components: int = field(default=8, metadata={"help": "directions k that prompts are reduced to (SecFPP: 8)"})
-    reduction: str = field(
-        default="moments", metadata={"help": "of prompts that are clustered: moments, random or none"}
-    )
-    colluders: int = field(
-        default=0, metadata={"help": "users t that may put their shares together; 0 = three of ten (SecFPP: a third)"}
-    )
-    absent: int = field(default=0, metadata={"help": "users that may vanish once their shares are out"})
-    wrong: int = field(default=0, metadata={"help": "users whose answers may be wrong: they are corrected and named"})
-    precision: float = field(
-        default=1e-5, metadata={"help": "step of the whole numbers that prompts of length 1 are shared as"}
-    )
-    together: int = field(default=2, metadata={"help": "first rounds, in which all users share one global prompt"})
-    split: float = field(
-        default=2.1, metadata={"help": "F, scatter between over within halves, from which a cluster is split"}
-    )
-    merge: float = field(default=1.6, metadata={"help": "F below which two clusters are merged"})
-    masks: bool = field(
-        default=True, metadata={"help": "hide all of a distance's polynomial but the distance; without, slices show"}
-    )
-    vanish: int = field(default=0, metadata={"help": "a drill: users that vanish in every round"})
-    lie: int = field(default=0, metadata={"help": "a drill: users that answer wrongly in every round"})
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "SecFPP"
+    on_shares = True
 
-    def __post_init__(self) -> None:
-        if self.clustered not in ("gradient", "prompt"):
-            raise ValueError(f"clustered must be gradient or prompt, not {self.clustered}")
-        if not 2 <= self.directions <= 4096:
-            raise ValueError(f"directions must be at least 2 and at most 4096, not {self.directions}")
-        if self.reduction not in ("moments", "random", "none"):
-            raise ValueError(f"reduction must be moments, random or none, not {self.reduction}")
-        if not 1 <= self.components <= 4096:
-            raise ValueError(f"components must be at least 1 and at most 4096, not {self.components}")
-        for name in ("colluders", "absent", "wrong", "vanish", "lie"):
-            if not 0 <= getattr(self, name) <= 10**4:
-                raise ValueError(f"{name} must be at least 0 and at most 10000, not {getattr(self, name)}")
-        if not 1 <= self.together <= 10**6:
-            raise ValueError(f"together must be at least 1 and at most 1000000, not {self.together}")
-        if not 1e-9 <= self.precision <= 0.1:
-            raise ValueError(f"precision must be from 0.000000001 to 0.1, not {self.precision}")
-        if not 0 < self.split <= 1e6:
-            raise ValueError(f"split must be above 0 and at most 1000000, not {self.split}")
-        if not 0 <= self.merge < self.split:
-            raise ValueError(f"merge must be at least 0 and below split ({self.split:g}), not {self.merge}")
+
+@dataclass(frozen=True)
+class Params(Parameters):
+    clustered: str = choice(
+        "gradient", "what users are clustered by: of classes at the start, or (SecFPP) prompts", ("gradient", "prompt")
+    )
+    directions: int = whole(256, "public random directions that gradients are looked at in", least=2, most=4096)
+    components: int = whole(8, "directions k that prompts are reduced to (SecFPP: 8)", least=1, most=4096)
+    reduction: str = choice("moments", "of prompts that are clustered", ("moments", "random", "none"))
+    colluders: int = whole(
+        0, "users t that may put their shares together; 0 = three of ten (SecFPP: a third)", least=0, most=10**4
+    )
+    absent: int = whole(0, "users that may vanish once their shares are out", least=0, most=10**4)
+    wrong: int = whole(0, "users whose answers may be wrong: they are corrected and named", least=0, most=10**4)
+    precision: float = number(
+        1e-5, "step of the whole numbers that prompts of length 1 are shared as", least=1e-9, most=0.1
+    )
+    together: int = whole(2, "first rounds, in which all users share one global prompt", least=1, most=10**6)
+    split: float = number(
+        2.1, "F, scatter between over within halves, from which a cluster is split", above=0, most=10**6
+    )
+    merge: float = number(1.6, "F below which two clusters are merged; less than --split", least=0, most=10**6)
+    masks: bool = flag(True, "hide all of a distance's polynomial but the distance; without, slices show")
+    vanish: int = whole(0, "a drill: users that vanish in every round, at most --absent", least=0, most=10**4)
+    lie: int = whole(0, "a drill: users that answer wrongly in every round, at most --wrong", least=0, most=10**4)
+
+    def check(self) -> None:
+        if not self.merge < self.split:
+            raise ValueError(f"merge must be below split ({self.split:g}), not {self.merge}")
         for drill, most in (("vanish", self.absent), ("lie", self.wrong)):
             if getattr(self, drill) > most:
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from trainers.base import Site, State, Update, Upload
+from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod
 
-LEARNER = "prompts"
-TITLE = "Zero-shot"
-TRAINS = False
+
+class Facts(MethodFacts):
+    learner = "prompts"
+    title = "Zero-shot"
+    trains = False
 
 
 @dataclass(frozen=True)

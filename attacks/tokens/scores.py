@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from attacks.answers import LEARNT, TextAnswers, spans_of
 from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
 
-# what readers call a score in tables and in sentences
-SIGNALS = {
-    "renyi/{order}/{k}/{slice}": (
-        "MaxRényi, order {order}, K {k} %, {slice}", "MaxRényi-{k}% of order {order} on the {slice}",
+# scores, and what readers call them in tables and in sentences
+SIGNALS = (
+    (
+        "renyi/{order}/{k}/{slice}",
+        "MaxRényi, order {order}, K {k} %, {slice}",
+        "MaxRényi-{k}% of order {order} on the {slice}",
     ),
-    "mink/{k}/{slice}": ("Min-K, K {k} %, {slice}", "mink/{k}/{slice}"),
-    "minkpp/{k}/{slice}": ("Min-K++, K {k} %, {slice}", "minkpp/{k}/{slice}"),
-    "modrenyi/{order}/{slice}": ("modified Rényi, order {order}, {slice}", "modrenyi/{order}/{slice}"),
-    "gap/caption": ("probability gap, caption", "gap/caption"),
-    "zlib/caption": ("zlib ratio, caption", "zlib/caption"),
-}  # fmt: skip
+    ("mink/{k}/{slice}", "Min-K, K {k} %, {slice}", "mink/{k}/{slice}"),
+    ("minkpp/{k}/{slice}", "Min-K++, K {k} %, {slice}", "minkpp/{k}/{slice}"),
+    ("modrenyi/{order}/{slice}", "modified Rényi, order {order}, {slice}", "modrenyi/{order}/{slice}"),
+    ("gap/caption", "probability gap, caption", "gap/caption"),
+    ("zlib/caption", "zlib ratio, caption", "zlib/caption"),
+)
 PERCENTS = {"exact": tuple(range(0, 101, 10)), "vlmia": (0, 5, *range(10, 101, 10))}
 
 

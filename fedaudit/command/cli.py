@@ -17,6 +17,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attacks import settings as adversaries
+from attacks.facts import ATTACKS, AttackFacts
+from attacks.threats import lacks
+from audits.facts import AUDITS
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
@@ -43,7 +46,8 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import USUAL, LearnerFacts, facts, privacy_of, private, trained_by
+from fedaudit.tasks.facts import TASKS, TaskFacts
+from trainers.learners import METHODS, USUAL, LearnerFacts, facts, privacy_of, private, trained_by
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -187,7 +191,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     _check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
     for gate in limits:
-        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks], plan.inserted)
+        gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted)
     return Command(
         plan, options.dry_run, options.quiet, limits,
         _empty(options.export_run, "--export-run"), _empty(options.export_adapters, "--export-adapters"),
@@ -225,40 +229,40 @@ def _own_run(chosen: argparse.Namespace, sources: Sources) -> tuple[argparse.Nam
     return options, _own_plan(options, made)
 
 
-def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin, str]:
+def _choice(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin[TaskFacts], str]:
     """The methods, the task, and what the methods train. InputError if they do not fit together."""
-    task = plugins.find("task", chosen.task, flag="--task") if chosen.task else None
-    methods = sweeps.named(chosen.method or facts(task.learner if task else USUAL).method)
-    learner = trained_by(plugin for plugin, _ in methods.values())
+    task = TASKS.find(chosen.task, flag="--task") if chosen.task else None
+    methods = sweeps.named(chosen.method or facts(task.facts.learner if task else USUAL).method)
+    learner = trained_by(plugin.facts for plugin, _ in methods.values())
     if learner is None:
         raise InputError(f"--method {chosen.method}: these train different things and cannot share one run")
     if task is None:
-        task = plugins.find("task", facts(learner).task, flag="--task")
+        task = TASKS.find(facts(learner).task, flag="--task")
     kind = facts(learner).records
-    if facts(task.learner).records != kind:
-        fitting = [p.name for p in plugins.plugins("task").values() if facts(p.learner).records == kind]
+    if facts(task.facts.learner).records != kind:
+        fitting = [name for name, p in TASKS.items() if facts(p.facts.learner).records == kind]
         raise InputError(f"--task {task.name}: is not for {', '.join(methods)}, which take {', '.join(fitting)}")
     return methods, task, learner
 
 
-def _attacks(text: str | None, learner: str, *, ours: bool) -> list[Plugin]:
+def _attacks(text: str | None, learner: str, *, ours: bool) -> list[Plugin[AttackFacts]]:
     """The attacks as they are named, of `all` the strongest first; none where nothing is to be attacked. InputError if
     one cannot work on what is trained; `ours`: we train it, and so shadow models of it can be trained."""
     trained = facts(learner)
-    able = {name: p for name, p in plugins.plugins("attack").items() if trained.fits(p)}
-    fitting = {name: p for name, p in able.items() if ours or not p.shadows}
+    able = {name: p for name, p in ATTACKS.items() if lacks(p, trained) is None}
+    fitting = {name: p for name, p in able.items() if ours or not p.facts.shadows}
     words = [word.strip() for word in (text or trained.attack).split(",")]
     if words == ["all"]:
         together = [p for name, p in fitting.items() if name not in trained.alone[1:]]
-        return sorted(together, key=lambda p: -p.strength)
+        return sorted(together, key=lambda p: -p.facts.strength)
     if words == ["none"] and trained.unattacked:
         return []
     known = [*fitting, "all", *(["none"] if trained.unattacked else [])]
     for word in words:
         if word in known and word not in fitting:
             raise InputError(f"--attack {text}: {word} stands alone")
-        attack = plugins.find("attack", word, flag="--attack")
-        if why := trained.lacks(attack):
+        attack = ATTACKS.find(word, flag="--attack")
+        if why := lacks(attack, trained):
             raise InputError(
                 f"--attack {word}: does not work on {trained.noun}, {why}; valid there: {', '.join(known)}"
             )
@@ -275,7 +279,7 @@ def _attacks(text: str | None, learner: str, *, ours: bool) -> list[Plugin]:
     return [fitting[word] for word in words]
 
 
-def _attack_groups(attacks: Sequence[Plugin]) -> dict[str, type[DataclassInstance]]:
+def _attack_groups(attacks: Sequence[Plugin[AttackFacts]]) -> dict[str, type[DataclassInstance]]:
     return {f"attack {attack.name}": attack.params for attack in attacks}
 
 
@@ -285,22 +289,22 @@ def _canaries() -> type[Canaries]:
 
 
 def _audits(
-    text: str | None, attacks: Sequence[Plugin], learner: str, *, ours: bool
+    text: str | None, attacks: Sequence[Plugin[AttackFacts]], learner: str, *, ours: bool
 ) -> dict[str, type[DataclassInstance]]:
     """The parameters of the audits whose needs a run has, of those on request the ones in `text`; `ours`: we train it,
     and so it has a ledger. InputError if one that is asked for cannot work on it."""
     trained = facts(learner)
     there = {trained.records, *(["attacks"] if attacks else []), *(["ledger", SEVERAL] if ours else [])}
-    known = plugins.plugins("audit")
-    able = {name: plugin for name, plugin in known.items() if there.issuperset(plugin.needs)}
+    able = {name: plugin for name, plugin in AUDITS.items() if there.issuperset(plugin.facts.needs)}
     asked = [word.strip() for word in text.split(",")] if text else []
     if asked == ["all"]:
         asked = list(able)
     for word in asked:
-        audit = plugins.find("audit", word, flag="--audit")
-        if missing := sorted({*audit.needs} - there):
+        audit = AUDITS.find(word, flag="--audit")
+        if missing := sorted({*audit.facts.needs} - there):
             raise InputError(f"--audit {word}: {_LACKS[missing[0]]}; valid here: {', '.join(able)}, all")
-    return {f"audit {name}": plugin.params for name, plugin in able.items() if name in asked or not plugin.on_request}
+    wanted = {name: plugin for name, plugin in able.items() if name in asked or not plugin.facts.on_request}
+    return {f"audit {name}": plugin.params for name, plugin in wanted.items()}
 
 
 _LACKS = {
@@ -315,8 +319,7 @@ SEVERAL = "several"  # what an audit needs that compares settings: more than one
 
 def _comparable(plan: Plan, asked: str | None) -> Plan:
     """The plan; of one setting `all` asks for no audit that compares settings. InputError: such an audit was named."""
-    known = plugins.plugins("audit")
-    lonely = [name for name in plan.across if SEVERAL in known[name].needs and len(plan.methods) < 2]
+    lonely = [name for name in plan.across if SEVERAL in AUDITS[name].facts.needs and len(plan.methods) < 2]
     if lonely and asked != "all":
         raise InputError(
             f"--audit {lonely[0]}: compares settings, and here is one, {next(iter(plan.methods))}; sweep one "
@@ -326,12 +329,17 @@ def _comparable(plan: Plan, asked: str | None) -> Plan:
 
 
 def _trained(
-    methods: sweeps.Named, task: Plugin, learner: str, attacks: Sequence[Plugin], audits: str | None, sources: Sources
+    methods: sweeps.Named,
+    task: Plugin[TaskFacts],
+    learner: str,
+    attacks: Sequence[Plugin[AttackFacts]],
+    audits: str | None,
+    sources: Sources,
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options of a training and what comes after it, and the Params object of every group."""
     trained = facts(learner)
     swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
-    if noised := trained.private or any(private(plugin) for plugin, _ in methods.values()):
+    if noised := trained.private or any(private(plugin.facts) for plugin, _ in methods.values()):
         swept["privacy"] = privacy_of(learner)
     else:
         _check_noise(methods, learner, sources)
@@ -357,7 +365,7 @@ def _adversary(trained: LearnerFacts) -> type[adversaries.Adversary]:
 def _check_noise(methods: sweeps.Named, learner: str, sources: Sources) -> None:
     """InputError: noise is asked for, none of the methods adds any, and another one of their learner could."""
     known = {"twin", *(field.name for field in dataclasses.fields(Privacy))}
-    able = [p.name for p in plugins.plugins("method").values() if p.learner == learner and private(p)]
+    able = [name for name, p in METHODS.items() if p.facts.learner == learner and private(p.facts)]
     for source, words in sources.items():
         for name in sorted(fields(words) & known if able else ()):
             where, flag = f"{source}: " if source else "", f"--{'no-' * (name == 'twin')}{name.replace('_', '-')}"
@@ -404,7 +412,11 @@ def _check_exports(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _plan(
-    options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin, trained: LearnerFacts
+    options: argparse.Namespace,
+    made: Mapping[str, Any],
+    methods: sweeps.Named,
+    task: Plugin[TaskFacts],
+    trained: LearnerFacts,
 ) -> Plan:
     clients = _within(options, "clients", 1, 10_000)
     newcomers = _newcomers(options, methods)
@@ -436,8 +448,8 @@ def _plan(
 def _newcomers(options: argparse.Namespace, methods: sweeps.Named) -> int:
     """How many clients come after the run. InputError where no method says how, or where none is there before."""
     found = _within(options, "newcomers", 0, LARGEST)
-    if found and not any(plugin.newcomers for plugin, _ in methods.values()):
-        able = ", ".join(plugin.name for plugin in plugins.plugins("method").values() if plugin.newcomers)
+    if found and not any(plugin.facts.newcomers for plugin, _ in methods.values()):
+        able = ", ".join(name for name, plugin in METHODS.items() if plugin.facts.newcomers)
         raise InputError(f"--newcomers {found}: none of these methods says what a new client starts from; {able} does")
     if found >= options.clients:
         raise InputError(f"--newcomers {found}: must be fewer than there are clients ({options.clients})")
@@ -482,7 +494,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         kind: {name.removeprefix(f"{kind} "): p for name, p in made.items() if name.startswith(f"{kind} ")}
         for kind in ("attack", "audit")
     }
-    across = {name for name in own["audit"] if plugins.plugins("audit")[name].across}
+    across = {name for name in own["audit"] if AUDITS[name].facts.across}
     return {
         "attacks": own["attack"],
         "audits": {name: p for name, p in own["audit"].items() if name not in across},

@@ -167,7 +167,8 @@ def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Datacla
         if flag in known:
             continue
         shown = "none" if field.default == math.inf else field.default
-        text = f"{field.metadata.get('help', '')} (default: {shown})"
+        valid = f"{valid.short}; " if (valid := field.metadata.get("valid")) and valid.short else ""
+        text = f"{field.metadata.get('help', '')} ({valid}default: {shown})"
         if isinstance(field.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         elif sweepable(field):

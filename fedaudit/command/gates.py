@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attacks.facts import AttackFacts
 from attacks.threats import THREAT_MODELS, refusal
 from audits.findings import MEASURED, MEASURED_GAUSSIAN
 from fedaudit.command.words import number
@@ -59,7 +60,7 @@ class Gate:
     limit: float | str  # a word of SAID
     source: str  # where it was given, as messages name it
 
-    def check(self, learner: str, attacks: Sequence[Plugin], canaries: int | None) -> None:
+    def check(self, learner: str, attacks: Sequence[Plugin[AttackFacts]], canaries: int | None) -> None:
         """InputError if no run of these attacks, on what is trained with so many canaries, can answer the gate; None
         are those of a run that was trained elsewhere, before a coin of ours could be flipped."""
         why = None

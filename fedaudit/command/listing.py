@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from attacks.threats import SUMMARIES, THREAT_MODELS, refusal
+from typing import Any
+
+from attacks.facts import ATTACKS
+from attacks.threats import SUMMARIES, THREAT_MODELS, lacks, refusal
+from audits.facts import AUDITS, AuditFacts
 from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
-from fedaudit.machinery.plugins import Plugin
+from fedaudit.machinery.plugins import Plugin, Plugins
 from fedaudit.pipeline import papers
+from fedaudit.tasks.facts import TASKS
 from reports.places import places
-from trainers.learners import every_learner, facts
+from trainers.learners import METHODS, every_learner, facts
+
+KINDS: dict[str, Plugins[Any]] = {known.kind: known for known in (METHODS, ATTACKS, AUDITS, TASKS)}
 
 
 def listing(width: int | None = None) -> str:
     """Methods, attacks, audits, tasks, tables and figures of papers, sections of reports and threat models with one
     line each, or more in a window of that width."""
     said = []
-    for kind, title in (("method", "methods"), ("attack", "attacks"), ("audit", "audits"), ("task", "tasks")):
-        said.append(f"{title} (--{kind}):" if kind != "audit" else f"{title}, those in brackets on request (--audit):")
-        said += listed({_named(plugin): plugin.summary for plugin in plugins.plugins(kind).values()}, width)
+    for kind, known in KINDS.items():
+        said.append(f"{kind}s{', those in brackets on request' if known is AUDITS else ''} (--{kind}):")
+        said += listed({_named(plugin): plugin.summary for plugin in known.values()}, width)
     said.append("tables and figures of papers (--paper; list, a paper, or all):")
     said += listed({name: item.summary for name, item in papers.items().items()}, width)
     said.append("sections of a report, each where there is something to show:")
@@ -27,8 +34,9 @@ def listing(width: int | None = None) -> str:
     return "\n".join([*said, *matrix(width)])
 
 
-def _named(plugin: Plugin) -> str:
-    return f"[{plugin.name}]" if plugin.kind == "audit" and plugin.on_request else plugin.name
+def _named(plugin: Plugin[Any]) -> str:
+    on_request = isinstance(plugin.facts, AuditFacts) and plugin.facts.on_request
+    return f"[{plugin.name}]" if on_request else plugin.name
 
 
 def _only(threat_model: str) -> str:
@@ -45,7 +53,7 @@ def matrix(width: int | None = None) -> list[str]:
     title = "attacks under threat models (yes where a method has that adversary, or the number of the reason):"
     reasons: dict[str, int] = {}
     rows = []
-    for attack in plugins.plugins("attack").values():
+    for attack in ATTACKS.values():
         cells = []
         for threat_model in THREAT_MODELS:
             why = (refusal(attack, threat_model) or "yes").removeprefix(f"the threat model {threat_model} ")
@@ -62,7 +70,7 @@ def unfit(width: int | None = None) -> list[str]:
     """Which attacks do not work on what a learner trains, and why."""
     said = ["attacks that do not work on what is trained:"]
     for trained in map(facts, every_learner()):
-        for attack in plugins.plugins("attack").values():
-            if why := trained.lacks(attack):
+        for attack in ATTACKS.values():
+            if why := lacks(attack, trained):
                 said += hanging(f"  {attack.name:<15}", f"on {trained.noun}, {why}", width)
     return said

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attacks.facts import ATTACKS
 from fedaudit.command import gates
 from fedaudit.command.gates import Gate
+from fedaudit.command.listing import KINDS
 from fedaudit.command.located import Located
 from fedaudit.command.words import LARGEST_SEED, shown, words_of
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
 
@@ -177,13 +178,13 @@ def _check_known(file: Located, node: yaml.Node, name: str, value: Any) -> None:
     """InputError at the value itself, where a method, attack, audit or task does not exist, or a seed is none."""
     if name == "seed" and not (isinstance(value, int) and 0 <= value <= LARGEST_SEED):
         raise file.error(node, f"seed {shown(value)}: must be a whole number from 0")
-    if name not in ("method", "attack", "task", "audit"):
+    if name not in KINDS:
         return
     for word in value if isinstance(value, list) else str(value).split(","):
         label = str(word).strip().partition(":")[0]
         if label not in ("all", "none"):
             try:
-                plugins.find(name, label, flag=name)
+                KINDS[name].find(label, flag=name)
             except InputError as error:
                 raise file.error(node, str(error)) from None
 
@@ -245,7 +246,7 @@ def _stated(file: Located, node: yaml.Node, base: Values) -> _Limit:
 def _answers(gate: Gate, plan: Plan) -> bool:
     """Whether a run of a plan can answer a limit."""
     try:
-        gate.check(plan.learner, [plugins.plugins("attack")[name] for name in plan.attacks], plan.inserted)
+        gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted)
     except InputError:
         return False
     return True
@@ -258,7 +259,7 @@ def _why(limit: _Limit, kept: Combined, base: Values, cells: Sequence[MatrixCell
         return f": none has {_named(limit.only)}"
     try:
         plan = about[0].plan
-        attacks = [plugins.plugins("attack")[name] for name in plan.attacks]
+        attacks = [ATTACKS[name] for name in plan.attacks]
         limit.gate.check(plan.learner, attacks, plan.inserted)
     except InputError as error:
         return f" ({str(error).rpartition('(')[2].rstrip(')')})"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from audits.facts import AUDITS
 from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, make
 from fedaudit.command.words import check
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,16 +36,15 @@ def read(words: Sequence[str]) -> Asked | None:
     add_choices(first)
     chosen, others = first.parse_known_args(words)
     names = [word.strip() for word in (chosen.audit or "").split(",")]
-    known = plugins.plugins("audit")
     if any(getattr(chosen, name) for name in TRAINING) or chosen.preset != DEFAULT_PRESET:
         return None
-    if not all(name in known and known[name].across for name in names):
+    if not all(name in AUDITS and AUDITS[name].facts.across for name in names):
         return None
     check(words)
     parser = Parser(add_help=False, allow_abbrev=False)
     add_place(parser)
     for name in names:
-        add_fields(parser, f"audit {name}", known[name].params)
+        add_fields(parser, f"audit {name}", AUDITS[name].params)
     options, left = parser.parse_known_args(others)
     if left:
         flag = left[0].partition("=")[0]
@@ -53,5 +52,5 @@ def read(words: Sequence[str]) -> Asked | None:
             f"{flag}: has no place beside --audit {chosen.audit} without --method, which compares the runs on disk; "
             "name a --method to train, or leave it out"
         )
-    across = {name: make(known[name].params, options) for name in dict.fromkeys(names)}
+    across = {name: make(AUDITS[name].params, options) for name in dict.fromkeys(names)}
     return Asked(across, Path(options.out), options.quiet, options.dry_run)

@@ -12,21 +12,20 @@ from typing import Any
 
 from fedaudit.command.flags import Parser, add_fields, made
 from fedaudit.command.words import words_of
-from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import facts, privacy_of, private, trained_by
+from trainers.learners import METHODS, MethodFacts, facts, privacy_of, private, trained_by
 
-Named = dict[str, tuple[Plugin, dict[str, Any]]]
+Named = dict[str, tuple[Plugin[MethodFacts], dict[str, Any]]]
 LONGEST = 150  # letters of a label, which is part of folders' names
 
 
-def classes(plugin: Plugin, privacy: type[Privacy] | None = None) -> list[type[Any]]:
+def classes(plugin: Plugin[MethodFacts], privacy: type[Privacy] | None = None) -> list[type[Any]]:
     """The dataclasses that hold a method's parameters: its own, and how it is made private where it can be, by default
     as is usual for what it trains."""
-    return [plugin.params, *([privacy or privacy_of(plugin.learner)] if private(plugin) else [])]
+    return [plugin.params, *([privacy or privacy_of(plugin.facts.learner)] if private(plugin.facts) else [])]
 
 
 def named(text: str) -> Named:
@@ -39,14 +38,14 @@ def named(text: str) -> Named:
         if label in found:
             raise InputError(f"--method {text}: {label} comes twice; name each method once")
         name, *pairs = label.split(":")
-        plugin = plugins.find("method", name, flag="--method")
+        plugin = METHODS.find(name, flag="--method")
         if len(label) > LONGEST:
             raise InputError(f"--method {label}: a method with its parameters must have at most {LONGEST} letters")
         found[label] = plugin, _own(label, plugin, pairs)
     return found
 
 
-def _own(label: str, plugin: Plugin, pairs: Sequence[str]) -> dict[str, Any]:
+def _own(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str]) -> dict[str, Any]:
     """The parameters that a label gives a value, each once."""
     fields = [field.name for cls in classes(plugin) for field in dataclasses.fields(cls)]
     own: dict[str, Any] = {}
@@ -84,7 +83,7 @@ def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dic
 
     `twins`: beside each that is noised stands the same without noise.
     """
-    learner = trained_by(plugin for plugin, _ in methods.values())
+    learner = trained_by(plugin.facts for plugin, _ in methods.values())
     assert learner is not None
     found: dict[str, Variant] = {}
     for label, (plugin, own) in methods.items():
@@ -121,11 +120,11 @@ def _axes(
     return found
 
 
-def _variant(plugin: Plugin, known: Sequence[type[Any]], values: Mapping[str, Any]) -> Variant:
+def _variant(plugin: Plugin[MethodFacts], known: Sequence[type[Any]], values: Mapping[str, Any]) -> Variant:
     parts = [made(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}) for cls in known]
     if len(parts) == 1:
         # what trains nothing stands beside what can be noised
-        silent = Privacy(epsilon=math.inf) if facts(plugin.learner).private else None
+        silent = Privacy(epsilon=math.inf) if facts(plugin.facts.learner).private else None
         return Variant(plugin.name, parts[0], silent)
     params, privacy = parts
     if math.isinf(privacy.epsilon):

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedaudit.machinery import inputs, plugins
+from attacks.facts import ATTACKS
+from fedaudit.machinery import inputs
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan, Variant
 
@@ -56,7 +57,7 @@ def _check_holdout(plan: Plan) -> None:
 
 def _check_shadow_kind(plan: Plan) -> None:
     """A shadow client goes along with the messages of others, of which there are none where all is on shares."""
-    on_shares = next((name for name, v in plan.methods.items() if v and v.plugin.on_shares), None)
+    on_shares = next((name for name, v in plan.methods.items() if v and v.plugin.facts.on_shares), None)
     if on_shares and plan.cells[0].needs_shadows and plan.adversary.shadow_kind != "federations":
         raise InputError(
             f"--attack {plan.attack}: no client of {on_shares} can be trained alone; take --shadow-kind federations"
@@ -103,7 +104,7 @@ def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], s
     if not plan.canaries.canaries:
         yield {"canary_kind"}, {"canaries"}, "there are no canaries; add --canaries"
     if plan.trained.shadows and plan.attacks:
-        attacks = [plugins.plugins("attack")[name] for name in plan.attacks]
+        attacks = [ATTACKS[name].facts for name in plan.attacks]
         if not any(attack.shadows for attack in attacks):
             why = f"no shadow models are trained for {plan.attack}"
             yield {"shadows", "shadow_trajectories", "shadow_kind", "trajectory"}, {"attack"}, why

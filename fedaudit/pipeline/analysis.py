@@ -6,9 +6,9 @@ import dataclasses
 import graphlib
 from typing import TYPE_CHECKING
 
+from audits.facts import AUDITS
 from audits.findings import NO_COINS
 from audits.subject import Result, Subject
-from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.spent import Spent, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
@@ -58,7 +58,7 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         if attack:
             tables = attack.tables()
             advance()
-    if cell.variant and cell.variant.plugin.on_shares:
+    if cell.variant and cell.variant.plugin.facts.on_shares:
         tables |= on_shares.tables(cell)
     results = [*subject.before.values()][::-1]  # what stands beside what others say is read first
     for result in results:
@@ -93,14 +93,15 @@ def _coins(client: Client) -> dict[str, bool]:
 
 
 def in_order(cell: Cell) -> list[str]:
-    """The audits of a cell, each behind those that its file names (the literal `AFTER`)."""
-    known = plugins.plugins("audit")
-    wanted = {name: [before for before in known[name].after if before in cell.plan.audits] for name in cell.plan.audits}
+    """The audits of a cell, each behind those that its file names (`Facts.after`)."""
+    wanted = {
+        name: [before for before in AUDITS[name].facts.after if before in cell.plan.audits] for name in cell.plan.audits
+    }
     return [*graphlib.TopologicalSorter(wanted).static_order()]
 
 
 def audit(cell: Cell, name: str, subject: Subject) -> Result:
     """What one audit says."""
-    plugin = plugins.plugins("audit")[name]
+    plugin = AUDITS[name]
     found: Result = plugin.load()(subject, plugin.own(cell.plan.audits[name]))
     return found

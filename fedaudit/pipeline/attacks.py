@@ -10,13 +10,13 @@ from typing import TypedDict
 import pandas as pd
 
 from attacks.answers import public_records
+from attacks.facts import ATTACKS
 from attacks.messages.rebuild import rebuild_all
 from audits.blind import blind_controls, blind_scores
 from audits.comparisons import Attacked, ScoredModel
 from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
-from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.inquiries import Asking, Inquiry, answers_of, asking_of
 from fedaudit.pipeline.permitted import refused
@@ -132,7 +132,7 @@ def with_truth(cell: Cell, scored: Mapping[Place, Tables], asking: Asking, feder
         seed=cell.seed,
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},
-        guesses=[s for name in cell.plan.attacks for s in plugins.plugins("attack")[name].guesses],
+        guesses=[s for name in cell.plan.attacks for s in ATTACKS[name].facts.guesses],
         novel=next((target.candidates for target in asking.targets if target.client is None), ()),
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
         few=not pooled or len(clients) < len(federation.clients),
@@ -161,13 +161,13 @@ def named(cell: Cell, there: Iterable[str]) -> Named:
 
     A score that several attacks compute belongs to the one whose file declares it, if that runs.
     """
-    known, there = plugins.plugins("attack"), set(there)
-    own = {signal: name for name in cell.plan.attacks for signal in known[name].signals if signal in there}
-    shared = [s for plugin in known.values() for s in plugin.signals if s in there and s not in own]
+    known, there = ATTACKS, set(there)
+    own = {signal: name for name in cell.plan.attacks for signal in known[name].facts.names() if signal in there}
+    shared = [s for plugin in known.values() for s in plugin.facts.names() if s in there and s not in own]
     headlines: dict[str, tuple[str, ...]] = {}
     signals: dict[str, str] = {}
     for name, params in cell.plan.attacks.items():
-        standing = (signal.format(**vars(params)) for signal in cell.plan.trained.standing(known[name]))
+        standing = (signal.format(**vars(params)) for signal in known[name].facts.headlines(cell.plan.trained.records))
         found = tuple(s for s in standing if s in there and own.get(s, name) == name and s not in signals)
         if found:
             headlines[name] = found

@@ -16,11 +16,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery import inputs, plugins
+from fedaudit.machinery import inputs
 from fedaudit.machinery.closure import closure
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim, key_of
 from fedaudit.pipeline import keys
+from fedaudit.tasks.facts import TASKS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -51,7 +52,7 @@ class Data:
     @functools.cached_property
     def federation(self) -> Federation:
         """Clients and records. InputError says what is wrong with the data."""
-        plan, task = self._plan, plugins.plugins("task")[self._plan.task]
+        plan, task = self._plan, TASKS[self._plan.task]
         assert plan.task_params is not None
         with inputs.recorded() as self._read:
             found: Federation = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)

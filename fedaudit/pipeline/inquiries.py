@@ -19,10 +19,10 @@ from attacks.asked.base import RecordKind
 from attacks.asked.kinds import KINDS
 from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, state_digest
 from attacks.base import Candidates, View
+from attacks.facts import ATTACKS
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from attacks.messages.rebuild import Rebuilt
 from attacks.settings import Adversary, NovelRows, RebuiltWays
-from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.asking import (
@@ -234,7 +234,7 @@ class Asking:
 
     def _mirrored(self, threat_model: str) -> bool:
         """Whether an attack of an adversary is compared with a twin of the federation."""
-        return any(plugins.plugins("attack")[name].needs for name in self.attacks[threat_model])
+        return any(ATTACKS[name].facts.needs for name in self.attacks[threat_model])
 
     def inquiries(self, target: Target) -> Iterator[Inquiry]:
         """Of every adversary about one target."""
@@ -264,17 +264,17 @@ class Asking:
     def wanted(self, threat_model: str) -> Wanted:
         """What its attacks need."""
         attacks = self.attacks[threat_model]
-        known, params = [plugins.plugins("attack")[name] for name in attacks], list(attacks.values())
+        known, params = [ATTACKS[name] for name in attacks], list(attacks.values())
         alone = self.kind.over_rounds_alone
         return Wanted(
-            answers=any(not plugin.shadows for plugin in known),
+            answers=any(not plugin.facts.shadows for plugin in known),
             arithmetics=self.kind.arithmetics([getattr(own, "compat", "exact") for own in params]),
-            norms=any(plugin.gradients for plugin in known),
-            states=any(plugin.needs or (plugin.rounds and alone) for plugin in known),
-            messages=any({"uploads", "sums of uploads"} & {*plugin.needs} for plugin in known),
-            solved=any(plugin.mixtures for plugin in known),
-            sequences=any(plugin.sequences for plugin in known),
-            vectors=any(plugin.vectors for plugin in known),
+            norms=any(plugin.facts.gradients for plugin in known),
+            states=any(plugin.facts.needs or (plugin.facts.rounds and alone) for plugin in known),
+            messages=any({"uploads", "sums of uploads"} & {*plugin.facts.needs} for plugin in known),
+            solved=any(plugin.facts.mixtures for plugin in known),
+            sequences=any(plugin.facts.sequences for plugin in known),
+            vectors=any(plugin.facts.vectors for plugin in known),
             novel_of_clients=any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in params),
             ways=frozenset(own.ways for own in params if isinstance(own, RebuiltWays)) - {"all"},
         )

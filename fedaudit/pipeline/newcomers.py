@@ -31,7 +31,7 @@ def newcomers(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
     `test`: "new" is the test set of a newcomer (before: the mean over these, where there are several), "local" each
     client's own, "all" the mean over all clients' own.
     """
-    if not cell.plan.newcomers or cell.variant is None or not cell.variant.plugin.newcomers:
+    if not cell.plan.newcomers or cell.variant is None or not cell.variant.plugin.facts.newcomers:
         return None
     method, transcript, exam = method_of(cell, workshop.federation.sizes), transcript_of(cell), workshop.exam
     assert isinstance(exam, Personalisation)

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from audits.across import AuditedRun, Compared
+from audits.facts import AUDITS
 from fedaudit import __version__
-from fedaudit.machinery import plugins
 from fedaudit.machinery.store import MANIFEST, Folder, claim
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
@@ -34,8 +34,7 @@ def write_page(
 
 def compared(runs: Sequence[AuditedRun], across: Mapping[str, DataclassInstance]) -> dict[str, Compared]:
     """What every audit that compares runs says of them."""
-    known = plugins.plugins("audit")
-    return {name: known[name].load()(runs, known[name].own(params)) for name, params in across.items()}
+    return {name: AUDITS[name].load()(runs, AUDITS[name].own(params)) for name, params in across.items()}
 
 
 def audited(e: Evidence) -> AuditedRun:

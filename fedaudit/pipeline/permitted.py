@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from attacks.facts import ATTACKS
 from attacks.threats import refusal
-from fedaudit.machinery import plugins
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
 
@@ -23,27 +23,32 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
 
 
 def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
-    plugin = plugins.plugins("attack")[attack]
+    plugin = ATTACKS[attack]
     why = refusal(plugin, threat_model, cell.plan.trained)
     if cell.variant is None:  # somebody's own training
         return why
     method = method_of(cell)
-    if not cell.variant.plugin.trains:
+    if not cell.variant.plugin.facts.trains:
         return "this method trains nothing"
-    if not method.sends and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
+    if not method.sends and (threat_model in ("released-model", "server") or (plugin.facts.needs and why is None)):
         return "this method sends nothing"
     if threat_model == "peer" and not method.by_client:
         return "this method passes no part of a client on to others"
-    if plugin.shadows and cell.plan.adversary.trajectory == "observed" and threat_model != "server" and why is None:
+    if (
+        plugin.facts.shadows
+        and cell.plan.adversary.trajectory == "observed"
+        and threat_model != "server"
+        and why is None
+    ):
         return "only the server observes the other clients' messages (--trajectory)"
-    if plugin.mixtures and why is None:
+    if plugin.facts.mixtures and why is None:
         return method.messages.nonlinear or None
     return why
 
 
 def running(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:
     """By threat model the attacks that run, with their parameters."""
-    params = {name: plugins.plugins("attack")[name].own(given) for name, given in cell.plan.attacks.items()}
+    params = {name: ATTACKS[name].own(given) for name, given in cell.plan.attacks.items()}
     able = {view: [n for n, why in allowed(cell, view).items() if why is None] for view in cell.threat_models}
     return {view: {name: params[name] for name in names} for view, names in able.items() if names}
 

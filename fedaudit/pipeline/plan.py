@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attacks.facts import ATTACKS
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.resolve import display_name, weights_hash
-from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import fingerprint, inside, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
-from trainers.learners import LearnerFacts, facts, trained_by
+from trainers.learners import METHODS, LearnerFacts, MethodFacts, facts, trained_by
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -39,8 +39,8 @@ class Variant:
     privacy: Privacy | None = None
 
     @property
-    def plugin(self) -> Plugin:
-        return plugins.plugins("method")[self.method]
+    def plugin(self) -> Plugin[MethodFacts]:
+        return METHODS[self.method]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,11 +128,11 @@ class Plan:
         """The helper module of trainers/ that holds what the clients of every method here train."""
         if self.own is not None:
             return self.own.learner
-        learner = trained_by(v.plugin for v in self.methods.values() if v is not None)
+        learner = trained_by(v.plugin.facts for v in self.methods.values() if v is not None)
         assert learner is not None
         return learner
 
-    @functools.cached_property
+    @property
     def trained(self) -> LearnerFacts:
         """What there is to know of it."""
         return facts(self.learner)
@@ -258,7 +258,7 @@ class Cell:
     @property
     def needs_shadows(self) -> bool:
         """Whether shadow models are trained."""
-        return any(plugins.plugins("attack")[name].shadows for name in self.plan.attacks)
+        return any(ATTACKS[name].facts.shadows for name in self.plan.attacks)
 
     @property
     def targets(self) -> list[int]:
@@ -270,7 +270,7 @@ class Cell:
     def threat_models(self) -> tuple[str, ...]:
         """The adversaries that there are of its method."""
         learner = self.plan.trained
-        return learner.adversaries(self.variant.plugin) if self.variant else learner.threat_models
+        return learner.adversaries(self.variant.plugin.facts) if self.variant else learner.threat_models
 
     @property
     def variant(self) -> Variant | None:

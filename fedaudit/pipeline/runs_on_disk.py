@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audits.across import AuditedRun, points
-from fedaudit.machinery import plugins, spent
+from audits.facts import AUDITS
+from fedaudit.machinery import spent
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, inside, key_of, undisturbed
@@ -111,9 +112,8 @@ def _written(place: Path | None) -> int:
 
 def _check(out: Path, runs: list[AuditedRun], across: Across) -> None:
     """InputError: what an audit needs is in none of the runs."""
-    known = plugins.plugins("audit")
     for name in across:
-        needs = known[name].needs
+        needs = AUDITS[name].facts.needs
         if "attacks" in needs and not any(f["metric"] == "auroc" for run in runs for f in run.findings):
             raise InputError(f"--audit {name}: no run under {out} was attacked; run one again with --attack")
         if "several" in needs and len(found := points(runs)) < 2:

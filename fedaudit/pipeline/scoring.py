@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from attacks.answers import public_records
 from attacks.decompose import solve
+from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.source import whose
-from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import one_thread
 from fedaudit.pipeline.inquiries import Inquiry, answers_of
 
@@ -79,20 +79,20 @@ class Scorer:
         pseudo: list[pd.DataFrame] = []
         place = inquiry.shadows.role if inquiry.shadows else "", inquiry.records[0], len(inquiry.records)
         for name, params in self.job.attacks[inquiry.threat_model].items():
-            plugin = plugins.plugins("attack")[name]
-            if (plugin.shadows and seen.shadows is None) or (plugin.needs and not inquiry.over_rounds):
+            plugin = ATTACKS[name]
+            if (plugin.facts.shadows and seen.shadows is None) or (plugin.facts.needs and not inquiry.over_rounds):
                 continue
             made: Attack = plugin.make(params)
-            if seen.shadows is not None and (plugin.shadows or not plugin.needs):
+            if seen.shadows is not None and (plugin.facts.shadows or not plugin.facts.needs):
                 pseudo += self._cached((*place, name, "pseudo"), self._pseudo, inquiry, made, seen)
-            if plugin.needs:
+            if plugin.facts.needs:
                 scores |= made.score(seen)
                 if twin := self._twin(inquiry, seen):
                     again = made.score(twin[0])
                     base |= again
                     pseudo.append(_known(inquiry, again, twin[1]))
                 continue
-            if plugin.rounds and self.job.over_rounds_alone and seen.states is not None:
+            if plugin.facts.rounds and self.job.over_rounds_alone and seen.states is not None:
                 scores |= made.score(seen)
             else:
                 scores |= self._cached((*place, name, seen.answers.digest), made.score, alone)

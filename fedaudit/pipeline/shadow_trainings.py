@@ -126,7 +126,7 @@ def untrained(
     todo = [
         cell
         for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values()
-        if cell.variant and cell.variant.plugin.trains
+        if cell.variant and cell.variant.plugin.facts.trains
     ]
     recipes = [(cell, recipe) for cell in todo if (recipe := recipe_of(cell, federation))]
     federations = [(recipe, s) for _, recipe in recipes for s in recipe.federations if not done(recipe.federation(s))]

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import Parameters, choice, whole
 from fedaudit.tasks.base import Client, Federation, Record
 
 KEPT = 2  # members, and as many held-out records, that stay a client's candidates
@@ -26,20 +27,13 @@ STREAM = 7  # of the generators (seed, STREAM, client, part): canaries change no
 
 
 @dataclass(frozen=True)
-class Canaries:
-    canaries: int = field(
-        default=0, metadata={"help": "records inserted by a coin flip each, over all clients; 0 = none"}
+class Canaries(Parameters):
+    canaries: int = whole(0, "records inserted by a coin flip each, over all clients; 0 = none", least=0, most=10**6)
+    canary_kind: str = choice(
+        "mislabelled",
+        "mislabelled: another's label or text; ood: a picture of nothing; natural: as they are",
+        ("mislabelled", "ood", "natural"),
     )
-    canary_kind: str = field(
-        default="mislabelled",
-        metadata={"help": "mislabelled: another's label or text; ood: a picture of nothing; natural: as they are"},
-    )
-
-    def __post_init__(self) -> None:
-        if self.canaries < 0:
-            raise ValueError(f"canaries must be at least 0, not {self.canaries}")
-        if self.canary_kind not in ("mislabelled", "ood", "natural"):
-            raise ValueError(f"canary_kind must be mislabelled, ood or natural, not {self.canary_kind!r}")
 
 
 def insert(federation: Federation, params: Any, seed: int, *, holders: int | None = None) -> Federation:

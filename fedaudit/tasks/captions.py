@@ -8,10 +8,11 @@ novel-object scenes play NoCaps.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from fedaudit.machinery.parameters import like
 from fedaudit.tasks import scenes
 from fedaudit.tasks.base import Client, Federation, Record, dirichlet_proportions, exchangeable_client
 from fedaudit.tasks.drawn import Drawn
@@ -21,8 +22,8 @@ INSTRUCTION = "Briefly describe given image.\nUSER: <image>\nA short image descr
 
 @dataclass(frozen=True)
 class Params(Drawn):
-    dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition by object class"})
-    test: int = field(default=40, metadata={"help": "test scenes for utility"})
+    dirichlet: float = like(Drawn, "dirichlet", 0.5, "concentration of the partition by object class")
+    test: int = like(Drawn, "test", 40, "test scenes for utility")
 
 
 def captions(params: Params, *, clients: int, seed: int) -> Federation:

@@ -8,12 +8,13 @@ docs/data.md.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedaudit.machinery import inputs
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import Parameters, choice, number, text, whole
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local_files import (
@@ -47,35 +48,16 @@ PARQUET = {
 
 
 @dataclass(frozen=True)
-class Params:
-    data_root: str = field(
-        default="", metadata={"help": "folder of MSCOCO: annotations/ and train2017/, or parquet files"}
-    )
-    nocaps_root: str = field(
-        default="", metadata={"help": "folder of NoCaps (default: nocaps in the data root, if there)"}
-    )
-    nocaps_domain: str = field(
-        default="out-domain", metadata={"help": "NoCaps pictures: in-domain, near-domain, out-domain or all"}
-    )
-    records: int = field(default=25, metadata={"help": "expected training records per client; as many are held out"})
-    background: int = field(
-        default=0, metadata={"help": "further training records per client that are not asked about"}
-    )
-    reference: int = field(default=75, metadata={"help": "records per client kept for thresholds"})
-    novel: int = field(default=300, metadata={"help": "out-of-distribution records, from NoCaps"})
-    test: int = field(default=40, metadata={"help": "test pictures for utility, in and out of distribution"})
-    dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition by object class"})
-
-    def __post_init__(self) -> None:
-        for name, least in (("records", 2), ("background", 0), ("reference", 2), ("novel", 2), ("test", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if not 1e-3 <= self.dirichlet <= 1e6:
-            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
-        if self.nocaps_domain not in ("in-domain", "near-domain", "out-domain", "all"):
-            raise ValueError(
-                f"nocaps_domain must be in-domain, near-domain, out-domain or all, not {self.nocaps_domain}"
-            )
+class Params(Parameters):
+    data_root: str = text("", "folder of MSCOCO: annotations/ and train2017/, or parquet files")
+    nocaps_root: str = text("", "folder of NoCaps (default: nocaps in the data root, if there)")
+    nocaps_domain: str = choice("out-domain", "NoCaps pictures", ("in-domain", "near-domain", "out-domain", "all"))
+    records: int = whole(25, "expected training records per client; as many are held out", least=2, most=10**6)
+    background: int = whole(0, "further training records per client that are not asked about", least=0, most=10**6)
+    reference: int = whole(75, "records per client kept for thresholds", least=2, most=10**6)
+    novel: int = whole(300, "out-of-distribution records, from NoCaps", least=2, most=10**6)
+    test: int = whole(40, "test pictures for utility, in and out of distribution", least=1, most=10**6)
+    dirichlet: float = number(0.5, "concentration of the partition by object class", least=0.001, most=10**6)
 
 
 def coco(params: Params, *, clients: int, seed: int) -> Federation:

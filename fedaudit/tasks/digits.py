@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.classification import Labelled, federate
+from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.partition_params import Partitioned
 
-LEARNER = "prompts"
-
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+class Facts(TaskFacts):
+    learner = "prompts"
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,23 @@
 """How many scenes are drawn, and how they are shared out: the parameters that the embedded tasks on scenes have.
 Imports nothing heavy."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from fedaudit.machinery.parameters import Parameters, number, whole
 
 # all are drawn before anything is trained, about a thousand a second, and held in memory
 LIMITS = {"records": (2, 10**4), "reference": (2, 10**4), "novel": (2, 10**5), "test": (1, 10**4)}
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Base of the tasks' `Params`; docs/methods.md describes the tasks."""
+class Drawn(Parameters):
+    """Base of the tasks' `Params`; docs/methods.md describes the tasks.
 
-    records: int = field(default=28, metadata={"help": "expected training records per client; as many are held out"})
-    dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition"})
-    reference: int = field(default=40, metadata={"help": "records per client kept for thresholds"})
-    novel: int = field(default=150, metadata={"help": "out-of-distribution records (novel objects)"})
-    test: int = field(default=40, metadata={"help": "test records for utility"})
+    All records are drawn before anything is trained, about a thousand a second, and held in memory.
+    """
 
-    def __post_init__(self) -> None:
-        for name, (least, most) in LIMITS.items():
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be at least {least} and at most {most}, not {getattr(self, name)}")
-        if not 1e-3 <= self.dirichlet <= 1e6:
-            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
+    records: int = whole(28, "expected training records per client; as many are held out", least=2, most=10**4)
+    dirichlet: float = number(0.5, "concentration of the partition", least=0.001, most=10**6)
+    reference: int = whole(40, "records per client kept for thresholds", least=2, most=10**4)
+    novel: int = whole(150, "out-of-distribution records (novel objects)", least=2, most=10**5)
+    test: int = whole(40, "test records for utility", least=1, most=10**4)

@@ -5,20 +5,22 @@ heterogeneity simulation). Validation records are the method's to hold back; tes
 proportions (`own_test`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from fedaudit.machinery.parameters import like
 from fedaudit.tasks.base import Federation
+from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.partition_params import Drawings
 
-LEARNER = "maple"
+
+class Facts(TaskFacts):
+    learner = "maple"
 
 
 @dataclass(frozen=True)
 class Params(Drawings):
-    partition: str = field(
-        default="dominant", metadata={"help": "of the classes over clients: pathological, dirichlet or dominant"}
-    )
+    partition: str = like(Drawings, "partition", "dominant")
 
 
 def fewshots(params: Params, *, clients: int, seed: int) -> Federation:

@@ -13,9 +13,12 @@ import numpy as np
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.classification import Labelled, chosen, federate
 from fedaudit.tasks.drawings import CLASSES, DOMAINS, draw
+from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.partition_params import Drawings
 
-LEARNER = "prompts"
+
+class Facts(TaskFacts):
+    learner = "prompts"
 
 
 @dataclass(frozen=True)

@@ -5,30 +5,31 @@ the second (SecFPP, 5.1). Sources of the partitions: DP-FPL A.1, SecFPP 5.1, DP2
 docs/images.md.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from fedaudit.machinery.parameters import text
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.classification import chosen, federate
+from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
 from fedaudit.tasks.local_files import folder
 from fedaudit.tasks.partition_params import Partitioned
 
-LEARNER = "prompts"
+
+class Facts(TaskFacts):
+    learner = "prompts"
 
 
 @dataclass(frozen=True)
 class Params(Partitioned):
-    dataset: str = field(
-        default="caltech101",
-        metadata={
-            "help": "caltech101, oxford_pets, oxford_flowers, food101, cifar10, cifar100, dtd, eurosat, fgvc_aircraft "
-            "or "
-            "ucf101, or two as in caltech101+oxford_pets"
-        },
+    dataset: str = text(
+        "caltech101",
+        "caltech101, oxford_pets, oxford_flowers, food101, cifar10, cifar100, dtd, eurosat, fgvc_aircraft or ucf101, "
+        "or two as in caltech101+oxford_pets",
     )
-    data_root: str = field(default="", metadata={"help": "folder that holds the data sets' folders, or is one"})
+    data_root: str = text("", "folder that holds the data sets' folders, or is one")
 
 
 def images(params: Params, *, clients: int, seed: int) -> Federation:

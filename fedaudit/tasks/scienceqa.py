@@ -6,12 +6,13 @@ each client's own held-out records do. Source of the set-up: FedRand, section 4.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedaudit.machinery import inputs
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.local_files import (
     Item,
@@ -38,24 +39,13 @@ PARQUET = {name: (name,) for name in ("question", "choices", "answer", "hint", "
 
 
 @dataclass(frozen=True)
-class Params:
-    data_root: str = field(
-        default="", metadata={"help": "folder of ScienceQA: problems.json and images/, or parquet files"}
-    )
-    records: int = field(default=25, metadata={"help": "expected training records per client; as many are held out"})
-    background: int = field(
-        default=0, metadata={"help": "further training records per client that are not asked about"}
-    )
-    reference: int = field(default=75, metadata={"help": "records per client kept for thresholds"})
-    test: int = field(default=40, metadata={"help": "test questions for utility"})
-    dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition by topic"})
-
-    def __post_init__(self) -> None:
-        for name, least in (("records", 2), ("background", 0), ("reference", 2), ("test", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if not 1e-3 <= self.dirichlet <= 1e6:
-            raise ValueError(f"dirichlet must lie between 0.001 and 1000000, not {self.dirichlet}")
+class Params(Parameters):
+    data_root: str = text("", "folder of ScienceQA: problems.json and images/, or parquet files")
+    records: int = whole(25, "expected training records per client; as many are held out", least=2, most=10**6)
+    background: int = whole(0, "further training records per client that are not asked about", least=0, most=10**6)
+    reference: int = whole(75, "records per client kept for thresholds", least=2, most=10**6)
+    test: int = whole(40, "test questions for utility", least=1, most=10**6)
+    dirichlet: float = number(0.5, "concentration of the partition by topic", least=0.001, most=10**6)
 
 
 def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:

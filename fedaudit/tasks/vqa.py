@@ -7,10 +7,11 @@ FedRand, section 4.1 and appendix A; it has ScienceQA's place.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from fedaudit.machinery.parameters import like
 from fedaudit.tasks import scenes
 from fedaudit.tasks.base import Client, Federation, Record, dirichlet_proportions, exchangeable_client
 from fedaudit.tasks.drawn import Drawn
@@ -20,8 +21,8 @@ from fedaudit.tasks.questions import TOPICS, draw_question
 
 @dataclass(frozen=True)
 class Params(Drawn):
-    dirichlet: float = field(default=0.5, metadata={"help": "concentration of the partition by topic"})
-    test: int = field(default=60, metadata={"help": "test questions for utility"})
+    dirichlet: float = like(Drawn, "dirichlet", 0.5, "concentration of the partition by topic")
+    test: int = like(Drawn, "test", 60, "test questions for utility")
 
 
 def vqa(params: Params, *, clients: int, seed: int) -> Federation:

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
+from attacks.score_names import signal_name
 from audits.comparisons import FRESHEST
-from fedaudit.machinery.score_names import signal_name
 from reports.figures.drawing import (
     GREY,
     INK,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedaudit.machinery.score_names import signal_name
+from attacks.score_names import signal_name
 from reports.attack_success import fall, signals, with_leakage
 from reports.beside_dpfpl import trained_share
 from reports.figures.against_epsilon import against_epsilon

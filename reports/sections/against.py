@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedaudit.machinery.score_names import signal_name
+from attacks.score_names import signal_name
 from reports.attack_success import headline, with_leakage
 from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
 from reports.figures.drawing import Sketch, draw

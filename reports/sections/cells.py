@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedaudit.machinery.score_names import parts
+from attacks.score_names import parts
 from reports.section import Page, Row, Section
 from reports.verdict_cards import PLACE, tint
 

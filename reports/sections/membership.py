@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attacks.score_names import signal_name
 from audits.verdicts import SHARES
-from fedaudit.machinery.score_names import signal_name
 from reports.attack_success import CANARIES, HELD_OUT, single
 from reports.inputs import THREATS, Finding, about_membership, ordered
 from reports.judged import family_sizes

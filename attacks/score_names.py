@@ -1,6 +1,7 @@
 """What readers call a score: "lira/online" is "LiRA, online" in tables and figures, and "LiRA (online)" in sentences.
 
-Both stand in the file below attacks/ that makes the score (the literal `SIGNALS`), which is read and not imported.
+Both stand in the file that makes the score, which is read and not imported: an attack's `Facts.signals`, or `SIGNALS`
+of a file below attacks/ that is none.
 Parts of a score's name may be open: "mink/{k}/{slice}" is every score of that form, and its words hold the same parts.
 """
 
@@ -10,6 +11,7 @@ import functools
 import re
 from typing import NamedTuple
 
+from attacks.facts import ATTACKS
 from fedaudit.machinery import plugins
 
 
@@ -47,8 +49,9 @@ def parts(signal: str) -> tuple[str, int | None, str]:
 @functools.cache
 def _declared() -> list[tuple[re.Pattern[str], tuple[str, str]]]:
     """Every declared score, as a pattern of its name, with its names in tables and in sentences."""
+    others = (plugins.literal(path, "SIGNALS") or () for path in plugins.package_folder("attacks").rglob("*.py"))
     return [
-        (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(signal))), names)
-        for path in sorted(plugins.package_folder("attacks").rglob("*.py"))
-        for signal, names in plugins.declared(path, "SIGNALS", dict[str, tuple[str, str]]()).items()
+        (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(signal))), (in_tables, in_sentences))
+        for signals in (*(plugin.facts.signals for plugin in ATTACKS.values()), *others)
+        for signal, in_tables, in_sentences in signals
     ]

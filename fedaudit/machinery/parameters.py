@@ -1,0 +1,149 @@
+"""Parameters: dataclasses whose fields say their default, what they mean and which values are valid, on one line each.
+
+`rank: int = whole(8, "rank of the adapters", least=1, most=4096)`. A class of them is a frozen dataclass that inherits
+from `Parameters`, which looks at every value when an object is made. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Between:
+    """Numbers between two bounds, which are among them unless they are open; infinity is one where it has a word.
+
+    As every kind of valid values it says in a sentence what is valid ("at least 1 and at most 4096"), and in short
+    beside a flag ("1 to 4096").
+    """
+
+    low: float
+    high: float
+    open_low: bool = False
+    open_high: bool = False
+    infinite: str = ""
+
+    def __contains__(self, value: float) -> bool:
+        if value == math.inf:
+            return bool(self.infinite)
+        above = self.low < value if self.open_low else self.low <= value
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    @property
+    def sentence(self) -> str:
+        low, high = "above" if self.open_low else "at least", "below" if self.open_high else "at most"
+        return f"{low} {self.low} and {high} {self.high}" + (f", or {self.infinite}" if self.infinite else "")
+
+    @property
+    def short(self) -> str:
+        low, high = "above " if self.open_low else "", "below " if self.open_high else ""
+        return f"{low}{self.low} to {high}{self.high}" + (f", or {self.infinite}" if self.infinite else "")
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Some words or numbers, and no others; the empty word stands for none and is not shown."""
+
+    options: tuple[Any, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.options
+
+    @property
+    def sentence(self) -> str:
+        *most, last = (str(option) for option in self.options if option != "")
+        return f"{', '.join(most)} or {last}"
+
+    @property
+    def short(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Texts of a form, which is a regular expression, and said in words."""
+
+    pattern: str
+    sentence: str
+    short: str = ""
+
+    def __contains__(self, value: str) -> bool:
+        return re.fullmatch(self.pattern, value) is not None
+
+
+Valid = Between | OneOf | Matching
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Base of dataclasses of parameters. ValueError names the first that is not valid, and what would be."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, valid = getattr(self, field.name), field.metadata.get("valid")
+            if valid is not None and value not in valid:
+                raise ValueError(f"{field.name} must be {valid.sentence}, not {value!r}")
+        self.check()
+
+    def check(self) -> None:
+        """Rules between several parameters; every value is valid by itself."""
+
+
+def whole(default: int, meaning: str, *, least: int, most: int, **more: object) -> int:
+    """A whole number within two bounds; `more` is further metadata, here and below."""
+    return _parameter(default, meaning, Between(least, most), more)
+
+
+def number(
+    default: float,
+    meaning: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    infinite: str = "",
+    **more: object,
+) -> float:
+    """A number from `least`, or above `above`, up to `most`, or below `below`; infinity, where `infinite` is its
+    word."""
+    low, high = least if above is None else above, most if below is None else below
+    assert low is not None
+    assert high is not None
+    return _parameter(default, meaning, Between(low, high, above is not None, below is not None, infinite), more)
+
+
+def choice(default: Value, meaning: str, options: tuple[Value, ...], **more: object) -> Value:
+    """One of several values."""
+    return _parameter(default, meaning, OneOf(options), more)
+
+
+def text(default: str, meaning: str, *, form: str = "", said: str = "", **more: object) -> str:
+    """A text; `form` is a regular expression that it must match, and `said` the same in words."""
+    return _parameter(default, meaning, Matching(form, said) if form else None, more)
+
+
+def flag(default: bool, meaning: str, **more: object) -> bool:
+    """Yes or no."""
+    return _parameter(default, meaning, None, more)
+
+
+def like(of: type[DataclassInstance], name: str, default: Value, meaning: str = "") -> Value:
+    """The parameter of that name of another class with another default, and another meaning if one is given."""
+    metadata = of.__dataclass_fields__[name].metadata
+    field: Value = dataclasses.field(default=default, metadata={**metadata, "help": meaning or metadata["help"]})
+    return field
+
+
+def _parameter(default: Value, meaning: str, valid: Valid | None, more: dict[str, object]) -> Value:
+    field: Value = dataclasses.field(default=default, metadata={"help": meaning, "valid": valid, **more})
+    return field
