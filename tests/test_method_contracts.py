@@ -59,7 +59,7 @@ class Subject:
     def adversaries(self) -> list[str]:
         """The threat models in which there is something of it to attack."""
         kinds = {"released-model": self.method.sends, "server": self.method.sends, "peer": bool(self.method.by_client)}
-        named = facts(self.plugin.facts.learner).adversaries(self.plugin) if self.trains else ()
+        named = facts(self.plugin.facts.learner).adversaries(self.plugin.facts) if self.trains else ()
         return [name for name in named if kinds.get(name, True)]
 
     def again(self, name: str, **how: Any) -> Transcript:
