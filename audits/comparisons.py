@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from audits.statistics.stratified import comparable
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.threat_models import THREAT_MODELS
 
 COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
 FEW = 3  # clients at most over which there is no interval: records are its units
 TRAINED = "members that trained"  # those of a client's members that were in a batch
 SHARED = "members given to others"  # those that it sent around as they are
-THREAT_MODELS = ("prompt-user", "released-model", "peer", "server", "clustering-server", "colluding-users", "owner")
 # of one client
 WAYS = tuple("final,prompt,passed on,exact,literal,newest,server-fill,rebuilt,estimated,true state".split(","))
 # of several that an adversary holds, the first that reaches half of the clients stands for it

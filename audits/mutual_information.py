@@ -30,6 +30,7 @@ from audits.settings import Confident
 from audits.statistics import mutual_information as mi
 from audits.statistics.permutation import Bools, Floats, exchanged
 from audits.subject import Result, Subject
+from fedaudit.terms.threat_models import PROMPT_USER
 from trainers.base import Transcript
 
 NEEDS = ("attacks",)
@@ -66,7 +67,7 @@ def mutual_information(subject: Subject, params: Params) -> Result:
     if run is None:
         return Result()
     tables = {"information": information(run, params)}
-    if "prompt-user" in subject.threat_models:
+    if PROMPT_USER in subject.threat_models:
         tables["prompt_information"] = of_prompts(subject.transcript, run, params)
     return Result(findings(tables["information"], params, names=subject.names), tables)
 

@@ -24,6 +24,7 @@ from audits.findings import THESE
 from audits.statistics.permutation import p_value
 from audits.statistics.ranking import Interval, auroc_p_value
 from fedaudit.machinery.score_names import name_of
+from fedaudit.terms.sentences import SAID
 
 LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
     "leak",
@@ -39,20 +40,6 @@ CONTROL_LEVEL = 0.01  # of all controls of a report, half for the base models an
 
 Largest = Mapping[str, npt.NDArray[np.float64]]  # by family the largest statistics under every exchange of coins
 
-WHO = {
-    ("prompt-user", "prompt"): "whoever uses a client's released prompt",
-    ("released-model", "final"): "whoever holds the released model",
-    ("released-model", "best utility"): "whoever holds the model of the round that served best",
-    ("peer", "passed on"): "another client, from what all are sent of each other,",
-    ("server", "rebuilt"): "the server, from the messages that it receives,",
-    ("server", "exact"): "the server, from messages that held a whole model,",
-    ("server", "literal"): "the server, rebuilding clients as the paper does,",
-    ("server", "newest"): "the server, rebuilding clients from their newest messages,",
-    ("server", "server-fill"): "the server, filling what it did not receive with its aggregate,",
-    ("clustering-server", "estimated"): "the clustering server, from sums over clusters,",
-    ("colluding-users", "final"): "users who put together what they hold",
-    ("owner", "true state"): "the owner of a client's true model (the upper bound)",
-}
 BLIND = "a classifier that never sees a model"
 CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
 AGAINST = {
@@ -170,7 +157,7 @@ def sentence(
 ) -> str:
     """The verdict in plain language, with its numbers: of a finding's fields, whether only equal classes were compared,
     the controls that are off, and the difference to one that the attack cannot be told from."""
-    who = WHO[f["threat_model"], f["way"]]
+    who = SAID[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
     number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"
     if f["best_of"]:

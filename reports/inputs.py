@@ -48,7 +48,6 @@ TABLES = {
 }
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
 SPLITS = ("local", "neighbour", "overall", "own_test")
-THREATS = ("prompt-user", "released-model", "peer", "server", "clustering-server", "colluding-users", "owner")
 
 
 @dataclass(frozen=True)

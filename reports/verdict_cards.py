@@ -25,15 +25,6 @@ AGAINST = {  # non-members: how they are called, and what a reader must know whe
     ),
     "left-out canaries": ("left-out canaries", "a fair coin before training said which were inserted"),
 }
-SEES = {
-    "prompt-user": "holds one client's released prompt",
-    "released-model": "holds every model that the server broadcasts",
-    "peer": "is another client, and is sent the parts of all others",
-    "server": "also receives every client's upload",
-    "clustering-server": "decodes distances and sums over clusters, and receives no upload",
-    "colluding-users": "put together the shares that they hold",
-    "owner": "holds the client's true state: the upper bound",
-}
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:

@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from attacks.base import Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
 from attacks.locate import placed, trilaterated
 from attacks.replay import Messages, Solved
-from attacks.threats import THREAT_MODELS
+from attacks.threats import LacksCapability
 from fedaudit.command import cli
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.field import Field, Residues
 from fedaudit.privacy.secpc import Meeting, Protocol
 from fedaudit.privacy.sharing import Sharing, Tolerance
+from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.prompt_toy import federation, run
 from tests.test_secfpp import SCHEDULE, SETTINGS, SIZES, USERS, first_updates, secfpp
 from tests.test_secpc import plain_distances

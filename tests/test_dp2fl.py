@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from attacks.attacked_models import attacked_model
-from attacks.base import Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.replay import Messages
-from attacks.threats import require
+from attacks.threats import LacksCapability, require
 from audits.comparisons import SHARED, TRAINED, comparisons
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError

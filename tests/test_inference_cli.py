@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from attacks.settings import Adversary
-from attacks.threats import THREAT_MODELS
 from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.command.attack_times import AttackWork
 from fedaudit.machinery import plugins
@@ -20,6 +19,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.workers import federation_of, make_bench
+from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.small_run import small_run
 from tests.test_cli import refuse
 

@@ -4,8 +4,8 @@ import importlib
 
 import pytest
 
-from attacks.threats import THREAT_MODELS
 from fedaudit.machinery import plugins
+from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.learners import USUAL, every_learner, facts
 
 LEARNERS = every_learner()
@@ -26,7 +26,7 @@ def test_its_usual_words_are_of_its_own(learner):
 @each
 def test_its_threat_models_exist(learner):
     found = facts(learner)
-    assert set(found.threat_models) <= THREAT_MODELS.keys()
+    assert set(found.threat_models) <= {*THREAT_MODELS}
     assert "owner" in found.threat_models  # the upper bound that other rows are compared with
 
 

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
 from attacks.replay import Messages, history_of
+from attacks.threats import LacksCapability
 from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle

@@ -13,13 +13,14 @@ import sys
 
 import pytest
 
-from attacks.threats import THREAT_MODELS, LacksCapability, refusal, require
+from attacks.threats import LacksCapability, refusal, require
 from attacks.tokens.scores import cell_names
 from fedaudit.command import cli, listing
 from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
 from fedaudit.machinery import plugins, score_names
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.rows import method_name
 from trainers.learners import every_learner, facts
 
@@ -83,7 +84,7 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert made.signals == plugin.signals
         assert all(signal.partition("/")[0] == plugin.name for signal in made.signals)
         assert list(inspect.signature(made.score).parameters) == ["seen"]
-        assert {*plugin.needs} <= set.union(*map(set, THREAT_MODELS.values()))
+        assert {*plugin.needs} <= frozenset().union(*(one.sees for one in THREAT_MODELS))
         declared = {s for p in EVERY if p.kind == "attack" for s in p.signals}
         filled = [signal.format(**vars(plugin.params())) for signal in plugin.on_texts]
         assert {*filled} <= {*cell_names(["caption"]), *declared}
@@ -254,7 +255,7 @@ def test_names_of_scores(signal, parts, in_sentences):
 @pytest.mark.parametrize("attack", [p for p in EVERY if p.kind == "attack"], ids=lambda p: p.name)
 def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model):
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same, with the threat model above the column."""
-    missing = [capability for capability in attack.needs if capability not in THREAT_MODELS[threat_model]]
+    missing = [capability for capability in attack.needs if capability not in threat_model.sees]
     why = refusal(attack, threat_model)
     fitting = [learner for learner in map(facts, every_learner()) if learner.fits(attack)]
     if not any(threat_model in (*learner.threat_models, *learner.on_shares) for learner in fitting):

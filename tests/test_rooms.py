@@ -12,7 +12,7 @@ from fedaudit.machinery import closure, plugins
 
 ROOT = Path(__file__).parent.parent
 STOREYS = [
-    {"fedaudit.machinery"},
+    {"fedaudit.machinery", "fedaudit.terms"},
     {"fedaudit.tasks", "fedaudit.privacy"},
     {"fedaudit.backbones"},
     {"trainers"},

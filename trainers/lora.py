@@ -29,6 +29,7 @@ from fedaudit.backbones.vlm_prefix import Prefix, shared
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER, ThreatModel
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
 from trainers.exams import Answers
 from trainers.learners import LearnerFacts
@@ -57,7 +58,7 @@ class Facts(LearnerFacts):
     rounds: int = 7
     clients: int = 12
     per_round: int | None = 4
-    threat_models: tuple[str, ...] = ("released-model", "server", "owner")
+    threat_models: tuple[ThreatModel, ...] = (RELEASED_MODEL, SERVER, OWNER)
     backbone: str = "vlm"
     alone: tuple[str, ...] = ("maxrenyi", "reconstruct")
     privacy: str = "AdapterPrivacy"

@@ -38,6 +38,7 @@ from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.store import claim
 from fedaudit.privacy.ledger import epoch_length
+from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER, ThreatModel
 from trainers import prompts
 from trainers.base import Method, Participation, State, Update
 from trainers.exams import Personalisation
@@ -62,7 +63,7 @@ class Facts(LearnerFacts):
     rounds: int = 10
     clients: int = 10
     per_round: int | None = None
-    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "peer", "server", "owner")
+    threat_models: tuple[ThreatModel, ...] = (PROMPT_USER, RELEASED_MODEL, PEER, SERVER, OWNER)
     backbone: str = "clip"
     unattacked: bool = True
     alone: tuple[str, ...] = ("loss", "reconstruct")

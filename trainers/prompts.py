@@ -35,6 +35,15 @@ from torch import Tensor
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.store import claim
+from fedaudit.terms.threat_models import (
+    CLUSTERING_SERVER,
+    COLLUDING_USERS,
+    OWNER,
+    PROMPT_USER,
+    RELEASED_MODEL,
+    SERVER,
+    ThreatModel,
+)
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
@@ -66,8 +75,8 @@ class Facts(LearnerFacts):
     rounds: int = 100
     clients: int = 10
     per_round: int | None = None
-    threat_models: tuple[str, ...] = ("prompt-user", "released-model", "server", "owner")
-    on_shares: tuple[str, ...] = ("clustering-server", "colluding-users")
+    threat_models: tuple[ThreatModel, ...] = (PROMPT_USER, RELEASED_MODEL, SERVER, OWNER)
+    on_shares: tuple[ThreatModel, ...] = (CLUSTERING_SERVER, COLLUDING_USERS)
     backbone: str = "clip"
     unattacked: bool = True
     alone: tuple[str, ...] = ("loss", "reconstruct")

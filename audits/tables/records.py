@@ -24,14 +24,13 @@ from audits.tables.attribution import attribution_table
 from audits.tables.beside_loss import beside_loss_table
 from audits.tables.curves import clients_table, curve, rounds_table
 from fedaudit.tasks.base import IMAGE, Record, client_name
+from fedaudit.terms.threat_models import STRONGEST
 
 Floats = NDArray[np.float64]
 COIN_FLIPPED = ("member", "held-out", "canary", "left-out canary")  # what a rank is among
 TOP = 10  # one in so many records is in an attack's top
 EXPOSED = 8  # records shown as pictures
 PIXELS = 256  # a side of a picture, at most
-# of the adversaries the first one's records are shown
-STRONGEST = ("server", "clustering-server", "peer", "prompt-user", "released-model", "colluding-users", "owner")
 CLASSES = "threat_model way client label signal success low high members nonmembers".split()
 AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
 SHOWN = "threat_model way rank record client score percentile asked label reason png".split()

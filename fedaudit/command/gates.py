@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attacks.threats import THREAT_MODELS, refusal
+from attacks.threats import refusal
 from audits.findings import MEASURED, MEASURED_GAUSSIAN
 from fedaudit.command.words import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.measured import P_VALUES, compared, refutes, sentence
 from trainers.learners import facts
 
@@ -184,7 +185,8 @@ def limit(text: str, source: str) -> Gate:
 
 def _threat(source: str, name: str | None) -> str | None:
     """The name of a threat model, or none. InputError: there is no such one."""
-    threats = tuple(THREAT_MODELS)
-    if name and name not in threats:
-        raise InputError(f"{source}: no threat model {name}{nearest(name, threats)}; there are {', '.join(threats)}")
+    if name and name not in THREAT_MODELS:
+        raise InputError(
+            f"{source}: no threat model {name}{nearest(name, THREAT_MODELS)}; there are {', '.join(THREAT_MODELS)}"
+        )
     return name

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from attacks.threats import SUMMARIES, THREAT_MODELS, refusal
+from attacks.threats import refusal
 from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline import papers
+from fedaudit.terms.sentences import SAID
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.places import places
 from trainers.learners import every_learner, facts
 
@@ -23,7 +25,7 @@ def listing(width: int | None = None) -> str:
     said.append("sections of a report, each where there is something to show:")
     said += listed({name: plugins.summary(path) for name, path in places().items()}, width)
     said.append("threat models, what each sees; a report has all that its methods have:")
-    said += listed({name: f"{SUMMARIES[name]}{_only(name)}" for name in THREAT_MODELS}, width)
+    said += listed({name: f"{SAID[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
     return "\n".join([*said, *matrix(width)])
 
 

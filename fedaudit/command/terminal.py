@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from audits.findings import THESE
 from audits.verdicts import SHARES
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
+from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.formats import number, p_value, short
 from reports.measured import contradictions
 from reports.measured import rows as measured_rows
@@ -79,7 +80,7 @@ def _privacy(label: str, accuracies: Sequence[Finding], epsilons: Sequence[Findi
     """Of one method the largest noise, claimed and proven epsilon, and what is proven against the server."""
     ratios = [float(f["noise_ratio"]) for f in accuracies if f["noise_ratio"] is not None]
     own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
-    user, server = ([f for f in own if f["threat_model"] == name] for name in ("prompt-user", "server"))
+    user, server = ([f for f in own if f["threat_model"] == name] for name in (PROMPT_USER, SERVER))
     claimed, proven = _numbers(user)
     against = "same" if _numbers(server) == (claimed, proven) else _numbers(server)[1]
     return [short(max(ratios)) if ratios else "none", claimed, proven, against]

@@ -330,11 +330,11 @@ def find(kind: str, name: str, *, flag: str) -> Plugin:
 
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
-    """The dataclass `name` of a source file, executed without the rest of the file; a base class is imported, from a
-    light module."""
+    """The dataclass `name` of a source file, executed without the rest of the file; what it takes from other files, as
+    a base class, is imported, from light modules."""
     body = _parse(path).body
     node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == name)
-    bases = {ast.unparse(base) for base in node.bases}
+    taken = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     namespace: dict[str, object] = {
         **vars(typing),
         **vars(dataclasses),
@@ -342,8 +342,8 @@ def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
         "__name__": f"params of {path.stem}",
     }
     for statement in (n for n in body if isinstance(n, ast.ImportFrom)):
-        for base in bases & {alias.name for alias in statement.names}:
-            namespace[base] = getattr(importlib.import_module(str(statement.module)), base)
+        for given in taken & {alias.name for alias in statement.names}:
+            namespace[given] = getattr(importlib.import_module(str(statement.module)), given)
     exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
     return typing.cast("type[DataclassInstance]", namespace[name])
 

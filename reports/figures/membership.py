@@ -17,6 +17,7 @@ from pandas import DataFrame as Table
 
 from audits.comparisons import FRESHEST
 from fedaudit.machinery.score_names import signal_name
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.figures.drawing import (
     GREY,
     INK,
@@ -31,7 +32,7 @@ from reports.figures.drawing import (
     name_rows,
     panels,
 )
-from reports.inputs import THREATS, ordered
+from reports.inputs import ordered
 
 INSIDE = 4  # so many lines can be named inside a panel without hiding them
 CLASSES = 40  # rows of the figure by class
@@ -115,7 +116,7 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     if curves.empty:
         return None
     curves = curves[curves.fpr >= curves.floor * (1 - 1e-9)]
-    threats, bottom = ordered(curves.threat_model, THREATS), float(curves.floor.min())
+    threats, bottom = ordered(curves.threat_model, THREAT_MODELS), float(curves.floor.min())
     lines = curves.groupby(["threat_model", "signal"], sort=False)
     most = max(len(part.groupby(["method", "way", "population"])) for _, part in lines)
     plain = all(part.method.nunique() == len(part.groupby(["method", "way", "population"])) for _, part in lines)
@@ -161,7 +162,7 @@ def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
     shown = primary(scores[np.isfinite(scores[signal])]) if signal in scores else scores[:0]
     if shown.empty:
         return None
-    rows, threats = ordered(shown.method, methods), ordered(shown.threat_model, THREATS)
+    rows, threats = ordered(shown.method, methods), ordered(shown.threat_model, THREAT_MODELS)
     low, high = shown[signal].quantile([0.002, 0.998])  # the few beyond are counted at the ends
     edges = np.linspace(low, high if high > low else low + 1, 31)
     figure, axes = grid(len(rows), len(threats), height=1.7, margins=USUAL, sharex=True, sharey=True)
@@ -197,7 +198,7 @@ def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     clients, signals = _headline(clients, signals)
     if clients.empty:
         return None
-    shown, threats = primary(clients), ordered(clients.threat_model, THREATS)
+    shown, threats = primary(clients), ordered(clients.threat_model, THREAT_MODELS)
     names = sorted(set(clients.client), reverse=True)
     height, margins = 0.35 + 0.19 * len(names), (0.8, 0.3, 0.75, 0.52)
     figure, axes = grid(len(signals), len(threats), height=height, margins=margins, sharex=True, sharey=True)
@@ -228,7 +229,7 @@ def _rated(classes: Table, signals: Sequence[str]) -> Table:
 def _classes(data: Table, methods: Sequence[str]) -> Plot:
     if data.empty:
         return None
-    names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREATS)
+    names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREAT_MODELS)
     margins = (0.25 + 0.075 * max(map(len, names)), 0.3, 0.6, 0.52)
     figure, axes = grid(1, len(threats), height=0.3 + 0.21 * len(names), margins=margins, sharex=True, sharey=True)
     for panel, _, threat in panels(axes, [""], threats):

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining, over_seeds
+from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
+from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports.formats import listed
 from reports.inputs import Evidence, check
 from reports.printed_table import CONFIDENCE, OurNumber, Row, printed
@@ -26,7 +28,7 @@ METHODS = {
     "FedRand": "fedrand",
 }
 TITLES = {label: name for name, label in METHODS.items()}
-CLIENT_WAYS = ("exact", "literal")  # how the paper rebuilds clients
+CLIENT_WAYS = (EXACT, LITERAL)  # how the paper rebuilds clients
 UTILITY = {
     "accuracy": "exact_match", "BLEU-1": "bleu1", "BLEU-2": "bleu2", "BLEU-3": "bleu3", "BLEU-4": "bleu4",
     "ROUGE": "rouge_l", "CIDEr": "cider",
@@ -66,7 +68,7 @@ def _last(e: Evidence, model: str, metric: str) -> float | None:
 def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> OurNumber | None:
     """The AUROC of one attack on the aggregated model (role server) or on rebuilt clients, mean over seeds with an
     interval over seeds and records; None where it did not run."""
-    places = [("released-model", "final")] if role == "server" else [("server", way) for way in CLIENT_WAYS]
+    places = [(RELEASED_MODEL, FINAL)] if role == SERVER else [(SERVER, way) for way in CLIENT_WAYS]
     found = []
     for e in (e for cells in evidence.values() for e in cells if e.method == label):
         rows = e.tables.get("cells", pd.DataFrame())
@@ -81,7 +83,7 @@ def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> Ou
 def untrained(evidence: Tasks, split: str, signal: str) -> OurNumber | None:
     """The AUROC of the same attack on the public base model, which learnt none of the records, mean over seeds with an
     interval over seeds and records. The methods of a seed ask it about the same ones."""
-    wanted = ("auroc", "released-model", "all members", split, signal)
+    wanted = ("auroc", RELEASED_MODEL, "all members", split, signal)
     found = {
         e.seed: OfTraining(f["base_value"], f["base_low"], f["base_high"], CONFIDENCE)
         for cells in evidence.values()

@@ -17,6 +17,8 @@ from typing import Any
 import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining
+from fedaudit.terms.held_models import FINAL
+from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
 from reports.formats import signed
 from reports.inputs import Evidence, check
@@ -97,7 +99,7 @@ def _cider(e: Evidence, model: str) -> float | None:
 
 
 def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
-    places = [("released-model", "final")] if role == "server" else [("server", way) for way in CLIENT_WAYS]
+    places = [(RELEASED_MODEL, FINAL)] if role == SERVER else [(SERVER, way) for way in CLIENT_WAYS]
     for f in (f for f in e.findings if f["metric"] == "auroc" and f["signal"] == K and f["headline"]):
         if (f["threat_model"], f["way"]) in places and f["nonmembers"] == split and f["value"] is not None:
             return OfTraining(f["value"], f["low"], f["high"], f["confidence"])
