@@ -6,6 +6,8 @@ MIXTURES), or `rows`, none: it picks which rows there are. Without it any attack
 
 from dataclasses import dataclass, field
 
+from fedaudit.terms.held_models import REBUILDINGS
+
 
 @dataclass(frozen=True)
 class Adversary:
@@ -107,5 +109,5 @@ class RebuiltWays(NovelRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ways not in ("all", "literal", "newest", "server-fill"):
+        if self.ways not in ("all", *REBUILDINGS):
             raise ValueError(f"ways must be all, literal, newest or server-fill, not {self.ways!r}")

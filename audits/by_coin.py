@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import FRESHEST, Attacked, Comparison, comparisons
+from audits.comparisons import Attacked, Comparison, comparisons
 from audits.statistics.permutation import (
     PERMUTATIONS,
     Bools,
@@ -27,6 +27,7 @@ from audits.statistics.permutation import (
     standardised,
     weighted_auroc,
 )
+from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.threat_models import THREAT_MODELS
 
 FAMILIES = ("primary", "secondary", "controls")

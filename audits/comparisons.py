@@ -18,16 +18,13 @@ from numpy.typing import NDArray
 
 from audits.statistics.stratified import comparable
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.held_models import AT_THE_END, BEST_UTILITY, FINAL, ROUND
 from fedaudit.terms.threat_models import THREAT_MODELS
 
 COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
 FEW = 3  # clients at most over which there is no interval: records are its units
 TRAINED = "members that trained"  # those of a client's members that were in a batch
 SHARED = "members given to others"  # those that it sent around as they are
-# of one client
-WAYS = tuple("final,prompt,passed on,exact,literal,newest,server-fill,rebuilt,estimated,true state".split(","))
-# of several that an adversary holds, the first that reaches half of the clients stands for it
-FRESHEST = tuple("prompt,final,passed on,rebuilt,estimated,exact,newest,server-fill,literal,true state".split(","))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,16 +209,16 @@ def comparisons(run: Attacked) -> tuple[Comparison, ...]:
     found: list[Comparison] = []
     for model in (m for m in run.models if m.client is None):
         everyone = run.participants(model.round)
-        if model.way == "final":
+        if model.way == FINAL:
             found.append(_pooled(run, model, everyone, "all members", "held-out"))
             found.append(_pooled(run, model, run.last_cohort(model.round), "last-round members", "held-out"))
             found += [_pooled(run, model, everyone, "all members", other) for other in run.against[1:]]
-        if model.way == "best utility":
+        if model.way == BEST_UTILITY:
             found.append(_pooled(run, model, everyone, "all members", "held-out"))
     held = {(m.threat_model, m.way) for m in run.models if m.client is not None}
-    if unknown := [pair for pair in held if pair[0] not in THREAT_MODELS or pair[1] not in WAYS]:
-        raise ValueError(f"threat models are {THREAT_MODELS} and ways {WAYS}, not {min(unknown)}")
-    for place in sorted(held, key=lambda pair: (THREAT_MODELS.index(pair[0]), WAYS.index(pair[1]))):
+    if unknown := [pair for pair in held if pair[0] not in THREAT_MODELS or pair[1] not in AT_THE_END]:
+        raise ValueError(f"threat models are {THREAT_MODELS} and ways {AT_THE_END}, not {min(unknown)}")
+    for place in sorted(held, key=lambda pair: (THREAT_MODELS.index(pair[0]), AT_THE_END.index(pair[1]))):
         models = [m for m in run.models if (m.threat_model, m.way) == place and m.client is not None]
         asked = models[0].scores.index
         kinds = [k for k in run.against if k != "novel objects" or any(r in asked for r in run.novel)]
@@ -237,8 +234,8 @@ def by_round(run: Attacked) -> list[Comparison]:
     """The released model after each round on the subsample that every round was asked about."""
     found = []
     whole = [m for m in run.models if m.client is None]
-    for model in sorted((m for m in whole if m.way in ("round", "final")), key=lambda m: m.round):
-        asked = set(next((m for m in whole if m.way == "round"), model).scores.index)
+    for model in sorted((m for m in whole if m.way in (ROUND, FINAL)), key=lambda m: m.round):
+        asked = set(next((m for m in whole if m.way == ROUND), model).scores.index)
         small = dataclasses.replace(model, scores=model.scores[model.scores.index.isin(asked)])
         found.append(_pooled(run, small, run.participants(model.round), "all members", "held-out"))
         found.append(_pooled(run, small, run.last_cohort(model.round), "last-round members", "held-out"))

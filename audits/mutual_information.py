@@ -30,6 +30,7 @@ from audits.settings import Confident
 from audits.statistics import mutual_information as mi
 from audits.statistics.permutation import Bools, Floats, exchanged
 from audits.subject import Result, Subject
+from fedaudit.terms.held_models import BEST_UTILITY
 from fedaudit.terms.threat_models import PROMPT_USER
 from trainers.base import Transcript
 
@@ -122,7 +123,7 @@ def information(run: Attacked, params: Params) -> pd.DataFrame:
 def _rows(run: Attacked) -> Iterator[_Row]:
     shared = exchanges(run, EXCHANGES) if run.coins else None
     for c in comparisons(run):
-        if c.nonmembers not in COIN or c.descriptive or c.way == "best utility":
+        if c.nonmembers not in COIN or c.descriptive or c.way == BEST_UTILITY:
             continue
         members = _exchanged(c, run.seed, shared)
         for signal in dict.fromkeys(s for s in (*run.headline, *BESIDE) if s in c.scores):

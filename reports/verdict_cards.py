@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from audits.comparisons import FRESHEST
 from audits.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NONE, REVERSED
 from fedaudit.machinery.score_names import signal_name
+from fedaudit.terms.held_models import FRESHEST
 from reports.inputs import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table

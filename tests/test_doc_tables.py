@@ -27,7 +27,7 @@ from fedaudit.pipeline import papers
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.canaries import Canaries
 from fedaudit.tasks.imagesets import IMAGE_SETS
-from fedaudit.terms.held_models import LAST
+from fedaudit.terms.held_models import AT_THE_END
 from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.doc_blocks import PAGES, ROOT, codes, inline, table
 from trainers.learners import LearnerFacts, facts, private
@@ -144,7 +144,7 @@ def test_what_the_adversary_may_be_told() -> None:
 
 def test_ways_of_rebuilding() -> None:
     ways = [row[0] for row in table("docs/attacks.md", "way", "takes")]
-    assert {*ways} <= {*LAST}
+    assert {*ways} <= {*AT_THE_END}
     for way in ways[1:]:
         RebuiltWays(ways=way)
 
@@ -192,7 +192,7 @@ def test_threat_models_have_a_row_each() -> None:
 def test_what_is_attacked_in_prompts() -> None:
     rows = table("docs/threat-models.md", "threat model", "way")
     assert {name for row in rows for name in codes(row[0])} == {*THREAT_MODELS}
-    assert {row[1] for row in rows} <= {*LAST}
+    assert {row[1] for row in rows} <= {*AT_THE_END}
 
 
 def test_adversaries_of_dual_prompts() -> None:

@@ -7,7 +7,7 @@ import pickle
 import pandas as pd
 import pytest
 
-from fedaudit.terms.held_models import FRESHEST, LAST
+from fedaudit.terms.held_models import AT_THE_END, FRESHEST
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import SERVER, STRONGEST, THREAT_MODELS
@@ -44,4 +44,4 @@ def test_every_threat_model_has_its_sentences_and_its_places():
 
 
 def test_every_model_of_the_end_of_training_has_its_freshness():
-    assert sorted(FRESHEST) == sorted(LAST)
+    assert sorted(FRESHEST) == sorted(AT_THE_END)

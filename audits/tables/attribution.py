@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pandas as pd
 from scipy.stats import binomtest, t
 
-from audits.comparisons import FEW, FRESHEST, Attacked, ScoredModel
+from audits.comparisons import FEW, Attacked, ScoredModel
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.held_models import FRESHEST
 
 COLUMNS = "way client kind accuracy low high n chance".split()
 

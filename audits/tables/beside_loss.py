@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import FRESHEST, Attacked, Comparison, comparisons
+from audits.comparisons import Attacked, Comparison, comparisons
 from audits.membership import difference, measure, simultaneous
+from fedaudit.terms.held_models import BEST_UTILITY, FRESHEST
 
 CALIBRATED = "loss/base"
 COLUMNS = (
@@ -28,7 +29,7 @@ def beside_loss_table(run: Attacked, confidence: float) -> pd.DataFrame:
     rows = [
         c
         for c in comparisons(run)
-        if c.nonmembers == "held-out" and c.population in ("all members", "own members") and c.way != "best utility"
+        if c.nonmembers == "held-out" and c.population in ("all members", "own members") and c.way != BEST_UTILITY
     ]
     signals = dict.fromkeys((*run.headline, CALIBRATED))
     pairs = [(c, s, beside) for c in rows for s in signals if s in c.scores for beside in _beside(rows, c)]

@@ -17,13 +17,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from audits.comparisons import FRESHEST, WAYS, Attacked, ScoredModel, comparisons
+from audits.comparisons import Attacked, ScoredModel, comparisons
 from audits.membership import cells
 from audits.statistics.stratified import accuracy_at
 from audits.tables.attribution import attribution_table
 from audits.tables.beside_loss import beside_loss_table
 from audits.tables.curves import clients_table, curve, rounds_table
 from fedaudit.tasks.base import IMAGE, Record, client_name
+from fedaudit.terms.held_models import AT_THE_END, FRESHEST
 from fedaudit.terms.threat_models import STRONGEST
 
 Floats = NDArray[np.float64]
@@ -67,7 +68,7 @@ def records_table(run: Attacked) -> pd.DataFrame:
     asked = [
         (model, k)
         for model in run.models
-        if model.way in WAYS
+        if model.way in AT_THE_END
         for k in (run.participants(model.round) if model.client is None else [model.client])
     ]
     table = pd.concat([_records(run, model, k) for model, k in asked], ignore_index=True)

@@ -30,7 +30,7 @@ TRUE_STATE = HeldModel("true state")  # what the client really had
 
 CONTROLS = (BASE, BEFORE)
 REBUILDINGS = (LITERAL, NEWEST, SERVER_FILL)  # where the last message was not all
-LAST = (  # those of the end of training, in reading order
+AT_THE_END = (  # those of the end of training, in reading order
     FINAL, PROMPT, PASSED_ON, EXACT, LITERAL, NEWEST, SERVER_FILL, REBUILT, ESTIMATED, TRUE_STATE,
 )  # fmt: skip
 # of several that an adversary holds, the first that reaches half of the clients stands for it

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
-from audits.comparisons import FRESHEST
 from fedaudit.machinery.score_names import signal_name
+from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.figures.drawing import (
     GREY,
