@@ -40,6 +40,7 @@ from audits.settings import Confident
 from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.machinery.errors import InputError
+from fedaudit.terms.nonmembers import HELD_OUT
 
 NEEDS = ("attacks", "several")
 ON_REQUEST = True
@@ -99,7 +100,7 @@ def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> 
     found: Leaks = {}
     for run in point.runs:
         for f in run.findings:
-            if f["metric"] == metric and f["headline"] and not f.get("best_of") and f["nonmembers"] == "held-out":
+            if f["metric"] == metric and f["headline"] and not f.get("best_of") and f["nonmembers"] == HELD_OUT:
                 label = labels[run.key, f["attack"]]
                 row = f["threat_model"], f["way"], f["population"], label, f["signal"]
                 if f["value"] is not None:

@@ -24,7 +24,9 @@ from audits.findings import THESE
 from audits.statistics.permutation import p_value
 from audits.statistics.ranking import Interval, auroc_p_value
 from fedaudit.machinery.score_names import name_of
+from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.sentences import SAID
+from fedaudit.terms.term import find
 
 LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
     "leak",
@@ -42,12 +44,6 @@ Largest = Mapping[str, npt.NDArray[np.float64]]  # by family the largest statist
 
 BLIND = "a classifier that never sees a model"
 CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
-AGAINST = {
-    "held-out": "held-out records of the same clients",
-    "novel objects": "records with novel objects",
-    "other clients": "other clients' records",
-    "left-out canaries": "canaries that a coin left out",
-}
 
 
 def by_the_coin(z: float, p_adjusted: float, *, level: float) -> str:
@@ -138,8 +134,13 @@ def _alarm(f: Mapping[str, Any], off: Mapping[str, float]) -> str | None:
     if not off:
         return None
     found = [f"{CONTROL[name]} has AUROC {f[f'{name}_value']:.3f} (corrected p {p:.2g})" for name, p in off.items()]
-    pair = f"on {f['population']} and {AGAINST[f['nonmembers']]}"
+    pair = f"on {f['population']} and {_words(f)}"
     return f"Control off: check the pipeline; {' and '.join(found)} {pair}. Coins made them alike: luck or a fault."
+
+
+def _words(f: Mapping[str, Any]) -> str:
+    """A row's non-members."""
+    return find(NONMEMBERS, f["nonmembers"], "nonmembers").words
 
 
 def among(f: Mapping[str, Any]) -> str:
@@ -164,7 +165,7 @@ def sentence(
         number += f", the best of {f['best_of']} attacks (interval corrected for picking it)"
     if f["p_adjusted"] is not None:
         number += f", p {f['p']:.2g} alone, {f['p_adjusted']:.2g} {among(f)}"
-    pair = f"{f['population']} from {AGAINST[f['nonmembers']]}{' within the same classes' if within else ''}"
+    pair = f"{f['population']} from {_words(f)}{' within the same classes' if within else ''}"
     if verdict in (LEAK, REVERSED):
         return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."
     if verdict == NONE:

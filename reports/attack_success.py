@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from audits.statistics.stratified import comparable, stratified_auroc_difference
+from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.record_kinds import CANDIDATES
 from fedaudit.terms.threat_models import PROMPT_USER
 from reports.inputs import Evidence, Finding
 from reports.rows import MethodRow, Score, pooled
-
-HELD_OUT, CANARIES = "held-out", "left-out canaries"
 
 Measured = tuple[float, float | None, float | None]  # value and interval
 
@@ -77,7 +77,7 @@ def _scored(e: Evidence, signal: str) -> pd.DataFrame | None:
     table = e.tables.get("records")
     if table is None or signal not in table:
         return None
-    asked = table[(table.threat_model == PROMPT_USER) & table.kind.isin(("member", HELD_OUT)) & table[signal].notna()]
+    asked = table[(table.threat_model == PROMPT_USER) & table.kind.isin(CANDIDATES) & table[signal].notna()]
     return asked[["client", "record", "member", signal]].rename(columns={signal: "score"})
 
 

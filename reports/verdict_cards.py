@@ -10,21 +10,15 @@ from typing import Any
 from audits.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NONE, REVERSED
 from fedaudit.machinery.score_names import signal_name
 from fedaudit.terms.held_models import FRESHEST
+from fedaudit.terms.nonmembers import NONMEMBERS
+from fedaudit.terms.populations import LAST_ROUND_MEMBERS
+from fedaudit.terms.term import find
 from reports.inputs import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
 COUNTS = ("members", "nonmembers_n", "clients")
 GRAVITY = (LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NONE)  # of several rows a card quotes the gravest
 SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NONE: "○"}
-AGAINST = {  # non-members: how they are called, and what a reader must know where they are not held-out records
-    "held-out": ("held-out records", None),
-    "novel objects": ("novel objects", "the papers' own split: another distribution, read its controls"),
-    "other clients": (
-        "records of other clients",
-        "within class where clients share any, else the class tells them apart: read its controls",
-    ),
-    "left-out canaries": ("left-out canaries", "a fair coin before training said which were inserted"),
-}
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:
@@ -42,7 +36,7 @@ def _gravity(f: Finding) -> tuple[float, ...]:
 def freshest(findings: Sequence[Finding]) -> Finding | None:
     """Of findings about an adversary's several models, all or own members, that of the freshest one which reaches at
     least half of the clients."""
-    rows = [f for f in findings if f["population"] != "last-round members"]
+    rows = [f for f in findings if f["population"] != LAST_ROUND_MEMBERS]
     wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
     order = ordered((f["way"] for f in wide), FRESHEST)
     return min(wide, key=lambda f: order.index(f["way"]), default=None)
@@ -91,7 +85,7 @@ def blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[
         again.setdefault(key(f), []).append(f)
     return [
         dict(zip(PLACE, place, strict=True))
-        | dict(zip(("against", "remark"), AGAINST.get(place[-1], (place[-1], None)), strict=True))
+        | {"against": (kind := find(NONMEMBERS, place[-1], "nonmembers")).heading, "remark": kind.remark}
         | _with_counts([named(*row) | {"by": by, "seeds": spread(by.get("auroc"), again)} for row, by in rows.items()])
         for place, rows in found.items()
     ]

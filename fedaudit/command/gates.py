@@ -24,6 +24,7 @@ from audits.findings import MEASURED, MEASURED_GAUSSIAN
 from fedaudit.command.words import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
+from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.measured import P_VALUES, compared, refutes, sentence
 from trainers.learners import facts
@@ -116,7 +117,7 @@ class Gate:
             return True
         if self.metric in BOUNDS:
             return self.threat_model in (None, f["threat_model"])
-        return f["headline"] and f["nonmembers"] == "held-out" and self.threat_model in (None, f["threat_model"])
+        return f["headline"] and f["nonmembers"] == HELD_OUT and self.threat_model in (None, f["threat_model"])
 
     def _sentence(self, f: dict[str, Any]) -> str:
         digits = 1 if self.metric in ACCURACY else 3

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from audits.findings import THESE
 from audits.verdicts import SHARES
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
+from fedaudit.terms.nonmembers import BY_COIN
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.formats import number, p_value, short
 from reports.measured import contradictions
@@ -200,7 +201,7 @@ def _remarks(shown: Sequence[Finding]) -> list[str]:
 
 def _shown(rows: Sequence[Finding]) -> list[Finding]:
     """The rows of headline scores of a few attacks, or of many the best one of each place."""
-    coin = [f for f in rows if f["nonmembers"] in ("held-out", "left-out canaries")]
+    coin = [f for f in rows if f["nonmembers"] in BY_COIN]
     best = [f for f in coin if f["best_of"]]
     return best if any(f["best_of"] > FEW for f in best) else [f for f in coin if f["headline"]]
 

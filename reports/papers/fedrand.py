@@ -13,6 +13,7 @@ import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
+from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports.formats import listed
 from reports.inputs import Evidence, check
@@ -33,8 +34,7 @@ UTILITY = {
     "accuracy": "exact_match", "BLEU-1": "bleu1", "BLEU-2": "bleu2", "BLEU-3": "bleu3", "BLEU-4": "bleu4",
     "ROUGE": "rouge_l", "CIDEr": "cider",
 }  # fmt: skip
-PAPERS_SPLIT, COIN = "novel objects", "held-out"
-HELD_OUT = "against held-out records of the same clients, where a coin decided who is a member; the paper has none"
+COIN_REMARK = "against held-out records of the same clients, where a coin decided who is a member; the paper has none"
 
 Tasks = Mapping[str, Sequence[Evidence]]
 Cells = dict[str, dict[Row, OurNumber]]  # by column and row
@@ -74,7 +74,7 @@ def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> Ou
         rows = e.tables.get("cells", pd.DataFrame())
         if len(rows):
             here = pd.MultiIndex.from_frame(rows[["threat_model", "way"]]).isin(places)
-            whole = rows.population != "last-round members"
+            whole = rows.population != LAST_ROUND_MEMBERS
             own = rows[here & whole & (rows.nonmembers == split) & (rows.signal == signal)].dropna(subset="auroc")
             found += [OfTraining(r.auroc, r.low, r.high, CONFIDENCE) for r in own.head(1).itertuples()]
     return over_trainings(found) if found else None
@@ -83,7 +83,7 @@ def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> Ou
 def untrained(evidence: Tasks, split: str, signal: str) -> OurNumber | None:
     """The AUROC of the same attack on the public base model, which learnt none of the records, mean over seeds with an
     interval over seeds and records. The methods of a seed ask it about the same ones."""
-    wanted = ("auroc", RELEASED_MODEL, "all members", split, signal)
+    wanted = ("auroc", RELEASED_MODEL, ALL_MEMBERS, split, signal)
     found = {
         e.seed: OfTraining(f["base_value"], f["base_low"], f["base_high"], CONFIDENCE)
         for cells in evidence.values()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from audits.verdicts import SHARES
 from fedaudit.machinery.score_names import signal_name
+from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.attack_success import CANARIES, HELD_OUT, single
+from reports.attack_success import single
 from reports.inputs import Finding, about_membership, ordered
 from reports.judged import family_sizes
 from reports.rows import MethodRow
@@ -86,7 +87,7 @@ def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> R
     it; elsewhere a card quotes the best of the attacks, whose interval does, if there are several."""
     alone, best = [f for f in own if single(f)], [f for f in own if _picked(f) and f.get("z") is None]
     quoted = best if gravest(best) else alone
-    canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == CANARIES]
+    canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
     headline = [f for f in own if f["headline"] or f.get("best_of")]
     return {
         "threat": threat,
