@@ -19,11 +19,12 @@ import pandas as pd
 
 from audits.across import METRICS, AuditedRun, Compared, Point, by_round, points, world_names
 from fedaudit.machinery.errors import InputError
+from fedaudit.terms.splits import SPLITS
 
 ON_REQUEST = True
 ACROSS = True
 
-OF_ROUNDS = ("local", "neighbour", "overall", "own_test", "loss")  # utilities that are measured after every round
+OF_ROUNDS = (*SPLITS, "loss")  # utilities that are measured after every round
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.machinery.errors import InputError
 from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.splits import SPLITS
 
 NEEDS = ("attacks", "several")
 ON_REQUEST = True
@@ -58,14 +59,14 @@ class Params(Confident):
     utility: str = field(
         default="",
         metadata={
-            "help": "utility of curves: local, neighbour, overall, own_test, exact_match, cider or loss; by default "
+            "help": f"utility of curves: {', '.join(SPLITS)}, exact_match, cider or loss; by default "
             "the first of these that all runs have"
         },
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = ("local", "neighbour", "overall", "own_test", "exact_match", "cider", "loss")
+        known = (*SPLITS, "exact_match", "cider", "loss")
         if self.utility and self.utility not in known:
             raise ValueError(f"utility must be one of {', '.join(known)}, not {self.utility}")
 

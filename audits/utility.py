@@ -19,11 +19,11 @@ from audits.findings import Accuracy, Names
 from audits.settings import Confident
 from audits.subject import Result, Subject
 from fedaudit.privacy.ledger import strict
+from fedaudit.terms.splits import SPLITS
 from trainers.base import Transcript
 
 NEEDS = ("classes",)
 AFTER = ("epsilon",)
-SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def findings(
         found.append(
             over_clients(
                 names,
-                f"accuracy/{split}",
+                split.metric,
                 clients,
                 confidence=params.confidence,
                 epsilon=epsilon,

@@ -27,14 +27,8 @@ from fedaudit.machinery.score_names import name_of
 from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.term import find
+from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, LEAKS, NO_LEAK_FOUND, REVERSED, Verdict
 
-LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
-    "leak",
-    "leak, score reversed",
-    "no leak found",
-    "confounded",
-    "inconclusive",
-)
 # Of the chance that any score which leaks nothing is called a leak. The two families have other scores, and 5 % each
 # would be up to 10 % for a page.
 SHARES = {"primary": 0.8, "secondary": 0.2}
@@ -46,20 +40,20 @@ BLIND = "a classifier that never sees a model"
 CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
 
 
-def by_the_coin(z: float, p_adjusted: float, *, level: float) -> str:
+def by_the_coin(z: float, p_adjusted: float, *, level: float) -> Verdict:
     """The verdict where our coins decided: of a statistic z and its p-value, corrected for its family."""
     if p_adjusted > level:
-        return NONE
+        return NO_LEAK_FOUND
     return LEAK if z > 0 else REVERSED
 
 
-def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> str:
+def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> Verdict:
     """The verdict where no coin of ours decided: of an AUROC, the controls that are off 0.5, and the differences to all
     controls that there are; `exchangeable` if members and non-members are not of two distributions."""
     if off:
         return CONFOUNDED
     if covers_half(auroc):
-        return NONE
+        return NO_LEAK_FOUND
     if not exchangeable:
         return CONFOUNDED
     above = auroc.low > 0.5
@@ -166,9 +160,9 @@ def sentence(
     if f["p_adjusted"] is not None:
         number += f", p {f['p']:.2g} alone, {f['p_adjusted']:.2g} {among(f)}"
     pair = f"{f['population']} from {_words(f)}{' within the same classes' if within else ''}"
-    if verdict in (LEAK, REVERSED):
+    if verdict in LEAKS:
         return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."
-    if verdict == NONE:
+    if verdict == NO_LEAK_FOUND:
         half = "" if f["p_adjusted"] is not None else ", which covers 0.5"
         return f"No leak found: {who} could not be shown to tell {pair}: {number}{half}."
     if off:

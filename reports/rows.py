@@ -12,7 +12,8 @@ from typing import Any
 import pandas as pd
 
 from fedaudit.machinery import plugins
-from reports.inputs import SPLITS, Evidence, Finding, joined
+from fedaudit.terms.splits import SPLITS
+from reports.inputs import Evidence, Finding, joined
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
 ANSWERS = {"exact_match": "exact match (%)", "cider": "CIDEr"}  # of the metrics of answers the first is quoted
@@ -217,9 +218,9 @@ def _varying(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _scores(seeds: Sequence[Evidence]) -> dict[str, Score]:
-    found = {}
+    found: dict[str, Score] = {}
     for split in SPLITS:
-        rows = [(e.seed, f) for e in seeds for f in e.findings if f["metric"] == f"accuracy/{split}"]
+        rows = [(e.seed, f) for e in seeds for f in e.findings if f["metric"] == split.metric]
         if rows:
             before, first = [f["before"] for _, f in rows if f["before"] is not None], rows[0][1]
             score = pooled({seed: f["value"] for seed, f in rows}, first["low"], first["high"])

@@ -7,30 +7,29 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from audits.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NONE, REVERSED
 from fedaudit.machinery.score_names import signal_name
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 from fedaudit.terms.term import find
+from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
 from reports.inputs import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
 COUNTS = ("members", "nonmembers_n", "clients")
-GRAVITY = (LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NONE)  # of several rows a card quotes the gravest
-SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NONE: "○"}
+SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NO_LEAK_FOUND: "○"}
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:
     """Of the findings with a verdict the gravest; of equals, the one with the smallest corrected p-value, then the one
     furthest from 0.5."""
-    judged = [f for f in findings if f["verdict"] in GRAVITY]
+    judged = [f for f in findings if f["verdict"] in VERDICTS]
     return min(judged, key=_gravity, default=None)
 
 
 def _gravity(f: Finding) -> tuple[float, ...]:
     p = f.get("p_adjusted")
-    return GRAVITY.index(f["verdict"]), 1.0 if p is None else p, -abs((f["value"] or 0.5) - 0.5)
+    return VERDICTS.index(f["verdict"]), 1.0 if p is None else p, -abs((f["value"] or 0.5) - 0.5)
 
 
 def freshest(findings: Sequence[Finding]) -> Finding | None:
@@ -55,7 +54,7 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
         "verdict": worst["verdict"],
         "word": word,
         "rest": rest.strip(),
-        "rows": sum(f["verdict"] in GRAVITY for f in findings),
+        "rows": sum(f["verdict"] in VERDICTS for f in findings),
         "counts": counts(findings),
         "seeds": f"{sum(same)} of {len(same)} seeds" if len(same) > 1 else None,
     }
@@ -63,7 +62,7 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
 
 def counts(findings: Sequence[Finding]) -> str:
     """How many findings have which verdict, in words."""
-    found = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in GRAVITY}
+    found = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in VERDICTS}
     return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n)
 
 

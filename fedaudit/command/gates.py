@@ -25,17 +25,18 @@ from fedaudit.command.words import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import THREAT_MODELS
+from fedaudit.terms.verdicts import LEAK, LEAKS
 from reports.measured import P_VALUES, compared, refutes, sentence
 from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
-ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall", "accuracy/own_test")
+ACCURACY = tuple(split.metric for split in SPLITS)
 BOUNDS = (MEASURED, MEASURED_GAUSSIAN)
 METRICS = MEMBERSHIP + ACCURACY + BOUNDS
 LARGEST = 1e6  # of epsilons
 SAID = tuple(P_VALUES)  # what a measured epsilon may be held against
-LEAK = "leak"  # the gate that goes by verdicts
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -110,7 +111,7 @@ class Gate:
         if not judged:
             why = rows[0]["status"] if rows else "there is no such row"
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
-        return [self._sentence(f) for f in judged if f["verdict"].startswith(LEAK)]
+        return [self._sentence(f) for f in judged if f["verdict"] in LEAKS]
 
     def _looks_at(self, f: dict[str, Any]) -> bool:
         if self.metric in ACCURACY:

@@ -11,7 +11,9 @@ from audits.findings import THESE
 from audits.verdicts import SHARES
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
 from fedaudit.terms.nonmembers import BY_COIN
+from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
+from fedaudit.terms.verdicts import NO_LEAK_FOUND
 from reports.formats import number, p_value, short
 from reports.measured import contradictions
 from reports.measured import rows as measured_rows
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
 Finding = dict[str, Any]
 FEW = 3  # attacks whose rows fit beside each other
 WIDE = 120  # columns of a window in which controls stand beside the verdicts
-SPLITS = ("local", "neighbour", "overall", "own_test")
-SCORE, VERDICT = WindowColumn("score", 12), WindowColumn("verdict", len("no leak found"))
+SCORE, VERDICT = WindowColumn("score", 12), WindowColumn("verdict", len(NO_LEAK_FOUND))
 
 
 def show(findings: Sequence[Finding], attack: str | None, console: Console | None = None) -> None:
@@ -53,7 +54,7 @@ def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Seq
         else f"[{100 * first['confidence']:g} %] over clients, seed {seeds[0]}"
     )
     title = f"accuracy in percent, mean of the last {first['rounds']} rounds {spread}"
-    splits = [split for split in SPLITS if any(f["metric"] == f"accuracy/{split}" for f in accuracies)]
+    splits = [split for split in SPLITS if any(f["metric"] == split.metric for f in accuracies)]
     scores = [WindowColumn(split.replace("_", " ")) for split in splits]
     privacy = [WindowColumn(name) for name in ("noise/signal", "claimed", "proven", "server")]
     level = WindowColumn("ε", len("none"))
@@ -61,7 +62,7 @@ def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Seq
     for label in dict.fromkeys(f["method"] for f in accuracies):
         name = ":".join(part for part in label.split(":") if not part.startswith("epsilon="))
         own = [f for f in accuracies if f["method"] == label]
-        values = [_score([f for f in own if f["metric"] == f"accuracy/{split}"]) for split in splits]
+        values = [_score([f for f in own if f["metric"] == split.metric]) for split in splits]
         rows.setdefault(name, []).append((_epsilon(own[0]["epsilon"]), values, _privacy(label, own, epsilons)))
     whole = {name: [[claim, *values, *proven] for claim, values, proven in some] for name, some in rows.items()}
     if fits([level, *scores, *privacy], whole, console.width):

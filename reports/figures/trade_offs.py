@@ -11,6 +11,7 @@ import numpy as np
 from pandas import DataFrame as Table
 
 from audits.across import EPSILON, METHOD, shown
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.figures.drawing import GREY, INK, LOW, USUAL, Plot, grid, legend, look_of
 from reports.inputs import ordered
@@ -19,10 +20,10 @@ NAMED = 8  # points of a front that are named inside a panel
 LINES_SHOWN = 8
 COLUMNS = 3
 UTILITY = {
-    "local": "accuracy, local classes (%)",
-    "neighbour": "accuracy, neighbour classes (%)",
-    "overall": "accuracy, all classes (%)",
-    "own_test": "accuracy, own test sets (%)",
+    LOCAL: "accuracy, local classes (%)",
+    NEIGHBOUR: "accuracy, neighbour classes (%)",
+    OVERALL: "accuracy, all classes (%)",
+    OWN_TEST: "accuracy, own test sets (%)",
     "exact_match": "exact match (%)",
     "cider": "CIDEr",
     "loss": "loss (nats per token)",

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, SPLITS
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.figures import utility as figures
 from reports.figures.against_epsilon import accuracies
 from reports.figures.drawing import draw
 from reports.formats import epsilon, listed, short, signed
-from reports.inputs import SPLITS
 from reports.rows import Claim, MethodRow, Score, twin
 from reports.section import Page, Row, Section
 
@@ -102,13 +102,13 @@ def _range(mine: Sequence[MethodRow]) -> str:
 
 def _shown(v: MethodRow) -> list[str]:
     """Local and neighbour accuracy; overall only where there is no other."""
-    return [split for split in SPLITS[:2] if split in v.scores] or list(v.scores)
+    return [split for split in (LOCAL, NEIGHBOUR) if split in v.scores] or list(v.scores)
 
 
 def _on(values: Mapping[str, str]) -> str:
     """Which accuracy is on which classes."""
-    names = {"overall": "all"}
-    return " and ".join(f"{text} on {names.get(split, split)}" for split, text in values.items()) + " classes"
+    said = (f"{text} on {'all' if split == OVERALL else split}" for split, text in values.items())
+    return f"{' and '.join(said)} classes"
 
 
 def _accuracy(score: Score) -> str:
