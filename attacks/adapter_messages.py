@@ -28,7 +28,8 @@ from torch import Tensor
 from attacks.base import View
 from attacks.knowledge import Floats, Rounds
 from attacks.projres import residuals, row_space
-from attacks.rebuild import WAYS, began, rebuild
+from attacks.rebuild import began, rebuild
+from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from trainers.base import AdaptedModel, State
 
 
@@ -49,7 +50,7 @@ def hear(view: View, learner: AdaptedModel, client: int, r: int, records: Sequen
     """
     n, sent = len(records), view.uploads(r)
     asked = [*sent] if messages else [client]
-    loss = {way: np.full((len(view.clients), n), np.nan) for way in ("exact", *WAYS)}
+    loss: dict[str, Floats] = {way: np.full((len(view.clients), n), np.nan) for way in (EXACT, *REBUILDINGS)}
     for k in asked:
         known: list[tuple[State, Floats]] = []  # equal states are asked once
         for way, of_way in loss.items():

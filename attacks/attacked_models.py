@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.base import View
-from attacks.rebuild import WAYS, rebuild, rebuild_all
+from attacks.rebuild import rebuild, rebuild_all
 from attacks.replay import Messages
 from attacks.settings import NovelRows, RebuiltWays
+from fedaudit.terms.held_models import BASE, BEFORE, BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
+from fedaudit.terms.threat_models import COLLUDING_USERS, OWNER, PEER, PROMPT_USER, RELEASED_MODEL
 from trainers.base import Method, State
 
 OTHERS = 150  # records of other clients that a target's model is asked about
@@ -24,16 +26,6 @@ SHADOWS_ASKED = 5
 CURVE = 11  # rounds of a loss trajectory
 NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
 PER_ROUND = 8  # candidates per client that every earlier round's model is asked about
-# what an adversary of one target attacks
-HELD = {
-    "prompt-user": "prompt",
-    "released-model": "final",
-    "peer": "passed on",
-    "server": "rebuilt",
-    "clustering-server": "estimated",
-    "colluding-users": "final",
-    "owner": "true state",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +33,7 @@ class Model:
     """One model in an adversary's hands. `client` is None for a model of the whole federation."""
 
     threat_model: str
-    way: str  # "base", "final", "best utility", "round", a way of rebuilding, or "true state"
+    way: str  # a `HeldModel`
     client: int | None
     round: int  # how many rounds it has seen
     read: Callable[[], State] = field(repr=False)
@@ -70,7 +62,7 @@ def models(view: View, attacks: Collection[object] = (), *, history: bool = Fals
     `history`: earlier rounds' models are asked about all candidates and references, for attacks on losses over rounds.
     """
     ways = {own.ways for own in attacks if isinstance(own, RebuiltWays)} - {"all"}
-    left_out = {"round", *WAYS} - ways if ways else set()
+    left_out = {ROUND, *REBUILDINGS} - ways if ways else set()
     everywhere = any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in attacks)
     found = _models(view, novel_of_clients=everywhere, history=history)
     return [model for model in found if model.way not in left_out]
@@ -80,7 +72,7 @@ def released_last(view: View) -> Model:
     """The released model as the last of the rounds' models, asked about what `history` asks the others."""
     asked = view.candidates
     records = [r for part in (asked.clients, asked.reference) for own in part.values() for r in own]
-    return Model(view.threat_model, "round", None, view.rounds, functools.partial(view.broadcast, view.rounds), records)
+    return Model(view.threat_model, ROUND, None, view.rounds, functools.partial(view.broadcast, view.rounds), records)
 
 
 def listened(view: View, client: int, most: int) -> list[int]:
@@ -101,7 +93,7 @@ def earlier_models(view: View, first: Mapping[int, int]) -> list[Model]:
     clients that began with the public start.
     """
     return [
-        Model(view.threat_model, "before", k, r, functools.partial(view.broadcast, r), view.candidates.clients[k])
+        Model(view.threat_model, BEFORE, k, r, functools.partial(view.broadcast, r), view.candidates.clients[k])
         for k, r in first.items()
         if r > 0
     ]
@@ -112,17 +104,17 @@ def _models(view: View, *, novel_of_clients: bool, history: bool) -> list[Model]
     pool = [r for records in asked.clients.values() for r in records]
     reference = [r for records in asked.reference.values() for r in records]
     everything = [*pool, *reference, *asked.novel]
-    found = [Model(view.threat_model, "base", None, 0, functools.partial(view.broadcast, 0), everything)]
-    if view.threat_model == "released-model":
+    found = [Model(view.threat_model, BASE, None, 0, functools.partial(view.broadcast, 0), everything)]
+    if view.threat_model == RELEASED_MODEL:
         sample = [r for records in asked.clients.values() for r in records[:PER_ROUND]]
         if history:
             sample = [*pool, *reference]
         for r in range(1, view.rounds):
-            found.append(Model(view.threat_model, "round", None, r, functools.partial(view.broadcast, r), sample))
+            found.append(Model(view.threat_model, ROUND, None, r, functools.partial(view.broadcast, r), sample))
         last, best = (functools.partial(view.broadcast, r) for r in (view.rounds, view.served_best))
-        found.append(Model(view.threat_model, "final", None, view.rounds, last, everything))
+        found.append(Model(view.threat_model, FINAL, None, view.rounds, last, everything))
         if view.served_best < view.rounds:
-            found.append(Model(view.threat_model, "best utility", None, view.served_best, best, [*pool, *reference]))
+            found.append(Model(view.threat_model, BEST_UTILITY, None, view.served_best, best, [*pool, *reference]))
         return found
     for client in asked.clients:
         novel = asked.novel[:NOVEL_PER_CLIENT] if novel_of_clients else ()
@@ -134,9 +126,9 @@ def _models(view: View, *, novel_of_clients: bool, history: bool) -> list[Model]
 
 def _client_states(view: View, client: int) -> list[tuple[str, int, Callable[[], State]]]:
     """Way, rounds seen and reader of every model of a client that the adversary can put together."""
-    if view.threat_model == "owner":
+    if view.threat_model == OWNER:
         known = view.private(client) is not None
-        return [("true state", view.rounds, lambda: _known(view.private(client)))] if known else []
+        return [(TRUE_STATE, view.rounds, lambda: _known(view.private(client)))] if known else []
     found: list[tuple[str, int, Callable[[], State]]] = []
     for r in rebuild_all(view, clients=[client]):
         if r.state is not None and r.seen is not None:
@@ -182,10 +174,10 @@ class Target:
 def attacked_model(view: View, method: Method[Any], client: int, messages: Messages | None) -> State | None:
     """The model that the adversary attacks: what it holds of the client (rebuilt from `messages` by the server), or the
     global one; None if there is none."""
-    if view.threat_model == "prompt-user":
+    if view.threat_model == PROMPT_USER:
         return view.personal(client)
-    if view.threat_model == "peer":
+    if view.threat_model == PEER:
         return method.model(view.public | view.others_part(method, client))
-    if view.threat_model in ("released-model", "colluding-users"):
+    if view.threat_model in (RELEASED_MODEL, COLLUDING_USERS):
         return method.model(view.public | view.broadcast(view.rounds) | method.place(client))
     return messages.rebuilt(client).state if messages else view.private(client)

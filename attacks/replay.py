@@ -34,6 +34,7 @@ from attacks.knowledge import Floats, Mixture, Rounds, own_class
 from attacks.mixtures import mixture, of_sum
 from attacks.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
+from fedaudit.terms.held_models import ESTIMATED, REBUILT
 from trainers.base import Classifier, Differentiable, Method, Participation, Sending, State, generator
 from trainers.prompts import Learner, PromptMethod, stacked
 
@@ -75,7 +76,7 @@ class Messages:
     def rebuilt(self, client: int) -> Rebuilt:
         """The client's personalised prompt after its last participation, as `View.private` has the true one."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
-        way = "rebuilt" if self.view.gives("uploads") else "estimated"
+        way = REBUILT if self.view.gives("uploads") else ESTIMATED
         if not rounds:
             return Rebuilt(client, way, None, None, None, None, "never sent anything")
         last = self.exchanges[rounds[-1]]

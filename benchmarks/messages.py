@@ -23,7 +23,7 @@ from attacks.attacked_models import listened
 from attacks.base import Candidates, View
 from attacks.knowledge import Knowledge
 from attacks.queries import ask_texts
-from attacks.rebuild import WAYS, rebuild
+from attacks.rebuild import rebuild
 from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from fedaudit.machinery.executor import one_thread
@@ -32,6 +32,7 @@ from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
+from fedaudit.terms.held_models import REBUILDINGS
 from trainers.lora import Learner
 
 ATTACKS = ("loss", "slope", "source", "fedmia", "cosine", "projres")
@@ -66,7 +67,7 @@ def over_clients(cell: Cell, workshop: Workshop, learner: Learner) -> Found:
         turns = listened(view, k, cell.plan.adversary.observed_rounds)
         heard = [hear(view, learner, k, r, records, messages=True) for r in turns]
         base = ask_texts(learner, view.public, records, compats=("exact",))
-        ways = dict.fromkeys(one.way for way in WAYS for one in [rebuild(view, k, way)] if one.state is not None)
+        ways = dict.fromkeys(one.way for way in REBUILDINGS for one in [rebuild(view, k, way)] if one.state is not None)
         for way in ways:
             rounds = joined(k, way, heard)
             seen = Knowledge(tuple(records), np.zeros(len(records), bool), base, base, rounds=rounds)

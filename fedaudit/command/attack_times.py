@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.pipeline.plan import Cell
+from fedaudit.terms.threat_models import CLUSTERING_SERVER, PROMPT_USER, SERVER
 
 if TYPE_CHECKING:
     from attacks.attacked_models import Target
@@ -61,7 +62,7 @@ def work(cell: Cell, federation: Federation) -> AttackWork:
             return AttackWork(answers)
         return AttackWork(answers + (plan.rounds - 1) * twice, messages=turns)
     listening = any("broadcasts" not in plugin.needs for plugin in every if plugin.needs)
-    views = sum(view != "prompt-user" for view in able)
+    views = sum(view != PROMPT_USER for view in able)
     answers += observed * (views + twice - 1) * looking
     answers += len(sequence_rounds(plan.rounds)) * (views + shadows) * any(plugin.sequences for plugin in every)
     models = (len(able) + 1 + 2 * min(SHADOWS_ASKED, shadows)) * any(plugin.gradients for plugin in every)
@@ -148,7 +149,7 @@ def _heard(cell: Cell, bench: Bench, asked: Target, transcript: Transcript, clie
     from attacks.base import Candidates, View
     from trainers.base import AdaptedModel
 
-    learner, view = bench.learner, View(transcript, "server", Candidates({}, {}, ()))
+    learner, view = bench.learner, View(transcript, SERVER, Candidates({}, {}, ()))
     assert isinstance(learner, AdaptedModel)
     looking = any("uploads" in plugins.plugins("attack")[name].needs for name in cell.plan.attacks)
     return _seconds(lambda: hear(view, learner, client, r, asked.records, messages=looking))
@@ -183,7 +184,7 @@ def _replayed(
 
     plan, method, learner = cell.plan, method_of(cell, federation.sizes), bench.learner
     assert isinstance(learner, Classifier)
-    server = next(view for view in cell.threat_models if view in ("server", "clustering-server"))
+    server = next(view for view in cell.threat_models if view in (SERVER, CLUSTERING_SERVER))
     view, sent = View(transcript, server, Candidates({}, {}, ())), list[Messages]()
     all_rounds = _seconds(lambda: sent.append(Messages(view, method, learner, bench.candidates)))
     all_rounds *= plan.rounds / transcript.schedule.rounds

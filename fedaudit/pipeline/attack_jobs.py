@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attacks import gradients, queries
 from attacks.answers import ClassAnswers
-from attacks.attacked_models import CURVE, HELD, OTHERS, SHADOWS_ASKED, Target
+from attacks.attacked_models import CURVE, OTHERS, SHADOWS_ASKED, Target
 from attacks.base import Candidates, View
 from attacks.decompose import solve
 from attacks.knowledge import Attack, Floats, Knowledge, Shadows
@@ -30,6 +30,9 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of
 from fedaudit.tasks.base import Federation
+from fedaudit.terms.held_models import FINAL
+from fedaudit.terms.term import find
+from fedaudit.terms.threat_models import PEER, RELEASED_MODEL, SERVER, THREAT_MODELS
 from trainers.base import AttackBench, Classifier, Differentiable, Method, State, Transcript, pack
 
 if TYPE_CHECKING:
@@ -64,11 +67,11 @@ def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
         why = refusal(plugin, threat_model, cell.plan.trained)
         if not variant.plugin.trains:
             why = "this method trains nothing"
-        elif not method.sends and (threat_model in ("released-model", "server") or (plugin.needs and why is None)):
+        elif not method.sends and (threat_model in (RELEASED_MODEL, SERVER) or (plugin.needs and why is None)):
             why = "this method sends nothing"
-        elif threat_model == "peer" and not method.by_client:
+        elif threat_model == PEER and not method.by_client:
             why = "this method passes no part of a client on to others"
-        elif plugin.shadows and adversary.trajectory == "observed" and threat_model != "server" and why is None:
+        elif plugin.shadows and adversary.trajectory == "observed" and threat_model != SERVER and why is None:
             why = "only the server observes the other clients' messages (--trajectory)"
         reasons[name] = why
     return reasons
@@ -171,7 +174,7 @@ class Attacker:
     @staticmethod
     def _whose(threat_model: str) -> str:
         """Which of a shadow's models stands beside what the adversary attacks."""
-        return "released" if HELD[threat_model] == "final" else "personal"
+        return "released" if find(THREAT_MODELS, threat_model, "threat model").attacks == FINAL else "personal"
 
     def knowledge(self, threat_model: str) -> Knowledge | None:
         """What an adversary has computed when its attacks begin; None if it has no model of the target."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Set
 
 import pandas as pd
 
-from attacks.attacked_models import HELD
 from attacks.knowledge import Attack
 from audits.blind import blind_controls
 from audits.comparisons import Attacked, ScoredModel, first_scores
@@ -23,6 +22,9 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, client_name
+from fedaudit.terms.record_kinds import OTHER_CLIENTS_RECORD, REFERENCE
+from fedaudit.terms.term import find
+from fedaudit.terms.threat_models import CLUSTERING_SERVER, SERVER, THREAT_MODELS
 from trainers.base import unpack
 
 Row = tuple[tuple[int, str], tuple[tuple[str, bool], ...]]  # client and kind of non-members; record, whether a member
@@ -49,7 +51,7 @@ def tables(cell: Cell, run: Attacked | None, workshop: Workshop) -> dict[str, pd
     if solved:
         rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
         found["batches"] = pd.concat(rows, ignore_index=True)[["client", "round", "residual", "least", "error"]]
-    for server in {model.threat_model for model in run.models} & {"server", "clustering-server"}:
+    for server in {model.threat_model for model in run.models} & {SERVER, CLUSTERING_SERVER}:
         found["coverage"] = _coverage(cell, workshop, server)
     return found
 
@@ -103,7 +105,8 @@ def _run(cell: Cell, scored: Mapping[tuple[str, int], Mapping[str, pd.DataFrame]
     models = []
     for (threat_model, k), tables in scored.items():
         indexed = {n: t if n == "batches" else t.set_index("record") for n, t in tables.items()}
-        models.append(ScoredModel(threat_model, HELD[threat_model], k, rounds, indexed.pop("scores"), **indexed))
+        way = find(THREAT_MODELS, threat_model, "threat model").attacks
+        models.append(ScoredModel(threat_model, way, k, rounds, indexed.pop("scores"), **indexed))
     asked = {q.client: q for q in attack_jobs.questions(cell, federation)}
     made: dict[str, Attack] = {n: plugins.plugins("attack")[n].make(given) for n, given in cell.plan.attacks.items()}
     signals = {signal: name for name, attack in made.items() for signal in attack.signals}
@@ -148,7 +151,7 @@ def _trajectories(
 ) -> pd.DataFrame:
     """Loss by round: the mean of each kind of a target's records, and of every exposed record itself."""
     kinds = {
-        k: {r: kind for r, kind in run.kinds(k).items() if kind not in ("reference", "other client")}
+        k: {r: kind for r, kind in run.kinds(k).items() if kind not in (REFERENCE, OTHER_CLIENTS_RECORD)}
         for k in run.records
     }
     jobs = [(method_of(cell, federation.sizes), transcript_of(cell), k, list(kinds[k])) for k in kinds]

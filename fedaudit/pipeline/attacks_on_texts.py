@@ -38,6 +38,9 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, train_ba
 from fedaudit.pipeline.text_rounds import OverRounds, Seen
 from fedaudit.pipeline.workers import Attackers, Workshop
 from fedaudit.tasks.base import Federation, Record
+from fedaudit.terms.held_models import BASE, BEFORE, CONTROLS, ROUND
+from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS
+from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from trainers.base import AttackBench, Bench, LanguageModel, Transcript, pack, unpack
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ def tables(cell: Cell, run: Attacked, workshop: Workshop) -> dict[str, pd.DataFr
     found = evidence(run, federation.records, confidence=cell.plan.confidence)
     asked = [*panels(found).values()]
     words = dict(zip(asked, next(workshop.executor.map(_words, [asked])), strict=True))
-    server = _views(cell, transcript, federation)["server"]
+    server = _views(cell, transcript, federation)[SERVER]
     utility = _utility(transcript)
     if "rounds" in found and "loss" in utility:
         losses = utility[utility.model == "global"].set_index("round").loss
@@ -120,9 +123,9 @@ def _attack(cell: Cell, views: Mapping[str, View], folder: Folder, workshop: Wor
     alone, beside = ({n: p for n, p in params.items() if known[n].shadows is shadows} for shadows in (False, True))
     over = _over_rounds(cell, views)
     held = [model for view in views.values() for model in models(view, params.values(), history=over is not None)]
-    held = [model for model in held if alone or model.way == "base" or text_shadows.role(model)]
-    held += _earlier(cell, views["released-model"]) if alone else []
-    base = Base(next(model for model in held if model.way == "base"), alone, workshop.attackers)
+    held = [model for model in held if alone or model.way == BASE or text_shadows.role(model)]
+    held += _earlier(cell, views[RELEASED_MODEL]) if alone else []
+    base = Base(next(model for model in held if model.way == BASE), alone, workshop.attackers)
     attackers = LoneAttacks(alone, base, {name: allowed(cell, name) for name in views}, folder, progress)
     tables, over = attackers.tables(held, views, over)
     recipe = recipe_of(cell, workshop.federation)
@@ -203,10 +206,10 @@ class LoneAttacks:
         """By key what they say of every model, as far as it is not on disk; and what is known of rounds."""
         if over is None:
             return self._tables(held, views, None), None
-        last = released_last(views["released-model"])
+        last = released_last(views[RELEASED_MODEL])
         plain = [model for model in held if not over.concerns(model)]
         found = self._tables([*plain, last], views, over)
-        broadcasts = {m.round: found[key_of(m, over)]["facts"] for m in (*plain, last) if m.way in ("base", "round")}
+        broadcasts = {m.round: found[key_of(m, over)]["facts"] for m in (*plain, last) if m.way in (BASE, ROUND)}
         over = over.after(broadcasts)
         return found | self._tables([model for model in held if over.concerns(model)], views, over), over
 
@@ -236,7 +239,7 @@ class LoneAttacks:
             for name, own in self.params.items()
             if self.refused[model.threat_model][name] is None and (knows or not attack_of[name].needs)
         }
-        state = None if model.way == "base" else pack(model.state)
+        state = None if model.way == BASE else pack(model.state)
         return ModelJob(
             params, model.records, [r in known for r in model.records], state, self.base.about(model.records), seen
         )
@@ -403,8 +406,8 @@ def _attacked(
     cell: Cell, scores: Scored, views: Mapping[str, View], transcript: Transcript, federation: Federation
 ) -> Attacked:
     """The scores with the truth and the controls beside them."""
-    base = next(tables["scores"] for model, tables in scores if model.way == "base")
-    before = [tables["scores"] for model, tables in scores if model.way == "before"]
+    base = next(tables["scores"] for model, tables in scores if model.way == BASE)
+    before = [tables["scores"] for model, tables in scores if model.way == BEFORE]
     clients = {k: federation.clients[k] for k in cell.targets}
     attacked_models = [
         ScoredModel(
@@ -419,7 +422,7 @@ def _attacked(
             earlier=pd.concat(before) if before else None,
         )
         for m, tables in scores
-        if m.way not in ("base", "before")
+        if m.way not in CONTROLS
     ]
     there = dict.fromkeys(signal for model in attacked_models for signal in model.scores)
     return Attacked(
@@ -427,11 +430,11 @@ def _attacked(
         **named(cell, there),
         blind=_controls(federation),
         records={k: [r.id for r in client.records] for k, client in clients.items()},
-        reference=views["released-model"].candidates.reference,
+        reference=views[RELEASED_MODEL].candidates.reference,
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},
         canaries={k: [r.id for r in client.canaries] for k, client in clients.items() if client.canaries},
-        novel=views["released-model"].candidates.novel,
+        novel=views[RELEASED_MODEL].candidates.novel,
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
         coins={} if cell.plan.own else federation.coins,
         seed=cell.seed,
@@ -468,14 +471,14 @@ def _controls(federation: Federation) -> dict[tuple[int | None, str], dict[str, 
     """The blind classifier's scores of all clients' records together, by kind of non-members."""
     truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]
-    found = {"held-out": _blind(owners, [truth[r.id] for _, r in owners])}
+    found = {HELD_OUT: _blind(owners, [truth[r.id] for _, r in owners])}
     if federation.novel:
         against = [(name, record) for name, record in owners if truth[record.id]]
         against += [("novel", record) for record in federation.novel]
-        found["novel objects"] = _blind(against, [name != "novel" for name, _ in against])
+        found[NOVEL_OBJECTS] = _blind(against, [name != "novel" for name, _ in against])
     canaries = [(client.name, record) for client in federation.clients for record in client.canaries]
     if canaries:
-        found["left-out canaries"] = _blind(canaries, [truth[r.id] for _, r in canaries])
+        found[LEFT_OUT_CANARIES] = _blind(canaries, [truth[r.id] for _, r in canaries])
     return {(None, nonmembers): scores for nonmembers, scores in found.items()}
 
 

@@ -15,9 +15,11 @@ from attacks.base import View
 from attacks.knowledge import Floats, Rounds
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.workers import Attackers
+from fedaudit.terms.held_models import BASE, BEFORE, BEST_UTILITY, FINAL, ROUND
+from fedaudit.terms.threat_models import SERVER
 from trainers.base import AdaptedModel, AttackBench
 
-FINAL = ("final", "best utility")  # of the released models those that are attacked
+RELEASED = (FINAL, BEST_UTILITY)  # of the released models those that are attacked
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class OverRounds:
 
     def concerns(self, model: Model) -> bool:
         """Whether more is known of a model than what it answers."""
-        return model.way not in ("base", "round", "before") and (model.client is not None or model.way in FINAL)
+        return model.way not in (BASE, ROUND, BEFORE) and (model.client is not None or model.way in RELEASED)
 
     def after(self, tables: Mapping[int, pd.DataFrame]) -> OverRounds:
         """With the facts of all broadcasts by the rounds that they have seen, 0 = the public start."""
@@ -65,10 +67,10 @@ class OverRounds:
 
     def listen(self, held: Sequence[Model], attackers: Attackers, progress: Progress) -> None:
         """Compute what the server knows of the clients whose models are among those."""
-        clients = sorted({m.client for m in held if m.threat_model == "server" and m.client is not None})
+        clients = sorted({m.client for m in held if m.threat_model == SERVER and m.client is not None})
         todo = [(k, r) for k in clients for r in self._turns(k) if (k, r) not in self.heard]
         if todo:
-            view = self.views["server"]
+            view = self.views[SERVER]
             jobs = (HearJob(view, k, r, self._asked(k), self.messages) for k, r in todo)
             with progress.stage(f"what the server computes of {len(todo)} messages", len(todo)) as advance:
                 for place, found in zip(todo, attackers.map(hear_round, jobs), strict=True):
@@ -79,7 +81,7 @@ class OverRounds:
         """What an adversary that holds the model knows of some of the records that it is asked about."""
         if not self.concerns(model):
             return Seen()
-        if model.threat_model == "server":
+        if model.threat_model == SERVER:
             return Seen(rounds=self._rounds(model, records))
         until = model.round if model.client is None else self.views[model.threat_model].rounds
         columns = [r for r in self.losses if r <= until]
@@ -92,9 +94,9 @@ class OverRounds:
         return joined(model.client, model.way, heard).about(self._asked(model.client), records)
 
     def _turns(self, client: int) -> list[int]:
-        return listened(self.views["server"], client, self.most)
+        return listened(self.views[SERVER], client, self.most)
 
     def _asked(self, client: int) -> list[str]:
         """Those that could be its own."""
-        candidates = self.views["server"].candidates
+        candidates = self.views[SERVER].candidates
         return [*candidates.clients[client], *candidates.reference[client]]

@@ -17,6 +17,7 @@ from attacks.knowledge import Attack, Floats, Knowledge, Shadows
 from fedaudit.machinery import plugins
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
 from fedaudit.pipeline.text_rounds import Seen
+from fedaudit.terms.held_models import BASE, BEFORE, BEST_UTILITY, FINAL, ROUND
 from trainers.base import AttackBench, LanguageModel, unpack
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ class TargetJob:
 
 def role(model: Model) -> str | None:
     """Which of a shadow's models stands beside this one; None: there is none, of a state before the last round."""
-    return {"base": None, "before": None, "round": None, "best utility": None, "final": "released"}.get(
-        model.way, "personal"
-    )
+    if model.way in (BASE, BEFORE, ROUND, BEST_UTILITY):
+        return None
+    return "released" if model.way == FINAL else "personal"
 
 
 def attack(bench: AttackBench, job: TargetJob) -> dict[str, Tables]:
