@@ -6,7 +6,9 @@ MIXTURES), or `rows`, none: it picks which rows there are. Without it any attack
 
 from dataclasses import dataclass, field
 
-from fedaudit.terms.held_models import REBUILDINGS
+from fedaudit.terms.held_models import EXACT, LITERAL, NEWEST, REBUILDINGS, SERVER_FILL
+
+WAYS = f"all, {LITERAL}, {NEWEST} or {SERVER_FILL}"
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,10 @@ class NovelRows:
 class RebuiltWays(NovelRows):
     ways: str = field(
         default="all",
-        metadata={"help": "all, literal, newest or server-fill (exact where nothing is hidden)", "used_by": "rows"},
+        metadata={"help": f"{WAYS} ({EXACT} where nothing is hidden)", "used_by": "rows"},
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ways not in ("all", *REBUILDINGS):
-            raise ValueError(f"ways must be all, literal, newest or server-fill, not {self.ways!r}")
+            raise ValueError(f"ways must be {WAYS}, not {self.ways!r}")

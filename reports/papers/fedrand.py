@@ -68,7 +68,7 @@ def _last(e: Evidence, model: str, metric: str) -> float | None:
 def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> OurNumber | None:
     """The AUROC of one attack on the aggregated model (role server) or on rebuilt clients, mean over seeds with an
     interval over seeds and records; None where it did not run."""
-    places = [(RELEASED_MODEL, FINAL)] if role == SERVER else [(SERVER, way) for way in CLIENT_WAYS]
+    places = [(RELEASED_MODEL, FINAL)] if role == "server" else [(SERVER, way) for way in CLIENT_WAYS]
     found = []
     for e in (e for cells in evidence.values() for e in cells if e.method == label):
         rows = e.tables.get("cells", pd.DataFrame())

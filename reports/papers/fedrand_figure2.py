@@ -100,7 +100,7 @@ def _cider(e: Evidence, model: str) -> float | None:
 
 
 def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
-    places = [(RELEASED_MODEL, FINAL)] if role == SERVER else [(SERVER, way) for way in CLIENT_WAYS]
+    places = [(RELEASED_MODEL, FINAL)] if role == "server" else [(SERVER, way) for way in CLIENT_WAYS]
     for f in (f for f in e.findings if f["metric"] == "auroc" and f["signal"] == K and f["headline"]):
         if (f["threat_model"], f["way"]) in places and f["nonmembers"] == split and f["value"] is not None:
             return OfTraining(f["value"], f["low"], f["high"], f["confidence"])
