@@ -130,6 +130,20 @@ def plugin_of(path, text, kind="attack"):
     return plugins.Plugin(kind, "mine", file)
 
 
+def test_the_params_of_a_file_may_use_what_it_imports_from_light_modules(tmp_path):
+    lines = (
+        "import a_heavy_module",
+        "from dataclasses import dataclass",
+        "from another_heavy_module import Anything",
+        "from fedaudit.terms.threat_models import OWNER, SERVER",
+        "@dataclass(frozen=True)",
+        "class Params:",
+        "    against: tuple[str, ...] = (SERVER, OWNER)",
+    )
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    assert plugins.dataclass_of(tmp_path / "mine.py", "Params")().against == ("server", "owner")
+
+
 @each_declaration
 def test_a_declaration_is_a_literal_of_its_type(tmp_path, kind, name):
     default = plugins.DECLARATIONS[kind][name]
