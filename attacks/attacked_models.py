@@ -16,8 +16,18 @@ from attacks.base import View
 from attacks.rebuild import rebuild, rebuild_all
 from attacks.replay import Messages
 from attacks.settings import NovelRows, RebuiltWays
-from fedaudit.terms.held_models import BASE, BEFORE, BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
-from fedaudit.terms.threat_models import COLLUDING_USERS, OWNER, PEER, PROMPT_USER, RELEASED_MODEL
+from fedaudit.terms.held_models import (
+    BASE,
+    BEFORE,
+    BEST_UTILITY,
+    FINAL,
+    PASSED_ON,
+    PROMPT,
+    REBUILDINGS,
+    ROUND,
+    TRUE_STATE,
+)
+from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL
 from trainers.base import Method, State
 
 OTHERS = 150  # records of other clients that a target's model is asked about
@@ -174,10 +184,11 @@ class Target:
 def attacked_model(view: View, method: Method[Any], client: int, messages: Messages | None) -> State | None:
     """The model that the adversary attacks: what it holds of the client (rebuilt from `messages` by the server), or the
     global one; None if there is none."""
-    if view.threat_model == PROMPT_USER:
+    attacked = view.threat_model.attacks
+    if attacked == PROMPT:
         return view.personal(client)
-    if view.threat_model == PEER:
+    if attacked == PASSED_ON:
         return method.model(view.public | view.others_part(method, client))
-    if view.threat_model in (RELEASED_MODEL, COLLUDING_USERS):
+    if attacked == FINAL:
         return method.model(view.public | view.broadcast(view.rounds) | method.place(client))
     return messages.rebuilt(client).state if messages else view.private(client)
