@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.threats import THREAT_MODELS, LacksCapability, require
+from attacks.threats import require
+from fedaudit.terms.term import find
+from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.base import Method, State, Transcript
-
-__all__ = ["THREAT_MODELS", "Candidates", "LacksCapability", "View"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,8 @@ class View:
     def __init__(
         self, transcript: Transcript, threat_model: str, candidates: Candidates, *, users: Collection[int] = ()
     ) -> None:
-        if threat_model not in THREAT_MODELS:
-            raise ValueError(f"threat model must be one of {', '.join(THREAT_MODELS)}, not {threat_model}")
         self._transcript = transcript
-        self.threat_model = threat_model
+        self.threat_model = find(THREAT_MODELS, threat_model, "threat model")
         self.candidates = candidates
         self.users = tuple(users)
         self.rounds = transcript.schedule.rounds
@@ -56,7 +54,7 @@ class View:
 
     def gives(self, capability: str) -> bool:
         """Whether the threat model has a capability."""
-        return capability in THREAT_MODELS[self.threat_model]
+        return capability in self.threat_model.sees
 
     def _require(self, capability: str) -> None:
         require(self.threat_model, capability)

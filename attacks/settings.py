@@ -7,6 +7,7 @@ mixtures), or `rows`, none: it picks which rows there are. Without it any attack
 from dataclasses import dataclass
 
 from fedaudit.machinery.parameters import Parameters, choice, like, whole
+from fedaudit.terms.held_models import EXACT, REBUILDINGS
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,4 @@ class NovelRows(Parameters):
 
 @dataclass(frozen=True)
 class RebuiltWays(NovelRows):
-    ways: str = choice(
-        "all", "exact where nothing is hidden", ("all", "literal", "newest", "server-fill"), used_by="rows"
-    )
+    ways: str = choice("all", f"{EXACT} where nothing is hidden", ("all", *REBUILDINGS), used_by="rows")

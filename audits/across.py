@@ -14,6 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.terms.splits import SPLITS
+
 # entries of a setting, by how their paths begin, that say nothing about what was trained
 BESIDE = (
     "seed", "data_seed", "device", "keys.", "manifests.", "versions.", "fedaudit", "code", "attack", "audit.",
@@ -22,7 +24,7 @@ BESIDE = (
 WORLD = ("task.", "backbone.")
 METHOD, EPSILON = "method.name", "privacy.epsilon"
 METRICS = {"exact_match": "higher", "cider": "higher", "loss": "lower"}  # of answers, and which is better
-UTILITIES = ("local", "neighbour", "overall", "own_test", *METRICS)
+UTILITIES = (*SPLITS, *METRICS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from audits.comparisons import COIN
 from fedaudit.tasks.base import Record, client_name
+from fedaudit.terms.nonmembers import BY_COIN
 
 FOLDS = 5
 THUMBNAIL = 8  # pixels a side
@@ -65,7 +65,7 @@ def blind_controls(
     found: dict[tuple[int | None, str], dict[str, float]] = {}
     for nonmembers in dict.fromkeys(kind for _, kind in rows):
         same = {k: row for (k, kind), row in rows.items() if kind == nonmembers}
-        groups = [list(same)] if nonmembers in COIN else [[k] for k in same]
+        groups = [list(same)] if nonmembers in BY_COIN else [[k] for k in same]
         for group in groups:
             asked = [(client_name(k), r, used) for k in group for r, used in same[k].items()]
             scores = blind_scores(

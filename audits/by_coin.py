@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import FRESHEST, THREAT_MODELS, Attacked, Comparison, comparisons
+from audits.comparisons import Attacked, Comparison, comparisons
 from audits.statistics.permutation import (
     PERMUTATIONS,
     Bools,
@@ -27,6 +27,10 @@ from audits.statistics.permutation import (
     standardised,
     weighted_auroc,
 )
+from fedaudit.terms.held_models import FRESHEST
+from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.populations import WHOLE
+from fedaudit.terms.threat_models import THREAT_MODELS
 
 FAMILIES = ("primary", "secondary", "controls")
 PRIMARY_EACH = 2  # per adversary, of which there are four: at most eight scores
@@ -94,8 +98,8 @@ def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row
     """The rows of the primary family: who may see what is known before any coin is looked at."""
     found = set()
     for threat in THREAT_MODELS:
-        own = [c for c in rows if c.threat_model == threat and c.nonmembers == "held-out" and c.way in FRESHEST]
-        own = [c for c in own if c.population in ("all members", "own members")]
+        own = [c for c in rows if c.threat_model == threat and c.nonmembers == HELD_OUT and c.way in FRESHEST]
+        own = [c for c in own if c.population in WHOLE]
         reach = {id(c): len(np.unique(c.client)) for c in own}
         wide = [c for c in own if 2 * reach[id(c)] >= max(reach.values())]
         for c in sorted(wide, key=lambda c: FRESHEST.index(c.way))[:1]:

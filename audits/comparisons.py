@@ -18,16 +18,29 @@ from numpy.typing import NDArray
 
 from audits.statistics.stratified import comparable
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.held_models import AT_THE_END, BEST_UTILITY, FINAL, ROUND
+from fedaudit.terms.nonmembers import BY_COIN, HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS, OTHER_CLIENTS, Nonmembers
+from fedaudit.terms.populations import (
+    ALL_MEMBERS,
+    CANARIES,
+    LAST_ROUND_MEMBERS,
+    MEMBERS_GIVEN_AWAY,
+    MEMBERS_THAT_TRAINED,
+    OWN_MEMBERS,
+    Population,
+)
+from fedaudit.terms.record_kinds import (
+    CANARY,
+    HELD_OUT_RECORD,
+    LEFT_OUT_CANARY,
+    MEMBER,
+    OTHER_CLIENTS_RECORD,
+    REFERENCE,
+    RecordKind,
+)
+from fedaudit.terms.threat_models import THREAT_MODELS
 
-COIN = ("held-out", "left-out canaries")  # non-members that only a fair coin made so
 FEW = 3  # clients at most over which there is no interval: records are its units
-TRAINED = "members that trained"  # those of a client's members that were in a batch
-SHARED = "members given to others"  # those that it sent around as they are
-THREAT_MODELS = ("prompt-user", "released-model", "peer", "server", "clustering-server", "colluding-users", "owner")
-# of one client
-WAYS = tuple("final,prompt,passed on,exact,literal,newest,server-fill,rebuilt,estimated,true state".split(","))
-# of several that an adversary holds, the first that reaches half of the clients stands for it
-FRESHEST = tuple("prompt,final,passed on,rebuilt,estimated,exact,newest,server-fill,literal,true state".split(","))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,34 +114,34 @@ class Attacked:
         together (None)."""
         return self.blind[client if (client, nonmembers) in self.blind else None, nonmembers]
 
-    def kinds(self, client: int) -> dict[str, str]:
+    def kinds(self, client: int) -> dict[str, RecordKind]:
         """Every record that a client's models are judged by, and what it is; they may have been asked about more."""
-        member = {True: "member", False: "held-out"}
-        canary = {True: "canary", False: "left-out canary"}
+        member = {True: MEMBER, False: HELD_OUT_RECORD}
+        canary = {True: CANARY, False: LEFT_OUT_CANARY}
         return (
             {r: member[self.truth[r]] for r in self.records[client]}
             | {r: canary[self.truth[r]] for r in self.canaries.get(client, ())}
-            | dict.fromkeys(self.reference[client], "reference")
-            | dict.fromkeys(self.others.get(client, ()), "other client")
+            | dict.fromkeys(self.reference[client], REFERENCE)
+            | dict.fromkeys(self.others.get(client, ()), OTHER_CLIENTS_RECORD)
         )
 
     def trained(self, client: int) -> dict[str, bool]:
         """A client's candidates without members that were in no batch, and which of them are members."""
         unused = set(self.unused.get(client, ()))
-        return {r: member for r, member in self.row(client, "held-out").items() if r not in unused}
+        return {r: member for r, member in self.row(client, HELD_OUT).items() if r not in unused}
 
     def given(self, client: int) -> dict[str, bool]:
         """What a client sent to others of its candidates, and those that are no members."""
         shared = set(self.shared.get(client, ()))
-        return {r: member for r, member in self.row(client, "held-out").items() if r in shared or not member}
+        return {r: member for r, member in self.row(client, HELD_OUT).items() if r in shared or not member}
 
     def row(self, client: int, nonmembers: str) -> dict[str, bool]:
         """The records of a client's part in a comparison, and which of them are members."""
-        asked = self.canaries.get(client, ()) if nonmembers == "left-out canaries" else self.records[client]
+        asked = self.canaries.get(client, ()) if nonmembers == LEFT_OUT_CANARIES else self.records[client]
         found = {r: self.truth[r] for r in asked}
-        if nonmembers in COIN:
+        if nonmembers in BY_COIN:
             return found
-        further = self.novel if nonmembers == "novel objects" else self.others.get(client, ())
+        further = self.novel if nonmembers == NOVEL_OBJECTS else self.others.get(client, ())
         return {r: True for r, member in found.items() if member} | dict.fromkeys(further, False)
 
     @property
@@ -137,13 +150,13 @@ class Attacked:
         return {(k, nonmembers): self.row(k, nonmembers) for k in self.records for nonmembers in self.against}
 
     @property
-    def against(self) -> list[str]:
+    def against(self) -> list[Nonmembers]:
         """The kinds of non-members that there are."""
         there = {
-            "held-out": True,
-            "novel objects": bool(self.novel),
-            "other clients": any(self.others.values()),
-            "left-out canaries": any(self.canaries.values()),
+            HELD_OUT: True,
+            NOVEL_OBJECTS: bool(self.novel),
+            OTHER_CLIENTS: any(self.others.values()),
+            LEFT_OUT_CANARIES: any(self.canaries.values()),
         }
         return [name for name, some in there.items() if some]
 
@@ -160,7 +173,7 @@ class Comparison:
     threat_model: str
     way: str
     round: int
-    population: str
+    population: Population
     nonmembers: str
     per_client: bool  # scores come from one model per client: means of per-client values, never pooled
     client: NDArray[np.str_]  # the cluster of each entry
@@ -180,12 +193,12 @@ class Comparison:
     def exchangeable(self) -> bool:
         """Whether members and non-members differ in nothing but membership, by design or because their label is all
         that tells them apart."""
-        return self.nonmembers in COIN or self.within is not None
+        return self.nonmembers in BY_COIN or self.within is not None
 
     @property
     def descriptive(self) -> bool:
         """Whether there is no verdict about it: who was in a batch, or was sent around, depends on the coins."""
-        return self.population in (TRAINED, SHARED)
+        return self.population.descriptive
 
     @property
     def measurable(self) -> bool:
@@ -212,24 +225,24 @@ def comparisons(run: Attacked) -> tuple[Comparison, ...]:
     found: list[Comparison] = []
     for model in (m for m in run.models if m.client is None):
         everyone = run.participants(model.round)
-        if model.way == "final":
-            found.append(_pooled(run, model, everyone, "all members", "held-out"))
-            found.append(_pooled(run, model, run.last_cohort(model.round), "last-round members", "held-out"))
-            found += [_pooled(run, model, everyone, "all members", other) for other in run.against[1:]]
-        if model.way == "best utility":
-            found.append(_pooled(run, model, everyone, "all members", "held-out"))
+        if model.way == FINAL:
+            found.append(_pooled(run, model, everyone, ALL_MEMBERS, HELD_OUT))
+            found.append(_pooled(run, model, run.last_cohort(model.round), LAST_ROUND_MEMBERS, HELD_OUT))
+            found += [_pooled(run, model, everyone, ALL_MEMBERS, other) for other in run.against[1:]]
+        if model.way == BEST_UTILITY:
+            found.append(_pooled(run, model, everyone, ALL_MEMBERS, HELD_OUT))
     held = {(m.threat_model, m.way) for m in run.models if m.client is not None}
-    if unknown := [pair for pair in held if pair[0] not in THREAT_MODELS or pair[1] not in WAYS]:
-        raise ValueError(f"threat models are {THREAT_MODELS} and ways {WAYS}, not {min(unknown)}")
-    for place in sorted(held, key=lambda pair: (THREAT_MODELS.index(pair[0]), WAYS.index(pair[1]))):
+    if unknown := [pair for pair in held if pair[0] not in THREAT_MODELS or pair[1] not in AT_THE_END]:
+        raise ValueError(f"threat models are {THREAT_MODELS} and ways {AT_THE_END}, not {min(unknown)}")
+    for place in sorted(held, key=lambda pair: (THREAT_MODELS.index(pair[0]), AT_THE_END.index(pair[1]))):
         models = [m for m in run.models if (m.threat_model, m.way) == place and m.client is not None]
         asked = models[0].scores.index
-        kinds = [k for k in run.against if k != "novel objects" or any(r in asked for r in run.novel)]
+        kinds = [k for k in run.against if k != NOVEL_OBJECTS or any(r in asked for r in run.novel)]
         found += [_per_client(run, models, nonmembers) for nonmembers in kinds]
         if any(run.unused.get(client_of(m)) for m in models):
-            found.append(_per_client(run, models, "held-out", TRAINED))
+            found.append(_per_client(run, models, HELD_OUT, MEMBERS_THAT_TRAINED))
         if any(run.shared.get(client_of(m)) for m in models):
-            found.append(_per_client(run, models, "held-out", SHARED))
+            found.append(_per_client(run, models, HELD_OUT, MEMBERS_GIVEN_AWAY))
     return tuple(found)
 
 
@@ -237,11 +250,11 @@ def by_round(run: Attacked) -> list[Comparison]:
     """The released model after each round on the subsample that every round was asked about."""
     found = []
     whole = [m for m in run.models if m.client is None]
-    for model in sorted((m for m in whole if m.way in ("round", "final")), key=lambda m: m.round):
-        asked = set(next((m for m in whole if m.way == "round"), model).scores.index)
+    for model in sorted((m for m in whole if m.way in (ROUND, FINAL)), key=lambda m: m.round):
+        asked = set(next((m for m in whole if m.way == ROUND), model).scores.index)
         small = dataclasses.replace(model, scores=model.scores[model.scores.index.isin(asked)])
-        found.append(_pooled(run, small, run.participants(model.round), "all members", "held-out"))
-        found.append(_pooled(run, small, run.last_cohort(model.round), "last-round members", "held-out"))
+        found.append(_pooled(run, small, run.participants(model.round), ALL_MEMBERS, HELD_OUT))
+        found.append(_pooled(run, small, run.last_cohort(model.round), LAST_ROUND_MEMBERS, HELD_OUT))
     return found
 
 
@@ -251,11 +264,13 @@ def client_of(model: ScoredModel) -> int:
     return model.client
 
 
-def _population(usual: str, nonmembers: str) -> str:
-    return "canaries" if nonmembers == "left-out canaries" else usual
+def _population(usual: Population, nonmembers: str) -> Population:
+    return CANARIES if nonmembers == LEFT_OUT_CANARIES else usual
 
 
-def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], population: str, nonmembers: str) -> Comparison:
+def _pooled(
+    run: Attacked, model: ScoredModel, clients: Sequence[int], population: Population, nonmembers: str
+) -> Comparison:
     """One model for everybody. Novel records belong to no client: each is a cluster of its own."""
     scored, novel = set(model.scores.index), set(run.novel)
     rows = {(r if r in novel else client_name(k), r): m for k in clients for r, m in run.row(k, nonmembers).items()}
@@ -263,7 +278,7 @@ def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], populatio
     ours = [pair for pair in asked if pair[1] not in novel]
     pairs = ours + [pair for pair in asked if pair[1] in novel]
     records = [r for _, r in pairs]
-    known = nonmembers != "left-out canaries"  # which are of another distribution than the reference records
+    known = nonmembers != LEFT_OUT_CANARIES  # which are of another distribution than the reference records
     reference = [r for k in clients for r in run.reference[k] if r in scored and known]
     blind = run.blind[None, nonmembers]
     base, earlier = _base(run, [(model, records)], nonmembers)
@@ -280,7 +295,7 @@ def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], populatio
         scores=model.scores.loc[records].reset_index(drop=True),
         base=base,
         earlier=earlier,
-        coin=bool(run.coins) and nonmembers in COIN,
+        coin=bool(run.coins) and nonmembers in BY_COIN,
         blind=np.array([blind[r] for r in records], dtype=float),
         reference={"": model.scores.loc[reference]} if reference else {},
         unit="records" if len(clients) <= FEW else "clients",
@@ -288,10 +303,10 @@ def _pooled(run: Attacked, model: ScoredModel, clients: Sequence[int], populatio
 
 
 def _per_client(
-    run: Attacked, models: Sequence[ScoredModel], nonmembers: str, population: str = "own members"
+    run: Attacked, models: Sequence[ScoredModel], nonmembers: str, population: Population = OWN_MEMBERS
 ) -> Comparison:
     """One model per client, each asked about its own records."""
-    some = {TRAINED: run.trained, SHARED: run.given}.get(population)
+    some = {MEMBERS_THAT_TRAINED: run.trained, MEMBERS_GIVEN_AWAY: run.given}.get(population)
     rows = [some(client_of(m)) if some else run.row(client_of(m), nonmembers) for m in models]
     parts = [(m, {r: u for r, u in row.items() if r in m.scores.index}) for m, row in zip(models, rows, strict=True)]
     client = np.array([client_name(client_of(m)) for m, own in parts for _ in own], dtype=str)
@@ -315,11 +330,11 @@ def _per_client(
         base=base,
         earlier=earlier,
         blind=np.array(blind, dtype=float),
-        reference=known if nonmembers in ("held-out", "novel objects") else {},
-        coin=bool(run.coins) and nonmembers in COIN and some is None,
+        reference=known if nonmembers in (HELD_OUT, NOVEL_OBJECTS) else {},
+        coin=bool(run.coins) and nonmembers in BY_COIN and some is None,
         unit="records" if run.few or len(parts) <= FEW else "clients",
-        within=_classes(run, client, record, member) if nonmembers == "other clients" else None,
-        pseudo=pseudo if nonmembers in COIN else {},
+        within=_classes(run, client, record, member) if nonmembers == OTHER_CLIENTS else None,
+        pseudo=pseudo if nonmembers in BY_COIN else {},
     )
 
 
@@ -337,7 +352,7 @@ def _base(
     )
     held = Counter(coin for coin, _ in run.coins.values())
     earlier.loc[[r in run.coins and held[run.coins[r][0]] > 1 for _, records in asked for r in records]] = np.nan
-    constant = [s for s in base if nonmembers in COIN and base[s].nunique() == 1 and earlier[s].notna().any()]
+    constant = [s for s in base if nonmembers in BY_COIN and base[s].nunique() == 1 and earlier[s].notna().any()]
     return base.assign(**earlier[constant]), frozenset(constant)
 
 
@@ -358,7 +373,7 @@ def _pseudo(run: Attacked, model: ScoredModel, nonmembers: str) -> pd.DataFrame:
     all others."""
     assert model.pseudo is not None
     k, asked = client_of(model), model.pseudo.index
-    alike = run.canaries.get(k, ()) if nonmembers == "left-out canaries" else (*run.records[k], *run.reference[k])
+    alike = run.canaries.get(k, ()) if nonmembers == LEFT_OUT_CANARIES else (*run.records[k], *run.reference[k])
     if not asked.isin(list(run.kinds(k))).any():
         raise ValueError(f"pseudo must be indexed by the client's records, got {asked[0]!r}.")
     return model.pseudo[asked.isin(alike)]

@@ -21,8 +21,9 @@ from audits.across import METRICS, AuditedRun, Compared, Point, by_round, points
 from audits.facts import AuditFacts
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, number
+from fedaudit.terms.splits import SPLITS
 
-OF_ROUNDS = ("local", "neighbour", "overall", "own_test", "loss")  # utilities that are measured after every round
+OF_ROUNDS = (*SPLITS, "loss")  # utilities that are measured after every round
 
 
 class Facts(AuditFacts):

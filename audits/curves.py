@@ -42,6 +42,8 @@ from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import choice
+from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.splits import SPLITS
 
 TPR = "tpr@1%"
 NAMED = 3  # points, in a sentence
@@ -61,7 +63,7 @@ class Params(Confident):
     utility: str = choice(
         "",
         "utility of curves; by default the first of these that all runs have",
-        ("", "local", "neighbour", "overall", "own_test", "exact_match", "cider", "loss"),
+        ("", *SPLITS, "exact_match", "cider", "loss"),
     )
 
 
@@ -95,7 +97,7 @@ def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> 
     found: Leaks = {}
     for run in point.runs:
         for f in run.findings:
-            if f["metric"] == metric and f["headline"] and not f.get("best_of") and f["nonmembers"] == "held-out":
+            if f["metric"] == metric and f["headline"] and not f.get("best_of") and f["nonmembers"] == HELD_OUT:
                 label = labels[run.key, f["attack"]]
                 row = f["threat_model"], f["way"], f["population"], label, f["signal"]
                 if f["value"] is not None:

@@ -26,6 +26,7 @@ from audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
 from fedaudit.privacy.settings import Privacy
+from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from trainers.base import Transcript
 
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
@@ -77,7 +78,7 @@ def _measured_words(subject: Subject, shown: Sequence[MeasuredEpsilon], view: st
         return NO_CANARIES
     if subject.attacked is None:
         return "not measured: nothing was attacked"
-    if whose == "other" and view != "released-model":
+    if whose == "other" and view != RELEASED_MODEL:
         return "not measured: a canary is guessed from its own client's model"
     return words(shown, view)
 
@@ -148,9 +149,7 @@ def privacy_table(ledger: Ledger, method: Any, privacy: Privacy, threat_models: 
             where: dict[str, Any] = {"threat_model": view, "whose": whose, "delta": privacy.delta}
             ran, every = provable(ledger, **where), provable(ledger, **where, every_step=True)
             swapped = provable(ledger, **where, every_step=True, relation="replace")
-            trusted = (
-                view == "server" and method.central
-            )  # these methods trust the server: nothing is claimed against it
+            trusted = view == SERVER and method.central  # these methods trust it: nothing is claimed against it
             claimed = math.inf if trusted else privacy.epsilon
             rows.append((view, whose, claimed, ran.epsilon, every.epsilon, swapped.epsilon, privacy.delta, ran.why))
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import FRESHEST, THREAT_MODELS, Attacked, ScoredModel
+from audits.comparisons import Attacked, ScoredModel
 from audits.findings import MEASURED, MEASURED_GAUSSIAN, MeasuredEpsilon, Names, OfRun
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
 from fedaudit.privacy.ledger import strict
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.held_models import FRESHEST
+from fedaudit.terms.threat_models import THREAT_MODELS
 
 NOT_GUESSED = "not measured: no attack here speaks of canaries"
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from audits.blind import FOLDS
 from audits.by_coin import by_coin, row_of
-from audits.comparisons import COIN, Attacked, Comparison, comparisons
+from audits.comparisons import Attacked, Comparison, comparisons
 from audits.facts import AuditFacts
 from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
 from audits.settings import Confident
@@ -29,6 +29,7 @@ from audits.statistics.ranking import Interval
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
 from audits.verdicts import Largest, by_controls, control_p_value, corrected, sentence, together
+from fedaudit.terms.nonmembers import BY_COIN, NOVEL_OBJECTS
 
 CONTROL_LEVEL = 0.01  # at which a control confounds a row that no coin decided: two stand beside every row
 BESIDE = ("loss",)  # scores that stand beside an attack's headline ones
@@ -85,7 +86,7 @@ def findings(run: Attacked, params: Params, *, names: Names, epsilon: Words) -> 
 
 def asked(c: Comparison, signal: str) -> bool:
     """Whether an attack was asked about a row's records: some are asked about the clients' own distribution only."""
-    if signal not in c.scores or c.nonmembers != "novel objects":
+    if signal not in c.scores or c.nonmembers != NOVEL_OBJECTS:
         return signal in c.scores
     return bool(c.scores[signal][~c.member].notna().any())
 
@@ -154,7 +155,7 @@ def _rows(
     auroc = measure(c, c.scores[signal], confidence)
     about = _about(c, signal, shared, auroc, confidence)
     rows = [_auroc(run, c, about, auroc, epsilon)]
-    return rows + thresholded(c, about) if c.nonmembers in COIN else rows
+    return rows + thresholded(c, about) if c.nonmembers in BY_COIN else rows
 
 
 def _best(
@@ -275,7 +276,7 @@ def _about_base(c: Comparison, signal: str, controls: dict[str, tuple[Comparison
         return "n/a: constant on the base, not measurable on earlier models"
     if c.base[signal].nunique() != 1:
         return "n/a: not measurable on the base"
-    return "n/a: constant on the base" + (", where all these clients began" if c.nonmembers in COIN else "")
+    return "n/a: constant on the base" + (", where all these clients began" if c.nonmembers in BY_COIN else "")
 
 
 def _claims(epsilon: Words, threat_model: str) -> Claims:

@@ -24,7 +24,7 @@ from scipy.special import entr
 from scipy.stats import rankdata
 
 from audits.by_coin import exchanges
-from audits.comparisons import COIN, Attacked, Comparison, comparisons
+from audits.comparisons import Attacked, Comparison, comparisons
 from audits.facts import AuditFacts
 from audits.findings import INFORMATION, Names, SharedInformation
 from audits.settings import Confident
@@ -32,6 +32,9 @@ from audits.statistics import mutual_information as mi
 from audits.statistics.permutation import Bools, Floats, exchanged
 from audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
+from fedaudit.terms.held_models import BEST_UTILITY
+from fedaudit.terms.nonmembers import BY_COIN
+from fedaudit.terms.threat_models import PROMPT_USER
 from trainers.base import Transcript
 
 EXCHANGES = 500
@@ -62,7 +65,7 @@ def mutual_information(subject: Subject, params: Params) -> Result:
     if run is None:
         return Result()
     tables = {"information": information(run, params)}
-    if "prompt-user" in subject.threat_models:
+    if PROMPT_USER in subject.threat_models:
         tables["prompt_information"] = of_prompts(subject.transcript, run, params)
     return Result(findings(tables["information"], params, names=subject.names), tables)
 
@@ -117,7 +120,7 @@ def information(run: Attacked, params: Params) -> pd.DataFrame:
 def _rows(run: Attacked) -> Iterator[_Row]:
     shared = exchanges(run, EXCHANGES) if run.coins else None
     for c in comparisons(run):
-        if c.nonmembers not in COIN or c.descriptive or c.way == "best utility":
+        if c.nonmembers not in BY_COIN or c.descriptive or c.way == BEST_UTILITY:
             continue
         members = _exchanged(c, run.seed, shared)
         for signal in dict.fromkeys(s for s in (*run.headline, *BESIDE) if s in c.scores):

@@ -21,9 +21,8 @@ from audits.settings import Confident
 from audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from fedaudit.privacy.ledger import strict
+from fedaudit.terms.splits import SPLITS
 from trainers.base import Transcript
-
-SPLITS = ("local", "neighbour", "overall", "own_test")
 
 
 class Facts(AuditFacts):
@@ -58,7 +57,7 @@ def findings(
         found.append(
             over_clients(
                 names,
-                f"accuracy/{split}",
+                split.metric,
                 clients,
                 confidence=params.confidence,
                 epsilon=epsilon,

@@ -24,14 +24,11 @@ from attacks.score_names import name_of
 from audits.findings import THESE
 from audits.statistics.permutation import p_value
 from audits.statistics.ranking import Interval, auroc_p_value
+from fedaudit.terms.nonmembers import NONMEMBERS
+from fedaudit.terms.sentences import SAID
+from fedaudit.terms.term import find
+from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, LEAKS, NO_LEAK_FOUND, REVERSED, Verdict
 
-LEAK, REVERSED, NONE, CONFOUNDED, INCONCLUSIVE = VERDICTS = (
-    "leak",
-    "leak, score reversed",
-    "no leak found",
-    "confounded",
-    "inconclusive",
-)
 # Of the chance that any score which leaks nothing is called a leak. The two families have other scores, and 5 % each
 # would be up to 10 % for a page.
 SHARES = {"primary": 0.8, "secondary": 0.2}
@@ -39,44 +36,24 @@ CONTROL_LEVEL = 0.01  # of all controls of a report, half for the base models an
 
 Largest = Mapping[str, npt.NDArray[np.float64]]  # by family the largest statistics under every exchange of coins
 
-WHO = {
-    ("prompt-user", "prompt"): "whoever uses a client's released prompt",
-    ("released-model", "final"): "whoever holds the released model",
-    ("released-model", "best utility"): "whoever holds the model of the round that served best",
-    ("peer", "passed on"): "another client, from what all are sent of each other,",
-    ("server", "rebuilt"): "the server, from the messages that it receives,",
-    ("server", "exact"): "the server, from messages that held a whole model,",
-    ("server", "literal"): "the server, rebuilding clients as the paper does,",
-    ("server", "newest"): "the server, rebuilding clients from their newest messages,",
-    ("server", "server-fill"): "the server, filling what it did not receive with its aggregate,",
-    ("clustering-server", "estimated"): "the clustering server, from sums over clusters,",
-    ("colluding-users", "final"): "users who put together what they hold",
-    ("owner", "true state"): "the owner of a client's true model (the upper bound)",
-}
 BLIND = "a classifier that never sees a model"
 CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
-AGAINST = {
-    "held-out": "held-out records of the same clients",
-    "novel objects": "records with novel objects",
-    "other clients": "other clients' records",
-    "left-out canaries": "canaries that a coin left out",
-}
 
 
-def by_the_coin(z: float, p_adjusted: float, *, level: float) -> str:
+def by_the_coin(z: float, p_adjusted: float, *, level: float) -> Verdict:
     """The verdict where our coins decided: of a statistic z and its p-value, corrected for its family."""
     if p_adjusted > level:
-        return NONE
+        return NO_LEAK_FOUND
     return LEAK if z > 0 else REVERSED
 
 
-def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> str:
+def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> Verdict:
     """The verdict where no coin of ours decided: of an AUROC, the controls that are off 0.5, and the differences to all
     controls that there are; `exchangeable` if members and non-members are not of two distributions."""
     if off:
         return CONFOUNDED
     if covers_half(auroc):
-        return NONE
+        return NO_LEAK_FOUND
     if not exchangeable:
         return CONFOUNDED
     above = auroc.low > 0.5
@@ -151,8 +128,13 @@ def _alarm(f: Mapping[str, Any], off: Mapping[str, float]) -> str | None:
     if not off:
         return None
     found = [f"{CONTROL[name]} has AUROC {f[f'{name}_value']:.3f} (corrected p {p:.2g})" for name, p in off.items()]
-    pair = f"on {f['population']} and {AGAINST[f['nonmembers']]}"
+    pair = f"on {f['population']} and {_words(f)}"
     return f"Control off: check the pipeline; {' and '.join(found)} {pair}. Coins made them alike: luck or a fault."
+
+
+def _words(f: Mapping[str, Any]) -> str:
+    """A row's non-members."""
+    return find(NONMEMBERS, f["nonmembers"], "nonmembers").words
 
 
 def among(f: Mapping[str, Any]) -> str:
@@ -170,17 +152,17 @@ def sentence(
 ) -> str:
     """The verdict in plain language, with its numbers: of a finding's fields, whether only equal classes were compared,
     the controls that are off, and the difference to one that the attack cannot be told from."""
-    who = WHO[f["threat_model"], f["way"]]
+    who = SAID[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
     number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"
     if f["best_of"]:
         number += f", the best of {f['best_of']} attacks (interval corrected for picking it)"
     if f["p_adjusted"] is not None:
         number += f", p {f['p']:.2g} alone, {f['p_adjusted']:.2g} {among(f)}"
-    pair = f"{f['population']} from {AGAINST[f['nonmembers']]}{' within the same classes' if within else ''}"
-    if verdict in (LEAK, REVERSED):
+    pair = f"{f['population']} from {_words(f)}{' within the same classes' if within else ''}"
+    if verdict in LEAKS:
         return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."
-    if verdict == NONE:
+    if verdict == NO_LEAK_FOUND:
         half = "" if f["p_adjusted"] is not None else ", which covers 0.5"
         return f"No leak found: {who} could not be shown to tell {pair}: {number}{half}."
     if off:

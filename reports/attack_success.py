@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from audits.statistics.stratified import comparable, stratified_auroc_difference
+from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.record_kinds import CANDIDATES
+from fedaudit.terms.threat_models import PROMPT_USER
 from reports.inputs import Evidence, Finding
 from reports.rows import MethodRow, Score, pooled
-
-USER, HELD_OUT, CANARIES = "prompt-user", "held-out", "left-out canaries"
 
 Measured = tuple[float, float | None, float | None]  # value and interval
 
@@ -29,7 +30,7 @@ def headline(found: Sequence[MethodRow]) -> str | None:
 def signals(found: Sequence[MethodRow]) -> list[str]:
     """The headline of every attack on whoever uses a prompt, in order."""
     findings = (f for v in found for e in v.evidence for f in e.findings)
-    return list(dict.fromkeys(f["signal"] for f in findings if single(f) and f["threat_model"] == USER))
+    return list(dict.fromkeys(f["signal"] for f in findings if single(f) and f["threat_model"] == PROMPT_USER))
 
 
 def single(f: Finding) -> bool:
@@ -76,7 +77,7 @@ def _scored(e: Evidence, signal: str) -> pd.DataFrame | None:
     table = e.tables.get("records")
     if table is None or signal not in table:
         return None
-    asked = table[(table.threat_model == USER) & table.kind.isin(("member", HELD_OUT)) & table[signal].notna()]
+    asked = table[(table.threat_model == PROMPT_USER) & table.kind.isin(CANDIDATES) & table[signal].notna()]
     return asked[["client", "record", "member", signal]].rename(columns={signal: "score"})
 
 
@@ -102,7 +103,7 @@ def _success(e: Evidence, signal: str) -> Measured | None:
     if not len(table):
         return None
     rows = table[
-        (table.threat_model == USER) & (table.signal == signal) & (table.label == "mean") & table.success.notna()
+        (table.threat_model == PROMPT_USER) & (table.signal == signal) & (table.label == "mean") & table.success.notna()
     ]
     if rows.empty:
         return None
@@ -115,6 +116,6 @@ def _auroc(e: Evidence, signal: str) -> Measured | None:
     found = (
         f
         for f in e.findings
-        if f["metric"] == "auroc" and (f["threat_model"], f["signal"]) == (USER, signal) and single(f)
+        if f["metric"] == "auroc" and (f["threat_model"], f["signal"]) == (PROMPT_USER, signal) and single(f)
     )
     return next(((f["value"], f["low"], f["high"]) for f in found if f["value"] is not None), None)

@@ -18,21 +18,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from reports.formats import listed, tau
 from reports.rows import MethodRow, as_printed
 
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
 EPSILONS = (math.inf, 0.4, 0.2, 0.1, 0.05, 0.01)
-SPLITS = {"local": 2, "neighbour": 3}  # the paper's table of each
-TEST_SETS = {
-    "own_test": 4,
-    "overall": 4,
-}  # of a Dirichlet split; the paper does not say which of the two its Table 4 is of
+SPLITS: dict[str, int] = {LOCAL: 2, NEIGHBOUR: 3}  # the paper's table of each
+# of a Dirichlet split; the paper does not say which of the two its Table 4 is of
+TEST_SETS: dict[str, int] = {OWN_TEST: 4, OVERALL: 4}
 MEAN = "mean"  # over what the paper's columns differ in
 LEVEL = 0.05
 CHUNK = 4096
 DROWNED = "Where the noise is much longer than the signal, the order of our methods is mostly chance."
-PLACES = {"own_test": "the clients' own test sets", "overall": "the whole test set"}
+PLACES = {OWN_TEST: "the clients' own test sets", OVERALL: "the whole test set"}
 
 Cells = Mapping[tuple[str, Any], float]  # accuracy by method and epsilon, or by what else rows and levels are
 
@@ -71,7 +70,7 @@ def table(number: int) -> pd.DataFrame:
     if "epsilon" in found:
         found["epsilon"] = found.epsilon.replace("none", "inf").astype(float)
         found["method"] = found.method.map(METHODS)
-        found["split"] = found.split.replace("neighbor", "neighbour")
+        found["split"] = found.split.replace("neighbor", NEIGHBOUR)
     return found
 
 

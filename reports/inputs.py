@@ -47,8 +47,6 @@ TABLES = {
     "canaries": "kind inserted left_out number guesses ceiling gaussian_ceiling delta needed",
 }
 METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
-SPLITS = ("local", "neighbour", "overall", "own_test")
-THREATS = ("prompt-user", "released-model", "peer", "server", "clustering-server", "colluding-users", "owner")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from attacks.score_names import signal_name
 from audits.statistics.nights import BASE, BLIND, LEVEL, VALUE, WINDOW, Series
+from fedaudit.terms.verdicts import VERDICTS
 from reports.formats import number, p_value
 from reports.templates import csv, render
 
@@ -22,7 +23,6 @@ LINES = 60  # of the Markdown summary, at most
 SHOWN = 12  # lines of each of its lists
 NIGHTS = 30  # that the page lists
 WIDTH, HEIGHT, EDGE = 150, 30, 4  # of a sparkline, in pixels
-VERDICTS = ("leak", "leak, score reversed", "confounded", "inconclusive", "no leak found")  # the first ones count more
 Records = Mapping[int, Mapping[str, Any]]
 
 

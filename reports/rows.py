@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from reports.inputs import SPLITS, Evidence, Finding, joined
+from fedaudit.terms.splits import SPLITS
+from reports.inputs import Evidence, Finding, joined
 from trainers.learners import METHODS
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
@@ -217,9 +218,9 @@ def _varying(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _scores(seeds: Sequence[Evidence]) -> dict[str, Score]:
-    found = {}
+    found: dict[str, Score] = {}
     for split in SPLITS:
-        rows = [(e.seed, f) for e in seeds for f in e.findings if f["metric"] == f"accuracy/{split}"]
+        rows = [(e.seed, f) for e in seeds for f in e.findings if f["metric"] == split.metric]
         if rows:
             before, first = [f["before"] for _, f in rows if f["before"] is not None], rows[0][1]
             score = pooled({seed: f["value"] for seed, f in rows}, first["low"], first["high"])

@@ -8,50 +8,34 @@ from statistics import mean, stdev
 from typing import Any
 
 from attacks.score_names import signal_name
-from audits.comparisons import FRESHEST
-from audits.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NONE, REVERSED
+from fedaudit.terms.held_models import FRESHEST
+from fedaudit.terms.nonmembers import NONMEMBERS
+from fedaudit.terms.populations import LAST_ROUND_MEMBERS
+from fedaudit.terms.term import find
+from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
 from reports.inputs import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
 COUNTS = ("members", "nonmembers_n", "clients")
-GRAVITY = (LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NONE)  # of several rows a card quotes the gravest
-SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NONE: "○"}
-AGAINST = {  # non-members: how they are called, and what a reader must know where they are not held-out records
-    "held-out": ("held-out records", None),
-    "novel objects": ("novel objects", "the papers' own split: another distribution, read its controls"),
-    "other clients": (
-        "records of other clients",
-        "within class where clients share any, else the class tells them apart: read its controls",
-    ),
-    "left-out canaries": ("left-out canaries", "a fair coin before training said which were inserted"),
-}
-SEES = {
-    "prompt-user": "holds one client's released prompt",
-    "released-model": "holds every model that the server broadcasts",
-    "peer": "is another client, and is sent the parts of all others",
-    "server": "also receives every client's upload",
-    "clustering-server": "decodes distances and sums over clusters, and receives no upload",
-    "colluding-users": "put together the shares that they hold",
-    "owner": "holds the client's true state: the upper bound",
-}
+SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NO_LEAK_FOUND: "○"}
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:
     """Of the findings with a verdict the gravest; of equals, the one with the smallest corrected p-value, then the one
     furthest from 0.5."""
-    judged = [f for f in findings if f["verdict"] in GRAVITY]
+    judged = [f for f in findings if f["verdict"] in VERDICTS]
     return min(judged, key=_gravity, default=None)
 
 
 def _gravity(f: Finding) -> tuple[float, ...]:
     p = f.get("p_adjusted")
-    return GRAVITY.index(f["verdict"]), 1.0 if p is None else p, -abs((f["value"] or 0.5) - 0.5)
+    return VERDICTS.index(f["verdict"]), 1.0 if p is None else p, -abs((f["value"] or 0.5) - 0.5)
 
 
 def freshest(findings: Sequence[Finding]) -> Finding | None:
     """Of findings about an adversary's several models, all or own members, that of the freshest one which reaches at
     least half of the clients."""
-    rows = [f for f in findings if f["population"] != "last-round members"]
+    rows = [f for f in findings if f["population"] != LAST_ROUND_MEMBERS]
     wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
     order = ordered((f["way"] for f in wide), FRESHEST)
     return min(wide, key=lambda f: order.index(f["way"]), default=None)
@@ -70,7 +54,7 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
         "verdict": worst["verdict"],
         "word": word,
         "rest": rest.strip(),
-        "rows": sum(f["verdict"] in GRAVITY for f in findings),
+        "rows": sum(f["verdict"] in VERDICTS for f in findings),
         "counts": counts(findings),
         "seeds": f"{sum(same)} of {len(same)} seeds" if len(same) > 1 else None,
     }
@@ -78,7 +62,7 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
 
 def counts(findings: Sequence[Finding]) -> str:
     """How many findings have which verdict, in words."""
-    found = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in GRAVITY}
+    found = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in VERDICTS}
     return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n)
 
 
@@ -100,7 +84,7 @@ def blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[
         again.setdefault(key(f), []).append(f)
     return [
         dict(zip(PLACE, place, strict=True))
-        | dict(zip(("against", "remark"), AGAINST.get(place[-1], (place[-1], None)), strict=True))
+        | {"against": (kind := find(NONMEMBERS, place[-1], "nonmembers")).heading, "remark": kind.remark}
         | _with_counts([named(*row) | {"by": by, "seeds": spread(by.get("auroc"), again)} for row, by in rows.items()])
         for place, rows in found.items()
     ]

@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attacks import gradients
 from attacks.attacked_models import Target
 from attacks.facts import ATTACKS
-from attacks.threats import THREAT_MODELS, lacks, refusal
+from attacks.threats import lacks, refusal
 from fedaudit.privacy.settings import Privacy
 from tests import asking_toy, prompt_toy, standin
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
@@ -201,7 +201,7 @@ def adversaries_of(method: Method[Any], run: Transcript, learner: str) -> list[s
     able = facts(learner)
     names = able.on_shares if "revealed" in run.round(0) else able.threat_models
     needs = {"released-model": method.sends, "server": method.sends, "peer": bool(method.by_client)}
-    return sorted((name for name in names if needs.get(name, True)), key=lambda name: -len(THREAT_MODELS[name]))
+    return sorted((one for one in names if needs.get(one, True)), key=lambda one: -len(one.sees))
 
 
 def answers(

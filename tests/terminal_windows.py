@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 
 from audits.findings import MEASURED, MEASURED_GAUSSIAN, THESE, Finding, MeasuredEpsilon
-from audits.verdicts import LEAK, NONE, REVERSED
 from fedaudit.command.terminal import show
+from fedaudit.terms.verdicts import LEAK, NO_LEAK_FOUND, REVERSED
 from tests.prompt_evidence import prompt_evidence
 
 HERE = Path(__file__).parent / "windows"
@@ -38,7 +38,7 @@ def row(
     if p is not None and value is not None:
         family = more.pop("family", "primary")
         adjusted = min(1.0, p * (1.25 if family == "primary" else 790))
-        verdict = NONE if adjusted > 0.05 else LEAK if value > 0.5 else REVERSED
+        verdict = NO_LEAK_FOUND if adjusted > 0.05 else LEAK if value > 0.5 else REVERSED
         tests = {
             "z": 2.0,
             "p": p,

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from attacks.base import Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
 from attacks.locate import placed, trilaterated
 from attacks.messages.prompts import ReplayedMessages
-from attacks.threats import THREAT_MODELS
+from attacks.threats import THREAT_MODELS, LacksCapability
 from fedaudit.command import cli
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.field import Field, Residues

@@ -47,7 +47,9 @@ def test_an_example_is_short_and_listed(name: str, place: Path) -> None:
 
 
 def test_there_are_methods_of_both_learners_and_attacks_on_both_kinds_of_records() -> None:
-    said = {tuple(re.findall(r"^    (?:learner|records) = (.*)$", source, re.MULTILINE)) for source in EXAMPLES.values()}
+    said = {
+        tuple(re.findall(r"^    (?:learner|records) = (.*)$", source, re.MULTILINE)) for source in EXAMPLES.values()
+    }
     assert said == {('"lora"',), ('"prompts"',), ('("texts",)',), ('("classes",)',)}
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from attacks.asked.classes import AskedClasses
 from attacks.attacked_models import Target, Wanted
-from attacks.base import Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.messages.prompts import ReplayedMessages
-from attacks.threats import require
-from audits.comparisons import SHARED, TRAINED, comparisons
+from attacks.threats import LacksCapability, require
+from audits.comparisons import comparisons
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
@@ -24,6 +24,7 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline import permitted
 from fedaudit.pipeline.methods import method_of
 from fedaudit.privacy.ledger import Ledger
+from fedaudit.terms.populations import MEMBERS_GIVEN_AWAY, MEMBERS_THAT_TRAINED
 from tests import maple_toy, prompt_toy
 from tests.asking_toy import said
 from tests.prompt_scores import changed, made_up
@@ -512,13 +513,13 @@ def test_records_given_to_others_are_a_row_of_their_own() -> None:
     rows = {
         c.population: c for c in comparisons(changed(whole, shared=given, unused=given)) if c.nonmembers == "held-out"
     }
-    own, trained, shared = (rows[name] for name in ("own members", TRAINED, SHARED))
+    own, trained, shared = (rows[name] for name in ("own members", MEMBERS_THAT_TRAINED, MEMBERS_GIVEN_AWAY))
     assert set(shared.record[shared.member]) == {r for some in given.values() for r in some}
     assert set(trained.record[trained.member]) == {r for k in members for r in members[k][3:]}
     assert set(shared.record[~shared.member]) == set(own.record[~own.member]) == set(trained.record[~trained.member])
     assert shared.descriptive
     assert not shared.coin
-    assert SHARED not in {c.population for c in comparisons(whole)}
+    assert MEMBERS_GIVEN_AWAY not in {c.population for c in comparisons(whole)}
 
 
 def test_what_a_client_gives_to_others_is_what_it_holds_back() -> None:

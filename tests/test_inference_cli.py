@@ -13,12 +13,12 @@ import pytest
 
 from attacks.facts import ATTACKS
 from attacks.settings import Adversary
-from attacks.threats import THREAT_MODELS
 from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.workers import federation_of, make_bench
+from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.small_run import small_run
 from tests.test_cli import refuse
 

@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
-from audits.verdicts import VERDICTS
+from fedaudit.terms.verdicts import VERDICTS
 from tests.whole_runs import Job, contents, report
 from trainers.prompts import Facts
 

@@ -96,6 +96,7 @@ def test_a_training_reaches_no_audit_and_no_page(words: str) -> None:
         name for name in reached if name.split("/")[0] in ("audits", "reports") and not name.endswith("__init__.py")
     }
     assert rooms == {"reports/places.py"}
+    assert "fedaudit/terms/sentences.py" not in reached
 
 
 @pytest.mark.parametrize("name", sorted(keys.templates()))

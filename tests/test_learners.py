@@ -10,10 +10,11 @@ import pickle
 import pytest
 
 from attacks.facts import ATTACKS
-from attacks.threats import THREAT_MODELS, lacks
+from attacks.threats import lacks
 from fedaudit.command.cli import read_command
 from fedaudit.command.listing import KINDS
 from fedaudit.tasks.facts import TASKS
+from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.learners import METHODS, USUAL, LearnerFacts, every_learner, facts
 
 LEARNERS = every_learner()
@@ -31,7 +32,7 @@ def test_its_usual_words_are_of_its_own(learner):
 @each
 def test_its_threat_models_exist(learner):
     found = facts(learner)
-    assert set(found.threat_models) <= THREAT_MODELS.keys()
+    assert set(found.threat_models) <= {*THREAT_MODELS}
     assert "owner" in found.threat_models  # the upper bound that other rows are compared with
 
 

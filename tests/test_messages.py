@@ -16,9 +16,10 @@ from torch import Tensor
 
 from attacks.answers import Floats
 from attacks.asked.classes import AskedClasses
-from attacks.base import Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.gradients import gradient_norms
 from attacks.messages.prompts import ReplayedMessages, losses
+from attacks.threats import LacksCapability
 from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.base import Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.messages.rebuild import rebuild, rebuild_all
+from attacks.threats import LacksCapability
 from audits.tables.coverage import distance_of
 from fedaudit.machinery.errors import InputError
 from tests.toy import EXAM, ToyLearner, toy_run

@@ -15,7 +15,7 @@ import pytest
 
 from attacks import score_names
 from attacks.facts import ATTACKS
-from attacks.threats import THREAT_MODELS, LacksCapability, lacks, refusal, require
+from attacks.threats import LacksCapability, lacks, refusal, require
 from attacks.tokens.scores import cell_names
 from audits.facts import AUDITS
 from fedaudit.command import cli, listing
@@ -24,6 +24,7 @@ from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
+from fedaudit.terms.threat_models import THREAT_MODELS, ThreatModel
 from reports.rows import method_name
 from trainers.learners import METHODS, LearnerFacts, every_learner, facts
 
@@ -89,7 +90,7 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert made.signals == plugin.facts.names()
         assert all(signal.partition("/")[0] == plugin.name for signal in made.signals)
         assert list(inspect.signature(made.score).parameters) == ["seen"]
-        assert {*plugin.facts.needs} <= set.union(*map(set, THREAT_MODELS.values()))
+        assert {*plugin.facts.needs} <= frozenset().union(*(one.sees for one in THREAT_MODELS))
         declared = {s for p in ATTACKS.values() for s in p.facts.names()}
         filled = [signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")]
         assert {*filled} <= {*cell_names(["caption"]), *declared}
@@ -103,6 +104,7 @@ BASES = {"learner": LearnerFacts} | {kind: known.usual for kind, known in KINDS.
 FIELDS = [(kind, name, hint) for kind, usual in BASES.items() for name, hint in get_type_hints(usual).items()]
 TRIPLES = tuple[tuple[str, str, str], ...]
 RIGHT = {bool: "True", int: "2", str: "'prompts'", int | None: "None", tuple[str, ...]: "('uploads',)"}
+RIGHT |= {tuple[ThreatModel, ...]: "()"}
 RIGHT |= {TRIPLES: "(('mine', 'mine', 'my score'),)"}
 WRONG = {
     bool: ("1", "'yes'", "None"),
@@ -110,6 +112,7 @@ WRONG = {
     str: ("('prompts',)", "1", "None"),
     int | None: ("True", "'1'"),
     tuple[str, ...]: ("'uploads'", "['uploads']", "(1,)", "None"),
+    tuple[ThreatModel, ...]: ("'server'", "('server',)", "None"),
     TRIPLES: ("('mine',)", "{'mine': ('mine', 'my score')}", "(('mine', 'my score'),)", "(('mine', 'mine', 1),)"),
 }
 each_field = pytest.mark.parametrize(("kind", "name", "hint"), FIELDS)
@@ -263,7 +266,7 @@ def test_names_of_scores(signal, parts, in_sentences):
 @pytest.mark.parametrize("attack", [*ATTACKS.values()], ids=lambda p: p.name)
 def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model):
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same, with the threat model above the column."""
-    missing = [capability for capability in attack.facts.needs if capability not in THREAT_MODELS[threat_model]]
+    missing = [capability for capability in attack.facts.needs if capability not in threat_model.sees]
     why = refusal(attack, threat_model)
     fitting = [learner for learner in map(facts, every_learner()) if lacks(attack, learner) is None]
     if not any(threat_model in (*learner.threat_models, *learner.on_shares) for learner in fitting):

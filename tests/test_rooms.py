@@ -14,7 +14,7 @@ from trainers.learners import METHODS
 
 ROOT = Path(__file__).parent.parent
 STOREYS = [
-    {"fedaudit.machinery"},
+    {"fedaudit.machinery", "fedaudit.terms"},
     {"fedaudit.tasks", "fedaudit.privacy"},
     {"fedaudit.backbones"},
     {"trainers"},

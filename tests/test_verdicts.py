@@ -12,7 +12,6 @@ from audits.statistics.permutation import PERMUTATIONS
 from audits.statistics.ranking import auroc, cross_fitted
 from audits.verdicts import (
     SHARES,
-    VERDICTS,
     by_controls,
     by_the_coin,
     control_p_value,
@@ -21,6 +20,7 @@ from audits.verdicts import (
     off_by_the_coin,
     together,
 )
+from fedaudit.terms.verdicts import VERDICTS
 from tests.test_membership import SIGNALS, coins_of, made_up, with_canaries
 
 

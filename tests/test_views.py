@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from attacks.attacked_models import state_digest
-from attacks.base import THREAT_MODELS, Candidates, LacksCapability, View
+from attacks.base import Candidates, View
 from attacks.messages.rebuild import rebuild, rebuild_all
+from attacks.threats import LacksCapability
 from audits.tables.coverage import distance_of
+from fedaudit.terms.threat_models import PROMPT_USER, THREAT_MODELS
 from tests.asking_toy import models
 from tests.toy import A, B, state, toy_run
 from trainers.base import Schedule
@@ -44,7 +46,7 @@ CALLS = {
 @pytest.mark.parametrize("threat_model", THREAT_MODELS)
 def test_a_view_gives_what_its_threat_model_sees_and_refuses_the_rest_by_name(fedrand, threat_model, capability):
     view = View(fedrand, threat_model, CANDIDATES)
-    if capability in THREAT_MODELS[threat_model]:
+    if capability in threat_model.sees:
         CALLS[capability](view)
     else:
         with pytest.raises(LacksCapability, match=f"{threat_model} does not see {capability}"):
@@ -210,6 +212,6 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
     for model in found:
         assert all(torch.equal(t, view.broadcast(best)[name]) for name, t in model.read().items())
         assert not set(CANDIDATES.novel) & set(model.records)
-    assert "broadcasts" not in THREAT_MODELS["prompt-user"]
+    assert "broadcasts" not in PROMPT_USER.sees
     with pytest.raises(LacksCapability, match="broadcasts"):
         View(short, "prompt-user", CANDIDATES).served_best  # noqa: B018

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from trainers.base import Bench, Method, Model, State, pack, plain, unpack
 
 EVALUATION_CHUNK = 20  # test records per job
@@ -156,9 +157,9 @@ class Recognition:
 
     def _accuracies(self, client: int, hit: NDArray[np.bool_]) -> dict[str, float]:
         own = np.asarray(self.local[client])
-        parts = {"local": own, "neighbour": ~own, "overall": np.ones_like(own)}
-        found = {name: 100 * float(hit[part].mean()) for name, part in parts.items() if part.any()}
-        return found | ({"own_test": 100 * float(hit @ np.asarray(self.chances[client]))} if len(self.chances) else {})
+        parts = {LOCAL: own, NEIGHBOUR: ~own, OVERALL: np.ones_like(own)}
+        found: dict[str, float] = {name: 100 * float(hit[part].mean()) for name, part in parts.items() if part.any()}
+        return found | ({OWN_TEST: 100 * float(hit @ np.asarray(self.chances[client]))} if len(self.chances) else {})
 
 
 def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDArray[np.bool_]:

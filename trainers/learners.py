@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from fedaudit.machinery.plugins import Plugins, facts_of, package_folder
 from fedaudit.privacy import settings
+from fedaudit.terms.threat_models import SERVER, ThreatModel
 
 USUAL = "lora"  # where a command names neither a method nor a task
 
@@ -44,10 +45,10 @@ class LearnerFacts:
     rounds: int
     clients: int
     per_round: int | None  # None: all
-    threat_models: tuple[str, ...]  # those of its methods, but for what `on_shares` says
+    threat_models: tuple[ThreatModel, ...]  # those of its methods, but for what `on_shares` says
     backbone: str  # "vlm" or "clip"
     records: str  # what its records are: "texts", several tokens each, or "classes", one token each
-    on_shares: tuple[str, ...] = ()  # the adversaries in the server's place where clients compute on secret shares
+    on_shares: tuple[ThreatModel, ...] = ()  # the adversaries in the server's place where clients compute on shares
     unattacked: bool = False  # can be audited without an attack
     alone: tuple[str, ...] = ()  # attacks of which a run takes one: the first does all that the others do
     private: bool = False  # all of its methods can be noised, not only those that say it themselves
@@ -60,11 +61,11 @@ class LearnerFacts:
     also: tuple[str, ...] = ()  # further learners whose methods it trains, beside its own in one run
     together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
 
-    def adversaries(self, method: MethodFacts) -> tuple[str, ...]:
+    def adversaries(self, method: MethodFacts) -> tuple[ThreatModel, ...]:
         """The threat models of a method: a server that decodes what clients compute on shares receives no upload."""
         if not method.on_shares:
             return self.threat_models
-        return tuple(own for name in self.threat_models for own in (self.on_shares if name == "server" else (name,)))
+        return tuple(own for name in self.threat_models for own in (self.on_shares if name == SERVER else (name,)))
 
 
 def every_learner() -> list[str]:

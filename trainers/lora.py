@@ -30,6 +30,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.machinery.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
 from trainers.exams import Answers
 from trainers.learners import LearnerFacts
@@ -57,7 +58,7 @@ class Facts(LearnerFacts):
     rounds = 7
     clients = 12
     per_round = 4
-    threat_models = ("released-model", "server", "owner")
+    threat_models = (RELEASED_MODEL, SERVER, OWNER)
     backbone = "vlm"
     alone = ("maxrenyi", "reconstruct")
     privacy = "AdapterPrivacy"

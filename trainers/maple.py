@@ -39,6 +39,7 @@ from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.parameters import like, number, whole
 from fedaudit.machinery.store import claim
 from fedaudit.privacy.ledger import epoch_length
+from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers import prompts
 from trainers.base import Method, Participation, State, Update
 from trainers.exams import Personalisation
@@ -63,7 +64,7 @@ class Facts(LearnerFacts):
     rounds = 10
     clients = 10
     per_round = None
-    threat_models = ("prompt-user", "released-model", "peer", "server", "owner")
+    threat_models = (PROMPT_USER, RELEASED_MODEL, PEER, SERVER, OWNER)
     backbone = "clip"
     unattacked = True
     alone = ("loss", "reconstruct")

@@ -35,6 +35,14 @@ from torch import Tensor
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.store import claim
+from fedaudit.terms.threat_models import (
+    CLUSTERING_SERVER,
+    COLLUDING_USERS,
+    OWNER,
+    PROMPT_USER,
+    RELEASED_MODEL,
+    SERVER,
+)
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
@@ -65,8 +73,8 @@ class Facts(LearnerFacts):
     rounds = 100
     clients = 10
     per_round = None
-    threat_models = ("prompt-user", "released-model", "server", "owner")
-    on_shares = ("clustering-server", "colluding-users")
+    threat_models = (PROMPT_USER, RELEASED_MODEL, SERVER, OWNER)
+    on_shares = (CLUSTERING_SERVER, COLLUDING_USERS)
     backbone = "clip"
     unattacked = True
     alone = ("loss", "reconstruct")

@@ -26,7 +26,7 @@ class Messages(Protocol):
         """
 
 
-class RecordKind(Protocol):
+class Askable(Protocol):
     """Of one kind of records. A method is None where somebody else trained."""
 
     over_rounds_alone: bool  # whether attacks on one model also have a score over all states that are seen of it

@@ -11,21 +11,12 @@ from attacks.attacked_models import Held, Read, Target, Wanted, evenly
 from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from attacks.messages.rebuild import Rebuilt
+from fedaudit.terms.held_models import FINAL
 from trainers.base import Classifier, Method, State
-
-HELD = {  # what an adversary of one target attacks
-    "prompt-user": "prompt",
-    "released-model": "final",
-    "peer": "passed on",
-    "server": "rebuilt",
-    "clustering-server": "estimated",
-    "colluding-users": "final",
-    "owner": "true state",
-}
 
 
 class AskedClasses:
-    """See `attacks.asked.base.RecordKind`."""
+    """See `attacks.asked.base.Askable`."""
 
     over_rounds_alone = False
     others = True
@@ -51,8 +42,8 @@ class AskedClasses:
         """The one model that it attacks: what it holds of the client, or the released one."""
         if (k := target.client) is None or (read := self._read(view, method, k, rebuilt)) is None:
             return
-        way = HELD[view.threat_model]
-        role = "released" if way == "final" else "personal"
+        way = view.threat_model.attacks
+        role = "released" if way == FINAL else "personal"
         yield Held(view.threat_model, way, k, view.rounds, read, target.records, role)
 
     def _read(self, view: View, method: Method[Any], client: int, rebuilt: Sequence[Rebuilt]) -> Read | None:

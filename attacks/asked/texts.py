@@ -14,14 +14,16 @@ from attacks.answers import Arrays, PublicRecords, Texts, spans_of
 from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, Held, Read, Target, Wanted, evenly
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
-from attacks.messages.rebuild import WAYS, Rebuilt, rebuild, rebuild_all
+from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
 from attacks.tokens.signals import TokenSignals, joined, row_signals, stacked
 from fedaudit.machinery.errors import InputError
+from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
+from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL
 from trainers.base import AdaptedModel, LanguageModel, Method, State
 
 
 class AskedTexts:
-    """See `attacks.asked.base.RecordKind`."""
+    """See `attacks.asked.base.Askable`."""
 
     over_rounds_alone = True
     others = False
@@ -46,12 +48,12 @@ class AskedTexts:
     ) -> Iterator[Held]:  # fmt: skip
         """The released model of every round, asked about some candidates where nobody looks at all rounds, or of one
         client its own state or what the server rebuilds in every way."""
-        if view.threat_model == "released-model":
+        if view.threat_model == RELEASED_MODEL:
             yield from _released(view, target, wanted)
         elif target.client is not None:
             further = novel[:NOVEL_PER_CLIENT] if wanted.novel_of_clients else ()
             for way, seen, read in _of_client(view, target.client):
-                if not wanted.ways or way not in WAYS or way in wanted.ways:
+                if not wanted.ways or way not in REBUILDINGS or way in wanted.ways:
                     held = Held(view.threat_model, way, target.client, seen, read, target.own, "personal")
                     yield held
                     if further:
@@ -104,21 +106,21 @@ def _released(view: View, target: Target, wanted: Wanted) -> Iterator[Held]:
         return Held(view.threat_model, way, None, r, functools.partial(view.broadcast, r), records, **more)
 
     if target.client is None:
-        yield held("final", view.rounds, target.records, over_rounds=False, of_target=False)
+        yield held(FINAL, view.rounds, target.records, over_rounds=False, of_target=False)
         return
     if wanted.answers and not wanted.ways:
         sample = target.own if wanted.states else target.candidates[:PER_ROUND]
-        yield from (held("round", r, sample, over_rounds=False) for r in range(1, view.rounds))
-    yield held("final", view.rounds, target.own, role="released")
+        yield from (held(ROUND, r, sample, over_rounds=False) for r in range(1, view.rounds))
+    yield held(FINAL, view.rounds, target.own, role="released")
     if view.served_best < view.rounds and wanted.answers:
-        yield held("best utility", view.served_best, target.own)
+        yield held(BEST_UTILITY, view.served_best, target.own)
 
 
 def _of_client(view: View, client: int) -> Iterator[tuple[str, int, Read]]:
     """Way, rounds seen and reader of every model of a client that the adversary can put together."""
-    if view.threat_model == "owner":
+    if view.threat_model == OWNER:
         if view.private(client) is not None:
-            yield "true state", view.rounds, lambda: _known(view.private(client))
+            yield TRUE_STATE, view.rounds, lambda: _known(view.private(client))
         return
     for found in rebuild_all(view, clients=[client]):
         if found.state is not None and found.seen is not None:

@@ -27,7 +27,8 @@ from torch import Tensor, linalg
 
 from attacks.answers import Arrays, Floats
 from attacks.base import View
-from attacks.messages.rebuild import WAYS, began, rebuild
+from attacks.messages.rebuild import began, rebuild
+from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from trainers.base import AdaptedModel, State
 
 STILL = 1e-6  # of the length of A: a smaller change is weight decay's or rounding
@@ -62,7 +63,7 @@ class AdapterMessages:
 
     def _heard(self, client: int, r: int, records: Sequence[str], start: State) -> Arrays:
         sent, broadcast, shape = self.view.uploads(r), self.view.broadcast(r), (len(self.view.clients), len(records))
-        loss = {way: np.full(shape, np.nan) for way in ("exact", *WAYS)}
+        loss: dict[str, Floats] = {way: np.full(shape, np.nan) for way in (EXACT, *REBUILDINGS)}
         for k in (k for k in sent if k != client):
             for way, of_client in self._losses(k, r, records).items():
                 loss[way][k] = of_client
@@ -76,9 +77,9 @@ class AdapterMessages:
 
     def _losses(self, client: int, r: int, records: Sequence[str]) -> dict[str, Floats]:
         """By way the losses [n] under a client's model after round r; equal states are asked once."""
-        states = {way: rebuild(self.view, client, way, until=r + 1).state for way in ("exact", *WAYS)}
+        states = {way: rebuild(self.view, client, way, until=r + 1).state for way in (EXACT, *REBUILDINGS)}
         known: list[tuple[State, Floats]] = []
-        found = {way: np.full(len(records), np.nan) for way in states}
+        found: dict[str, Floats] = {way: np.full(len(records), np.nan) for way in states}
         for way, state in states.items():
             if state is not None:
                 same = (loss for other, loss in known if _equal(state, other))

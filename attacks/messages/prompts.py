@@ -35,6 +35,7 @@ from attacks.knowledge import Mixture
 from attacks.messages.mixtures import mixture, of_sum
 from attacks.messages.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
+from fedaudit.terms.held_models import ESTIMATED, REBUILT
 from trainers.base import Classifier, Differentiable, Method, Participation, State, generator
 from trainers.messages import Sending
 from trainers.prompts import Learner, PromptMethod, stacked
@@ -62,7 +63,7 @@ class ReplayedMessages:
     ) -> None:
         """`candidates`: what each client's list may hold, by which sums over several are taken apart."""
         self.view, self.method, self.learner, self.candidates = view, method, learner, candidates
-        self.way = "rebuilt" if view.gives("uploads") else "estimated"
+        self.way = REBUILT if view.gives("uploads") else ESTIMATED
         self._means: dict[tuple[int, int], Tensor] = {}
         self.exchanges = self._exchanges()  # by round; rounds in which nobody sent anything are not there
 

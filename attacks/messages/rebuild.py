@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.base import View
+from fedaudit.terms.held_models import EXACT, LITERAL, REBUILDINGS, SERVER_FILL
 from trainers.base import State
-
-WAYS = ("literal", "newest", "server-fill")
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,16 @@ def rebuild(view: View, client: int, way: str, until: int | None = None) -> Rebu
     sent = view.upload(last, client)
     hidden = set(view.kept(last, client))
     if not hidden:
-        return Rebuilt(client, "exact", sent, last, 0, 0)
-    if way == "server-fill":
+        return Rebuilt(client, EXACT, sent, last, 0, 0)
+    if way == SERVER_FILL:
         return Rebuilt(client, way, view.broadcast(last + 1) | sent, last, None, None)
-    earlier = rounds[-2:-1] if way == "literal" else rounds[-2::-1]
+    earlier = rounds[-2:-1] if way == LITERAL else rounds[-2::-1]
     for steps, r in enumerate(earlier, 1):
         older = view.upload(r, client)
         if hidden <= older.keys():
             return Rebuilt(client, way, older | sent, last, last - r, steps)
     why = "took part once" if len(rounds) == 1 else "never sent what its last message lacks"
-    if way == "literal" and len(rounds) > 1:
+    if way == LITERAL and len(rounds) > 1:
         why = "its last two messages lack the same part"
     return Rebuilt(client, way, None, last, None, None, why)
 
@@ -77,5 +76,5 @@ def began(view: View, client: int, r: int) -> State:
 
 def rebuild_all(view: View, clients: Sequence[int]) -> list[Rebuilt]:
     """Clients in every way; a client with nothing hidden has the one way `exact`."""
-    unique = {(r.client, r.way): r for client in clients for way in WAYS for r in [rebuild(view, client, way)]}
+    unique = {(r.client, r.way): r for client in clients for way in REBUILDINGS for r in [rebuild(view, client, way)]}
     return list(unique.values())

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 import pandas as pd
 from scipy.stats import binomtest, t
 
-from audits.comparisons import FEW, FRESHEST, Attacked, ScoredModel
+from audits.comparisons import FEW, Attacked, ScoredModel
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.held_models import FRESHEST
+from fedaudit.terms.record_kinds import CANDIDATES
 
 COLUMNS = "way client kind accuracy low high n chance".split()
 
@@ -42,7 +44,7 @@ def _rows(run: Attacked, model: ScoredModel, confidence: float) -> Iterator[tupl
     assert model.client is not None
     assert model.facts is not None
     kinds = run.kinds(model.client)
-    for kind in ("member", "held-out"):
+    for kind in CANDIDATES:
         facts = model.facts.reindex([r for r, is_kind in kinds.items() if is_kind == kind])
         facts = facts[facts.owners > 1]
         if len(facts):

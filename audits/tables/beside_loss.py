@@ -8,8 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import FRESHEST, Attacked, Comparison, comparisons
+from audits.comparisons import Attacked, Comparison, comparisons
 from audits.membership import difference, measure, simultaneous
+from fedaudit.terms.held_models import BEST_UTILITY, FRESHEST
+from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.populations import WHOLE
 
 CALIBRATED = "loss/base"
 COLUMNS = (
@@ -25,11 +28,7 @@ def beside_loss_table(run: Attacked, confidence: float) -> pd.DataFrame:
     holds (`loss_way`). The intervals of gains hold all at once (Bonferroni over the table), so that the best of many
     attacks is not above by luck; a row of the calibrated loss itself has no gain.
     """
-    rows = [
-        c
-        for c in comparisons(run)
-        if c.nonmembers == "held-out" and c.population in ("all members", "own members") and c.way != "best utility"
-    ]
+    rows = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and c.population in WHOLE and c.way != BEST_UTILITY]
     signals = dict.fromkeys((*run.headline, CALIBRATED))
     pairs = [(c, s, beside) for c in rows for s in signals if s in c.scores for beside in _beside(rows, c)]
     measured = [

@@ -13,6 +13,8 @@ from audits.comparisons import Attacked, Comparison, by_round
 from audits.membership import measure
 from audits.statistics import ranking
 from audits.statistics.stratified import client_roc_band
+from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 
 CURVE_POINTS = 40
 
@@ -36,7 +38,7 @@ def rounds_table(run: Attacked, confidence: float) -> pd.DataFrame:
 def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
     """AUROC of every client against its own held-out records, where it has both."""
     found = []
-    for row in (c for c in rows if c.nonmembers == "held-out" and c.population != "last-round members"):
+    for row in (c for c in rows if c.nonmembers == HELD_OUT and c.population != LAST_ROUND_MEMBERS):
         for signal in (s for s in signals if s in row.scores):
             c = row.having(row.scores[signal])
             values = ranking.client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}

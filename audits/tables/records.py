@@ -17,21 +17,22 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from audits.comparisons import FRESHEST, WAYS, Attacked, ScoredModel, comparisons
+from audits.comparisons import Attacked, ScoredModel, comparisons
 from audits.membership import cells
 from audits.statistics.stratified import accuracy_at
 from audits.tables.attribution import attribution_table
 from audits.tables.beside_loss import beside_loss_table
 from audits.tables.curves import clients_table, curve, rounds_table
 from fedaudit.tasks.base import IMAGE, Record, client_name
+from fedaudit.terms.held_models import AT_THE_END, FRESHEST
+from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
+from fedaudit.terms.record_kinds import CANDIDATES, FLIPPED, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, REFERENCE, TRAINED
+from fedaudit.terms.threat_models import STRONGEST
 
 Floats = NDArray[np.float64]
-COIN_FLIPPED = ("member", "held-out", "canary", "left-out canary")  # what a rank is among
 TOP = 10  # one in so many records is in an attack's top
 EXPOSED = 8  # records shown as pictures
 PIXELS = 256  # a side of a picture, at most
-# of the adversaries the first one's records are shown
-STRONGEST = ("server", "clustering-server", "peer", "prompt-user", "released-model", "colluding-users", "owner")
 CLASSES = "threat_model way client label signal success low high members nonmembers".split()
 AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
 SHOWN = "threat_model way rank record client score percentile asked label reason png".split()
@@ -40,7 +41,7 @@ SHOWN = "threat_model way rank record client score percentile asked label reason
 def evidence(run: Attacked, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
     """All tables about a run by name, without those that have no row; `records` have the pictures."""
     table = records_table(run)
-    held_out = [c for c in comparisons(run) if c.nonmembers == "held-out" and not c.descriptive]
+    held_out = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and not c.descriptive]
     measured = [(c, s) for c in held_out for s in run.headline if s in c.scores and c.having(c.scores[s]).measurable]
     found = {
         "records": table.drop(columns="exposure"),
@@ -68,7 +69,7 @@ def records_table(run: Attacked) -> pd.DataFrame:
     asked = [
         (model, k)
         for model in run.models
-        if model.way in WAYS
+        if model.way in AT_THE_END
         for k in (run.participants(model.round) if model.client is None else [model.client])
     ]
     table = pd.concat([_records(run, model, k) for model, k in asked], ignore_index=True)
@@ -81,9 +82,9 @@ def _records(run: Attacked, model: ScoredModel, client: int) -> pd.DataFrame:
     scores = model.scores[model.scores.index.isin(list(kinds))]
     kind = pd.Series([kinds[r] for r in scores.index], scores.index)
     signals = [s for s in run.signals if s in scores]
-    flipped = scores[kind.isin(COIN_FLIPPED)]
+    flipped = scores[kind.isin(FLIPPED)]
     share = flipped[[s for s in run.headline if s in signals]].rank(pct=True).mean(axis=1)
-    held_out = share[kind == "held-out"].dropna().to_numpy()
+    held_out = share[kind == HELD_OUT_RECORD].dropna().to_numpy()
     below = np.searchsorted(np.sort(held_out), share, "left") / max(1, len(held_out))
     table = pd.DataFrame(
         {
@@ -93,7 +94,7 @@ def _records(run: Attacked, model: ScoredModel, client: int) -> pd.DataFrame:
             "record": scores.index,
             "label": [run.group[r] for r in scores.index],
             "kind": kind.to_numpy(),
-            "member": kind.isin(("member", "canary")).to_numpy(),
+            "member": kind.isin(TRAINED).to_numpy(),
             "rank": share.rank(ascending=False, method="min").reindex(kind.index).to_numpy(),
             "percentile": pd.Series(100 * below, share.index).where(share.notna()).reindex(kind.index).to_numpy(),
             "exposure": share.reindex(kind.index).to_numpy(),
@@ -109,7 +110,7 @@ def classes_table(table: pd.DataFrame, guesses: Sequence[str], confidence: float
     held-out records weighing the same; classes without both are left out.
     """
     found = []
-    candidates = table[table.kind.isin(("member", "held-out"))]
+    candidates = table[table.kind.isin(CANDIDATES)]
     for signal in (s for s in guesses if s in candidates):
         guessed = candidates.dropna(subset=[signal])
         for place, part in guessed.groupby(["threat_model", "way", "client"], sort=False):
@@ -129,7 +130,7 @@ def agreement_table(table: pd.DataFrame, headline: list[str]) -> pd.DataFrame:
     Means over the targets; `chance` is the common share of two attacks that know nothing of each other.
     """
     found = []
-    flipped = table[table.kind.isin(COIN_FLIPPED)]
+    flipped = table[table.kind.isin(FLIPPED)]
     for place, part in flipped.groupby(["threat_model", "way"], sort=False):
         signals = [s for s in headline if s in part and part[s].notna().any()]
         clients = [{s: own[s].to_numpy() for s in signals} for _, own in part.groupby("client", sort=False)]
@@ -167,11 +168,11 @@ def tenth(n: int) -> int:
 def scores_table(run: Attacked, table: pd.DataFrame) -> pd.DataFrame:
     """The headline scores of candidates and of records of another distribution, with the truth, for histograms."""
     place = ["threat_model", "way", "client", "record", "kind"]
-    frames = [table.loc[table.kind != "reference", [*place, *(s for s in run.headline if s in table)]]]
-    for c in (c for c in comparisons(run) if c.nonmembers == "novel objects"):
+    frames = [table.loc[table.kind != REFERENCE, [*place, *(s for s in run.headline if s in table)]]]
+    for c in (c for c in comparisons(run) if c.nonmembers == NOVEL_OBJECTS):
         shown = c.scores[[s for s in run.headline if s in c.scores]]
-        where = {"threat_model": c.threat_model, "way": c.way, "client": c.client, "record": c.record, "kind": "novel"}
-        frames.append(shown.assign(**where)[~c.member])
+        where = {"threat_model": c.threat_model, "way": c.way, "client": c.client, "record": c.record}
+        frames.append(shown.assign(**where, kind=NOVEL_RECORD)[~c.member])
     return pd.concat(frames)
 
 
@@ -182,10 +183,10 @@ def exposed_table(run: Attacked, table: pd.DataFrame, records: Mapping[str, Reco
     """
     mine = _strongest(table)
     headline = [s for s in run.headline if s in mine and mine[s].notna().any()]
-    flipped = mine[mine.kind.isin(COIN_FLIPPED)]
+    flipped = mine[mine.kind.isin(FLIPPED)]
     tops = flipped.groupby("client")[headline].transform(_is_top).sum(axis=1)
     order = ["exposure", *headline[:1], "record"]
-    members = flipped[flipped.kind == "member"].sort_values(order, ascending=[*[False] * (len(order) - 1), True])
+    members = flipped[flipped.kind == MEMBER].sort_values(order, ascending=[*[False] * (len(order) - 1), True])
     several = len({record.prompt for record in records.values()}) > 1  # else the instruction says nothing about one
     rows = []
     for rank, (at, row) in enumerate(members.head(EXPOSED).iterrows(), 1):

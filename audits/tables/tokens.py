@@ -9,6 +9,7 @@ import pandas as pd
 
 from audits.comparisons import Attacked, ScoredModel
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.record_kinds import HELD_OUT_RECORD
 
 
 def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
@@ -18,7 +19,7 @@ def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         return {}
     top, records = tables["exposed"].iloc[0], tables["records"]
     place = ["threat_model", "way", "client"]
-    others = records[(records[place] == top[place]).all(axis=1) & (records.kind == "held-out")]
+    others = records[(records[place] == top[place]).all(axis=1) & (records.kind == HELD_OUT_RECORD)]
     ranked = others.sort_values(["rank", "record"])
     return {"member": top.record} | ({"non-member": ranked.record.iloc[len(ranked) // 2]} if len(ranked) else {})
 

@@ -20,21 +20,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attacks.facts import AttackFacts
-from attacks.threats import THREAT_MODELS, refusal
+from attacks.threats import refusal
 from audits.findings import MEASURED, MEASURED_GAUSSIAN
 from fedaudit.command.words import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
+from fedaudit.terms.nonmembers import HELD_OUT
+from fedaudit.terms.splits import SPLITS
+from fedaudit.terms.threat_models import THREAT_MODELS
+from fedaudit.terms.verdicts import LEAK, LEAKS
 from reports.measured import P_VALUES, compared, refutes, sentence
 from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
-ACCURACY = ("accuracy/local", "accuracy/neighbour", "accuracy/overall", "accuracy/own_test")
+ACCURACY = tuple(split.metric for split in SPLITS)
 BOUNDS = (MEASURED, MEASURED_GAUSSIAN)
 METRICS = MEMBERSHIP + ACCURACY + BOUNDS
 LARGEST = 1e6  # of epsilons
 SAID = tuple(P_VALUES)  # what a measured epsilon may be held against
-LEAK = "leak"  # the gate that goes by verdicts
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -109,14 +112,14 @@ class Gate:
         if not judged:
             why = rows[0]["status"] if rows else "there is no such row"
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
-        return [self._sentence(f) for f in judged if f["verdict"].startswith(LEAK)]
+        return [self._sentence(f) for f in judged if f["verdict"] in LEAKS]
 
     def _looks_at(self, f: dict[str, Any]) -> bool:
         if self.metric in ACCURACY:
             return True
         if self.metric in BOUNDS:
             return self.threat_model in (None, f["threat_model"])
-        return f["headline"] and f["nonmembers"] == "held-out" and self.threat_model in (None, f["threat_model"])
+        return f["headline"] and f["nonmembers"] == HELD_OUT and self.threat_model in (None, f["threat_model"])
 
     def _sentence(self, f: dict[str, Any]) -> str:
         digits = 1 if self.metric in ACCURACY else 3
@@ -185,7 +188,8 @@ def limit(text: str, source: str) -> Gate:
 
 def _threat(source: str, name: str | None) -> str | None:
     """The name of a threat model, or none. InputError: there is no such one."""
-    threats = tuple(THREAT_MODELS)
-    if name and name not in threats:
-        raise InputError(f"{source}: no threat model {name}{nearest(name, threats)}; there are {', '.join(threats)}")
+    if name and name not in THREAT_MODELS:
+        raise InputError(
+            f"{source}: no threat model {name}{nearest(name, THREAT_MODELS)}; there are {', '.join(THREAT_MODELS)}"
+        )
     return name

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from attacks.facts import ATTACKS
-from attacks.threats import SUMMARIES, THREAT_MODELS, lacks, refusal
+from attacks.threats import lacks, refusal
 from audits.facts import AUDITS, AuditFacts
 from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin, Plugins
 from fedaudit.pipeline import papers
 from fedaudit.tasks.facts import TASKS
+from fedaudit.terms.sentences import SAID
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.places import places
 from trainers.learners import METHODS, every_learner, facts
 
@@ -30,7 +32,7 @@ def listing(width: int | None = None) -> str:
     said.append("sections of a report, each where there is something to show:")
     said += listed({name: plugins.summary(path) for name, path in places().items()}, width)
     said.append("threat models, what each sees; a report has all that its methods have:")
-    said += listed({name: f"{SUMMARIES[name]}{_only(name)}" for name in THREAT_MODELS}, width)
+    said += listed({name: f"{SAID[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
     return "\n".join([*said, *matrix(width)])
 
 

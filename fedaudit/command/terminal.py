@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 from audits.findings import THESE
 from audits.verdicts import SHARES
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
+from fedaudit.terms.nonmembers import BY_COIN
+from fedaudit.terms.splits import SPLITS
+from fedaudit.terms.threat_models import PROMPT_USER, SERVER
+from fedaudit.terms.verdicts import NO_LEAK_FOUND
 from reports.formats import number, p_value, short
 from reports.measured import contradictions
 from reports.measured import rows as measured_rows
@@ -20,8 +24,7 @@ if TYPE_CHECKING:
 Finding = dict[str, Any]
 FEW = 3  # attacks whose rows fit beside each other
 WIDE = 120  # columns of a window in which controls stand beside the verdicts
-SPLITS = ("local", "neighbour", "overall", "own_test")
-SCORE, VERDICT = WindowColumn("score", 12), WindowColumn("verdict", len("no leak found"))
+SCORE, VERDICT = WindowColumn("score", 12), WindowColumn("verdict", len(NO_LEAK_FOUND))
 
 
 def show(findings: Sequence[Finding], attack: str | None, console: Console | None = None) -> None:
@@ -51,7 +54,7 @@ def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Seq
         else f"[{100 * first['confidence']:g} %] over clients, seed {seeds[0]}"
     )
     title = f"accuracy in percent, mean of the last {first['rounds']} rounds {spread}"
-    splits = [split for split in SPLITS if any(f["metric"] == f"accuracy/{split}" for f in accuracies)]
+    splits = [split for split in SPLITS if any(f["metric"] == split.metric for f in accuracies)]
     scores = [WindowColumn(split.replace("_", " ")) for split in splits]
     privacy = [WindowColumn(name) for name in ("noise/signal", "claimed", "proven", "server")]
     level = WindowColumn("ε", len("none"))
@@ -59,7 +62,7 @@ def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Seq
     for label in dict.fromkeys(f["method"] for f in accuracies):
         name = ":".join(part for part in label.split(":") if not part.startswith("epsilon="))
         own = [f for f in accuracies if f["method"] == label]
-        values = [_score([f for f in own if f["metric"] == f"accuracy/{split}"]) for split in splits]
+        values = [_score([f for f in own if f["metric"] == split.metric]) for split in splits]
         rows.setdefault(name, []).append((_epsilon(own[0]["epsilon"]), values, _privacy(label, own, epsilons)))
     whole = {name: [[claim, *values, *proven] for claim, values, proven in some] for name, some in rows.items()}
     if fits([level, *scores, *privacy], whole, console.width):
@@ -79,7 +82,7 @@ def _privacy(label: str, accuracies: Sequence[Finding], epsilons: Sequence[Findi
     """Of one method the largest noise, claimed and proven epsilon, and what is proven against the server."""
     ratios = [float(f["noise_ratio"]) for f in accuracies if f["noise_ratio"] is not None]
     own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
-    user, server = ([f for f in own if f["threat_model"] == name] for name in ("prompt-user", "server"))
+    user, server = ([f for f in own if f["threat_model"] == name] for name in (PROMPT_USER, SERVER))
     claimed, proven = _numbers(user)
     against = "same" if _numbers(server) == (claimed, proven) else _numbers(server)[1]
     return [short(max(ratios)) if ratios else "none", claimed, proven, against]
@@ -199,7 +202,7 @@ def _remarks(shown: Sequence[Finding]) -> list[str]:
 
 def _shown(rows: Sequence[Finding]) -> list[Finding]:
     """The rows of headline scores of a few attacks, or of many the best one of each place."""
-    coin = [f for f in rows if f["nonmembers"] in ("held-out", "left-out canaries")]
+    coin = [f for f in rows if f["nonmembers"] in BY_COIN]
     best = [f for f in coin if f["best_of"]]
     return best if any(f["best_of"] > FEW for f in best) else [f for f in coin if f["headline"]]
 

@@ -20,7 +20,7 @@ import torch
 
 from attacks import gradients
 from attacks.answers import Arrays, Floats, log_odds
-from attacks.asked.base import Messages, RecordKind
+from attacks.asked.base import Askable, Messages
 from attacks.asked.kinds import KINDS
 from attacks.attacked_models import Target, records_digest
 from attacks.base import View
@@ -38,7 +38,7 @@ MET = 6  # replays and banks that a worker keeps
 class Desk:
     """Where questions are answered: a worker with the frozen model."""
 
-    kind: RecordKind
+    kind: Askable
     method: Method[Any] | None  # None: somebody else's training
     bench: AttackBench
 

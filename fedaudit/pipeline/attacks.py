@@ -26,6 +26,7 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.targets import shared_of, trained_on
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation, Record, client_name
+from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS
 from trainers.base import Transcript
 
 Blind = Mapping[tuple[int | None, str], Mapping[str, float]]
@@ -186,14 +187,14 @@ def _blind_of_all(federation: Federation) -> Blind:
     """The blind classifier's scores of all clients' records together, by kind of non-members."""
     truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]
-    found = {"held-out": _blind(owners, [truth[r.id] for _, r in owners])}
+    found = {HELD_OUT: _blind(owners, [truth[r.id] for _, r in owners])}
     if federation.novel:
         against = [(name, record) for name, record in owners if truth[record.id]]
         against += [("novel", record) for record in federation.novel]
-        found["novel objects"] = _blind(against, [name != "novel" for name, _ in against])
+        found[NOVEL_OBJECTS] = _blind(against, [name != "novel" for name, _ in against])
     canaries = [(client.name, record) for client in federation.clients for record in client.canaries]
     if canaries:
-        found["left-out canaries"] = _blind(canaries, [truth[r.id] for _, r in canaries])
+        found[LEFT_OUT_CANARIES] = _blind(canaries, [truth[r.id] for _, r in canaries])
     return {(None, nonmembers): scores for nonmembers, scores in found.items()}
 
 

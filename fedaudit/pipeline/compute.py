@@ -20,6 +20,7 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
+from fedaudit.terms.threat_models import SERVER
 from trainers.base import Bench, pack, unpack
 
 
@@ -112,7 +113,7 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
             transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
             backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
             alpha=Settings(**dataclasses.asdict(plan.settings)).alpha, score=data.score.__name__,
-            epsilon=subject.claims("server"),
+            epsilon=subject.claims(SERVER),
         )  # fmt: skip
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:

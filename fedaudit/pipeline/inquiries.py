@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from attacks.answers import Arrays, PublicRecords, public_records
-from attacks.asked.base import RecordKind
+from attacks.asked.base import Askable
 from attacks.asked.kinds import KINDS
 from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, state_digest
 from attacks.base import Candidates, View
@@ -167,7 +167,7 @@ class Asking:
     _weights: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     @property
-    def kind(self) -> RecordKind:
+    def kind(self) -> Askable:
         """What can be asked about such records."""
         return KINDS[self.records]
 
@@ -411,7 +411,7 @@ def rebuilt(question: AskRebuilt) -> list[Rebuilt]:
     for name, array in question.read("clients").items():
         client, _, tensor = name.partition("/")
         states.setdefault(int(client), {})[tensor] = torch.from_numpy(array)
-    way = "rebuilt" if question.view.gives("uploads") else "estimated"
+    way = question.view.threat_model.attacks
     return [
         Rebuilt(k, way, state := states[k], int(state.pop("seen")), 0, 0)
         if k in states

@@ -23,6 +23,7 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.privacy.secpc import Protocol
 from fedaudit.privacy.sharing import Sharing
 from fedaudit.tasks.base import client_name
+from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS
 from trainers.base import Transcript
 
 REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
@@ -94,7 +95,7 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """What the server makes of distances, by the round up to which it has seen them: of users' distances to each other,
     of these slice by slice, and of prompts, alone and with the vectors of t users who collude with it."""
     n, t, sharing = protocol.users, protocol.tolerance.colluders, protocol.of_distances
-    view = View(transcript, "clustering-server", Candidates({}, {}, ()))
+    view = View(transcript, CLUSTERING_SERVER, Candidates({}, {}, ()))
     whole: list[Asked] = []
     parts: list[list[Asked]] = [[] for _ in range(sharing.slices)]
     rows = []
@@ -166,7 +167,7 @@ def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, i
     """A row per round, client and side, inside a centre or not, of the first centre for which that is so: the squared
     length of its vector and its distance; and the vectors' entries."""
     n, sharing = protocol.users, protocol.of_distances
-    view = View(transcript, "clustering-server", Candidates({}, {}, ()))
+    view = View(transcript, CLUSTERING_SERVER, Candidates({}, {}, ()))
     rows, d = [], 0
     for r in (r for r in range(view.rounds) if transcript.asked(r)):
         groups, seen = view.distances(r)
@@ -188,7 +189,7 @@ def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
 
 
 def _view(transcript: Transcript, users: Sequence[int]) -> View:
-    return View(transcript, "colluding-users", Candidates({}, {}, ()), users=users)
+    return View(transcript, COLLUDING_USERS, Candidates({}, {}, ()), users=users)
 
 
 def _told(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:

@@ -11,6 +11,7 @@ from attacks.facts import ATTACKS
 from attacks.threats import refusal
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.terms.threat_models import PEER, RELEASED_MODEL, SERVER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,16 +31,11 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
     method = method_of(cell)
     if not cell.variant.plugin.facts.trains:
         return "this method trains nothing"
-    if not method.sends and (threat_model in ("released-model", "server") or (plugin.facts.needs and why is None)):
+    if not method.sends and (threat_model in (RELEASED_MODEL, SERVER) or (plugin.facts.needs and why is None)):
         return "this method sends nothing"
-    if threat_model == "peer" and not method.by_client:
+    if threat_model == PEER and not method.by_client:
         return "this method passes no part of a client on to others"
-    if (
-        plugin.facts.shadows
-        and cell.plan.adversary.trajectory == "observed"
-        and threat_model != "server"
-        and why is None
-    ):
+    if plugin.facts.shadows and cell.plan.adversary.trajectory == "observed" and threat_model != SERVER and why is None:
         return "only the server observes the other clients' messages (--trajectory)"
     if plugin.facts.mixtures and why is None:
         return method.messages.nonlinear or None

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedaudit.terms.term import find
+from fedaudit.terms.threat_models import SERVER, THREAT_MODELS
+
 Json = dict[str, Any]
 
 _WORDS = {
@@ -19,8 +22,6 @@ _WORDS = {
     "sampler": ("epochs", "poisson"),
     "relation": ("zero-out",),
 }
-# threat models that see what local and shared releases have jointly made, beside the server, which sees uploads
-JOINT = ("released-model", "peer", "prompt-user", "clustering-server", "colluding-users", "owner")
 
 
 def sensitivity(*, clip: str, norm: float, batch: int, clients: int = 1) -> float:
@@ -204,11 +205,10 @@ class Ledger:
         """
         if whose not in ("own", "other"):
             raise ValueError(f"whose must be own or other, not {whose}")
-        if threat_model == "server":
+        adversary = find(THREAT_MODELS, threat_model, "threat_model")
+        if adversary == SERVER:
             return self._uploads()
-        if threat_model not in JOINT:
-            raise ValueError(f"threat_model must be server or one of {', '.join(JOINT)}, not {threat_model}")
-        if not self.shared and (threat_model in ("released-model", "peer") or whose == "other"):
+        if not self.shared and (adversary.shared_only or whose == "other"):
             return Observed(releases=(), why="nothing is shared between clients")
         return self._jointly()
 

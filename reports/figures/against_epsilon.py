@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame as Table
 
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, SPLITS
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
-from reports.inputs import SPLITS
 from reports.rows import MethodRow
 
 
@@ -27,9 +27,9 @@ class Panel:
 
 ACCURACY = "accuracy (%)"
 PANELS = {
-    "local": Panel("local classes", ACCURACY, (0, 1)),
-    "neighbour": Panel("neighbour classes", ACCURACY, (0, 1)),
-    "overall": Panel("all classes", ACCURACY, (0, 1)),
+    LOCAL: Panel("local classes", ACCURACY, (0, 1)),
+    NEIGHBOUR: Panel("neighbour classes", ACCURACY, (0, 1)),
+    OVERALL: Panel("all classes", ACCURACY, (0, 1)),
     "success": Panel("attack success", "correct guesses (%)", (40, 62), 50.0),
     "auroc": Panel("attack AUROC", "AUROC", (0.4, 0.62), 0.5),
 }
@@ -39,7 +39,7 @@ BARS = "Bars: one standard deviation over seeds where there are several, else th
 def accuracies(found: Sequence[MethodRow]) -> list[str]:
     """Local and neighbour accuracy; overall where there is no other."""
     splits = [split for split in SPLITS if any(split in v.scores for v in found)]
-    return [split for split in splits if split in SPLITS[:2]] or [split for split in splits if split == "overall"]
+    return [split for split in splits if split in (LOCAL, NEIGHBOUR)] or [split for split in splits if split == OVERALL]
 
 
 def against_epsilon(shown: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str]) -> Plot:

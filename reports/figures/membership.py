@@ -16,7 +16,11 @@ from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
 from attacks.score_names import signal_name
-from audits.comparisons import FRESHEST
+from fedaudit.terms.held_models import FRESHEST
+from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
+from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
+from fedaudit.terms.record_kinds import CANARY, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, TRAINED
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.figures.drawing import (
     GREY,
     INK,
@@ -31,7 +35,7 @@ from reports.figures.drawing import (
     name_rows,
     panels,
 )
-from reports.inputs import THREATS, ordered
+from reports.inputs import ordered
 
 INSIDE = 4  # so many lines can be named inside a panel without hiding them
 CLASSES = 40  # rows of the figure by class
@@ -70,8 +74,8 @@ TRADEOFF = (
 def sketches(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]) -> list[Sketch]:
     """Every figure about `signals`, in reading order, those by class about the first of them that has rates."""
     scores, classes, rounds = tables["scores"], _rated(tables["classes"], signals), tables["rounds"]
-    scores = scores[scores.kind.isin(("member", "held-out", "novel"))]
-    distribution = SCORES.format(NOVEL if (scores.kind == "novel").any() else "")
+    scores = scores[scores.kind.isin((MEMBER, HELD_OUT_RECORD, NOVEL_RECORD))]
+    distribution = SCORES.format(NOVEL if (scores.kind == NOVEL_RECORD).any() else "")
     n = classes.name.nunique()
     beyond = f" Of {n} rows the first {CLASSES} are drawn; all stand in the data." if n > CLASSES else ""
     return [
@@ -111,11 +115,11 @@ def _headline(table: Table, signals: Sequence[str]) -> tuple[Table, list[str]]:
 
 
 def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    curves, signals = _headline(curves[curves.nonmembers == "held-out"], signals)
+    curves, signals = _headline(curves[curves.nonmembers == HELD_OUT], signals)
     if curves.empty:
         return None
     curves = curves[curves.fpr >= curves.floor * (1 - 1e-9)]
-    threats, bottom = ordered(curves.threat_model, THREATS), float(curves.floor.min())
+    threats, bottom = ordered(curves.threat_model, THREAT_MODELS), float(curves.floor.min())
     lines = curves.groupby(["threat_model", "signal"], sort=False)
     most = max(len(part.groupby(["method", "way", "population"])) for _, part in lines)
     plain = all(part.method.nunique() == len(part.groupby(["method", "way", "population"])) for _, part in lines)
@@ -148,7 +152,7 @@ def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float,
     drawn at the lower edge."""
     for method, own in curves.groupby("method", sort=False):
         for i, ((way, population), line) in enumerate(own.groupby(["way", "population"], sort=False)):
-            look = look_of(methods, method, hollow=population == "last-round members") | {
+            look = look_of(methods, method, hollow=population == LAST_ROUND_MEMBERS) | {
                 "linestyle": LINES[i % len(LINES)]
             }
             label = method if plain else f"{method}: {way}, {population}"
@@ -161,7 +165,7 @@ def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
     shown = primary(scores[np.isfinite(scores[signal])]) if signal in scores else scores[:0]
     if shown.empty:
         return None
-    rows, threats = ordered(shown.method, methods), ordered(shown.threat_model, THREATS)
+    rows, threats = ordered(shown.method, methods), ordered(shown.threat_model, THREAT_MODELS)
     low, high = shown[signal].quantile([0.002, 0.998])  # the few beyond are counted at the ends
     edges = np.linspace(low, high if high > low else low + 1, 31)
     figure, axes = grid(len(rows), len(threats), height=1.7, margins=USUAL, sharex=True, sharey=True)
@@ -175,10 +179,10 @@ def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
             "fill": True,
         }
         held_out, novel = (
-            {"label": "held-out records", "color": INK},
-            {"label": "novel objects", "color": GREY, "ls": ":"},
+            {"label": HELD_OUT.heading, "color": INK},
+            {"label": NOVEL_OBJECTS.heading, "color": GREY, "ls": ":"},
         )
-        for kind, look in {"member": filled, "held-out": held_out, "novel": novel}.items():
+        for kind, look in {MEMBER: filled, HELD_OUT_RECORD: held_out, NOVEL_RECORD: novel}.items():
             values = part[signal][part.kind == kind].clip(edges[0], edges[-1])
             if len(values):
                 density = np.histogram(values, edges, density=True)[0]
@@ -197,7 +201,7 @@ def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     clients, signals = _headline(clients, signals)
     if clients.empty:
         return None
-    shown, threats = primary(clients), ordered(clients.threat_model, THREATS)
+    shown, threats = primary(clients), ordered(clients.threat_model, THREAT_MODELS)
     names = sorted(set(clients.client), reverse=True)
     height, margins = 0.35 + 0.19 * len(names), (0.8, 0.3, 0.75, 0.52)
     figure, axes = grid(len(signals), len(threats), height=height, margins=margins, sharex=True, sharey=True)
@@ -228,7 +232,7 @@ def _rated(classes: Table, signals: Sequence[str]) -> Table:
 def _classes(data: Table, methods: Sequence[str]) -> Plot:
     if data.empty:
         return None
-    names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREATS)
+    names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREAT_MODELS)
     margins = (0.25 + 0.075 * max(map(len, names)), 0.3, 0.6, 0.52)
     figure, axes = grid(1, len(threats), height=0.3 + 0.21 * len(names), margins=margins, sharex=True, sharey=True)
     for panel, _, threat in panels(axes, [""], threats):
@@ -275,9 +279,9 @@ def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
 
 def _kind(kind: str, methods: Sequence[str], method: str) -> dict[str, Any]:
     """Records that were trained on in the run's colour, others in ink; canaries with dots."""
-    trained = kind in ("member", "canary")
+    trained = kind in TRAINED
     colour = look_of(methods, method)["color"] if trained else INK
-    line = LINES[2 * ("canary" in kind) + (not trained)]
+    line = LINES[2 * (CANARY in kind) + (not trained)]
     return {"color": colour, "linestyle": line, "label": f"{kind}, mean ({method})" if trained else f"{kind}, mean"}
 
 
@@ -292,7 +296,7 @@ def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Pl
             line = rounds[(rounds.signal == signal) & (rounds.method == method) & (rounds.population == population)]
             ends = [(line.auroc - line.low).clip(lower=0), (line.high - line.auroc).clip(lower=0)]
             at = line["round"] + 0.3 * ((i + 0.5) / len(lines) - 0.5)  # shifted, so that bars do not hide each other
-            look = look_of(methods, method, hollow=population != "all members")
+            look = look_of(methods, method, hollow=population != ALL_MEMBERS)
             panel.errorbar(at, line.auroc, ends, elinewidth=0.8, label=f"{method}: {population}", **look)
         panel.axhline(0.5, color=GREY, linewidth=0.9)
         panel.set(title=signal_name(signal), xlabel="rounds completed")
@@ -305,7 +309,7 @@ def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Pl
 def _tradeoff(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     if "heldout_loss" not in rounds:
         return None
-    rounds = rounds[(rounds.population == "all members") & np.isfinite(rounds.heldout_loss.astype(float))]
+    rounds = rounds[(rounds.population == ALL_MEMBERS) & np.isfinite(rounds.heldout_loss.astype(float))]
     rounds, signals = _headline(rounds, signals)
     if rounds.empty:
         return None

@@ -11,17 +11,19 @@ import numpy as np
 from pandas import DataFrame as Table
 
 from audits.across import EPSILON, METHOD, shown
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.figures.drawing import GREY, INK, LOW, USUAL, Plot, grid, legend, look_of
-from reports.inputs import THREATS, ordered
+from reports.inputs import ordered
 
 NAMED = 8  # points of a front that are named inside a panel
 LINES_SHOWN = 8
 COLUMNS = 3
 UTILITY = {
-    "local": "accuracy, local classes (%)",
-    "neighbour": "accuracy, neighbour classes (%)",
-    "overall": "accuracy, all classes (%)",
-    "own_test": "accuracy, own test sets (%)",
+    LOCAL: "accuracy, local classes (%)",
+    NEIGHBOUR: "accuracy, neighbour classes (%)",
+    OVERALL: "accuracy, all classes (%)",
+    OWN_TEST: "accuracy, own test sets (%)",
     "exact_match": "exact match (%)",
     "cider": "CIDEr",
     "loss": "loss (nats per token)",
@@ -40,7 +42,7 @@ def front_plot(best: Table, worlds: Sequence[str]) -> Plot:
     if best.empty:
         return None
     places = [
-        (world, threat) for world in worlds for threat in ordered(best[best.world == world].threat_model, THREATS)
+        (world, threat) for world in worlds for threat in ordered(best[best.world == world].threat_model, THREAT_MODELS)
     ]
     methods, columns = list(dict.fromkeys(best.method)), min(COLUMNS, len(places))
     figure, axes = grid(math.ceil(len(places) / columns), columns, height=2.9, margins=LOW)
@@ -91,7 +93,7 @@ def sweep_plot(table: Table, name: str) -> Plot:
     values = sorted(table[name].unique().tolist(), key=_place)
     if len(values) < 2:
         return None
-    threats, others = ordered(table.threat_model, THREATS), [n for n in swept_names(table) if n != name]
+    threats, others = ordered(table.threat_model, THREAT_MODELS), [n for n in swept_names(table) if n != name]
     lines = list(dict.fromkeys(_line(row, others) for row in table.to_dict("records")))[:LINES_SHOWN]
     panels = [(None, "utility")] + [(threat, "auroc") for threat in threats]
     panels += [(t, "tpr_1") for t in threats if table[table.threat_model == t].tpr_1.notna().any()]

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
+from fedaudit.terms.splits import SPLITS
 from reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
 from reports.figures.drawing import (
     COLOURS,
@@ -26,7 +27,6 @@ from reports.figures.drawing import (
     look_of,
     name_rows,
 )
-from reports.inputs import SPLITS
 from reports.rows import MethodRow
 
 METRICS = {

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR
 from reports.beside_dpfpl import DROWNED, Agreement, scale
 from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend, printed, styled
 from reports.formats import p_value, tau
@@ -23,7 +24,7 @@ from reports.printed_table import agreed_in_words, within_levels
 from reports.rows import variants
 from reports.templates import Write, render, write_drawings
 
-SPLITS = {"local": "local classes", "neighbour": "neighbour classes"}
+SPLITS = {LOCAL: "local classes", NEIGHBOUR: "neighbour classes"}
 COLUMNS = "whose epsilon rank residual split accuracy down up".split()
 PLACE = ["epsilon", "rank", "residual"]
 
@@ -65,7 +66,7 @@ def paper(dataset: str) -> pd.DataFrame:
     tables = [pd.read_csv(file, dtype={"epsilon": str}, keep_default_na=False) for file in files]
     rows = [
         ("the paper", math.inf if r["epsilon"] == "none" else float(r["epsilon"]), int(r["rank"]),
-         r["residual"] == "yes", {"neighbor": "neighbour"}.get(r["split"], r["split"]), float(r["mean"]),
+         r["residual"] == "yes", {"neighbor": NEIGHBOUR}.get(r["split"], r["split"]), float(r["mean"]),
          float(r["std"]), float(r["std"]))
         for r in pd.concat(tables).to_dict("records")
         if r["dataset"] == dataset

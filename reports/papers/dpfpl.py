@@ -11,14 +11,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from reports.beside_dpfpl import DROWNED, EPSILONS, METHODS, PLACES, scale
 from reports.inputs import Evidence, check
 from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, variants
 
 NAMES = {label: name for name, label in METHODS.items()}
-SHORT = {"own_test": "own tests", "overall": "all records"}  # of PLACES
-SPLITS = {"local": "local", "neighbor": "neighbour"}  # as printed, and as ours are called
+SHORT = {OWN_TEST: "own tests", OVERALL: "all records"}  # of PLACES
+SPLITS = {"local": LOCAL, "neighbor": NEIGHBOUR}  # as printed, and as ours are called
 
 
 def methods(number: int, split: str, evidence: Mapping[str, Sequence[Evidence]]) -> Table:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attacks.score_names import signal_name
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR
 from reports.attack_success import fall, signals, with_leakage
 from reports.beside_dpfpl import trained_share
 from reports.figures.against_epsilon import against_epsilon
@@ -24,7 +25,7 @@ from reports.templates import Write, csv, render
 
 PRESET = "dpfpl-figure3"
 TASKS = {"symbols in relief": ("--task=glyphs", "--domain=relief")}
-QUANTITIES = ("local", "neighbour", "success", "auroc")
+QUANTITIES = (LOCAL, NEIGHBOUR, "success", "auroc")
 ALT = (
     "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, "
     "by task"
@@ -166,7 +167,7 @@ def _cost(line: Sequence[MethodRow]) -> Iterator[str]:
     """What the least epsilon takes from the accuracies."""
     clear, noised = _ends(line)
     if clear and noised:
-        both = [split for split in ("local", "neighbour") if split in clear.scores and split in noised.scores]
+        both = [split for split in (LOCAL, NEIGHBOUR) if split in clear.scores and split in noised.scores]
         lost = [f"{signed(noised.scores[s].value - clear.scores[s].value)} points on {s} classes" for s in both]
         yield from [f"{noised.noise} changes accuracy by {listed(lost)}."] if lost else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedaudit.terms.splits import LOCAL
 from reports import printed_table
 from reports.inputs import Evidence
 from reports.papers import dpfpl
@@ -22,4 +23,4 @@ REAL = {
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Tran et al., ICLR 2025; see `reports.papers.dpfpl`."""
-    return printed_table.build(dpfpl.methods(2, "local", evidence), write)
+    return printed_table.build(dpfpl.methods(2, LOCAL, evidence), write)

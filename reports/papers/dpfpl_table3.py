@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedaudit.terms.splits import NEIGHBOUR
 from reports import printed_table
 from reports.inputs import Evidence
 from reports.papers import dpfpl
@@ -22,4 +23,4 @@ REAL = {
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Tran et al., ICLR 2025; see `reports.papers.dpfpl`."""
-    return printed_table.build(dpfpl.methods(3, "neighbour", evidence), write)
+    return printed_table.build(dpfpl.methods(3, NEIGHBOUR, evidence), write)

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining, over_seeds
+from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
+from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
+from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports.formats import listed
 from reports.inputs import Evidence, check
 from reports.printed_table import CONFIDENCE, OurNumber, Row, printed
@@ -26,13 +29,12 @@ METHODS = {
     "FedRand": "fedrand",
 }
 TITLES = {label: name for name, label in METHODS.items()}
-CLIENT_WAYS = ("exact", "literal")  # how the paper rebuilds clients
+CLIENT_WAYS = (EXACT, LITERAL)  # how the paper rebuilds clients
 UTILITY = {
     "accuracy": "exact_match", "BLEU-1": "bleu1", "BLEU-2": "bleu2", "BLEU-3": "bleu3", "BLEU-4": "bleu4",
     "ROUGE": "rouge_l", "CIDEr": "cider",
 }  # fmt: skip
-PAPERS_SPLIT, COIN = "novel objects", "held-out"
-HELD_OUT = "against held-out records of the same clients, where a coin decided who is a member; the paper has none"
+COIN_REMARK = "against held-out records of the same clients, where a coin decided who is a member; the paper has none"
 
 Tasks = Mapping[str, Sequence[Evidence]]
 Cells = dict[str, dict[Row, OurNumber]]  # by column and row
@@ -66,13 +68,13 @@ def _last(e: Evidence, model: str, metric: str) -> float | None:
 def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> OurNumber | None:
     """The AUROC of one attack on the aggregated model (role server) or on rebuilt clients, mean over seeds with an
     interval over seeds and records; None where it did not run."""
-    places = [("released-model", "final")] if role == "server" else [("server", way) for way in CLIENT_WAYS]
+    places = [(RELEASED_MODEL, FINAL)] if role == "server" else [(SERVER, way) for way in CLIENT_WAYS]
     found = []
     for e in (e for cells in evidence.values() for e in cells if e.method == label):
         rows = e.tables.get("cells", pd.DataFrame())
         if len(rows):
             here = pd.MultiIndex.from_frame(rows[["threat_model", "way"]]).isin(places)
-            whole = rows.population != "last-round members"
+            whole = rows.population != LAST_ROUND_MEMBERS
             own = rows[here & whole & (rows.nonmembers == split) & (rows.signal == signal)].dropna(subset="auroc")
             found += [OfTraining(r.auroc, r.low, r.high, CONFIDENCE) for r in own.head(1).itertuples()]
     return over_trainings(found) if found else None
@@ -81,7 +83,7 @@ def auroc(evidence: Tasks, label: str, role: str, split: str, signal: str) -> Ou
 def untrained(evidence: Tasks, split: str, signal: str) -> OurNumber | None:
     """The AUROC of the same attack on the public base model, which learnt none of the records, mean over seeds with an
     interval over seeds and records. The methods of a seed ask it about the same ones."""
-    wanted = ("auroc", "released-model", "all members", split, signal)
+    wanted = ("auroc", RELEASED_MODEL, ALL_MEMBERS, split, signal)
     found = {
         e.seed: OfTraining(f["base_value"], f["base_low"], f["base_high"], CONFIDENCE)
         for cells in evidence.values()

@@ -17,6 +17,9 @@ from typing import Any
 import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining
+from fedaudit.terms.held_models import FINAL
+from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
+from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
 from reports.formats import signed
 from reports.inputs import Evidence, check
@@ -27,7 +30,7 @@ PRESET = "fedrand-figures"
 TASKS = {"captions": ("--task=captions",)}
 SCALE = "paper"
 REAL = {"captions": ("--task=coco",)}
-SPLITS = {"paper": "the paper", "novel objects": "ours, against novel objects", "held-out": "ours, against held-out"}
+SPLITS = {"paper": "the paper", NOVEL_OBJECTS: "ours, against novel objects", HELD_OUT: "ours, against held-out"}
 K = "renyi/2/10/caption"
 COLUMNS = "split method role cider auroc low high seeds".split()
 
@@ -55,7 +58,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
         "drawing": drawing, "rows": rows, "splits": SPLITS, "seeds": seeds, "readings": readings(points),
         "scale": scale(evidence),
     }))  # fmt: skip
-    return "; ".join(readings(points, ["held-out"])) or "FedRand and FedAvg were not both measured"
+    return "; ".join(readings(points, [HELD_OUT])) or "FedRand and FedAvg were not both measured"
 
 
 @functools.cache
@@ -78,7 +81,7 @@ def ours(cells: Sequence[Evidence]) -> pd.DataFrame:
         seeds = [e for e in cells if e.method == label]
         for role, model in (("server", "global"), ("client", "clients")):
             useful = [value for e in seeds if (value := _cider(e, model)) is not None]
-            for split in ("novel objects", "held-out"):
+            for split in (NOVEL_OBJECTS, HELD_OUT):
                 found = [one for e in seeds if (one := _auroc(e, role, split)) is not None]
                 if found and useful:
                     cell = over_trainings(found)
@@ -97,7 +100,7 @@ def _cider(e: Evidence, model: str) -> float | None:
 
 
 def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
-    places = [("released-model", "final")] if role == "server" else [("server", way) for way in CLIENT_WAYS]
+    places = [(RELEASED_MODEL, FINAL)] if role == "server" else [(SERVER, way) for way in CLIENT_WAYS]
     for f in (f for f in e.findings if f["metric"] == "auroc" and f["signal"] == K and f["headline"]):
         if (f["threat_model"], f["way"]) in places and f["nonmembers"] == split and f["value"] is not None:
             return OfTraining(f["value"], f["low"], f["high"], f["confidence"])

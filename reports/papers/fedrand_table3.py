@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from reports import printed_table
 from reports.inputs import Evidence
 from reports.papers import fedrand
@@ -39,7 +40,7 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
         spreads.setdefault(column, {})[place] = row["std"]
     ours = {name: Column(cells, (name,)) for name, cells in found.items()}
     for where in ("image", "caption"):
-        for split, words in ((fedrand.PAPERS_SPLIT, ""), (fedrand.COIN, fedrand.HELD_OUT)):
+        for split, words in ((NOVEL_OBJECTS, ""), (HELD_OUT, fedrand.COIN_REMARK)):
             known = {
                 (name, ""): fedrand.auroc(evidence, label, "server", split, f"renyi/2/10/{where}")
                 for name, label in VARIANTS.values()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from reports import printed_table
 from reports.formats import number
 from reports.inputs import Evidence, check
@@ -40,12 +41,12 @@ def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
         paper.setdefault(column, {})[place] = row["mean"]
         spreads.setdefault(column, {})[place] = row["std"]
     ours = {}
-    for words, split in (("", fedrand.PAPERS_SPLIT), (", held-out", fedrand.COIN)):
+    for words, split in (("", NOVEL_OBJECTS), (", held-out", HELD_OUT)):
         for where in ("image", "caption"):
             for k in ("0", "10"):
                 against = () if words else (_column(where, k),)
                 cells = _cells(evidence, split, f"renyi/2/{k}/{where}")
-                ours[_column(where, k) + words] = Column(cells, against, fedrand.HELD_OUT if words else "")
+                ours[_column(where, k) + words] = Column(cells, against, fedrand.COIN_REMARK if words else "")
     sentences = _key_sentence(paper, ours)
     table = Table(
         "fedrand:table4", ours, paper, fedrand.scale(evidence), spreads=spreads, levels_are="Attacked model",

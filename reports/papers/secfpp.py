@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
+from fedaudit.terms.splits import OVERALL, OWN_TEST
 from reports.beside_dpfpl import DROWNED, here
 from reports.beside_dpfpl import METHODS as BASELINES
 from reports.inputs import Evidence, check
@@ -17,7 +18,7 @@ from reports.printed_table import Column, Row, Table, over_seeds, printed, seeds
 from reports.rows import MethodRow, Score, pooled, variants
 
 METHODS = {key: name for name, key in BASELINES.items()} | {"secfpp": "SecFPP"}
-SPLITS = {"own_test": "own tests", "overall": "all records"}
+SPLITS = {OWN_TEST: "own tests", OVERALL: "all records"}
 LEVELS = {"none": "no noise", "0.4": "ε 0.4 (loose)", "0.1": "ε 0.1 (default)", "0.01": "ε 0.01 (strict)"}
 HARD = ("zeroshot", math.inf)
 PAIRS = {"single": False, "multi": True}  # of which tasks a column of Table 1 is
@@ -46,9 +47,9 @@ def evolution(evidence: Evidences) -> Table:
     for i, (column, paired) in enumerate(PAIRS.items()):
         scores = [own for task, own in found.items() if ("+" in task) == paired]
         cells = {
-            (name, ""): over_seeds(_mean([one[which[i]].scores["own_test"] for one in scores]))
+            (name, ""): over_seeds(_mean([one[which[i]].scores[OWN_TEST] for one in scores]))
             for name, which in ROWS.items()
-            if scores and all(which[i] in one and "own_test" in one[which[i]].scores for one in scores)
+            if scores and all(which[i] in one and OWN_TEST in one[which[i]].scores for one in scores)
         }
         of = f"mean over {', '.join(t for t in found if ('+' in t) == paired)}; DP-FPL has ε {ROWS['DP-FPL'][i][1]:g}"
         ours[column] = Column(cells, (column,), f"{of}, as in the print, its other row ε {ROWS[OTHER_BUDGET][i][1]:g}")

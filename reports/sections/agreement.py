@@ -6,7 +6,8 @@ import math
 
 import pandas as pd
 
-from reports.inputs import THREATS, ordered
+from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.inputs import ordered
 from reports.section import Page, Row, Section
 from reports.verdict_cards import tint
 
@@ -24,7 +25,7 @@ def _squares(table: pd.DataFrame) -> list[Row]:
     """For each model a square of all pairs of scores, with the share of records that chance alone puts on both
     lists."""
     found = []
-    order = ordered(table.threat_model, THREATS)
+    order = ordered(table.threat_model, THREAT_MODELS)
     models = table.groupby(["threat_model", "way"], sort=False)
     for (threat, way), part in sorted(models, key=lambda model: order.index(model[0][0])):
         names = list(dict.fromkeys([*part.signal_a, *part.signal_b]))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from reports.inputs import THREATS, ordered
+from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.inputs import ordered
 from reports.section import Page, Row, Section
 from reports.verdict_cards import tint
 
@@ -22,7 +23,7 @@ def section(page: Page) -> Section | None:
 
 def _square(table: pd.DataFrame) -> Row:
     """A line for every score, a column for every adversary and way."""
-    order = ordered(table.threat_model, THREATS)
+    order = ordered(table.threat_model, THREAT_MODELS)
     held = table[["threat_model", "way"]].drop_duplicates().itertuples(index=False, name=None)
     places = sorted(held, key=lambda place: order.index(place[0]))
     cells = {(row["threat_model"], row["way"], row["signal"]): _shaded(row) for row in table.to_dict("records")}

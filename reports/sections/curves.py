@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.figures.drawing import Sketch, draw
 from reports.figures.trade_offs import front_plot, sweep_plot, swept_names
-from reports.inputs import THREATS, ordered
+from reports.inputs import ordered
 from reports.rows import as_rows
 from reports.section import Page, Row, Section
 
@@ -64,7 +65,7 @@ def _word(name: str) -> str:
 
 def _rows(best: pd.DataFrame) -> list[Row]:
     """By adversary, the most useful points first."""
-    order = ordered(best.threat_model, THREATS)
+    order = ordered(best.threat_model, THREAT_MODELS)
     rows: list[Row] = as_rows(best.astype({"best_of": int}))
     for row in rows:
         row["decimals"] = 3 if row["utility_metric"] == "loss" else 1

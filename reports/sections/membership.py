@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from attacks.score_names import signal_name
 from audits.verdicts import SHARES
-from reports.attack_success import CANARIES, HELD_OUT, single
-from reports.inputs import THREATS, Finding, about_membership, ordered
+from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
+from fedaudit.terms.sentences import SAID
+from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.attack_success import single
+from reports.inputs import Finding, about_membership, ordered
 from reports.judged import family_sizes
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section
-from reports.verdict_cards import SEES, blocks, card, counts, freshest, gravest, named
+from reports.verdict_cards import blocks, card, counts, freshest, gravest, named
 
 ORDER = 10
 FEW = 4  # runs whose verdicts are said in words on the first screen
@@ -22,7 +25,7 @@ def section(page: Page) -> Section | None:
     findings = about_membership(page.findings)
     if not findings:
         return None
-    threats = ordered((f["threat_model"] for f in findings), THREATS)
+    threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
     found = {
         "threats": threats,
         "runs": [look | _run(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
@@ -31,7 +34,7 @@ def section(page: Page) -> Section | None:
         "corrected": max((f.get("best_of") or 0 for f in findings if f.get("z") is None), default=0),
         "families": _families(page),
         "beside": _beside(page.runs),
-        "sees": SEES,
+        "sees": {threat: SAID[threat].card for threat in threats},
         "few": FEW,
     }
     return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": found})
@@ -84,7 +87,7 @@ def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> R
     it; elsewhere a card quotes the best of the attacks, whose interval does, if there are several."""
     alone, best = [f for f in own if single(f)], [f for f in own if _picked(f) and f.get("z") is None]
     quoted = best if gravest(best) else alone
-    canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == CANARIES]
+    canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
     headline = [f for f in own if f["headline"] or f.get("best_of")]
     return {
         "threat": threat,

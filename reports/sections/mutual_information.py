@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports.inputs import THREATS, ordered
+from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.inputs import ordered
 from reports.section import Page, Row, Section
 
 ORDER = 76
@@ -23,6 +24,6 @@ def section(page: Page) -> Section | None:
 
 def _rows(table: pd.DataFrame) -> list[Row]:
     """By adversary, each as the membership table has it."""
-    order = ordered(table.threat_model, THREATS)
+    order = ordered(table.threat_model, THREAT_MODELS)
     rows: list[Row] = table.to_dict("records")
     return sorted(rows, key=lambda row: order.index(row["threat_model"]))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.formats import listed
 from reports.measured import compared, contradictions, rows
 from reports.rows import MethodRow
@@ -33,7 +34,7 @@ def section(page: Page) -> Section | None:
                 "compared": compared(page.findings),
                 "noise": noise,
                 "noised": any(v.private for v in page.runs),
-                "users": any(c.threat_model == "prompt-user" for v in page.runs for c in v.claims),
+                "users": any(c.threat_model == PROMPT_USER for v in page.runs for c in v.claims),
                 "few": FEW,
             }
         },
@@ -107,7 +108,7 @@ def _levels(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
 
 def _against(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:
     left = [threat for threat in dict.fromkeys(everybody) if threat not in threats]
-    if left in ([], ["server"]) and len(threats) > 1:
+    if left in ([], [SERVER]) and len(threats) > 1:
         return ["everybody but the server" if left else "everybody"]
     return list(threats)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, SPLITS
+from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.figures import utility as figures
 from reports.figures.against_epsilon import accuracies
 from reports.figures.drawing import draw
 from reports.formats import epsilon, listed, short, signed
-from reports.inputs import SPLITS
 from reports.rows import Claim, MethodRow, Score, twin
 from reports.section import Page, Row, Section
 
@@ -101,13 +102,13 @@ def _range(mine: Sequence[MethodRow]) -> str:
 
 def _shown(v: MethodRow) -> list[str]:
     """Local and neighbour accuracy; overall only where there is no other."""
-    return [split for split in SPLITS[:2] if split in v.scores] or list(v.scores)
+    return [split for split in (LOCAL, NEIGHBOUR) if split in v.scores] or list(v.scores)
 
 
 def _on(values: Mapping[str, str]) -> str:
     """Which accuracy is on which classes."""
-    names = {"overall": "all"}
-    return " and ".join(f"{text} on {names.get(split, split)}" for split, text in values.items()) + " classes"
+    said = (f"{text} on {'all' if split == OVERALL else split}" for split, text in values.items())
+    return f"{' and '.join(said)} classes"
 
 
 def _accuracy(score: Score) -> str:
@@ -119,7 +120,7 @@ def _accuracy(score: Score) -> str:
 
 def _promise(v: MethodRow) -> str:
     """Claimed and proven about a client's own record, against whoever uses its prompt."""
-    user = {c.threat_model: c for c in v.claims if c.whose == "own"}.get("prompt-user")
+    user = {c.threat_model: c for c in v.claims if c.whose == "own"}.get(PROMPT_USER)
     if user is None:
         return ""
     if user.unclaimed:
@@ -130,9 +131,9 @@ def _promise(v: MethodRow) -> str:
 def _against_server(v: MethodRow) -> str:
     """What is proven about a client's own record against the server, where that is something else."""
     own = {c.threat_model: c for c in v.claims if c.whose == "own"}
-    if "server" not in own or "prompt-user" not in own or own["server"].numbers[:3] == own["prompt-user"].numbers[:3]:
+    if SERVER not in own or PROMPT_USER not in own or own[SERVER].numbers[:3] == own[PROMPT_USER].numbers[:3]:
         return ""
-    return _proven(own["server"])
+    return _proven(own[SERVER])
 
 
 def _proven(claim: Claim) -> str:

@@ -1,0 +1,27 @@
+"""What a record is to the client whose model is asked about it: column `kind` of the tables of records."""
+
+from __future__ import annotations
+
+from fedaudit.terms.term import Term
+
+
+class RecordKind(Term):
+    """A record, by where it was during training."""
+
+    name: str
+    trained: bool = False  # the client was trained on it
+    by_coin: bool = False  # a fair coin decided whether
+
+
+MEMBER = RecordKind("member", trained=True, by_coin=True)
+HELD_OUT_RECORD = RecordKind("held-out", by_coin=True)
+CANARY = RecordKind("canary", trained=True, by_coin=True)
+LEFT_OUT_CANARY = RecordKind("left-out canary", by_coin=True)
+REFERENCE = RecordKind("reference")  # known non-members of the same distribution
+OTHER_CLIENTS_RECORD = RecordKind("other client")
+NOVEL_RECORD = RecordKind("novel")  # of another distribution
+
+RECORD_KINDS = (MEMBER, HELD_OUT_RECORD, CANARY, LEFT_OUT_CANARY, REFERENCE, OTHER_CLIENTS_RECORD, NOVEL_RECORD)
+CANDIDATES = (MEMBER, HELD_OUT_RECORD)
+TRAINED = tuple(kind for kind in RECORD_KINDS if kind.trained)
+FLIPPED = tuple(kind for kind in RECORD_KINDS if kind.by_coin)  # what a rank is among
