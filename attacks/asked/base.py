@@ -32,6 +32,7 @@ class Askable(Protocol):
     over_rounds_alone: bool  # whether attacks on one model also have a score over all states that are seen of it
     others: bool  # whether other clients' records are asked about too
     curves: bool  # whether the true models' losses by round are asked for, which readers see
+    unasked: Mapping[str, str]  # what is not asked for although it is of other records, and why
     replays: bool  # whether a server rebuilds clients by replaying all messages, and not by reading the last ones
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:

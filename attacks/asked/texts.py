@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,11 @@ class AskedTexts:
     others = False
     curves = False
     replays = False
+    unasked: ClassVar = {
+        "other clients' records": "a pass of the language model for each, under every model; asked of prompts",
+        "loss by round": "the true models of all rounds would be asked about every candidate; shown of prompts",
+        "members that trained": "which records a client's steps reached is counted of prompts only",
+    }
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:
         return ("own", "heard") if wanted.messages else ("own",)

@@ -8,6 +8,7 @@ that were asked, the records, the arithmetic.
 from __future__ import annotations
 
 import collections
+import contextlib
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 
 from attacks import gradients
-from attacks.answers import Arrays, Floats, log_odds
+from attacks.answers import Arrays, Floats, public_records
 from attacks.asked.base import Askable, Messages
 from attacks.asked.kinds import KINDS
 from attacks.attacked_models import Target, records_digest
@@ -232,13 +233,13 @@ def _norms(desk: Desk, models: Sequence[State], records: Sequence[str], normed: 
 
 def _sequences(desk: Desk, trained: bank.ShadowData, records: Sequence[str]) -> Floats:
     """What S shadows' released models after T rounds say, [S, T, n]; see `Knowledge.sequence`."""
-    learner: Any = desk.bench.learner
-    labels = learner.labels(records).numpy()
+    learner = desk.bench.learner
+    public = public_records(desk.kind.public_records(learner, records))
     of_rounds = [
-        log_odds(learner.log_probs(desk.method, after, records), labels)
+        [public.answers(said).confidence for said in desk.kind.answers(learner, desk.method, after, records, ["exact"])]
         for after in zip(*trained.sequence, strict=True)
     ]
-    return np.stack(of_rounds, axis=1)
+    return np.swapaxes(np.array(of_rounds), 0, 1)
 
 
 @dataclass(frozen=True)
@@ -332,24 +333,28 @@ def ask(
     questions: Iterable[Ask], states: Mapping[str, Callable[[], State]], kind: str, method: Method[Any] | None,
     attackers: Callable[[], Attackers], progress: Progress,
 ) -> None:  # fmt: skip
-    """Ask what is not kept, and keep it; `states` reads weights by their digest."""
-    todo = missing(questions, lambda folder, file: claim(folder).usable(file, progress.say))
-    if not todo:
-        return
+    """Ask what is not kept, and keep it; `states` reads weights by their digest. Another process that asks the same
+    waits."""
+    questions = list(questions)
+    with contextlib.ExitStack() as locks:
+        for folder in sorted({question.folder for question in questions}):
+            locks.enter_context(claim(folder).lock(progress.say))
+        todo = missing(questions, lambda folder, file: Folder(folder).usable(file, progress.say))
+        todo.sort(key=lambda question: not isinstance(question, AskShadows))  # the longest first
+        if not todo:
+            return
+        workers, label = attackers(), f"{len(todo)} question{'s' * (len(todo) > 1)} to the model"
+        with progress.stage(label, len(todo)) as advance:
+            jobs = (Job(kind, method, _loaded(question, states)) for question in todo)
+            for question, answers in zip(todo, workers.map(answer, jobs), strict=True):
+                for part, arrays in answers.items():
+                    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+                    Folder(question.folder).write_tensors(question.file(part), tensors)
+                advance()
 
-    def jobs() -> Iterable[Job]:
-        for question in todo:
-            if isinstance(question, AskModel | AskVectors):
-                loaded = tuple(pack(states[digest]()) for digest in question.weights)
-                yield Job(kind, method, replace(question, states=loaded))
-            else:
-                yield Job(kind, method, question)
 
-    workers = attackers()
-    label = f"{len(todo)} question{'s' * (len(todo) > 1)} to the model"
-    with progress.stage(label, len(todo)) as advance:
-        for question, answers in zip(todo, workers.map(answer, jobs()), strict=True):
-            for part, arrays in answers.items():
-                tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-                Folder(question.folder).write_tensors(question.file(part), tensors)
-            advance()
+def _loaded(question: Ask, states: Mapping[str, Callable[[], State]]) -> Ask:
+    """With the weights that it is put to."""
+    if isinstance(question, AskModel | AskVectors):
+        return replace(question, states=tuple(pack(states[digest]()) for digest in question.weights))
+    return question

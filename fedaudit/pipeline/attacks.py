@@ -46,7 +46,7 @@ class UnderAttack:
     def tables(self) -> dict[str, pd.DataFrame]:
         """What a report shows beside the findings."""
         cell, run, asking = self.cell, self.run, self.asking
-        found = {"refused": refused(cell)} if cell.variant else {}
+        found = {"refused": refused(cell)}
         if run is not None:
             found |= evidence(run, self.federation.records, confidence=cell.plan.confidence)
             if words := self._tokens([*panels(found).values()]):

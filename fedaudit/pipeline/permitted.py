@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from attacks.asked.kinds import KINDS
 from attacks.facts import ATTACKS
 from attacks.threats import refusal
 from fedaudit.pipeline.methods import method_of
@@ -50,8 +50,8 @@ def running(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:
 
 
 def refused(cell: Cell) -> pd.DataFrame:
-    """Every attack that did not run under a threat model, and why."""
-    rows: Iterable[tuple[str, str, str]] = (
-        (name, view, why) for view in cell.threat_models for name, why in allowed(cell, view).items() if why
-    )
+    """Every attack that did not run under a threat model, and what no attack asks about such records, each with why."""
+    reasons = {view: allowed(cell, view).items() for view in cell.threat_models}
+    rows = [(name, view, why) for view, of_view in reasons.items() for name, why in of_view if why]
+    rows += [(what, "all", why) for what, why in KINDS[cell.plan.trained.records].unasked.items()]
     return pd.DataFrame(rows, columns=["attack", "threat_model", "why"])
