@@ -3,7 +3,7 @@ meet what was trained."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from attacks.answers import Arrays, PublicRecords

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from attacks.answers import Arrays, Classifications, PublicRecords
 from attacks.attacked_models import Held, Read, Target, Wanted, evenly
@@ -22,11 +23,11 @@ class AskedClasses:
     others = True
     curves = True
     replays = True
-    unasked: ClassVar = {
+    unasked: Mapping[str, str] = MappingProxyType({
         "last-round members, earlier rounds": "of models that all clients share; each target's own is attacked here",
         "records of another distribution": "the tasks of prompts have none",
         "loss over all rounds (loss/rounds)": "asked of texts; here trajectory and slope look at rounds",
-    }
+    })  # fmt: skip
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:
         return ("heard",)

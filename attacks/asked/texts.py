@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +30,11 @@ class AskedTexts:
     others = False
     curves = False
     replays = False
-    unasked: ClassVar = {
+    unasked: Mapping[str, str] = MappingProxyType({
         "other clients' records": "a pass of the language model for each, under every model; asked of prompts",
         "loss by round": "the true models of all rounds would be asked about every candidate; shown of prompts",
         "members that trained": "which records a client's steps reached is counted of prompts only",
-    }
+    })  # fmt: skip
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:
         return ("own", "heard") if wanted.messages else ("own",)
