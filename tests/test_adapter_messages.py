@@ -15,7 +15,8 @@ from attacks.asked.texts import AskedTexts
 from attacks.base import Candidates, View
 from attacks.knowledge import Rounds
 from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
-from attacks.messages.rebuild import WAYS, began, rebuild
+from attacks.messages.rebuild import began, rebuild
+from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from tests.method_worlds import WORLDS
 from trainers import learners
 from trainers.base import State, Transcript
@@ -108,7 +109,7 @@ def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, 
         for k, change in changes.items():
             slow = slow_cosine(learner, start, change, record)
             assert heard.cosine[0, k, i] == pytest.approx(slow, abs=1e-4, nan_ok=True)
-        for way in ("exact", *WAYS):
+        for way in (EXACT, *REBUILDINGS):
             losses = Rounds.of(CLIENT, 3, way, [found]).loss[0]
             for k in range(3):
                 state = rebuild(view, k, way, until=r + 1).state
@@ -123,7 +124,7 @@ def test_without_messages_only_the_clients_own_losses_are_computed(world: Any, r
     assert {name.partition("/")[0] for name in some} == {"own"}
     for name, values in some.items():
         np.testing.assert_array_equal(values, whole[name])
-    for way in ("exact", *WAYS):
+    for way in (EXACT, *REBUILDINGS):
         found = Rounds.of(CLIENT, 3, way, [some])
         np.testing.assert_array_equal(found.loss[0, CLIENT], Rounds.of(CLIENT, 3, way, [whole]).loss[0, CLIENT])
         assert np.isnan(found.loss[0, [0, 2]]).all()

@@ -59,7 +59,7 @@ NOISED = [  # a method as it is by default in every way, its variants in one of 
     pytest.param(*case, how, marks=() if case[1] == VARIANTS.get(case[0], [{}])[0] or j == i % 4 else pytest.mark.slow)
     for i, case in enumerate(CASES)
     for j, how in enumerate(PRIVACY)
-    if how == "none" or not METHODS[case[0]].on_shares
+    if how == "none" or not METHODS[case[0]].facts.on_shares
 ]
 
 
@@ -516,7 +516,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
 ) -> None:
     """Killed after two of three rounds; every file is the same, bit for bit."""
-    how = "none" if METHODS[name].on_shares else "poisson"
+    how = "none" if METHODS[name].facts.on_shares else "poisson"
     method, schedule = made(name, params, PRIVACY[how], schedule_of(how)), schedule_of(how)
     rounds = itertools.count(1)
 

@@ -230,7 +230,7 @@ def test_parameters_out_of_range_are_refused(params: dict[str, Any]) -> None:
 
 
 def test_it_takes_no_noise() -> None:
-    assert METHODS["secfpp"].on_shares
+    assert METHODS["secfpp"].facts.on_shares
     assert not secfpp().protected(Privacy(epsilon=float("inf")), SCHEDULE, SIZES).protection.private
     assert made("secfpp", {}).protection.stds == {}
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.base import THREAT_MODELS, Candidates, View
+from attacks.base import Candidates, View
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
+from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.asking_toy import models
 from tests.examples import loaded
 from tests.toy import A, B, ToyLearner, toy_run
@@ -79,7 +80,7 @@ def test_nobody_is_sent_it(run: Transcript, exam: Seen) -> None:
         assert all({*run.upload(r, k)} == {*run.private(r, k)} == {*run.own_model(r, k)} == STATE for k in range(3))
 
 
-@pytest.mark.parametrize("threat_model", [name for name, sees in THREAT_MODELS.items() if "broadcasts" in sees])
+@pytest.mark.parametrize("threat_model", [one for one in THREAT_MODELS if "broadcasts" in one.sees])
 def test_no_adversary_holds_it(run: Transcript, threat_model: str) -> None:
     """Not the server either: it follows from the messages, and no model is made of it."""
     view = View(run, threat_model, Candidates({k: ["x"] for k in range(3)}, {k: [] for k in range(3)}, []))

@@ -44,7 +44,7 @@ def test_a_whole_audit_with_it_gone(words, tmp_path, monkeypatch):
     """What is trained is on disk; attacked again by workers that have lost the lists, the findings are the same."""
     plan = cli.read_command([*words.split(), "--threads", "1", "--out", str(tmp_path)]).plan
     before = run(plan, QUIET).findings
-    for folder in ("analyses", "reports"):
+    for folder in ("analyses", "answers", "reports"):
         shutil.rmtree(tmp_path / folder)
     benches = []
 

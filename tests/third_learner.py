@@ -9,6 +9,7 @@ import torch
 
 from fedaudit.backbones.clip import load
 from fedaudit.machinery.store import claim
+from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
 from trainers.base import OneByOne
 from trainers.exams import Recognition
 from trainers.learners import LearnerFacts
@@ -23,7 +24,7 @@ class Facts(LearnerFacts):
     rounds = 3
     clients = 3
     per_round = None
-    threat_models = ("released-model", "server", "owner")
+    threat_models = (RELEASED_MODEL, SERVER, OWNER)
     backbone = "clip"
     records = "classes"
 

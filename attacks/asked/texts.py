@@ -19,6 +19,7 @@ from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
 from attacks.tokens.signals import TokenSignals, joined, row_signals, stacked
 from fedaudit.machinery.errors import InputError
 from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
+from fedaudit.terms.populations import MEMBERS_THAT_TRAINED
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL
 from trainers.base import AdaptedModel, LanguageModel, Method, State
 
@@ -33,7 +34,7 @@ class AskedTexts:
     unasked: Mapping[str, str] = MappingProxyType({
         "other clients' records": "a pass of the language model for each, under every model; asked of prompts",
         "loss by round": "the true models of all rounds would be asked about every candidate; shown of prompts",
-        "members that trained": "which records a client's steps reached is counted of prompts only",
+        MEMBERS_THAT_TRAINED: "which records a client's steps reached is counted of prompts only",
     })  # fmt: skip
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:
