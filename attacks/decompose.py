@@ -48,8 +48,6 @@ class Params:
 
 
 class Decompose:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

@@ -31,8 +31,6 @@ class Params:
 
 
 class Entropy:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

@@ -35,8 +35,6 @@ class Params:
 
 
 class FedMIA:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

@@ -26,8 +26,6 @@ class Params:
 
 
 class GradNorm:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

@@ -36,14 +36,6 @@ class Shadows:
     sequence: Floats | None = None  # [S, T, n], as `Knowledge.sequence`
     projections: Floats | None = None  # [S, n], as `Knowledge.projections`
 
-    @staticmethod
-    def of_classes(
-        member: NDArray[np.bool_], log_probs: Floats, labels: NDArray[np.int64], gradient_norms: Floats | None = None,
-        **more: Any,
-    ) -> Shadows:  # fmt: skip
-        """About classifications: log-probabilities [S, n, C]; `more` are the other fields."""
-        return Shadows(member, [ClassAnswers(found, labels) for found in log_probs], gradient_norms, **more)
-
     @functools.cached_property
     def loss(self) -> Floats:
         """Cross-entropy [S, n] in nats per token."""
@@ -166,16 +158,6 @@ class Knowledge:
     base_projections: Floats | None = None
     rounds: Rounds | None = None
 
-    @staticmethod
-    def of_classes(
-        records: tuple[str, ...], labels: NDArray[np.int64], known: NDArray[np.bool_], log_probs: Floats,
-        base: Floats, hard: Floats, **more: Any,
-    ) -> Knowledge:  # fmt: skip
-        """About classifications: log-probabilities [n, C] of the attacked model, the public start and the hard prompt;
-        `more` are the other fields."""
-        attacked, start = (ClassAnswers(found, labels) for found in (log_probs, base))
-        return Knowledge(records, known, attacked, start, hard, **more)
-
     @property
     def loss(self) -> Floats:
         """Cross-entropy [n] of the records under the attacked model, in nats (per token)."""
@@ -222,10 +204,6 @@ class Knowledge:
 
 class Attack(Protocol):
     """A pure function of what its adversary has computed."""
-
-    @property
-    def signals(self) -> Sequence[str]:
-        """The names of its scores."""
 
     def score(self, seen: Knowledge) -> dict[str, Floats]:
         """The values [n] of every score; higher = more likely a member, NaN = nothing can be said."""

@@ -48,8 +48,6 @@ class Params(Parameters):
 
 
 class LiRA:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 
@@ -61,4 +59,4 @@ class LiRA:
         if self.params.variance == "prior":
             target, shadows = on_one_scale(target, shadows, seen.shadows.member, seen.known)
         ratios = likelihood_ratios(target, shadows, seen.shadows.member, variance=self.params.variance)
-        return dict(zip(self.signals, ratios, strict=True))
+        return dict(zip(Facts.names(), ratios, strict=True))

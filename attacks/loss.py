@@ -37,8 +37,6 @@ class Params:
 
 
 class Loss:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

@@ -55,8 +55,6 @@ class Params(NovelRows):
 
 
 class MaxRenyi:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params, self.compat = params, params.compat
 

@@ -42,8 +42,6 @@ class Params:
 
 
 class OutputFree:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 
@@ -53,4 +51,4 @@ class OutputFree:
         member = seen.shadows.member
         target, shadows = on_one_scale(seen.projections, seen.shadows.projections, member, seen.known)
         online, offline = likelihood_ratios(target, shadows, member)
-        return dict(zip(self.signals, (online, offline, target - shadows.mean(0)), strict=True))
+        return dict(zip(Facts.names(), (online, offline, target - shadows.mean(0)), strict=True))

@@ -39,8 +39,6 @@ class Params:
 
 
 class ProjRes:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

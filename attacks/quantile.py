@@ -50,8 +50,6 @@ class Params:
 
 
 class Quantile:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

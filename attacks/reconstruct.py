@@ -32,8 +32,6 @@ class Params(RebuiltWays):
 
 
 class Reconstruct:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

@@ -53,8 +53,6 @@ class Params(Parameters):
 
 
 class RMIA:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 
@@ -66,7 +64,7 @@ class RMIA:
             a = self.params.offline_a or fitted(np.exp(inside), np.exp(outside))
             online = target - (np.logaddexp(inside, outside) - math.log(2))
             offline = target - (np.logaddexp(math.log1p(a) + outside, np.log1p(-a)) - math.log(2))
-            ratios = zip(self.signals, (online, offline), strict=True)
+            ratios = zip(Facts.names(), (online, offline), strict=True)
             return {name: dominated(ratio, offline[seen.known], self.params.gamma) for name, ratio in ratios}
 
 

@@ -58,8 +58,6 @@ class Networks:
 
 
 class Shadow:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

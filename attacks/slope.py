@@ -33,8 +33,6 @@ class Params:
 
 
 class Slope:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 

@@ -50,8 +50,6 @@ class Params:
 
 
 class Trajectory:
-    signals = Facts.names()
-
     def __init__(self, params: Params) -> None:
         self.params = params
 
@@ -68,7 +66,7 @@ class Trajectory:
 
         online, offline = judged(discriminant(shadows, member))
         slope, _ = judged(rounds - rounds.mean())
-        return dict(zip(self.signals, (online, offline, slope), strict=True))
+        return dict(zip(Facts.names(), (online, offline, slope), strict=True))
 
 
 def discriminant(shadows: Floats, member: NDArray[np.bool_]) -> Floats:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+from attacks.answers import ClassAnswers
 from attacks.attacked_models import Target
 from attacks.base import Candidates, View
 from attacks.decompose import Decompose, Params, Solution, solve
@@ -146,9 +147,9 @@ def row(found: Sequence[Attacked]) -> tuple[list[float], list[Solution]]:
 
 def _score(one: Attacked) -> NDArray[np.float64]:
     n = len(one.batch)
-    nothing, known = np.zeros((n, 2)), np.zeros(n, bool)
-    seen = Knowledge.of_classes(
-        tuple(map(str, range(n))), np.zeros(n, np.int64), known, nothing, nothing, nothing,
+    nothing = ClassAnswers(np.zeros((n, 2)), np.zeros(n, np.int64))
+    seen = Knowledge(
+        tuple(map(str, range(n))), np.zeros(n, bool), nothing, nothing,
         rounds=Rounds(0, np.zeros((0, 1, n)), np.zeros((0, 1, n)), tuple(one.mixtures)),
     )  # fmt: skip
     return np.nan_to_num(Decompose(Params()).score(seen)["decompose"])

@@ -88,11 +88,12 @@ def of_networks(rng: np.random.Generator, taught: int) -> Case:
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     member = coins(rng, CANDIDATES)
     groups = [np.flatnonzero(labels == c) for c in range(taught)]
-    shadows, start = Shadows.of_classes(member, log_probs, labels), ClassAnswers(log_probs[0], labels)
-    alone = [
-        (Shadows.of_classes(member[:, group], log_probs[:, group], labels[group]), tuple(labels[group].tolist()))
-        for group in groups
-    ]
+
+    def shadows_of(group: NDArray[np.int64]) -> Shadows:
+        return Shadows(member[:, group], [ClassAnswers(found[group], labels[group]) for found in log_probs])
+
+    shadows, start = shadows_of(np.arange(CANDIDATES)), ClassAnswers(log_probs[0], labels)
+    alone = [(shadows_of(group), tuple(labels[group].tolist())) for group in groups]
     params = shadow.Params()
 
     def fast() -> shadow.Networks:

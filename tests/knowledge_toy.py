@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.answers import TextAnswers
+from attacks.answers import ClassAnswers, TextAnswers
 from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, log_odds, own_class
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
@@ -55,10 +55,10 @@ def toy_seen(
     log_probs, base, shadow_probs = train(member, leak), train(member, 0.0, 0.0), train(in_shadow, leak)
     progress = np.arange(1, rounds + 1) / rounds
     history = np.stack([-own_class(train(member, leak * part, LEARNT * part), labels) for part in progress])
-    seen = Knowledge.of_classes(
+    seen = classified(
         tuple(f"r{i}" for i in range(records)), labels, is_known, log_probs, base,
         hard=train(member, 0.0, 0.5), gradient_norms=norms(log_probs), base_gradient_norms=norms(base),
-        shadows=Shadows.of_classes(in_shadow, shadow_probs, labels, norms(shadow_probs)), history=history,
+        shadows=shadows_of(in_shadow, shadow_probs, labels, norms(shadow_probs)), history=history,
         rounds=_rounds(rng, member, leak * progress, clients, lambda m, s: -own_class(train(m, s), labels)),
     )  # fmt: skip
     where = rng.standard_normal(records)  # how far training moves the vectors along a record's gradient without it
@@ -122,6 +122,18 @@ def _coins(rng: np.random.Generator, shape: tuple[int, ...], never: NDArray[np.b
 def _log_softmax(logits: Floats) -> Floats:
     logits = logits - logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def classified(records, labels, known, log_probs, base, hard, **more):
+    """About classifications: log-probabilities [n, C] of the attacked model, the public start and the hard prompt; `more` are the
+    other fields."""
+    attacked, start = (ClassAnswers(found, labels) for found in (log_probs, base))
+    return Knowledge(records, known, attacked, start, hard, **more)
+
+
+def shadows_of(member, log_probs, labels, gradient_norms=None, **more):
+    """About classifications: log-probabilities [S, n, C]; `more` are the other fields."""
+    return Shadows(member, [ClassAnswers(found, labels) for found in log_probs], gradient_norms, **more)
 
 
 def picked(rounds, places):

@@ -23,8 +23,8 @@ def test_every_attack_has_its_null(setting: membership.Setting, monkeypatch: pyt
     shadows = 4
     monkeypatch.setattr(membership, "REPETITIONS", 5 * shadows)
     found = membership.null(setting)
-    for plugin, attack in setting.attacks:
-        own = [signal for signal in attack.signals if signal in found]
+    for plugin, _ in setting.attacks:
+        own = [signal for signal in plugin.facts.names() if signal in found]
         assert own, plugin.name
         for signal in own:
             covers, claims, values = found[signal]
@@ -37,8 +37,8 @@ def test_every_attack_has_its_null(setting: membership.Setting, monkeypatch: pyt
 
 def test_every_attack_is_measured_on_the_canaries(setting: membership.Setting) -> None:
     found = {signal: (interval, again) for signal, interval, again in membership.positive(setting)}
-    for plugin, attack in setting.attacks:
-        assert set(attack.signals) & found.keys(), plugin.name
+    for plugin, _ in setting.attacks:
+        assert set(plugin.facts.names()) & found.keys(), plugin.name
     alone = {signal for signal, (_, again) in found.items() if np.isfinite(again)}
     assert {"lira/online", "loss", "gradnorm", "trajectory", "outputfree"} <= alone
     assert not {"decompose", "cosine/mean", "fedmia/2"} & alone

@@ -395,5 +395,5 @@ def test_blind_baseline_is_calibrated_on_exchangeable_records():
 
 @pytest.mark.parametrize("confidence", [0.3, 1.0, float("nan")])
 def test_confidence_outside_its_range(confidence):
-    with pytest.raises(ValueError, match="confidence must be at least 0.5"):
+    with pytest.raises(ValueError, match="confidence must be at least"):
         Params(confidence=confidence)

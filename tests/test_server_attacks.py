@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from attacks import cosine, fedmia, slope, source
 from attacks.knowledge import Floats, Knowledge, Rounds
-from tests.knowledge_toy import toy_seen
+from tests.knowledge_toy import classified, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error")
 NAN = math.nan
@@ -31,9 +31,7 @@ def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Knowledge
     n = rounds.loss.shape[-1] if rounds is not None else 3 if history is None else history.shape[-1]
     labels, uniform = np.zeros(n, np.int64), np.full((n, 2), -math.log(2))
     ids = tuple(map(str, range(n)))
-    return Knowledge.of_classes(
-        ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history
-    )
+    return classified(ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history)
 
 
 def of(loss: Any, cosine: Any = None, client: int = 0) -> Rounds:
