@@ -152,7 +152,7 @@ class TextAnswers:
 
     @functools.cached_property
     def loss(self) -> Floats:
-        return -self.mean(Facts.names()().log_prob)
+        return -self.mean(self.signals().log_prob)
 
     @property
     def confidence(self) -> Floats:
@@ -166,7 +166,7 @@ class TextAnswers:
 
     @functools.cached_property
     def _summary(self) -> Floats:
-        signals = Facts.names()()
+        signals = self.signals()
         parts: list[tuple[Floats, Callable[[Floats], Any]]] = [
             (signals.log_prob, np.mean),
             (signals.log_prob, _least_fifth),
