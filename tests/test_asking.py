@@ -83,6 +83,12 @@ def test_a_new_attack_asks_for_what_is_missing(asked: tuple[str, Path]) -> None:
     assert more == {"messages"}
 
 
+def test_messages_are_read_for_an_attack_that_needs_no_more_than_their_sums(tmp_path: Path) -> None:
+    found = [f for f in audited(f"{LORA} --attack cosine", tmp_path).findings if f["metric"] == "auroc"]
+    assert "cosine/mean" in {f["signal"] for f in found}
+    assert any(f["value"] is not None for f in found)
+
+
 def test_answers_are_named_by_what_was_asked_and_not_by_who_asked(asked: tuple[str, Path]) -> None:
     """The owner's true model of prompts is what the server rebuilds: equal weights have one answer."""
     words, out = asked

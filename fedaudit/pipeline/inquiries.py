@@ -83,8 +83,9 @@ class Inquiry:
         if self.twin is not None:
             yield from self.twin.questions()
 
-    def knowledge(self) -> Knowledge:
-        """What the adversary has computed when its attacks begin, from what is kept."""
+    def knowledge(self, beside: Shadows | None = None) -> Knowledge:
+        """What the adversary has computed when its attacks begin, from what is kept; `beside` are its shadow models, if
+        they have been read before."""
         public = public_records(self.public.read("public"))
         vectors = self.vectors.read("projections") if self.vectors else {}
         norms = [asked.read("norms")["norms"] if "norms" in asked.parts else None for asked in (self.model, self.base)]
@@ -96,7 +97,7 @@ class Inquiry:
             public.hard,
             gradient_norms=norms[0],
             base_gradient_norms=norms[1],
-            shadows=self._shadows(public, vectors),
+            shadows=beside or self.beside(),
             history=np.stack([answers_of(public, q).loss for q in self.history]) if self.history else None,
             sequence=np.stack([answers_of(public, q).confidence for q in self.sequence]) if self.sequence else None,
             projections=vectors.get("moved"),
@@ -104,9 +105,12 @@ class Inquiry:
             rounds=self._rounds(),
         )
 
-    def _shadows(self, public: PublicRecords, vectors: Arrays) -> Shadows | None:
+    def beside(self) -> Shadows | None:
+        """What its shadow models say; None without any."""
         if (asked := self.shadows) is None:
             return None
+        public = public_records(self.public.read("public"))
+        vectors = self.vectors.read("projections") if self.vectors else {}
         drawn = asked.read("drawn")
         parts = {part: asked.read(part) for part in asked.parts if part not in AskShadows.OTHER}
 

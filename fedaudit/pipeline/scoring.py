@@ -71,13 +71,13 @@ class Scorer:
 
     def tables(self, inquiry: Inquiry) -> Tables:
         """See `score`."""
-        seen = inquiry.knowledge()
+        place = inquiry.shadows.name if inquiry.shadows else "", inquiry.records[0], len(inquiry.records)
+        seen = inquiry.knowledge(self._cached((*place, "beside"), inquiry.beside))
         alone = dataclasses.replace(seen, history=None, rounds=None)  # equal for equal models
         scores: dict[str, Floats] = {}
         base: dict[str, Floats] = {}
         earlier: dict[str, Floats] = {}
         pseudo: list[pd.DataFrame] = []
-        place = inquiry.shadows.role if inquiry.shadows else "", inquiry.records[0], len(inquiry.records)
         for name, params in self.job.attacks[inquiry.threat_model].items():
             plugin = ATTACKS[name]
             if (plugin.facts.shadows and seen.shadows is None) or (plugin.facts.needs and not inquiry.over_rounds):
