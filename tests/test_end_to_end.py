@@ -125,7 +125,7 @@ def test_another_seed_gives_other_findings_on_the_same_records(whole, tmp_path):
 STAGES = {
     "in the first round": "runs/*/initial.json",
     "in a later round": "runs/*/round-001.safetensors",
-    "in the attack": "analyses/*/scores-*.parquet",
+    "in the attack": "answers/*/model-*.safetensors",
     "in the audit": "analyses/*/tokens.parquet",
     "in the report": "reports/*/figures/*",
 }

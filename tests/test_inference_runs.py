@@ -86,7 +86,7 @@ def test_another_attack_and_another_seed_share_the_shadow_models(whole, tmp_path
 
 STAGES = {
     "in the shadow training": "shadows/*/client-000-from-000/shadows-0010.safetensors",
-    "in the attacks": "analyses/*/scores-*-pseudo.parquet",
+    "in the attacks": "answers/*/shadows-*.safetensors",
 }
 
 
