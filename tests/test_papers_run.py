@@ -219,10 +219,10 @@ def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
     """With all methods, ranks and budgets of a preset, and two seeds."""
 
     def larger(name: str) -> str:
-        words = tiny(name).replace("--seeds 1", "--seeds 2")
+        words = re.sub(r"(^| )--(seeds|epsilon|rank|method) [\w.,]+", "", tiny(name))
         if papers.find(name).preset == "fedrand-tables":  # of whose clients both halves must have been sent
             words = words.replace("--rounds 1", "--rounds 4")
-        return re.sub(r" --(epsilon|rank|method) [\w.,]+", "", words)
+        return f"{words} --seeds 2" if words else ""
 
     return drawing(tmp_path_factory.mktemp("whole"), larger)
 

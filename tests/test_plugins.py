@@ -74,6 +74,13 @@ def test_has_the_public_name_of_its_file(plugin):
     assert inspect.isclass(thing) or inspect.isfunction(thing)
 
 
+def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_path, monkeypatch):
+    path = tmp_path / "quarters_of.py"
+    path.write_text("class QuartersOf: ...\n\n\ndef quarters_of(subject, params): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert inspect.isfunction(plugins.Plugin("audit", path.stem, path, path.stem, None).load())
+
+
 @each
 def test_keeps_the_contract_of_its_kind(plugin):
     thing = plugin.load()
