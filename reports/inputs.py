@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 Finding = dict[str, Any]
-TABLES = {
+TABLES = {  # with columns that pages count on even where there is no row; any other table is as its audit makes it
     "rounds": "round population signal auroc low high members",
     "clients": "threat_model way client signal auroc members nonmembers",
     "curves": "threat_model way population nonmembers signal fpr tpr low high floor",
@@ -53,8 +53,8 @@ METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the A
 class Evidence:
     """The result of auditing one method with one training seed.
 
-    `findings` are plain dictionaries: the records of `audits.findings`, told apart by their metric. `tables` are the
-    frames named in `TABLES` with at least their columns; a missing table counts as empty. `attack` is None where
+    `findings` are plain dictionaries: the records of `audits.findings`, told apart by their metric. `tables` are frames
+    by name, those of `TABLES` with at least their columns; a missing table counts as empty. `attack` is None where
     nothing was attacked. `setting` is the nested configuration, `notes` are limitations in plain sentences.
     """
 
@@ -119,8 +119,9 @@ def _check_one(e: Evidence) -> None:
 
 
 def joined(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
-    """A table of all evidence under each other, method and seed in front; with its columns even if there is no row."""
-    frames = [pd.DataFrame(columns=["method", "seed", *TABLES[name].split()])]
+    """A table of all evidence under each other, method and seed in front; one of `TABLES` with its columns even if
+    there is no row."""
+    frames = [pd.DataFrame(columns=["method", "seed", *TABLES.get(name, "").split()])]
     for e in evidence:
         if len(table := e.tables.get(name, ())):
             labelled = table.assign(method=e.method, seed=e.seed)

@@ -10,21 +10,11 @@ from reports.rows import as_rows
 from reports.section import Row
 from reports.templates import csv, render
 
-TITLES = {"dpfpl": "DP-FPL", "fedrand": "FedRand", "secfpp": "SecFPP", "dp2fl": "DP²FL", "all": "Four papers"}
 
-
-def rendered(asked: str, rows: Sequence[Row]) -> dict[str, bytes]:
-    """The index as page and CSV by the endings of their names. A row: item, shows, agreement, seconds, page (relative;
-    empty where there is none), why there is none."""
+def rendered(asked: str, title: str, names: Sequence[str], rows: Sequence[Row]) -> dict[str, bytes]:
+    """The index as page and CSV by the endings of their names. `names` are what the page calls the rows. A row: item,
+    shows, agreement, seconds, page (relative; empty where there is none), why there is none."""
     table = pd.DataFrame(rows)
-    shown = as_rows(table)
-    for row in shown:
-        row["name"] = f"{TITLES[row['item'].partition(':')[0]]}, {_words(row['item'].partition(':')[2])}"
-    parts = {"title": TITLES[asked], "asked": asked, "rows": shown, "seconds": table.seconds.sum()}
+    shown = [row | {"name": name} for name, row in zip(names, as_rows(table), strict=True)]
+    parts = {"title": title, "asked": asked, "rows": shown, "seconds": table.seconds.sum()}
     return {"csv": csv(table), "html": render("papers/index.html", parts)}
-
-
-def _words(item: str) -> str:
-    """table2 as Table 2."""
-    kind = item.rstrip("0123456789")
-    return f"{kind.capitalize()} {item.removeprefix(kind)}"

@@ -50,11 +50,14 @@ def csv(table: pd.DataFrame) -> bytes:
 
 @functools.cache
 def contradictions(name: str) -> list[str]:
-    """Where a paper contradicts itself in its table or figure of that name (as dpfpl:table2), a sentence each."""
-    table = pd.read_csv(Path(__file__).parent / "papers" / "contradictions.csv", dtype=str)
+    """Where a paper contradicts itself in its table or figure of that name (as dpfpl:table2), a sentence each; none
+    where its file of contradictions is not there."""
     paper, _, item = name.partition(":")
-    own = table[table.paper == paper]
-    return [str(text) for items, text in zip(own["items"], own.text, strict=True) if item in items.split()]
+    path = Path(__file__).parent / "papers" / f"{paper}_contradictions.csv"
+    if not path.exists():
+        return []
+    table = pd.read_csv(path, dtype=str)
+    return [str(text) for items, text in zip(table["items"], table.text, strict=True) if item in items.split()]
 
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")

@@ -8,7 +8,8 @@ from types import ModuleType
 
 from tests.whole_runs import ROOT
 
-EXAMPLES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL))
+_FILE = re.compile(r"```(?:python|csv|html)\n(?:# |\{# )(\S+)(?: #\})?\n(.*?)```", re.DOTALL)
+EXAMPLES: dict[str, str] = dict(_FILE.findall((ROOT / "CONTRIBUTING.md").read_text()))
 
 
 def loaded(name: str) -> ModuleType:

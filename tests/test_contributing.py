@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ from tests.warm import Started
 from tests.whole_runs import ROOT
 
 SMALL = "--rounds 2 --clients 3 --test 2 --threads 1"
+CODE = [name for name in EXAMPLES if name.endswith(".py")]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +39,12 @@ def run(place: Path, words: str, *more: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", CODE)
 def test_an_example_is_short_and_listed(name: str, place: Path) -> None:
     source = EXAMPLES[name]
     assert len(source.splitlines()) < 60
     assert all(len(line) <= 120 for line in source.splitlines())
-    first = source.removeprefix('"""').partition(": ")[2].partition("\n")[0]
+    first = source.removeprefix('"""').partition(": ")[2].partition("\n")[0].removesuffix('"""')
     assert first in run(place, "audit.py --list")
 
 
@@ -50,7 +52,7 @@ def test_there_are_methods_of_both_learners_and_attacks_on_both_kinds_of_records
     said = {
         tuple(re.findall(r"^    (?:learner|records) = (.*)$", source, re.MULTILINE)) for source in EXAMPLES.values()
     }
-    assert said == {('"lora"',), ('"prompts"',), ('("texts",)',), ('("classes",)',)}
+    assert said == {('"lora"',), ('"prompts"',), ('("texts",)',), ('("classes",)',), ()}
 
 
 @pytest.mark.slow
@@ -66,13 +68,14 @@ def test_a_refusal_is_shown_where_the_attack_did_not_run(place: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_they_pass_the_projects_checks(place: Path) -> None:
-    names = " ".join(EXAMPLES)
+    names = " ".join(CODE)
     run(place, f"-m ruff check {names}")
     run(place, f"-m ruff format --check {names}")
-    tests = " ".join(
-        f"tests/test_{name}.py" for name in ("plugins", "method_contracts", "inference_attacks", "text_attacks")
-    )
-    said = run(place, f"-m pytest -n 0 {tests} -k", " or ".join(Path(name).stem for name in EXAMPLES))
+    run(place, "-m mypy " + " ".join(name for name in CODE if name.startswith(("audits", "reports"))))
+    kinds = "plugins method_contracts inference_attacks text_attacks sections papers papers_run rooms".split()
+    tests = [f"tests/test_{name}.py" for name in kinds]
+    stems = (Path(name).stem.replace("_table", ":table") for name in CODE)
+    said = run(place, "-m pytest -n 0 -m", "not slow", *tests, "-k", " or ".join(stems))
     assert int(re.findall(r"(\d+) passed", said)[0]) >= 60
 
 
@@ -100,3 +103,27 @@ def test_they_run_from_training_to_report(words: str, method: str, attack: str, 
     findings = json.loads((Path(done.stdout.strip().rpartition("report: ")[2]).parent / "findings.json").read_text())
     said = {(f["method"].partition(":")[0], f["attack"]) for f in findings if f["metric"] == "auroc"}
     assert said == {(method, name) for name in attack.split(",")}
+
+
+@pytest.mark.slow
+def test_an_audit_shows_its_table_by_its_section(place: Path, tmp_path: Path) -> None:
+    words = "--method fedavg --attack loss --records 10 --reference 8 --novel 8 --local-steps 2 --per-round 3"
+    done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place, printing=False).finish()
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.strip().rpartition("report: ")[2]).parent
+    (found,) = [f for f in json.loads((folder / "findings.json").read_text()) if f["metric"] == "members/top_tenth"]
+    with (folder / "top_tenth.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["members"]) for row in rows) == found["value"]
+    assert sum(int(row["records"]) for row in rows) == 6  # of 3 clients with 20 candidates each
+    assert "Whose records rank first?" in (folder / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_table_of_a_paper_is_drawn(place: Path, tmp_path: Path) -> None:
+    words = f"--paper fifth --rounds 1 --clients 2 --train 4 --test 1 --threads 1 --out {tmp_path}"
+    done = Started(words.split(), place, printing=False).finish()
+    assert done.returncode == 0, done.stderr
+    index = (tmp_path / "papers" / "fifth.html").read_text()
+    (link,) = re.findall(r'href="([^"]+)">Fifth, Table 1<', index)
+    assert "Where the paper contradicts itself here" not in (tmp_path / "papers" / link).read_text()

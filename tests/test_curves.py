@@ -22,6 +22,7 @@ from audits.statistics.over_seeds import OfTraining, over_seeds
 from audits.statistics.pareto import front_probability, on_front
 from fedaudit.command import cli, over_runs
 from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline import runs_on_disk
 from fedaudit.pipeline.page import audited
 from reports.comparison import build
 from reports.section import Page
@@ -432,6 +433,13 @@ class TestOnDisk:
         capsys.readouterr()
         assert cli.main(["--audit", "curves", "--out", str(out), "--dry-run"]) == 0
         assert "3 runs of 3 settings" in capsys.readouterr().out
+
+    def test_every_table_of_an_analysis_can_be_asked_for(self, out):
+        for run in runs_on_disk.read(out, print):
+            (place,) = (out / "analyses").glob(f"*-{run.key}")
+            assert {*run.tables} == {"times", *(path.stem for path in place.glob("*.parquet"))}
+            assert len(run.tables["permutations"]) > 0
+            assert run.tables.get("nonsense") is None
 
     def test_what_cannot_be_read_is_named(self, out, capsys):
         broken = out / "reports" / "broken"

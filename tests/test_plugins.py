@@ -74,6 +74,13 @@ def test_has_the_public_name_of_its_file(plugin):
     assert inspect.isclass(thing) or inspect.isfunction(thing)
 
 
+def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_path, monkeypatch):
+    path = tmp_path / "quarters_of.py"
+    path.write_text("class QuartersOf: ...\n\n\ndef quarters_of(subject, params): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert inspect.isfunction(plugins.Plugin("audit", path.stem, path, path.stem, None).load())
+
+
 @each
 def test_keeps_the_contract_of_its_kind(plugin):
     thing = plugin.load()
@@ -342,6 +349,9 @@ def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
     figure = FIGURES[name]
     assert name.replace(":", "_", 1) == figure.module
     assert 20 <= len(figure.summary) <= 160
+    assert re.fullmatch(r"(Table|Figure) \d+", number := figure.title.removeprefix(f"{figure.paper}, "))
+    assert number.replace(" ", "").lower() == name.partition(":")[2]
+    assert {FIGURES[other].paper for other in papers.named(name.partition(":")[0])} == {figure.paper}
     assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listing.listing(), re.MULTILINE)
     assert (figure.preset is None) == (not figure.tasks)
     assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())

@@ -66,6 +66,15 @@ def test_communication_is_of_every_method_that_sent_anything():
     assert section(Page([_with(rounds[:0])], map)) is None
 
 
+def test_a_table_that_no_page_knows_becomes_a_file():
+    own = pd.DataFrame({"client": ["client-00"], "records": [3]})
+    page = Page([dataclasses.replace(ONE, tables={"top": own})], map)
+    assert page.files("top")["top"][["client", "records"]].equals(own)
+    assert page.table("top").records.tolist() == [3]
+    assert page.files("nobody's") == {}
+    assert page.table("nobody's").empty
+
+
 def _with(cost):
     return dataclasses.replace(ONE, tables={"cost": cost})
 

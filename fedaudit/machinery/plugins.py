@@ -56,7 +56,8 @@ class Plugin(Generic[Said]):
         it is follows from its kind: who asks says it."""
         wanted, module = self.name.replace("_", ""), self._import()
         own = {n: thing for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
-        return next(thing for name, thing in own.items() if name.lower().replace("_", "") == wanted)
+        alike = (thing for name, thing in own.items() if name.lower().replace("_", "") == wanted)
+        return own[self.name] if self.name in own else next(alike)
 
     def make(self, params: DataclassInstance, **more: object) -> Any:
         """Call the plugin's class or function with its own `Params`, made from the one that the command line read."""

@@ -1,9 +1,11 @@
 """Tables and figures of papers by name: `--paper dpfpl:table2`. Imports nothing heavy.
 
-An item is a file of reports/papers/ with the literals `PRESET` and `TASKS`, what each of its columns or panels is
-called and the words that ask for it, and a function `build(evidence, write)` that returns in a sentence how far ours
-agrees. `SCALE` and `REAL` are the same on the paper's own data. Its key is its name: dpfpl_figure3.py is
-dpfpl:figure3. One that is computed from nothing that was trained has no task, and no preset.
+An item is a file of reports/papers/ whose docstring begins with the paper's title ("DP-FPL, Table 2: accuracy of"),
+with the literals `PRESET` and `TASKS`, what each of its columns or panels is called and the words that ask for it, and
+a function `build(evidence, write)` that returns in a sentence how far ours agrees. `SCALE` and `REAL` are the same on
+the paper's own data. `TINY`, in one of the items of a preset, are words with which tests run it in seconds. Its key is
+its name: dpfpl_figure3.py is dpfpl:figure3. One that is computed from nothing that was trained has no task, and no
+preset.
 """
 
 from __future__ import annotations
@@ -44,6 +46,16 @@ class PaperItem:
     tasks: Words
     scale: str | None = None
     real: Words | None = None
+
+    @property
+    def title(self) -> str:
+        """As DP-FPL, Table 2."""
+        return self.summary.partition(": ")[0]
+
+    @property
+    def paper(self) -> str:
+        """As DP-FPL."""
+        return self.title.partition(", ")[0]
 
 
 @functools.cache
@@ -127,7 +139,7 @@ def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
     rows = [
         {
             "item": name,
-            "shows": items()[name].summary.partition(": ")[2].rstrip("."),
+            "shows": find(name).summary.partition(": ")[2].rstrip("."),
             "agreement": done[name].agreed if name in done else "",
             "seconds": round(done[name].seconds, 1) if name in done else None,
             "page": page.relative_to(place).as_posix() if name in done and (page := done[name].page) else "",
@@ -135,6 +147,7 @@ def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
         }
         for name in names
     ]
-    for ending, data in rendered(asked, rows).items():
+    title = "All papers" if asked == ALL else find(names[0]).paper
+    for ending, data in rendered(asked, title, [find(name).title for name in names], rows).items():
         write_atomic(place / f"{asked}.{ending}", data)
     return place / f"{asked}.html"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,6 @@ from fedaudit.pipeline.finished import finish, intact
 if TYPE_CHECKING:
     import pandas as pd
     from _typeshed import DataclassInstance
-
-TABLES = ("utility", "accuracy", "cost")  # of an analysis, that audits across runs look at
 
 Across = Mapping[str, "DataclassInstance"]
 
@@ -65,7 +63,8 @@ def described(out: Path, across: Across, progress: Progress) -> str:
 
 def read(out: Path, say: Callable[[str], None]) -> list[AuditedRun]:
     """The runs of all finished reports under `out`, those that were written last at the end; the tables of their
-    analyses as far as these are still there. `say` names reports that cannot be read. InputError as of `collected`."""
+    analyses, as far as these are still there, are read when an audit asks for them. `say` names reports that cannot be
+    read. InputError as of `collected`."""
     with warnings.catch_warnings(record=True) as left_out:
         warnings.simplefilter("always")
         found = collected(out)
@@ -78,18 +77,31 @@ def read(out: Path, say: Callable[[str], None]) -> list[AuditedRun]:
     noted = {place.stem.rpartition("-")[2]: place for place in inside(out / spent.FOLDER)}
     runs = []
     for key, row in found.runs.items():
-        tables = _tables(folders.get(key))
-        if len(spending := times(noted.get(str(row.get("keys.training"))), noted.get(key))):
-            tables["times"] = spending
+        spending = times(noted.get(str(row.get("keys.training"))), noted.get(key))
+        tables = _Tables(folders.get(key), {"times": spending} if len(spending) else {})
         runs.append(AuditedRun(key, row["method"], row["seed"], row, findings.get(key, []), tables))
     return sorted(runs, key=lambda run: (_written(folders.get(run.key)), run.key))
 
 
-def _tables(place: Path | None) -> dict[str, pd.DataFrame]:
-    if place is None or not intact(place):
-        return {}
-    folder = Folder(place)
-    return {name: folder.read_table(f"{name}.parquet") for name in TABLES if f"{name}.parquet" in folder}
+class _Tables(Mapping[str, "pd.DataFrame"]):
+    """The tables of an analysis by name, each read when it is first asked for; of one that is not there, those that are
+    `known`."""
+
+    def __init__(self, place: Path | None, known: dict[str, pd.DataFrame]) -> None:
+        self._folder = Folder(place) if place and intact(place) else None
+        self._known = known
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._known and self._folder and f"{name}.parquet" in self._folder:
+            self._known[name] = self._folder.read_table(f"{name}.parquet")
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        there = self._folder.names() if self._folder else []
+        return iter({*self._known, *(name.removesuffix(".parquet") for name in there if name.endswith(".parquet"))})
+
+    def __len__(self) -> int:
+        return len([*self])
 
 
 def times(*places: Path | None) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from reports.templates import Write
 
 PRESET = "dp2fl-tables"
 TASKS = {"few shots": ("--task=fewshots",)}
+TINY = "--seeds 1 --rounds 1 --clients 2 --shots 4 --test 1 --local-epochs 1 --method dp2fl,local"
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:

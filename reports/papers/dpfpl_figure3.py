@@ -25,6 +25,7 @@ from reports.templates import Write, csv, render
 
 PRESET = "dpfpl-figure3"
 TASKS = {"symbols in relief": ("--task=glyphs", "--domain=relief")}
+TINY = "--seeds 1 --rounds 1 --clients 2 --train 8 --test 1 --targets 1 --shadows 4 --epsilon none,1"
 QUANTITIES = (LOCAL, NEIGHBOUR, "success", "auroc")
 ALT = (
     "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, "

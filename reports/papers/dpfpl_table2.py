@@ -19,6 +19,7 @@ REAL = {
     "OxfordFlowers": ("--dataset=oxford_flowers",),
     "Food101": ("--dataset=food101",),
 }
+TINY = "--seeds 1 --rounds 1 --clients 2 --shots 4 --epsilon none,0.1"
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:

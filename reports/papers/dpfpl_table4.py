@@ -13,6 +13,7 @@ PRESET = "dpfpl-table4"
 TASKS = {"25 clients": ("--clients=25",), "50 clients": ("--clients=50",)}
 SCALE = "dpfpl-paper-cifar100"
 REAL = {"25 clients": ("--clients=25",), "50 clients": ("--clients=50",)}
+TINY = "--seeds 1 --rounds 1 --train 16 --test 1 --epsilon none --method promptfl,dpfpl"
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:

@@ -18,6 +18,7 @@ REAL = {
     "OxfordFlowers": ("--dataset=oxford_flowers",),
     "Food101": ("--dataset=food101",),
 }
+TINY = "--seeds 1 --rounds 1 --clients 2 --train 4 --test 1 --rank 1,8"
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:

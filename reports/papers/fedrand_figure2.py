@@ -30,6 +30,10 @@ PRESET = "fedrand-figures"
 TASKS = {"captions": ("--task=captions",)}
 SCALE = "paper"
 REAL = {"captions": ("--task=coco",)}
+TINY = (
+    "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
+    "--method fedavg,fedrand"
+)
 SPLITS = {"paper": "the paper", NOVEL_OBJECTS: "ours, against novel objects", HELD_OUT: "ours, against held-out"}
 K = "renyi/2/10/caption"
 COLUMNS = "split method role cider auroc low high seeds".split()

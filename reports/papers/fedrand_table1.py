@@ -18,6 +18,10 @@ PRESET = "fedrand-tables"
 TASKS = {"captions": ("--task=captions",), "questions": ("--task=vqa",)}
 SCALE = "paper"
 REAL = {"captions": ("--task=coco",), "questions": ("--task=scienceqa",)}
+TINY = (
+    "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
+    "--method fedavg,fedrand"
+)
 MODELS = {"server": ("aggregated model", "global"), "client": ("clients' models", "clients")}
 
 

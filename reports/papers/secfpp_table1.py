@@ -18,6 +18,7 @@ TASKS = {
     "print+dots": ("--domain=print+dots",),
     "neon+dots": ("--domain=neon+dots",),
 }
+TINY = "--seeds 1 --rounds 1 --clients 4 --train 8 --test 1 --method dpfpl,secfpp"
 
 
 def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
