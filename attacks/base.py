@@ -6,8 +6,7 @@ capability.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,12 @@ from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.base import Method, State, Transcript
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Record ids that an adversary asks about: of each client, of no client, and further ones of each client's
-    distribution."""
-
-    clients: Mapping[int, Sequence[str]]  # members and held-out records, unlabelled
-    reference: Mapping[int, Sequence[str]]  # known non-members, for thresholds
-    novel: Sequence[str]  # known non-members of another distribution (the papers' split)
-
-
 class View:
     """What the adversary of one threat model sees of a transcript; `users` are those who collude, where users do."""
 
-    def __init__(
-        self, transcript: Transcript, threat_model: str, candidates: Candidates, *, users: Collection[int] = ()
-    ) -> None:
+    def __init__(self, transcript: Transcript, threat_model: str, *, users: Collection[int] = ()) -> None:
         self._transcript = transcript
         self.threat_model = find(THREAT_MODELS, threat_model, "threat model")
-        self.candidates = candidates
         self.users = tuple(users)
         self.rounds = transcript.schedule.rounds
         self.clients = range(transcript.schedule.clients)

@@ -161,11 +161,6 @@ class Attacked:
         return [name for name, some in there.items() if some]
 
 
-def first_scores(signals: Mapping[str, str]) -> dict[str, tuple[str]]:
-    """Each attack's first score: what stands for an attack that has named no other."""
-    return {attack: (next(s for s in signals if signals[s] == attack),) for attack in dict.fromkeys(signals.values())}
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Comparison:
     """Members against non-members: aligned arrays, one entry per (model, record)."""

@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 
 from attacks.answers import ClassAnswers
 from attacks.attacked_models import Target
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.decompose import Decompose, Params, Solution, solve
 from attacks.knowledge import Knowledge, Mixture, Rounds
 from attacks.messages.prompts import ReplayedMessages
@@ -110,7 +110,7 @@ def attacked(words: str, clients: int, seeds: int) -> tuple[list[Attacked], floa
 
 def _of_cell(cell: Cell, federation: Any, bench: Any, clients: int) -> Iterator[Attacked]:
     method, transcript = method_of(cell, federation.sizes), transcript_of(cell)
-    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, ())), method, bench.learner)
+    messages = ReplayedMessages(View(transcript, "server"), method, bench.learner)
     for asked in targets_of(cell, federation)[:clients]:
         assert asked.client is not None
         began = time.perf_counter()

@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages
 from audits.epsilon import ledger_of
 from audits.statistics import one_run, trade_off
@@ -174,7 +174,7 @@ def show(name: str, fault: Fault, words: str) -> None:
         provable(one, threat_model="server", delta=DELTA).epsilon for one in (ledger, as_it_ran(ledger, fault))
     )
     (steps,) = {sum(exposure.steps) for exposure in ledger.exposures}
-    view, found, coins, model = View(transcript, "server", Candidates({}, {}, ())), [], [], []
+    view, found, coins, model = View(transcript, "server"), [], [], []
     messages = ReplayedMessages(view, method, learner)
     for k, client in enumerate(federation.clients):
         ids = [r.id for r in (*client.records, *client.canaries)]

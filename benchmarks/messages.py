@@ -21,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from attacks import facts
 from attacks.answers import public_records
 from attacks.asked.kinds import KINDS
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.knowledge import Knowledge, Rounds
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import WAYS, rebuild
@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> None:
 
 def over_clients(cell: Cell, workshop: Workshop, learner: Learner) -> Found:
     federation, found, kind = workshop.federation, Found(), KINDS[cell.plan.trained.records]
-    view = View(transcript_of(cell), "server", Candidates({}, {}, ()))
+    view = View(transcript_of(cell), "server")
     attacks = {name: facts.ATTACKS[name] for name in ATTACKS}
     for k in cell.targets:
         records = federation.clients[k].candidates

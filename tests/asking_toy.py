@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attacks.asked.base import Messages
 from attacks.asked.texts import AskedTexts
@@ -15,7 +15,8 @@ from attacks.settings import Adversary
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
-from fedaudit.pipeline.inquiries import Asking, Inquiry
+from fedaudit.pipeline.inquiries import Asking
+from fedaudit.pipeline.inquiry import Inquiry
 from fedaudit.pipeline.scoring import Tables, score
 from fedaudit.pipeline.workers import Attackers
 
@@ -63,10 +64,17 @@ def attacked(bench: Any, asking: Asking) -> Found:
     return found
 
 
-def models(view: View, **wanted: Any) -> Iterator[Held]:
+class Candidates(NamedTuple):
+    """Record ids that adversaries ask about: of each client, and of nobody."""
+
+    clients: Mapping[int, Sequence[str]]
+    reference: Mapping[int, Sequence[str]]
+    novel: Sequence[str]
+
+
+def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[Held]:
     """What an adversary holds of language models, of one target after the other, and in the end what it asks about nobody's
     records."""
-    asked = view.candidates
     targets = [Target(k, asked.clients[k], asked.reference[k]) for k in asked.clients]
     for target in (*targets, Target(None, asked.novel, ())):
         yield from AskedTexts().held(view, None, target, Wanted(**wanted), asked.novel, ())

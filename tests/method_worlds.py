@@ -28,7 +28,7 @@ from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
 from fedaudit.tasks.metrics import caption_scores
 from tests import maple_toy, prompt_toy, tiny_models
-from tests.asking_toy import models, said
+from tests.asking_toy import Candidates, models, said
 from trainers import lora, maple, prompts
 from trainers.base import Bench, Exam, Method, Participation, Schedule, Site, State, Transcript, train
 from trainers.exams import Answers, Personalisation, Recognition
@@ -141,7 +141,8 @@ class LoRA(World):
         return Answers([("a red circle",)] * sum(map(len, self.training)), caption_scores)
 
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
-        found = [model.read() for model in models(view) if model.client in (0, None) and model.records]
+        asked = Candidates({0: self.training[0]}, {0: ()}, ())
+        found = [model.read() for model in models(view, asked) if model.records]
         return [(state, np.array(self.learner.losses(state, self.training[0]))) for state in found]
 
     def disguised(self, records: Set[str]) -> World:

@@ -7,12 +7,17 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Attacked, ScoredModel, first_scores
+from audits.comparisons import Attacked, ScoredModel
 
 HELD = (("prompt-user", "prompt"), ("released-model", "final"), ("server", "rebuilt"), ("owner", "true state"))
 
 SIGNALS = {"shadow": "shadow", "lira/online": "lira", "lira/offline": "lira", "loss": "loss"}
 CLASSES = 4
+
+
+def first_scores(signals):
+    """Each attack's first score: what stands for an attack that has named no other."""
+    return {attack: (next(s for s in signals if signals[s] == attack),) for attack in dict.fromkeys(signals.values())}
 
 
 def made_up(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attacks.asked.texts import AskedTexts
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.knowledge import Rounds
 from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
 from attacks.messages.rebuild import began, rebuild
@@ -25,7 +25,6 @@ from trainers.lora import Learner, Settings
 SLOW = ("fedavg", "fedpara")  # whose messages hold what those of the others do
 METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 CLIENT, STEPS = 1, 2
-NOBODY = Candidates({}, {}, ())
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,7 @@ def slow_residual(learner: Learner, start: State, change: State, record: str) ->
 
 @pytest.mark.parametrize("r", [0, 1])
 def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, r: int) -> None:
-    learner, view = world.learner, View(run, "server", NOBODY)
+    learner, view = world.learner, View(run, "server")
     records = [world.training[CLIENT][0], world.training[0][0]]
     found = AdapterMessages(view, learner).round(CLIENT, r, records, ("own", "heard"), 0, False)
     heard = Rounds.of(CLIENT, 3, "exact", [found])
@@ -118,7 +117,7 @@ def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, 
 
 
 def test_without_messages_only_the_clients_own_losses_are_computed(world: Any, run: Transcript) -> None:
-    messages, records = AdapterMessages(View(run, "server", NOBODY), world.learner), list(world.training[CLIENT][:1])
+    messages, records = AdapterMessages(View(run, "server"), world.learner), list(world.training[CLIENT][:1])
     some = messages.round(CLIENT, 1, records, ("own",), 0, False)
     whole = messages.round(CLIENT, 1, records, ("own", "heard"), 0, False)
     assert {name.partition("/")[0] for name in some} == {"own"}
@@ -133,7 +132,7 @@ def test_without_messages_only_the_clients_own_losses_are_computed(world: Any, r
 
 
 def test_a_client_is_rebuilt_after_each_round_from_what_came_till_then(run: Transcript) -> None:
-    view = View(run, "server", NOBODY)
+    view = View(run, "server")
     for way in ("literal", "newest", "server-fill"):
         first = rebuild(view, CLIENT, way, until=1)
         assert first.seen == 0
@@ -144,7 +143,7 @@ def test_a_client_is_rebuilt_after_each_round_from_what_came_till_then(run: Tran
 
 
 def test_rounds_are_those_of_the_client_among_the_observed_ones(run: Transcript) -> None:
-    view = View(run, "server", NOBODY)
+    view = View(run, "server")
     assert AskedTexts().heard_rounds(view, CLIENT, 20) == [0, 1]
     assert AskedTexts().heard_rounds(view, CLIENT, 1) == [0]
 

@@ -17,7 +17,6 @@ from attacks.tokens.signals import row_signals, stacked
 from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import Folder
 from fedaudit.pipeline.attacks import under_attack
 from fedaudit.pipeline.inquiries import asking_of, rebuilt
 from fedaudit.pipeline.run import run
@@ -168,7 +167,7 @@ def imported_names(path: Path) -> set[str]:
     return {alias.name for node in nodes for alias in node.names}
 
 
-@pytest.mark.parametrize("name", ["scoring", "attacks", "inquiries", "targets", "permitted", "analysis"])
+@pytest.mark.parametrize("name", ["scoring", "attacks", "inquiry", "inquiries", "targets", "permitted", "analysis"])
 def test_after_asking_nobody_has_a_model(name: str) -> None:
     assert not MODELS & imported_names(PIPELINE / f"{name}.py")
 
@@ -181,16 +180,17 @@ def test_attacks_have_no_model_either() -> None:
     assert {path.name: MODELS & imported_names(path) for path in own if MODELS & imported_names(path)} == {}
 
 
+def kinds_named(source: str) -> set[object]:
+    """The kinds of records that a source asks for by name; a federation's classes are a name of its own."""
+    asking = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare | ast.Subscript | ast.Match))
+    return {c.value for node in asking for c in ast.walk(node) if isinstance(c, ast.Constant)} & {"texts", "classes"}
+
+
 def test_no_file_of_the_pipeline_names_a_kind_of_records() -> None:
-    """Kinds are those of `attacks.asked`; a federation's classes are a name of its own."""
-    found = {}
-    for path in sorted(PIPELINE.glob("*.py")):
-        tree = ast.parse(path.read_text())
-        compared = (node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Subscript | ast.Match))
-        words = {c.value for node in compared for c in ast.walk(node) if isinstance(c, ast.Constant)}
-        if kinds := {"texts", "classes"} & words:
-            found[path.name] = kinds
-    assert found == {}
+    for planted in ('x == "texts"', 'KINDS["classes"]', 'x in ("texts", "else")'):
+        assert kinds_named(planted)
+    found = {path.name: kinds_named(path.read_text()) for path in sorted(PIPELINE.glob("*.py"))}
+    assert {name: kinds for name, kinds in found.items() if kinds} == {}
 
 
 def test_no_answer_knows_an_attack() -> None:
@@ -200,7 +200,3 @@ def test_no_answer_knows_an_attack() -> None:
     own = {f"attacks/{path.name}" for path in attacks.glob("*.py") if "class Params" in path.read_text()}
     assert own & set(reached) == set()
     assert not any(name.startswith("audits/") or "/tokens/scores" in name for name in reached)
-
-
-def test_an_answer_that_is_not_there_is_missing(tmp_path: Path) -> None:
-    assert not Folder(tmp_path).intact("model-x-exact.safetensors")

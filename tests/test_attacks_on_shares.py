@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
@@ -220,7 +220,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
 
 
 def view(transcript: Transcript, threat_model: str) -> View:
-    return View(transcript, threat_model, Candidates({}, {}, ()), users=(8, 9))
+    return View(transcript, threat_model, users=(8, 9))
 
 
 def everything(seen: View) -> Iterator[Tensor]:
@@ -291,7 +291,7 @@ def test_all_shares_together_are_what_was_shared(whole: Transcript) -> None:
     """What the tables of a report take for the truth."""
     method = secfpp()
     sharing = method.protocol(USERS, entries=64).of_sums
-    everybody = View(whole, "colluding-users", Candidates({}, {}, ()), users=range(USERS))
+    everybody = View(whole, "colluding-users", users=range(USERS))
     slices = on_shares.slices_of(everybody, 0, "gradients", sharing)
     found = np.moveaxis(slices, 1, 0).reshape(USERS, -1)[:, :64] / 1e6
     true = np.stack([u.sealed["gradient"].flatten().numpy() for u in first_updates(whole.broadcast(0))])
@@ -321,7 +321,7 @@ def test_the_tables_of_a_run(whole: Transcript) -> None:
 def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: Transcript) -> None:
     protocol = secfpp().protocol(USERS, entries=64)
     points, d = on_shares._points(whole, protocol)
-    everybody = View(whole, "colluding-users", Candidates({}, {}, ()), users=range(USERS))
+    everybody = View(whole, "colluding-users", users=range(USERS))
     assert set(points.inside) == {True, False}
     assert not points.duplicated(["round", "client", "inside"]).any()
     for (r, g), own in points.groupby(["round", "centre"]):

@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from audits.comparisons import first_scores
 from audits.tables.beside_loss import COLUMNS, beside_loss_table
 from benchmarks.beats import mean_over
 from reports.section import Page
 from reports.sections.beside_loss import section
-from tests.prompt_scores import changed, made_up, with_scores
+from tests.prompt_scores import changed, first_scores, made_up, with_scores
 from tests.test_report import ONE
 
 SIGNALS = {"lira/online": "lira", "gradnorm": "gradnorm", "loss/base": "loss"}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from attacks import decompose
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.decompose import Solution, solve
 from attacks.knowledge import Floats, Mixture
 from attacks.messages.prompts import ReplayedMessages, solved_rounds
@@ -226,9 +226,7 @@ def mixtures(method: PromptMethod, transcript: Transcript, world: Federation, cl
     """Of a client's messages: its own records first, then others'."""
     own = world.training[client]
     asked = [*own, *world.test[:6]]
-    messages = ReplayedMessages(
-        View(transcript, "server", Candidates({}, {}, [])), method, world.learner(method.settings)
-    )
+    messages = ReplayedMessages(View(transcript, "server"), method, world.learner(method.settings))
     turns = transcript.participations(client)
     return tuple(solved(messages, client, asked, turns, len(asked), not world.left_out))
 
@@ -351,7 +349,7 @@ def test_the_first_messages_of_a_client_are_those_of_two_epochs(tmp_path: Path) 
     """Ten records in batches of four: two steps are an epoch, so four rounds; of three records every round is one."""
     world = federation()
     method, transcript = sent(tmp_path, "fedotp", SETTINGS, NONE, world=world, rounds=6)
-    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
+    messages = ReplayedMessages(View(transcript, "server"), method, world.learner())
     for client, rounds in ((0, [0, 1, 2, 3]), (2, [0, 1])):
         assert solved_rounds(messages.view, method, client, world.training, 0) == rounds
         assert solved_rounds(messages.view, method, client, world.training, 1) == rounds[:1]
@@ -369,7 +367,7 @@ def test_pfedme_starts_every_round_at_what_was_sent(tmp_path: Path) -> None:
     """Its theta of the round before is no part of a gradient in the second round."""
     world = federation()
     method, transcript = sent(tmp_path, "pfedme", SETTINGS, NONE, world=world, rounds=2)
-    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, [])), method, world.learner())
+    messages = ReplayedMessages(View(transcript, "server"), method, world.learner())
     found = said(messages, 0, world.training[0][:3], [0, 1])
     assert np.isfinite(found.cosine).all()
     assert torch.equal(messages.exchanges[1].server["p_G"][0], transcript.broadcast(1)["p_G"])

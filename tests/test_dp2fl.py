@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attacks.asked.classes import AskedClasses
 from attacks.attacked_models import Target, Wanted
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages
 from attacks.threats import LacksCapability, require
 from audits.comparisons import comparisons
@@ -378,10 +378,10 @@ def test_parameters_are_checked(name: str, value: float) -> None:
 
 def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> None:
     seen = run(tmp_path)
-    last, nobody = seen.broadcast(3), Candidates({}, {}, ())
+    last = seen.broadcast(3)
 
     def held(threat_model: str, client: int) -> State:
-        target, view = Target(client, ["0-0"], []), View(seen, threat_model, nobody)
+        target, view = Target(client, ["0-0"], []), View(seen, threat_model)
         (one,) = AskedClasses().held(view, METHOD, target, Wanted(), (), ())
         return one.read()
 
@@ -393,7 +393,7 @@ def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> Non
     assert torch.equal(released["Pd"], last["Pd"])
     for other in ("released-model", "owner", "prompt-user"):
         with pytest.raises(LacksCapability, match=r"does not see others' parts \(these do: peer, server\)"):
-            View(seen, other, nobody).others_part(METHOD, 0)
+            View(seen, other).others_part(METHOD, 0)
     for capability in ("uploads", "private states", "personal prompts"):
         with pytest.raises(LacksCapability):
             require("peer", capability)
@@ -407,7 +407,7 @@ def test_data_prompts_are_shown_to_those_alone_who_are_sent_them(
     tmp_path: Path, threat_model: str, seen: set[str] | None
 ) -> None:
     whole = run(tmp_path, rounds=2)
-    view = View(whole, threat_model, Candidates({}, {}, ()))
+    view = View(whole, threat_model)
     if seen is None:
         with pytest.raises(LacksCapability, match="does not see broadcasts"):
             view.broadcast(1)
@@ -441,7 +441,7 @@ def test_everybody_s_ledger_is_unbounded() -> None:
 
 def test_the_server_rebuilds_every_client_as_it_was_trained(tmp_path: Path) -> None:
     seen = run(tmp_path, rounds=4, per_round=2, seed=3)
-    messages = ReplayedMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, maple_toy.learner())
+    messages = ReplayedMessages(View(seen, "server"), METHOD, maple_toy.learner())
     for k in range(3):
         found, own = messages.rebuilt(k).state, seen.own_model(seen.participations(k)[-1], k)
         assert found is not None
@@ -455,7 +455,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(tmp_pat
     its own mixture, but in the first round of its own."""
     seen, learner, world = run(tmp_path, rounds=4, per_round=2, seed=3), maple_toy.learner(), prompt_toy.federation()
     target, records = 1, [world.training[1][0], world.training[0][3], world.test[0]]
-    messages = ReplayedMessages(View(seen, "server", Candidates({}, {}, ())), METHOD, learner)
+    messages = ReplayedMessages(View(seen, "server"), METHOD, learner)
     found = said(messages, target, records, [0, 1, 2, 3])
     before: list[tuple[int, ...]] = []
     for r in range(4):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages
 from audits.epsilon import ledger_of, privacy_table
 from audits.tables.coverage import coverage_table
@@ -169,7 +169,7 @@ def test_what_the_server_rebuilds_is_exact_after_several_steps(tmp_path: Path, n
     """Without noise, where the steps of a client's own part add up to what its upload says."""
     method = made(name, {"rank": 0} if name == "dpfpl" else {}, NONE, SCHEDULE, LOCAL["3 steps"])
     transcript, learner = run(tmp_path, method, federation(), SCHEDULE), federation().learner(LOCAL["3 steps"])
-    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, ())), method, learner)
+    messages = ReplayedMessages(View(transcript, "server"), method, learner)
     assert (coverage_table([messages.rebuilt(k) for k in range(3)], transcript).distance < 1e-5).all()
 
 
@@ -178,7 +178,7 @@ def test_the_server_counts_the_steps_of_pfedmes_epochs(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, local_epochs=1)
     method = made("pfedme", PARAMS["pfedme"], NONE, SCHEDULE, settings)
     transcript, learner = run(tmp_path, method, federation(), SCHEDULE), federation().learner(settings)
-    messages = ReplayedMessages(View(transcript, "server", Candidates({}, {}, ())), method, learner)
+    messages = ReplayedMessages(View(transcript, "server"), method, learner)
     two, *one = coverage_table([messages.rebuilt(k) for k in range(3)], transcript).distance
     assert max(one) < 1e-5
     assert 1e-5 < two < 0.15

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.answers import Floats
 from attacks.asked.classes import AskedClasses
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.gradients import gradient_norms
 from attacks.messages.prompts import ReplayedMessages, losses
 from attacks.threats import LacksCapability
@@ -63,7 +63,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def view_of(transcript: Transcript, threat_model: str = "server") -> View:
-    return View(transcript, threat_model, Candidates({}, {}, []))
+    return View(transcript, threat_model)
 
 
 def messages_of(method: PromptMethod, transcript: Transcript) -> ReplayedMessages:

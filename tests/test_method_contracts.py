@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.base import Candidates, View
+from attacks.base import View
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
@@ -276,7 +276,7 @@ def is_audited(subject: Subject) -> None:
     public = subject.method.model(subject.run.broadcast(0))
     mine = subject.world.training[0]
     for threat_model in subject.adversaries:
-        view = View(subject.run, threat_model, Candidates({0: mine}, {0: ()}, ()), users=[CLIENTS - 1])
+        view = View(subject.run, threat_model, users=[CLIENTS - 1])
         for model, loss in subject.world.attacked(subject.method, view):
             assert model.keys() == public.keys()
             assert loss.shape == (len(mine),)

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from attacks.attacked_models import state_digest
-from attacks.base import Candidates, View
+from attacks.base import View
 from fedaudit.command import cli
 from fedaudit.command.words import words_of
 from fedaudit.external.adapters import canonical
@@ -26,7 +26,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores, caption_scores
-from tests.asking_toy import models
+from tests.asking_toy import Candidates, models
 from tests.small_run import (
     MODEL,
     PROMPT,
@@ -536,7 +536,7 @@ class TestRoundTrip:
                 {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)},
                 [r.id for r in data.novel],
             )
-            held = [m for name in facts("lora").threat_models for m in models(View(found, name, asked))]
+            held = [m for name in facts("lora").threat_models for m in models(View(found, name), asked)]
             both.append([(m.threat_model, m.way, m.client, m.round, m.records, state_digest(m.read())) for m in held])
         assert both[0] == both[1]
         assert {way for _, way, *_ in both[0]} >= {"final", "true state"}

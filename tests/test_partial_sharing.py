@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.messages.rebuild import rebuild, rebuild_all
 from attacks.threats import LacksCapability
 from audits.tables.coverage import distance_of
@@ -172,7 +172,6 @@ class TestFedPara:
 
 
 SCHEDULE = Schedule(rounds=8, clients=5, per_round=2, seed=2)
-CANDIDATES = Candidates({k: [f"{k}-0"] for k in range(5)}, {k: [] for k in range(5)}, [])
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +188,7 @@ def fedpara(tmp_path_factory):
 @pytest.mark.parametrize("name", ["fedper", "fedpara"])
 def test_what_the_server_holds_is_what_the_transcript_says_was_uploaded(name, request):
     run = request.getfixturevalue(name)
-    server = View(run, "server", CANDIDATES)
+    server = View(run, "server")
     for r in range(SCHEDULE.rounds):
         for client, message in ((k, run.round(r)["uploads"][str(k)]) for k in run.cohort(r)):
             sent, private = server.upload(r, client), run.private(r, client)
@@ -217,7 +216,7 @@ def test_fedper_bytes_down(fedper):
 
 def test_fedper_can_only_be_rebuilt_in_part(fedper):
     """Slow reading of the messages: exact only for a client whose last message was in the first round."""
-    server, owner = View(fedper, "server", CANDIDATES), View(fedper, "owner", CANDIDATES)
+    server, owner = View(fedper, "server"), View(fedper, "owner")
     kinds = set()
     for client in range(5):
         rounds = fedper.participations(client)
@@ -236,7 +235,7 @@ def test_fedper_can_only_be_rebuilt_in_part(fedper):
 
 
 def test_fedpara_is_never_rebuilt_but_for_its_shared_pair(fedpara):
-    server = View(fedpara, "server", CANDIDATES)
+    server = View(fedpara, "server")
     for client in range(5):
         found = {r.way: r for r in rebuild_all(server, [client])}
         assert set(found) == {"literal", "newest", "server-fill"}
@@ -249,14 +248,14 @@ def test_fedpara_is_never_rebuilt_but_for_its_shared_pair(fedpara):
 
 
 def test_owner_of_a_fedpara_client_holds_the_product_as_a_plain_adapter(fedpara):
-    owner = View(fedpara, "owner", CANDIDATES)
+    owner = View(fedpara, "owner")
     client = fedpara.cohort(7)[0]
     plain, everything = owner.private(client), fedpara.private(7, client)
     assert plain.keys() == fedpara.broadcast(0).keys()
     a, b, a2, b2 = (everything[f"layers.1.q.{x}"] for x in ("A", "B", "own.A", "own.B"))
     assert torch.allclose(plain["layers.1.q.B"] @ plain["layers.1.q.A"], (b @ a) * (1 + b2 @ a2))
     with pytest.raises(LacksCapability):
-        View(fedpara, "server", CANDIDATES).private(client)
+        View(fedpara, "server").private(client)
 
 
 def test_utility_out_of_distribution_before_and_after(tmp_path):

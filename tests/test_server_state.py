@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.base import Candidates, View
+from attacks.base import View
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import bank
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.terms.threat_models import THREAT_MODELS
-from tests.asking_toy import models
+from tests.asking_toy import Candidates, models
 from tests.examples import loaded
 from tests.toy import A, B, ToyLearner, toy_run
 from trainers.base import Bench, Schedule, State, Transcript
@@ -83,11 +83,11 @@ def test_nobody_is_sent_it(run: Transcript, exam: Seen) -> None:
 @pytest.mark.parametrize("threat_model", [one for one in THREAT_MODELS if "broadcasts" in one.sees])
 def test_no_adversary_holds_it(run: Transcript, threat_model: str) -> None:
     """Not the server either: it follows from the messages, and no model is made of it."""
-    view = View(run, threat_model, Candidates({k: ["x"] for k in range(3)}, {k: [] for k in range(3)}, []))
+    view, asked = View(run, threat_model), Candidates({k: ["x"] for k in range(3)}, {k: [] for k in range(3)}, [])
     assert {*view.public} == STATE
     assert all({*view.broadcast(r)} == STATE for r in range(4))
     if threat_model in ("released-model", "server", "owner"):
-        assert all({*model.read()} == STATE for model in models(view) if model.records)
+        assert all({*model.read()} == STATE for model in models(view, asked) if model.records)
 
 
 def test_shadow_models_go_on_with_it_and_are_without(tmp_path: Path) -> None:

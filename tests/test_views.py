@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from attacks.attacked_models import state_digest
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.messages.rebuild import rebuild, rebuild_all
 from attacks.threats import LacksCapability
 from audits.tables.coverage import distance_of
 from fedaudit.terms.threat_models import PROMPT_USER, THREAT_MODELS
-from tests.asking_toy import models
+from tests.asking_toy import Candidates, models
 from tests.toy import A, B, state, toy_run
 from trainers.base import Schedule
 from trainers.fedavg import FedAvg
@@ -45,7 +45,7 @@ CALLS = {
 @pytest.mark.parametrize("capability", CALLS)
 @pytest.mark.parametrize("threat_model", THREAT_MODELS)
 def test_a_view_gives_what_its_threat_model_sees_and_refuses_the_rest_by_name(fedrand, threat_model, capability):
-    view = View(fedrand, threat_model, CANDIDATES)
+    view = View(fedrand, threat_model)
     if capability in threat_model.sees:
         CALLS[capability](view)
     else:
@@ -55,22 +55,22 @@ def test_a_view_gives_what_its_threat_model_sees_and_refuses_the_rest_by_name(fe
 
 def test_who_took_part_is_the_servers_knowledge(fedrand):
     with pytest.raises(LacksCapability, match="uploads"):
-        View(fedrand, "released-model", CANDIDATES).participations(0)
+        View(fedrand, "released-model").participations(0)
 
 
 def test_unknown_threat_model(fedrand):
     with pytest.raises(ValueError, match=r"released-model, peer, server, .*, owner, not insider"):
-        View(fedrand, "insider", CANDIDATES)
+        View(fedrand, "insider")
 
 
 def test_no_view_holds_the_truth(fedrand):
     """Nothing reachable from a view knows membership: candidates are ids, and ids say nothing."""
-    view = View(fedrand, "owner", CANDIDATES)
-    assert not any("member" in name or "truth" in name for name in dir(view) + dir(view.candidates))
+    view = View(fedrand, "owner")
+    assert not any("member" in name or "truth" in name for name in dir(view))
 
 
 def test_fedavg_is_rebuilt_exactly(fedavg):
-    server, owner = View(fedavg, "server", CANDIDATES), View(fedavg, "owner", CANDIDATES)
+    server, owner = View(fedavg, "server"), View(fedavg, "owner")
     for found in rebuild_all(server, range(6)):
         true = owner.private(found.client)
         assert found.way == "exact"
@@ -85,7 +85,7 @@ def halves(run, client):
 
 def test_fedrand_newest_against_a_slow_search(fedrand):
     """Walk back by hand to the newest message with the other half."""
-    view = View(fedrand, "server", CANDIDATES)
+    view = View(fedrand, "server")
     seen = set()
     for client in range(6):
         history = halves(fedrand, client)
@@ -106,7 +106,7 @@ def test_fedrand_newest_against_a_slow_search(fedrand):
 
 
 def test_fedrand_literal_uses_the_second_to_last_participation_or_nothing(fedrand):
-    view = View(fedrand, "server", CANDIDATES)
+    view = View(fedrand, "server")
     kinds = set()
     for client in range(6):
         history = halves(fedrand, client)
@@ -125,7 +125,7 @@ def test_fedrand_literal_uses_the_second_to_last_participation_or_nothing(fedran
 
 
 def test_server_fill_takes_the_aggregate_for_the_hidden_half(fedrand):
-    view = View(fedrand, "server", CANDIDATES)
+    view = View(fedrand, "server")
     for client in range(6):
         last, half = halves(fedrand, client)[-1]
         found = rebuild(view, client, "server-fill")
@@ -135,14 +135,14 @@ def test_server_fill_takes_the_aggregate_for_the_hidden_half(fedrand):
 
 def test_a_client_that_never_took_part_is_not_reconstructable(tmp_path):
     run = toy_run(tmp_path, FedRand(Params()), schedule=Schedule(rounds=2, clients=6, per_round=1))
-    view = View(run, "server", CANDIDATES)
+    view = View(run, "server")
     absent = next(k for k in range(6) if not run.participations(k))
     once = run.cohort(0)[0]
     assert {r.why for r in rebuild_all(view, [absent])} == {"never took part"}
     assert all(r.state is None for r in rebuild_all(view, [absent]))
     if len(run.participations(once)) == 1:
         assert rebuild(view, once, "newest").why == "took part once"
-    assert View(run, "owner", CANDIDATES).private(absent) is None
+    assert View(run, "owner").private(absent) is None
 
 
 def test_distance_by_hand():
@@ -157,32 +157,34 @@ def test_distance_by_hand():
 
 
 def test_models_of_each_threat_model(fedrand, fedavg):
-    released = [*models(View(fedrand, "released-model", CANDIDATES))]
+    released = [*models(View(fedrand, "released-model"), CANDIDATES)]
     assert [m.way for m in released[:12]] == ["round"] * 11 + ["final"]
     assert released[11].records == ("0-0", "0-1", "0-2", "0-3", "ref-0")
     assert [m.way for m in released] == (["round"] * 11 + ["final", "best utility"]) * 6 + ["final"]
     assert tuple(released[-1].records) == ("n-0", "n-1")
-    server, owner = ([*models(View(fedavg, name, CANDIDATES))] for name in ("server", "owner"))
+    server, owner = ([*models(View(fedavg, name), CANDIDATES)] for name in ("server", "owner"))
     assert {state_digest(m.read()) for m in server} == {state_digest(m.read()) for m in owner}  # equal weights
-    assert {m.way for m in models(View(fedrand, "server", CANDIDATES))} <= {"literal", "newest", "server-fill"}
-    one, true = server[0], View(fedavg, "owner", CANDIDATES).private(server[0].client)
+    assert {m.way for m in models(View(fedrand, "server"), CANDIDATES)} <= {"literal", "newest", "server-fill"}
+    one, true = server[0], View(fedavg, "owner").private(server[0].client)
     assert all(torch.equal(t, one.read()[name]) for name, t in true.items())
     assert one.records == (*CANDIDATES.clients[one.client], *CANDIDATES.reference[one.client])
 
 
 def test_some_candidates_of_every_round_where_nobody_looks_at_all_states(fedavg, monkeypatch):
     monkeypatch.setattr("attacks.asked.texts.PER_ROUND", 3)
-    view = View(fedavg, "released-model", CANDIDATES)
+    view = View(fedavg, "released-model")
     for states, asked in ((False, 3), (True, 5)):
-        found = [m for m in models(view, states=states) if m.way == "round"]
+        found = [m for m in models(view, CANDIDATES, states=states) if m.way == "round"]
         assert {len(m.records) for m in found} == {asked}
         assert not any(m.over_rounds for m in found)
-    assert {m.way for m in models(view, answers=False)} == {"final"}  # shadows stand beside the last one only
+    assert {m.way for m in models(view, CANDIDATES, answers=False)} == {
+        "final"
+    }  # shadows stand beside the last one only
 
 
 def test_clients_models_are_asked_about_novel_records_where_that_is_wanted(fedavg):
-    for view in (View(fedavg, name, CANDIDATES) for name in ("server", "owner")):
-        without, wanted = ([*models(view, novel_of_clients=rows)] for rows in (False, True))
+    for view in (View(fedavg, name) for name in ("server", "owner")):
+        without, wanted = ([*models(view, CANDIDATES, novel_of_clients=rows)] for rows in (False, True))
         assert [m.way for m in wanted] == [m.way for m in without for _ in range(2)]
         assert {tuple(m.records) for m in wanted} - {tuple(m.records) for m in without} == {("n-0", "n-1")}
         assert not any(m.of_target or m.role for m in wanted if tuple(m.records) == ("n-0", "n-1"))
@@ -191,9 +193,9 @@ def test_clients_models_are_asked_about_novel_records_where_that_is_wanted(fedav
 @pytest.mark.parametrize("way", ["literal", "newest", "server-fill"])
 def test_one_way_of_rebuilding(fedrand, fedavg, way):
     ways = frozenset([way])
-    assert {m.way for m in models(View(fedrand, "server", CANDIDATES), ways=ways)} == {way}
-    assert {m.way for m in models(View(fedavg, "server", CANDIDATES), ways=ways)} == {"exact"}
-    assert {m.way for m in models(View(fedavg, "released-model", CANDIDATES), ways=ways)} == {"final", "best utility"}
+    assert {m.way for m in models(View(fedrand, "server"), CANDIDATES, ways=ways)} == {way}
+    assert {m.way for m in models(View(fedavg, "server"), CANDIDATES, ways=ways)} == {"exact"}
+    assert {m.way for m in models(View(fedavg, "released-model"), CANDIDATES, ways=ways)} == {"final", "best utility"}
 
 
 @pytest.mark.parametrize(
@@ -205,13 +207,13 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
     short = dataclasses.replace(fedavg, schedule=dataclasses.replace(fedavg.schedule, rounds=3))
     read = type(fedavg).round
     monkeypatch.setattr(type(fedavg), "round", lambda self, r: read(self, r) | {"utility": utility[r]})
-    view = View(short, "released-model", CANDIDATES)
+    view = View(short, "released-model")
     assert view.served_best == (best or 3)
-    found = [m for m in models(view) if m.way == "best utility"]
+    found = [m for m in models(view, CANDIDATES) if m.way == "best utility"]
     assert [m.round for m in found] == ([] if best in (None, 3) else [best] * len(CANDIDATES.clients))
     for model in found:
         assert all(torch.equal(t, view.broadcast(best)[name]) for name, t in model.read().items())
         assert not set(CANDIDATES.novel) & set(model.records)
     assert "broadcasts" not in PROMPT_USER.sees
     with pytest.raises(LacksCapability, match="broadcasts"):
-        View(short, "prompt-user", CANDIDATES).served_best  # noqa: B018
+        View(short, "prompt-user").served_best  # noqa: B018

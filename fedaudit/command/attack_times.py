@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from attacks.attacked_models import Target
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.decompose import solve
 from attacks.knowledge import Mixture
 from attacks.messages.rebuild import Rebuilt
@@ -135,7 +135,7 @@ def _of_messages(
     servers = [name for name, view in asking.training.views.items() if view.gives("sums of uploads")]
     if not turns or not servers:
         return {}
-    (client, r), view = turns[0], View(transcript, servers[0], Candidates({}, {}, ()))
+    (client, r), view = turns[0], View(transcript, servers[0])
     target = dataclasses.replace(target, client=client)
     started = time.perf_counter()
     desk.messages(view)

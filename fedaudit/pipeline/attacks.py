@@ -18,7 +18,8 @@ from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.inquiries import Asking, Inquiry, answers_of, asking_of
+from fedaudit.pipeline.inquiries import Asking, asking_of
+from fedaudit.pipeline.inquiry import Inquiry, answers_of
 from fedaudit.pipeline.permitted import refused
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.scoring import Place, ScoringJob, Tables, score, together

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from attacks.base import Candidates, View
+from attacks.base import View
 from attacks.collude import LATTICE, recovered
 from attacks.knowledge import Floats
 from attacks.locate import Asked, placed, trilaterated
@@ -95,7 +95,7 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """What the server makes of distances, by the round up to which it has seen them: of users' distances to each other,
     of these slice by slice, and of prompts, alone and with the vectors of t users who collude with it."""
     n, t, sharing = protocol.users, protocol.tolerance.colluders, protocol.of_distances
-    view = View(transcript, CLUSTERING_SERVER, Candidates({}, {}, ()))
+    view = View(transcript, CLUSTERING_SERVER)
     whole: list[Asked] = []
     parts: list[list[Asked]] = [[] for _ in range(sharing.slices)]
     rows = []
@@ -167,7 +167,7 @@ def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, i
     """A row per round, client and side, inside a centre or not, of the first centre for which that is so: the squared
     length of its vector and its distance; and the vectors' entries."""
     n, sharing = protocol.users, protocol.of_distances
-    view = View(transcript, CLUSTERING_SERVER, Candidates({}, {}, ()))
+    view = View(transcript, CLUSTERING_SERVER)
     rows, d = [], 0
     for r in (r for r in range(view.rounds) if transcript.asked(r)):
         groups, seen = view.distances(r)
@@ -189,7 +189,7 @@ def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
 
 
 def _view(transcript: Transcript, users: Sequence[int]) -> View:
-    return View(transcript, COLLUDING_USERS, Candidates({}, {}, ()), users=users)
+    return View(transcript, COLLUDING_USERS, users=users)
 
 
 def _told(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:

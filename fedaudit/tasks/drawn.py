@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 from fedaudit.machinery.parameters import Parameters, number, whole
 
-# all are drawn before anything is trained, about a thousand a second, and held in memory
-LIMITS = {"records": (2, 10**4), "reference": (2, 10**4), "novel": (2, 10**5), "test": (1, 10**4)}
-
 
 @dataclass(frozen=True)
 class Drawn(Parameters):

@@ -28,7 +28,6 @@ REBUILT = HeldModel("rebuilt")  # put together from all messages of a client
 ESTIMATED = HeldModel("estimated")  # put together from sums over clusters
 TRUE_STATE = HeldModel("true state")  # what the client really had
 
-CONTROLS = (BASE, BEFORE)
 REBUILDINGS = (LITERAL, NEWEST, SERVER_FILL)  # where the last message was not all
 AT_THE_END = (  # those of the end of training, in reading order
     FINAL, PROMPT, PASSED_ON, EXACT, LITERAL, NEWEST, SERVER_FILL, REBUILT, ESTIMATED, TRUE_STATE,
