@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attacks.facts import ATTACKS, AttackFacts
-from audits.across import AuditedRun
+from audits.run_comparison import AuditedRun
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
 

@@ -65,14 +65,14 @@ class ScoredModel:
     round: int
     scores: pd.DataFrame
     base: pd.DataFrame | None = None
-    pseudo: pd.DataFrame | None = None
+    shadow_targets: pd.DataFrame | None = None
     facts: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
-    earlier: pd.DataFrame | None = None
+    before_first_round: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Attacked:
+class ScoredRun:
     """A run after the attack, with the truth: what audits work on. Mappings by client hold the clients that were
     attacked."""
 
@@ -181,8 +181,8 @@ class Comparison:
     unit: str = "clients"  # of the intervals; "records" where few clients are attacked
     coin: bool = False  # a coin of ours alone decided who is a member: its verdict is that of the permutation test
     within: NDArray[np.str_] | None = None  # label of each entry, where only equal ones are compared
-    pseudo: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by client, see `ScoredModel`
-    earlier: Set[str] = frozenset()  # signals whose `base` are scores of earlier models, one per client
+    shadow_targets: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by client, see `ScoredModel`
+    before_first_round: Set[str] = frozenset()  # signals whose `base` are scores of earlier models, one per client
 
     @property
     def exchangeable(self) -> bool:
@@ -215,7 +215,7 @@ class Comparison:
 
 
 @functools.lru_cache(maxsize=1)
-def comparisons(run: Attacked) -> tuple[Comparison, ...]:
+def comparisons(run: ScoredRun) -> tuple[Comparison, ...]:
     """Every row of the leakage table, adversary by adversary. ValueError: a threat model or a way that nobody knows."""
     found: list[Comparison] = []
     for model in (m for m in run.models if m.client is None):
@@ -241,7 +241,7 @@ def comparisons(run: Attacked) -> tuple[Comparison, ...]:
     return tuple(found)
 
 
-def by_round(run: Attacked) -> list[Comparison]:
+def by_round(run: ScoredRun) -> list[Comparison]:
     """The released model after each round on the subsample that every round was asked about."""
     found = []
     whole = [m for m in run.models if m.client is None]
@@ -264,7 +264,7 @@ def _population(usual: Population, nonmembers: str) -> Population:
 
 
 def _pooled(
-    run: Attacked, model: ScoredModel, clients: Sequence[int], population: Population, nonmembers: str
+    run: ScoredRun, model: ScoredModel, clients: Sequence[int], population: Population, nonmembers: str
 ) -> Comparison:
     """One model for everybody. Novel records belong to no client: each is a cluster of its own."""
     scored, novel = set(model.scores.index), set(run.novel)
@@ -276,7 +276,7 @@ def _pooled(
     known = nonmembers != LEFT_OUT_CANARIES  # which are of another distribution than the reference records
     reference = [r for k in clients for r in run.reference[k] if r in scored and known]
     blind = run.blind[None, nonmembers]
-    base, earlier = _base(run, [(model, records)], nonmembers)
+    base, before_first_round = _base(run, [(model, records)], nonmembers)
     return Comparison(
         threat_model=model.threat_model,
         way=model.way,
@@ -289,7 +289,7 @@ def _pooled(
         member=np.array([asked[pair] for pair in pairs], dtype=bool),
         scores=model.scores.loc[records].reset_index(drop=True),
         base=base,
-        earlier=earlier,
+        before_first_round=before_first_round,
         coin=bool(run.coins) and nonmembers in BY_COIN,
         blind=np.array([blind[r] for r in records], dtype=float),
         reference={"": model.scores.loc[reference]} if reference else {},
@@ -298,7 +298,7 @@ def _pooled(
 
 
 def _per_client(
-    run: Attacked, models: Sequence[ScoredModel], nonmembers: str, population: Population = OWN_MEMBERS
+    run: ScoredRun, models: Sequence[ScoredModel], nonmembers: str, population: Population = OWN_MEMBERS
 ) -> Comparison:
     """One model per client, each asked about its own records."""
     some = {MEMBERS_THAT_TRAINED: run.trained, MEMBERS_GIVEN_AWAY: run.given}.get(population)
@@ -308,9 +308,11 @@ def _per_client(
     record = np.array([r for _, own in parts for r in own], dtype=str)
     member = np.array([used for _, own in parts for used in own.values()], dtype=bool)
     known = {client_name(client_of(m)): m.scores.loc[list(run.reference[client_of(m)])] for m in models}
-    pseudo = {client_name(client_of(m)): _pseudo(run, m, nonmembers) for m in models if m.pseudo is not None}
+    shadow_targets = {
+        client_name(client_of(m)): _shadow_targets(run, m, nonmembers) for m in models if m.shadow_targets is not None
+    }
     blind = [run.blind_of(client_of(m), nonmembers)[r] for m, own in parts for r in own]
-    base, earlier = _base(run, [(m, list(own)) for m, own in parts], nonmembers)
+    base, before_first_round = _base(run, [(m, list(own)) for m, own in parts], nonmembers)
     return Comparison(
         threat_model=models[0].threat_model,
         way=models[0].way,
@@ -323,32 +325,36 @@ def _per_client(
         member=member,
         scores=pd.concat([m.scores.loc[list(own)] for m, own in parts], ignore_index=True),
         base=base,
-        earlier=earlier,
+        before_first_round=before_first_round,
         blind=np.array(blind, dtype=float),
         reference=known if nonmembers in (HELD_OUT, NOVEL_OBJECTS) else {},
         coin=bool(run.coins) and nonmembers in BY_COIN and some is None,
         unit="records" if run.few or len(parts) <= FEW else "clients",
         within=_classes(run, client, record, member) if nonmembers == OTHER_CLIENTS else None,
-        pseudo=pseudo if nonmembers in BY_COIN else {},
+        shadow_targets=shadow_targets if nonmembers in BY_COIN else {},
     )
 
 
 def _base(
-    run: Attacked, asked: Sequence[tuple[ScoredModel, list[str]]], nonmembers: str
+    run: ScoredRun, asked: Sequence[tuple[ScoredModel, list[str]]], nonmembers: str
 ) -> tuple[pd.DataFrame, Set[str]]:
     """The control's scores [record, signal], NaN where the attack has none, and the signals that are constant on the
     base, whose control are earlier models as far as there are any.
 
     A picture that several clients hold may have been learnt from another one: earlier models have no score of it.
     """
-    base, earlier = (
+    base, before_first_round = (
         pd.concat([_of(getattr(m, part), m, records) for m, records in asked], ignore_index=True)
         for part in ("base", "earlier")
     )
     held = Counter(coin for coin, _ in run.coins.values())
-    earlier.loc[[r in run.coins and held[run.coins[r][0]] > 1 for _, records in asked for r in records]] = np.nan
-    constant = [s for s in base if nonmembers in BY_COIN and base[s].nunique() == 1 and earlier[s].notna().any()]
-    return base.assign(**earlier[constant]), frozenset(constant)
+    before_first_round.loc[[r in run.coins and held[run.coins[r][0]] > 1 for _, records in asked for r in records]] = (
+        np.nan
+    )
+    constant = [
+        s for s in base if nonmembers in BY_COIN and base[s].nunique() == 1 and before_first_round[s].notna().any()
+    ]
+    return base.assign(**before_first_round[constant]), frozenset(constant)
 
 
 def _of(table: pd.DataFrame | None, model: ScoredModel, records: Sequence[str]) -> pd.DataFrame:
@@ -356,19 +362,19 @@ def _of(table: pd.DataFrame | None, model: ScoredModel, records: Sequence[str]) 
 
 
 def _classes(
-    run: Attacked, client: NDArray[np.str_], record: NDArray[np.str_], member: NDArray[np.bool_]
+    run: ScoredRun, client: NDArray[np.str_], record: NDArray[np.str_], member: NDArray[np.bool_]
 ) -> NDArray[np.str_] | None:
     """Each entry's class, if a client shares enough of its classes with the others for a comparison within them."""
     label = np.array([run.group[r] for r in record], dtype=str)
     return label if comparable(member, client, label).any() else None
 
 
-def _pseudo(run: Attacked, model: ScoredModel, nonmembers: str) -> pd.DataFrame:
+def _shadow_targets(run: ScoredRun, model: ScoredModel, nonmembers: str) -> pd.DataFrame:
     """What the adversary knows of its own models about records such as these: canaries are another distribution than
     all others."""
-    assert model.pseudo is not None
-    k, asked = client_of(model), model.pseudo.index
+    assert model.shadow_targets is not None
+    k, asked = client_of(model), model.shadow_targets.index
     alike = run.canaries.get(k, ()) if nonmembers == LEFT_OUT_CANARIES else (*run.records[k], *run.reference[k])
     if not asked.isin(list(run.kinds(k))).any():
         raise ValueError(f"pseudo must be indexed by the client's records, got {asked[0]!r}.")
-    return model.pseudo[asked.isin(alike)]
+    return model.shadow_targets[asked.isin(alike)]

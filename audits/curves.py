@@ -1,7 +1,7 @@
 """Leakage against utility over everything that was swept: intervals from seeds and records, best attack, Pareto front.
 
-A point is a setting, its seeds are trainings of it (`audits.across`). Leakage is the AUROC, and the TPR at 1 % FPR, of
-each attack's headline score against held-out records of the same clients, where a coin of ours decided who is a member.
+A point is a setting, its seeds are trainings of it (`audits.run_comparison`). Leakage is the AUROC, and the TPR at 1 %
+FPR, of each attack's headline score against held-out records of the same clients, where a coin of ours decided who is a member.
 Intervals hold other trainings and other records (`audits.statistics.over_seeds`).
 
 The best attack against an adversary is the one whose members stand highest in standard deviations of the coins' null,
@@ -24,7 +24,9 @@ from typing import Any
 import pandas as pd
 from scipy.stats import norm
 
-from audits.across import (
+from audits.attack_labels import attack_labels
+from audits.facts import AuditFacts
+from audits.run_comparison import (
     EPSILON,
     METRICS,
     AuditedRun,
@@ -35,8 +37,6 @@ from audits.across import (
     utility_names,
     world_names,
 )
-from audits.attack_labels import attack_labels
-from audits.facts import AuditFacts
 from audits.settings import Confident
 from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
 from audits.statistics.pareto import front_probability, on_front

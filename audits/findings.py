@@ -122,7 +122,7 @@ class Finding(OfRun):
     provable: str | None = None
     measured: str | None = None
     best_of: int | None = None  # the best of so many attacks: its interval and verdict are corrected for picking it
-    # where a coin of ours alone decided who is a member (`audits.by_coin`):
+    # where a coin of ours alone decided who is a member (`audits.permutation_test`):
     z: float | None = None  # the AUROC within clients, in standard deviations of its permutations from their mean
     p: float | None = None  # its raw two-sided p-value
     family: str | None = None  # "primary" or "secondary": the scores that a report corrects it for

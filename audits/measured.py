@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 from audits.findings import MEASURED, MEASURED_GAUSSIAN, MeasuredEpsilon, Names, OfRun
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
@@ -55,7 +55,7 @@ class Guessed:
 
 
 def bounds(
-    run: Attacked, coins: Coins, *, names: Names, delta: float, said: Mapping[str, Hypothesis]
+    run: ScoredRun, coins: Coins, *, names: Names, delta: float, said: Mapping[str, Hypothesis]
 ) -> list[MeasuredEpsilon]:
     """The lower bounds of every adversary that can guess; `said` by threat model is what is claimed and proven."""
     found = []
@@ -67,7 +67,7 @@ def bounds(
     return found
 
 
-def guess(run: Attacked, coins: Coins, threat_model: str) -> Guessed | None:
+def guess(run: ScoredRun, coins: Coins, threat_model: str) -> Guessed | None:
     """What the adversary guesses; None if it holds no model or no score of any attack."""
     held = [m for m in run.models if m.threat_model == threat_model and m.way in FRESHEST]
     headlines = [(attack, signal) for attack, signals in run.headlines.items() for signal in signals]

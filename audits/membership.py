@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from audits.blind import FOLDS
-from audits.by_coin import by_coin, row_of
-from audits.comparisons import Attacked, Comparison, comparisons
+from audits.comparisons import ScoredRun, Comparison, comparisons
 from audits.facts import AuditFacts
 from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
+from audits.permutation_test import by_coin, row_of
 from audits.settings import Confident
 from audits.statistics import ranking, stratified
 from audits.statistics.one_run import canary_table
@@ -63,7 +63,7 @@ def membership(subject: Subject, params: Params) -> Result:
     return Result(findings(run, params, names=subject.names, epsilon=subject.claims), tables)
 
 
-def findings(run: Attacked, params: Params, *, names: Names, epsilon: Words) -> list[Finding]:
+def findings(run: ScoredRun, params: Params, *, names: Names, epsilon: Words) -> list[Finding]:
     """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of
     several attacks.
 
@@ -91,7 +91,7 @@ def asked(c: Comparison, signal: str) -> bool:
     return bool(c.scores[signal][~c.member].notna().any())
 
 
-def _coin(run: Attacked, c: Comparison, signal: str) -> dict[str, Any]:
+def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
     """What the permutation test says of a score and of its control; nothing where no coin of ours decided."""
     tests, row = by_coin(run), row_of(c, signal)
     if row not in tests.scores:
@@ -146,7 +146,7 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 
 
 def _rows(
-    run: Attacked, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
+    run: ScoredRun, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
 ) -> list[Finding]:
     """The AUROC, and where a coin made the non-members what thresholds give, of the records that have a score."""
     c = comparison.having(comparison.scores[signal])
@@ -159,7 +159,7 @@ def _rows(
 
 
 def _best(
-    run: Attacked,
+    run: ScoredRun,
     comparison: Comparison,
     rows: Sequence[Finding],
     names: Names,
@@ -221,7 +221,7 @@ def _not_measurable(c: Comparison, signal: str, shared: OfAttack, confidence: fl
 
 
 def _auroc(
-    run: Attacked, c: Comparison, about: OfScore, auroc: Interval, epsilon: Words, best_of: int | None = None
+    run: ScoredRun, c: Comparison, about: OfScore, auroc: Interval, epsilon: Words, best_of: int | None = None
 ) -> Finding:
     """An AUROC with its controls; with its verdict where no coin of ours decided."""
     signal, confidence, clients = about["signal"], about["confidence"], about["clients"]
@@ -258,7 +258,7 @@ def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Seri
     if (on := c.having(c.blind)).measurable:
         found["blind"] = on, on.blind
     on = c.having(c.base[signal])
-    if signal in c.earlier:  # one model per client, also where the attacked one is everybody's
+    if signal in c.before_first_round:  # one model per client, also where the attacked one is everybody's
         on = dataclasses.replace(on, per_client=True)
     if on.base[signal].nunique() > 1 and on.measurable:
         found["base"] = on, on.base[signal]
@@ -267,12 +267,12 @@ def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Seri
 
 def _about_base(c: Comparison, signal: str, controls: dict[str, tuple[Comparison, pd.Series]]) -> str | None:
     """What stands for the base model as a control, if not itself, or why there is none."""
-    if signal in c.earlier and "base" in controls:
+    if signal in c.before_first_round and "base" in controls:
         have = len(np.unique(controls["base"][0].client))
         return f"the released model before each of {have} of {len(np.unique(c.client))} clients first took part"
     if "base" in controls:
         return None
-    if signal in c.earlier:
+    if signal in c.before_first_round:
         return "n/a: constant on the base, not measurable on earlier models"
     if c.base[signal].nunique() != 1:
         return "n/a: not measurable on the base"
@@ -283,7 +283,7 @@ def _claims(epsilon: Words, threat_model: str) -> Claims:
     return {"measured": NO_CANARIES, **epsilon(threat_model)}
 
 
-def cells(run: Attacked, confidence: float) -> pd.DataFrame:
+def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
     """AUROC of every score in every row that has verdicts, with intervals that hold for all of a row at once; NaN: not
     measurable.
 
@@ -304,7 +304,7 @@ def cells(run: Attacked, confidence: float) -> pd.DataFrame:
     return pd.DataFrame(found, columns=CELLS)
 
 
-def _cells(run: Attacked, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
+def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
     scored = {signal: c.having(c.scores[signal]) for signal in signals}
     found = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
     coins = by_coin(run).scores
@@ -319,7 +319,7 @@ def _cells(run: Attacked, c: Comparison, signals: Sequence[str], confidence: flo
     ]
 
 
-def _unmeasurable(run: Attacked, c: Comparison, signal: str) -> dict[str, Any]:
+def _unmeasurable(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
     """A cell without numbers. Where coins decided, its statistic still is among those of its family, which it counts
     in."""
     tested = by_coin(run).scores.get(row_of(c, signal))

@@ -5,8 +5,8 @@ estimate here says that a view holds little. Scores are ranked first, of models 
 and spread evenly within a rank's width: whole ranks are equally far from each other, and estimates by distances are too
 high on them. That changes no information.
 Estimated by `audits.statistics.mutual_information.ross`, with an interval, and with the null of the same coins
-exchanged within clients, that of the verdicts' test (`audits.by_coin`); where no coin of ours decided, all candidates
-of a client are exchanged.
+exchanged within clients, that of the verdicts' test (`audits.permutation_test`); where no coin of ours decided, all
+candidates of a client are exchanged.
 
 Where clients release prompts: the information between leading directions of these and of the clients' class proportions
 (`ksg`). There are as many points as clients, which is few.
@@ -23,10 +23,10 @@ import pandas as pd
 from scipy.special import entr
 from scipy.stats import rankdata
 
-from audits.by_coin import exchanges
-from audits.comparisons import Attacked, Comparison, comparisons
+from audits.comparisons import ScoredRun, Comparison, comparisons
 from audits.facts import AuditFacts
 from audits.findings import INFORMATION, Names, SharedInformation
+from audits.permutation_test import exchanges
 from audits.settings import Confident
 from audits.statistics import mutual_information as mi
 from audits.statistics.permutation import Bools, Floats, exchanged
@@ -94,7 +94,7 @@ class _Row:
     members: Bools
 
 
-def information(run: Attacked, params: Params) -> pd.DataFrame:
+def information(run: ScoredRun, params: Params) -> pd.DataFrame:
     """Bits that scores hold about membership, with intervals, nulls, and p-values one by one and corrected for all rows
     (the largest standardised estimate under each exchange, Westfall and Young 1993)."""
     rows = [*_rows(run)]
@@ -117,7 +117,7 @@ def information(run: Attacked, params: Params) -> pd.DataFrame:
     return pd.DataFrame(found, columns=COLUMNS)
 
 
-def _rows(run: Attacked) -> Iterator[_Row]:
+def _rows(run: ScoredRun) -> Iterator[_Row]:
     shared = exchanges(run, EXCHANGES) if run.coins else None
     for c in comparisons(run):
         if c.nonmembers not in BY_COIN or c.descriptive or c.way == BEST_UTILITY:
@@ -175,7 +175,7 @@ def _p_value(value: float, null: Floats) -> float:
     return float((null >= value - 1e-9).mean())
 
 
-def of_prompts(transcript: Transcript, run: Attacked, params: Params) -> pd.DataFrame:
+def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.DataFrame:
     """Information between the leading directions of the clients' released prompts and of their class proportions; no
     row for fewer than LEAST_CLIENTS, or where all have the same prompt or the same classes."""
     clients = [k for k in run.records if any(run.truth[r] for r in run.records[k])]
@@ -197,7 +197,7 @@ def of_prompts(transcript: Transcript, run: Attacked, params: Params) -> pd.Data
     return pd.DataFrame([(x.shape[1], spread, class_spread, len(clients), *bits, p)], columns=OF_PROMPTS)
 
 
-def _share(run: Attacked, client: int, name: str) -> float:
+def _share(run: ScoredRun, client: int, name: str) -> float:
     own = [r for r in run.records[client] if run.truth[r]]
     return sum(run.group[r] == name for r in own) / len(own)
 

@@ -1,6 +1,6 @@
 """Personal audit: accuracy and macro-F1 of clients' models after the last round, beside the global model's.
 
-Where a learner's exam measures them (DP2FL's Tables 1 and 2): both models on each client's own test set, and the
+Where a learner's evaluation measures them (DP2FL's Tables 1 and 2): both models on each client's own test set, and the
 difference global less personal. Means over clients; the interval is Student's over these.
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from audits.comparisons import Attacked
+from audits.comparisons import ScoredRun
 from audits.findings import Claims, Names, OfRun
 from audits.measured import words
 from fedaudit.privacy.settings import Privacy
@@ -34,7 +34,7 @@ class Subject:
     privacy: Privacy | None  # None: its method has no noise to ask for
     threat_models: Sequence[str]  # the adversaries that there are
     names: Names  # run, method, task and seed, which every finding repeats
-    attacked: Attacked | None  # None: nothing was, or no attack could run
+    attacked: ScoredRun | None  # None: nothing was, or no attack could run
     # the canaries of each client under attack, and whether each was inserted
     canaries: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     canary_kind: str = ""

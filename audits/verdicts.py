@@ -96,7 +96,7 @@ def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mappi
 
 def together(largest: Sequence[pd.DataFrame]) -> Largest:
     """By family the largest statistics of all runs of a report under every exchange of coins [1 + exchanges], from
-    those of each (`audits.by_coin`). Each run exchanged its own coins; runs of one seed have the same."""
+    those of each (`audits.permutation_test`). Each run exchanged its own coins; runs of one seed have the same."""
     tables = [table for table in largest if len(table)]
     return {name: np.max([table[name] for table in tables], axis=0) for name in (tables[0] if tables else ())}
 

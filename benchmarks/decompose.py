@@ -73,7 +73,7 @@ SHARES = {"known": (1.0, 0.5, 0.25)}  # of the client's records that are candida
 
 
 @dataclass(frozen=True)
-class Attacked:
+class ScoredRun:
     """One client of one seed: its messages, who was a member of its candidates, and who in its first batch."""
 
     mixtures: Sequence[Mixture]
@@ -81,7 +81,7 @@ class Attacked:
     batch: NDArray[np.bool_]  # [columns]
     gradients: float  # seconds a round
 
-    def part(self, share: float) -> Attacked:
+    def part(self, share: float) -> ScoredRun:
         """The same for who knows a part of the client's candidates and references, drawn without regard to members."""
         chosen = np.random.default_rng(0).random(len(self.batch)) < share
         fewer = [dataclasses.replace(m, gradients=m.gradients[:, chosen], known="at most") for m in self.mixtures]
@@ -89,7 +89,7 @@ class Attacked:
         return dataclasses.replace(self, mixtures=fewer, member=member, batch=self.batch[chosen])
 
 
-def attacked(words: str, clients: int, seeds: int) -> tuple[list[Attacked], float]:
+def attacked(words: str, clients: int, seeds: int) -> tuple[list[ScoredRun], float]:
     """Every client of every seed, and the seconds of a client's part of a round of training."""
     found, trained = [], 0.0
     with tempfile.TemporaryDirectory() as out:
@@ -108,7 +108,7 @@ def attacked(words: str, clients: int, seeds: int) -> tuple[list[Attacked], floa
     return found, trained
 
 
-def _of_cell(cell: Cell, federation: Any, bench: Any, clients: int) -> Iterator[Attacked]:
+def _of_cell(cell: Cell, federation: Any, bench: Any, clients: int) -> Iterator[ScoredRun]:
     method, transcript = method_of(cell, federation.sizes), transcript_of(cell)
     messages = ReplayedMessages(View(transcript, "server"), method, bench.learner)
     for asked in targets_of(cell, federation)[:clients]:
@@ -119,7 +119,7 @@ def _of_cell(cell: Cell, federation: Any, bench: Any, clients: int) -> Iterator[
         mixtures = [Mixture.of({name.removeprefix("solved/"): a for name, a in one.items()}) for one in said]
         seconds = (time.perf_counter() - began) / len(mixtures)
         member = np.array([federation.truth[record] for record in asked.candidates])
-        yield Attacked(mixtures, member, _first_batch(asked, cell, federation, method), seconds)
+        yield ScoredRun(mixtures, member, _first_batch(asked, cell, federation, method), seconds)
 
 
 def _first_batch(asked: Target, cell: Cell, federation: Any, method: Any) -> NDArray[np.bool_]:
@@ -129,7 +129,7 @@ def _first_batch(asked: Target, cell: Cell, federation: Any, method: Any) -> NDA
     return np.isin(asked.own, list(held))
 
 
-def row(found: Sequence[Attacked]) -> tuple[list[float], list[Solution]]:
+def row(found: Sequence[ScoredRun]) -> tuple[list[float], list[Solution]]:
     """Named, batch, AUROC, TPR and the seconds of solving a message: means; and all solutions."""
     rows, solutions = [], []
     for one in found:
@@ -145,7 +145,7 @@ def row(found: Sequence[Attacked]) -> tuple[list[float], list[Solution]]:
     return np.mean(rows, axis=0).tolist(), solutions
 
 
-def _score(one: Attacked) -> NDArray[np.float64]:
+def _score(one: ScoredRun) -> NDArray[np.float64]:
     n = len(one.batch)
     nothing = ClassAnswers(np.zeros((n, 2)), np.zeros(n, np.int64))
     seen = Knowledge(

@@ -67,7 +67,7 @@ def choose(more: Sequence[str]) -> None:
 
 
 class HeldOut:
-    """The loss of the bench's test records, as the exam of a training."""
+    """The loss of the bench's test records, as the evaluation of a training."""
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
         return {"global": {"loss": self._loss(executor, start, 1)}}

@@ -29,7 +29,7 @@ from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import bank
+from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.inquiries import asking_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
@@ -180,7 +180,7 @@ def shadow_seconds(cell: Cell, workshop: Workshop, bench: Any) -> tuple[float, f
 
     def train(some: range) -> None:
         folder = claim(recipe.client(client, some))
-        bank.train_shadows(bench, recipe.method, recipe.others, client, folder, shadows=some, **about)
+        shadow_models.train_shadows(bench, recipe.method, recipe.others, client, folder, shadows=some, **about)
 
     trained = sum(cpu_seconds(functools.partial(train, some)) for some in recipe.parts)
     return simulated, trained, recipe.shadows

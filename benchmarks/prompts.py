@@ -44,7 +44,7 @@ from fedaudit.tasks import drawings
 from fedaudit.tasks.base import IMAGE, Record, dirichlet_proportions
 from trainers import dpfpl, fedotp
 from trainers.base import Bench, Participation, Schedule, generator, train
-from trainers.exams import Recognition
+from trainers.evaluations import Recognition
 from trainers.prompts import Cohort, Learner, PromptMethod, Settings
 from trainers.steps import epoch_batch
 
@@ -77,12 +77,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a look at the tables: small model, few clients, one trial"
     )
-    parser.add_argument("--measure", help=argparse.SUPPRESS)  # in a fresh process: clients,crowd
+    parser.add_argument("--measure", help=argparse.SUPPRESS)  # in a fresh process: clients,batch
     arguments = parser.parse_args(words)
     one_thread()
     if arguments.measure:
-        clients, crowd = map(int, arguments.measure.split(","))
-        print(json.dumps(measure(clients, crowd)))
+        clients, clients_per_batch = map(int, arguments.measure.split(","))
+        print(json.dumps(measure(clients, clients_per_batch)))
         return
     if arguments.part in (None, "speed"):
         clip = load(resolve_clip("", "") if arguments.quick else resolve_clip("ViT-B-16", "random"))
@@ -139,7 +139,7 @@ def world(
     features = clip.encode(records, cache, say=print, patches=patches)
     spent = time.process_time() - began
     prepare = image_transform_v2(PreprocessCfg(**clip.model.visual.preprocess_cfg), is_train=False)
-    settings = Settings(prompt_length=min(LENGTH, clip.context_length // 2), batch=BATCH, crowd=CROWD)
+    settings = Settings(prompt_length=min(LENGTH, clip.context_length // 2), batch=BATCH, clients_per_batch=CROWD)
     return World(
         clip,
         Learner(clip, features, labels, names, settings),
@@ -345,7 +345,7 @@ class Rounds:
     def __init__(self, w: World, rounds: int) -> None:
         self.w, self.schedule = w, w.schedule(rounds)
         self.bench = Bench(w.learner, w.training, w.test)
-        self.exam = Recognition(_local(w.learner, w.training, w.test), w.learner.settings.crowd)
+        self.evaluation = Recognition(_local(w.learner, w.training, w.test), w.learner.settings.clients_per_batch)
         self.done = dict.fromkeys(PRIVACY, 0)
 
     def __enter__(self) -> Rounds:
@@ -365,7 +365,7 @@ class Rounds:
         method, folder = self.w.method(PRIVACY[kind], self.schedule.rounds), claim(Path(self.folder.name) / kind)
         with Executor(lambda: self.bench) as executor:
             train(
-                method, self.schedule, self.exam, folder=folder, executor=executor, say=print, advance=lambda: None,
+                method, self.schedule, self.evaluation, folder=folder, executor=executor, say=print, advance=lambda: None,
                 until=self.done[kind],
             )  # fmt: skip
 
@@ -444,7 +444,7 @@ def all_iterations(cost: Tensor) -> Tensor:
 
 
 def scale(sizes: Sequence[int], trials: int) -> None:
-    """A row for each number of clients, and one for the largest without crowds."""
+    """A row for each number of clients, and one for the largest without batches."""
     cases = [(clients, CROWD) for clients in sizes]
     runs = {case: [_in_fresh_process(*case)] for case in cases}
     for _ in range(trials - 1):
@@ -454,35 +454,35 @@ def scale(sizes: Sequence[int], trials: int) -> None:
     runs[whole] = [_in_fresh_process(*whole)]
     print(
         f"\nprivate DP-FPL on the embedded model: {len(drawings.CLASSES)} classes, Dirichlet 0.3, |B| = {SMALL}, {LENGTH} context vectors; "
-        f"one thread,\nthe cheapest of rounds 2 to {ROUNDS} in {trials} processes (without crowds: one)"
+        f"one thread,\nthe cheapest of rounds 2 to {ROUNDS} in {trials} processes (without batches: one)"
     )
     parts = (*JOBS.values(), "files and server", "all")
     print(f"{'':16}{'milliseconds per client and round':^72}{'resident memory, MB':>26}")
     heads = "".join(f"{name:>18}" for name in parts)
-    print(f"{'clients':>8}{'crowd':>8}{heads}{'before':>10}{'peak':>8}{'more':>8}")
-    for (clients, crowd), found in runs.items():
+    print(f"{'clients':>8}{'batch':>8}{heads}{'before':>10}{'peak':>8}{'more':>8}")
+    for (clients, clients_per_batch), found in runs.items():
         best = min((one["seconds"] for one in found), key=lambda seconds: sum(seconds.values()))
         each = "".join(f"{1000 * s / clients:>18.2f}" for s in (*best.values(), sum(best.values())))
         before, peak = (min(one[name] for one in found) / 1e6 for name in ("before", "peak"))
-        print(f"{clients:>8}{crowd:>8}{each}{before:>10.0f}{peak:>8.0f}{peak - before:>8.0f}")
+        print(f"{clients:>8}{clients_per_batch:>8}{each}{before:>10.0f}{peak:>8.0f}{peak - before:>8.0f}")
 
 
-def _in_fresh_process(clients: int, crowd: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.prompts", "--measure", f"{clients},{crowd}"]
+def _in_fresh_process(clients: int, clients_per_batch: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.prompts", "--measure", f"{clients},{clients_per_batch}"]
     one = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, env=one, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(clients: int, crowd: int) -> dict[str, Any]:
+def measure(clients: int, clients_per_batch: int) -> dict[str, Any]:
     """Seconds of the cheapest round after the first by what they were spent on, and highest resident bytes before and after the run."""
-    settings = Settings(prompt_length=LENGTH, batch=SMALL, crowd=crowd)
+    settings = Settings(prompt_length=LENGTH, batch=SMALL, clients_per_batch=clients_per_batch)
     method = dpfpl.DPFPL(dpfpl.Params(), settings)
     schedule = Schedule(ROUNDS, clients, clients)
     with tempfile.TemporaryDirectory() as folder:
         bench = crowded(clients, settings, claim(Path(folder) / "cache"))
         method = method.protected(PRIVACY["private step"], schedule, [len(ids) for ids in bench.training])
-        exam = Recognition(_local(bench.learner, bench.training, bench.test), crowd)
+        evaluation = Recognition(_local(bench.learner, bench.training, bench.test), clients_per_batch)
         Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory so far is forgotten
         before, _ = memory()
         rounds = []
@@ -490,7 +490,7 @@ def measure(clients: int, crowd: int) -> dict[str, Any]:
             with Timed(lambda: bench) as executor:
                 began = time.process_time()
                 train(
-                    method, schedule, exam, folder=claim(Path(folder) / "run"), executor=executor, say=print,
+                    method, schedule, evaluation, folder=claim(Path(folder) / "run"), executor=executor, say=print,
                     advance=lambda: None, until=until,
                 )  # fmt: skip
                 rest = time.process_time() - began - sum(executor.spent.values())

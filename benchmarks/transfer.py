@@ -59,8 +59,8 @@ def rates(method: str, attacks: str, trajectories: int, seed: int, more: str) ->
 
 def _realised(tables: dict[str, pd.DataFrame], name: str, nominal: float, heldout: list[str]) -> float:
     """Share of the held-out records above the threshold of the adversary's own models."""
-    scores, pseudo = tables["scores"][name], tables["pseudo"]
-    known = pseudo[name][~pseudo.member.astype(bool)].dropna().to_numpy()
+    scores, shadow_targets = tables["scores"][name], tables["pseudo"]
+    known = shadow_targets[name][~shadow_targets.member.astype(bool)].dropna().to_numpy()
     own = scores[heldout].dropna().to_numpy()
     member = np.append(np.zeros(len(own), bool), True)  # one that nothing is said about
     return tpr_at_fpr(np.append(own, 0.0), member, np.zeros(len(member)), nominal, reference=known).realised_fpr

@@ -38,7 +38,7 @@ from fedaudit.pipeline.page import read_evidence
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.tasks.base import Federation
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.judged import with_verdicts
 from trainers.base import Bench
 

@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name != "InputError":
-        from fedaudit.command.shadowing import refuse_shadowed
+        from fedaudit.command.import_shadowing import refuse_shadowed
 
         refuse_shadowed()
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fedaudit.command.shadowing import HOME, refuse_shadowed
+from fedaudit.command.import_shadowing import HOME, refuse_shadowed
 from fedaudit.machinery.errors import InputError
 
 

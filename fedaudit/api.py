@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedaudit.command.argv import words_of
 from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
-from fedaudit.command.words import words_of
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.collected import collected

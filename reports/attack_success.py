@@ -12,7 +12,7 @@ from audits.statistics.stratified import comparable, stratified_auroc_difference
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.record_kinds import CANDIDATES
 from fedaudit.terms.threat_models import PROMPT_USER
-from reports.inputs import Evidence, Finding
+from reports.evidence import Evidence, Finding
 from reports.rows import MethodRow, Score, pooled
 
 Measured = tuple[float, float | None, float | None]  # value and interval

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from audits.across import Compared
+from audits.run_comparison import Compared
 from reports.section import Page, sections
 from reports.templates import Write, csv, render, write_drawings
 

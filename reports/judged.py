@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from audits.verdicts import SHARES, corrected, judged, together
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 
 
 def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from audits.findings import MEASURED, MEASURED_GAUSSIAN
 
 if TYPE_CHECKING:
-    from reports.inputs import Finding
+    from reports.evidence import Finding
 
 METRICS = (MEASURED, MEASURED_GAUSSIAN)
 ERROR = 0.05  # of all sentences of a report together

@@ -22,8 +22,8 @@ from scipy.stats import t as student
 
 from fedaudit.machinery import plugins
 from reports.beside_dpfpl import Agreement, agreement, chunks, taus
+from reports.evidence import Evidence
 from reports.formats import number, tau
-from reports.inputs import Evidence
 from reports.rows import Score
 from reports.templates import Write, csv, render
 

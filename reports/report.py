@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from audits.across import Compared
+from audits.run_comparison import Compared
+from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
 from reports.formats import listed, plain
-from reports.inputs import METRICS, TABLES, Evidence, Finding, check
 from reports.judged import with_verdicts
 from reports.places import places
 from reports.runs import entries, runs

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedaudit.terms.splits import SPLITS
-from reports.inputs import Evidence, Finding, joined
+from reports.evidence import Evidence, Finding, joined
 from trainers.learners import METHODS
 
 LINES_SHOWN = 8  # more lines in one panel hide each other

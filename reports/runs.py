@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 
 
 def runs(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:

@@ -18,9 +18,9 @@ from reports.places import PACKAGE, places
 if TYPE_CHECKING:
     import pandas as pd
 
-    from audits.across import Compared
+    from audits.run_comparison import Compared
+    from reports.evidence import Evidence, Finding
     from reports.figures.drawing import Each, PrintedFigure
-    from reports.inputs import Evidence, Finding
     from reports.rows import MethodRow
 
 Row = dict[str, Any]
@@ -83,13 +83,13 @@ class Page:
     def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
         """A table of the runs that are shown under each other, `method` being what they are called; of the first, of so
         many or of all (None) seeds."""
-        from reports.inputs import joined
+        from reports.evidence import joined
 
         return joined([replace(e, method=v.title) for v in self.shown for e in v.evidence[:seeds]], name)
 
     def files(self, *names: str) -> dict[str, pd.DataFrame]:
         """The whole tables, of all runs and seeds, as they become files; those without a row are left out."""
-        from reports.inputs import joined
+        from reports.evidence import joined
 
         return {name: table for name in names if len(table := joined(self.evidence, name))}
 

@@ -13,7 +13,7 @@ from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
-from reports.inputs import Finding, ordered
+from reports.evidence import Finding, ordered
 
 PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
 COUNTS = ("members", "nonmembers_n", "clients")

@@ -30,15 +30,15 @@ from fedaudit.tasks.metrics import caption_scores
 from tests import maple_toy, prompt_toy, tiny_models
 from tests.asking_toy import Candidates, models, said
 from trainers import lora, maple, prompts
-from trainers.base import Bench, Exam, Method, Participation, Schedule, Site, State, Transcript, train
-from trainers.exams import Answers, Personalisation, Recognition
+from trainers.base import Bench, Evaluation, Method, Participation, Schedule, Site, State, Transcript, train
+from trainers.evaluations import Answers, Personalisation, Recognition
 from trainers.steps import PrivateMethod
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients
 
 
-class NoExam:
+class NoEvaluation:
     """Asks nothing of any model."""
 
     def before(self, *_: Any) -> dict[str, dict[str, float]]:
@@ -74,7 +74,7 @@ class World(ABC):
 
     @property
     @abstractmethod
-    def exam(self) -> Exam:
+    def evaluation(self) -> Evaluation:
         """How good models are, asked with every client's records."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class World(ABC):
         *,
         seed: int = 0,
         turned: bool = False,
-        exam: Any = NoExam(),  # noqa: B008, it has no state
+        evaluation: Any = NoEvaluation(),  # noqa: B008, it has no state
         until: int | None = None,
     ) -> Transcript:
         """The rounds of the loop. `turned`: candidates, test and novel records are listed in the opposite order."""
@@ -119,7 +119,7 @@ class World(ABC):
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
         with Executor(lambda: bench) as executor:
             return train(
-                method, schedule, exam,
+                method, schedule, evaluation,
                 folder=claim(path), executor=executor, say=print, advance=lambda: None, until=until,
             )  # fmt: skip
 
@@ -137,7 +137,7 @@ class LoRA(World):
         return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
 
     @property
-    def exam(self) -> Exam:
+    def evaluation(self) -> Evaluation:
         return Answers([("a red circle",)] * sum(map(len, self.training)), caption_scores)
 
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
@@ -174,7 +174,7 @@ class Prompts(World):
         return _prompts(EQUAL)
 
     @property
-    def exam(self) -> Exam:
+    def evaluation(self) -> Evaluation:
         return Recognition(self._owned, 2)
 
     @property
@@ -227,7 +227,7 @@ class DualPrompts(Prompts):
         return _dual(EQUAL)
 
     @property
-    def exam(self) -> Exam:
+    def evaluation(self) -> Evaluation:
         return Personalisation(self._owned, 2)
 
     def disguised(self, records: Set[str]) -> World:

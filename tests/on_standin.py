@@ -158,13 +158,13 @@ def compared(
     with tempfile.TemporaryDirectory() as folder:
         standin.READS.clear()
         runs = {
-            where: world.run(method, Path(folder) / where, exam=world.exam)
+            where: world.run(method, Path(folder) / where, evaluation=world.evaluation)
             for where, world in (("here", here), ("there", there))
         }
         yield row(title, "train", *(states(run) for run in runs.values()), dict(standin.READS))
         yield row(title, "evaluate", *(utilities(run) for run in runs.values()))
-        there.run(method, Path(folder) / "resumed", exam=there.exam, until=1)
-        resumed = there.run(method, Path(folder) / "resumed", exam=there.exam)
+        there.run(method, Path(folder) / "resumed", evaluation=there.evaluation, until=1)
+        resumed = there.run(method, Path(folder) / "resumed", evaluation=there.evaluation)
         yield row(
             title, "resume", states(runs["there"]) | utilities(runs["there"]), states(resumed) | utilities(resumed)
         )

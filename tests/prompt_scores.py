@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 
 HELD = (("prompt-user", "prompt"), ("released-model", "final"), ("server", "rebuilt"), ("owner", "true state"))
 
@@ -78,17 +78,17 @@ def made_up(
             return pd.DataFrame(values, pd.Index(own, name="record"), list(signals))
 
         for threat_model, way in held:
-            pseudo = []
+            shadow_targets = []
             for _ in range(shadows):
                 used = (rng.random(len(own)) < 0.5) & np.array([r in truth and r not in elsewhere[k] for r in own])
-                pseudo.append(table(strength * used).assign(member=used).iloc[: len(own) - others])
+                shadow_targets.append(table(strength * used).assign(member=used).iloc[: len(own) - others])
             models.append(
                 ScoredModel(
                     threat_model, way, k, 10, table(strength * coin), base=table(base_leak * coin),
-                    pseudo=pd.concat(pseudo) if pseudo else None,
+                    shadow_targets=pd.concat(shadow_targets) if shadow_targets else None,
                 )
             )  # fmt: skip
-    run = Attacked(
+    run = ScoredRun(
         models=models, headlines=first_scores(signals), signals=signals, blind={}, records=candidates, reference=reference,
         others=elsewhere, truth=truth, group=group, canaries=canary, few=True, guesses=["shadow"],
     )  # fmt: skip

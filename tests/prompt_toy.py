@@ -22,7 +22,7 @@ from fedaudit.privacy.settings import Privacy
 from tests import tiny_clip
 from trainers import learners
 from trainers.base import Bench, Participation, Schedule, Transcript, Update, train
-from trainers.exams import Recognition
+from trainers.evaluations import Recognition
 from trainers.prompts import Learner, PromptMethod, Settings
 from trainers.protection import Protection
 
@@ -125,17 +125,17 @@ def run(
     world: Federation,
     schedule: Schedule,
     *,
-    crowd: int = 50,
+    clients_per_batch: int = 50,
     until: int | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> Transcript:
     """Train `method` by the real loop; a client owns the classes of its number and the next one."""
-    learner = world.learner(replace(method.settings, crowd=crowd))
+    learner = world.learner(replace(method.settings, clients_per_batch=clients_per_batch))
     bench = Bench(learner, world.training, world.test, left_out=world.left_out)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
     with Executor(lambda: bench) as executor:
         return train(
-            method, schedule, Recognition(own, crowd),
+            method, schedule, Recognition(own, clients_per_batch),
             folder=claim(path), executor=executor, say=print, advance=advance, until=until,
         )  # fmt: skip
 

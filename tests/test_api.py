@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 import fedaudit
 from fedaudit.backbones import EMBEDDED
 from fedaudit.command import cli
-from fedaudit.command.words import words_of
+from fedaudit.command.argv import words_of
 from fedaudit.machinery.errors import InputError
 from reports.figures import drawing
 from tests.unprinted import unprinted

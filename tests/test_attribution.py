@@ -13,7 +13,7 @@ from scipy.stats import binomtest, t
 
 from attacks.knowledge import Rounds
 from attacks.source import whose
-from audits.comparisons import Attacked
+from audits.comparisons import ScoredRun
 from audits.tables.attribution import COLUMNS, attribution_table
 from tests.prompt_scores import made_up
 
@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 def named(
     owner: Callable[[int, bool], int], *, way: str = "rebuilt", owners: int = OWNERS, few: bool = False
-) -> Attacked:
+) -> ScoredRun:
     """Targets whose every record is given to the client that `owner` tells of its own one and whether it is a member."""
     run = made_up(0, targets=TARGETS, each=10, shadows=0, others=0, held=(("server", way), ("owner", "true state")))
 

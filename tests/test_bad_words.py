@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from audits.facts import AUDITS
-from fedaudit.command import cli, nightly, over_runs, paper
+from fedaudit.command import cli, compare_runs, nightly, paper
 from fedaudit.command.flags import Parser
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
@@ -398,7 +398,7 @@ def flags_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
         with contextlib.suppress(InputError):
             _ = (
                 nightly.read(words, lambda cell: cli.read_command(cell).plan)
-                or over_runs.read(words)
+                or compare_runs.read(words)
                 or paper.read(words, plan_of)
                 or cli.read_command(words)
             )
@@ -464,7 +464,7 @@ def plan_of(words: list[str], scale: list[str]) -> Plan:
 @pytest.mark.parametrize("line", GOOD)
 def test_a_good_line(line: str, places: dict[str, Path]) -> None:
     words = shlex.split(line)
-    assert over_runs.read(words) or paper.read(words, plan_of) or cli.read_command(words).plan.cells
+    assert compare_runs.read(words) or paper.read(words, plan_of) or cli.read_command(words).plan.cells
 
 
 @pytest.mark.parametrize("text", FILES)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import bank
+from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
@@ -34,8 +34,8 @@ def bench_of(world: prompt_toy.Federation, method: Any, canaries: frozenset[str]
 
 def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
     recipe = recipe_at(path, method, schedule)
-    simulate(bench.of_attackers, (recipe, bank.SIMULATED, schedule.rounds, True))
-    return recipe.simulated(bank.SIMULATED)
+    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
+    return recipe.simulated(shadow_models.SIMULATED)
 
 
 def recipe_at(path: Path, method: Any, schedule: Schedule) -> ShadowRecipe:
@@ -54,14 +54,16 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
     others = simulated(tmp_path, method, schedule, bench)
     own, client = others.schedule.seed, 0
     asked = bench.candidates[client]
-    drawn = bank.coins(SEED, bank.SIMULATED, client, len(asked))
+    drawn = shadow_models.coins(SEED, shadow_models.SIMULATED, client, len(asked))
     members = [r for r, kept in zip(asked, drawn, strict=True) if kept or r in CANARIES]
     left_out = frozenset(r for r, kept in zip(asked, drawn, strict=True) if not kept and r in CANARIES)
     assert left_out
     servers: list[Any] = [others.broadcast(0)]
     owns: list[Any] = [{}]
     for r in range(schedule.rounds):
-        servers, owns = bank._round(bench, method, [others], client, r, servers, owns, [(members, left_out)], [own])
+        servers, owns = shadow_models._round(
+            bench, method, [others], client, r, servers, owns, [(members, left_out)], [own]
+        )
         for key, tensor in others.broadcast(r + 1).items():
             torch.testing.assert_close(servers[0][key], tensor, atol=2e-5, rtol=2e-5)
     last = others.participations(client)
@@ -76,17 +78,17 @@ def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
     method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
     bench, client = bench_of(world, method).of_attackers, 1
     recipe = recipe_at(tmp_path, method, prompt_toy.SCHEDULE)
-    numbers = (bank.SIMULATED, bank.SIMULATED + 1)
+    numbers = (shadow_models.SIMULATED, shadow_models.SIMULATED + 1)
     for number in numbers:
         simulate(bench, (recipe, number, prompt_toy.SCHEDULE.rounds, True))
     along = [recipe.simulated(number) for number in numbers]
     assert not torch.equal(along[0].broadcast(0)["p_G"], along[1].broadcast(0)["p_G"])  # where all take part
-    lists = [bank._list(bench, client, SEED, number) for number in numbers]
+    lists = [shadow_models._list(bench, client, SEED, number) for number in numbers]
     servers: list[Any] = [one.broadcast(0) for one in along]
     owns: list[Any] = [{}, {}]
     for r in range(prompt_toy.SCHEDULE.rounds):
         seeds = [one.schedule.seed for one in along]
-        servers, owns = bank._round(bench, method, along, client, r, servers, owns, lists, seeds)
+        servers, owns = shadow_models._round(bench, method, along, client, r, servers, owns, lists, seeds)
         for one, server in zip(along, servers, strict=True):
             for key, tensor in one.broadcast(r + 1).items():
                 torch.testing.assert_close(server[key], tensor, atol=2e-5, rtol=2e-5)
@@ -104,21 +106,23 @@ def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
         simulate(bench, (recipe, number, schedule.rounds, True))
     folder = claim(tmp_path / "client")
     for until in (BLOCK, schedule.rounds):  # what was broadcast before a stop is kept
-        bank.train_shadows(bench, method, recipe.others, 0, folder, seed=SEED, shadows=range(5), until=until, say=print)
-    found = bank.shadows_of(bench, method, recipe.others, 0, {range(5): folder}, seed=SEED)
+        shadow_models.train_shadows(
+            bench, method, recipe.others, 0, folder, seed=SEED, shadows=range(5), until=until, say=print
+        )
+    found = shadow_models.shadows_of(bench, method, recipe.others, 0, {range(5): folder}, seed=SEED)
     assert found.trajectory.tolist() == [0, 1, 0, 1, 0]
-    assert bank.sequence_rounds(schedule.rounds) == list(range(1, schedule.rounds + 1))
+    assert shadow_models.sequence_rounds(schedule.rounds) == list(range(1, schedule.rounds + 1))
     along = [recipe.others[t] for t in found.trajectory]
     servers: list[Any] = [one.broadcast(0) for one in along]
     owns: list[Any] = [{}] * 5
-    lists = [bank._list(bench, 0, SEED, s) for s in range(5)]
-    seeds = [bank.simulated_schedule(schedule, SEED, s).seed for s in range(5)]
+    lists = [shadow_models._list(bench, 0, SEED, s) for s in range(5)]
+    seeds = [shadow_models.simulated_schedule(schedule, SEED, s).seed for s in range(5)]
     for s, one in enumerate(along):
         torch.testing.assert_close(found.start[s], method.model(one.broadcast(0)))
     shared = recipe.others  # one reader for each trajectory, however many shadows go along it
     along = [shared[t] for t in found.trajectory]
     for r in range(schedule.rounds):
-        servers, owns = bank._round(bench, method, along, 0, r, servers, owns, lists, seeds)
+        servers, owns = shadow_models._round(bench, method, along, 0, r, servers, owns, lists, seeds)
         for s, one in enumerate(along):
             torch.testing.assert_close(found.sequence[s][r], method.model(one.broadcast(0) | servers[s]))
     for s in range(5):
@@ -127,13 +131,13 @@ def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
 
 @pytest.mark.parametrize(("rounds", "expected"), [(1, [1]), (3, [1, 2, 3]), (20, [*range(1, 21)])])
 def test_a_sequence_of_few_rounds_has_them_all(rounds: int, expected: list[int]) -> None:
-    assert bank.sequence_rounds(rounds) == expected
+    assert shadow_models.sequence_rounds(rounds) == expected
 
 
 @pytest.mark.parametrize("rounds", [21, 100, 999])
 def test_a_sequence_of_many_rounds_is_spread_over_them(rounds: int) -> None:
-    found = bank.sequence_rounds(rounds)
-    assert (len(found), found[0], found[-1]) == (bank.SEQUENCE, 1, rounds)
+    found = shadow_models.sequence_rounds(rounds)
+    assert (len(found), found[0], found[-1]) == (shadow_models.SEQUENCE, 1, rounds)
     assert max(np.diff(found)) - min(np.diff(found)) <= 1
 
 
@@ -145,7 +149,7 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
     shift = torch.full_like(others.broadcast(0)["p_G"], 0.25)
     server = {"p_G": others.broadcast(0)["p_G"] + shift}
     asked = list(bench.candidates[0])
-    moved, _ = bank._round(bench, method, [others], 0, 0, [server], [{}], [(asked, frozenset())], [3])
+    moved, _ = shadow_models._round(bench, method, [others], 0, 0, [server], [{}], [(asked, frozenset())], [3])
     working = prompt_toy.Participation(0, 0, 3, asked, bench.learner, [])
     (own,) = bench.learner.work(method, [server], [server], [working])
     recorded = others.uploads(0)
@@ -197,8 +201,8 @@ def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Step, "gradient", watched)
     folder = claim(tmp_path / "client")
-    bank.train_shadows(bench, method, [others], 0, folder, seed=SEED, shadows=range(6), until=2, say=print)
-    found = bank.shadows_of(bench, method, [others], 0, {range(6): folder}, seed=SEED)
+    shadow_models.train_shadows(bench, method, [others], 0, folder, seed=SEED, shadows=range(6), until=2, say=print)
+    found = shadow_models.shadows_of(bench, method, [others], 0, {range(6): folder}, seed=SEED)
     for s, row in enumerate(found.member):
         assert {r for r, kept in zip(bench.candidates[0], row, strict=True) if kept} == entered[s]
 
@@ -209,8 +213,8 @@ def test_a_shadows_list_is_as_long_however_the_coins_of_its_canaries_fall() -> N
     seen: set[str] = set()
     for s in range(20):
         for k, asked in enumerate(bench.candidates):
-            drawn = {r for r, kept in zip(asked, bank.coins(SEED, s, k, len(asked)), strict=True) if kept}
-            listed, left_out = bank._list(bench, k, SEED, s)
+            drawn = {r for r, kept in zip(asked, shadow_models.coins(SEED, s, k, len(asked)), strict=True) if kept}
+            listed, left_out = shadow_models._list(bench, k, SEED, s)
             assert listed == [r for r in asked if r in drawn | CANARIES]
             assert left_out == (CANARIES & set(asked)) - drawn
             seen |= left_out
@@ -226,7 +230,9 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path) -> None:
     def trained(path: Path, *stops: int) -> dict[str, bytes]:
         folder = claim(path)
         for until in stops:
-            bank.train_shadows(bench, method, [others], 1, folder, seed=SEED, shadows=range(4), until=until, say=print)
+            shadow_models.train_shadows(
+                bench, method, [others], 1, folder, seed=SEED, shadows=range(4), until=until, say=print
+            )
         return {name: folder.read(name) for name in folder.names()}
 
     whole = trained(tmp_path / "whole", schedule.rounds)
@@ -244,16 +250,18 @@ def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
     schedule = prompt_toy.SCHEDULE
     world = prompt_toy.federation()
     found = []
-    for crowd in (2, 50):
+    for clients_per_batch in (2, 50):
         method = prompt_toy.made("dpfpl", {"rank": 2})
-        method = dataclasses.replace(method, settings=dataclasses.replace(method.settings, crowd=crowd))
+        method = dataclasses.replace(
+            method, settings=dataclasses.replace(method.settings, clients_per_batch=clients_per_batch)
+        )
         bench = bench_of(world, method)
-        others = simulated(tmp_path / str(crowd), method, schedule, bench)
-        folder = claim(tmp_path / f"client-{crowd}")
-        bank.train_shadows(
+        others = simulated(tmp_path / str(clients_per_batch), method, schedule, bench)
+        folder = claim(tmp_path / f"client-{clients_per_batch}")
+        shadow_models.train_shadows(
             bench, method, [others], 0, folder, seed=SEED, shadows=range(5), until=schedule.rounds, say=print
         )
-        found.append(bank.shadows_of(bench, method, [others], 0, {range(5): folder}, seed=SEED))
+        found.append(shadow_models.shadows_of(bench, method, [others], 0, {range(5): folder}, seed=SEED))
     torch.testing.assert_close(found[0].personal, found[1].personal, atol=2e-5, rtol=2e-5)
     assert (found[0].member == found[1].member).all()
 
@@ -273,8 +281,10 @@ def test_shadows_in_two_parts_are_those_of_one(tmp_path: Path) -> None:
     for recipe in (whole, apart):
         parts = {some: claim(tmp_path / f"{recipe.together}" / f"{some[0]}") for some in recipe.parts}
         for some, folder in parts.items():
-            bank.train_shadows(bench, method, recipe.others, 0, folder, seed=SEED, shadows=some, until=2, say=print)
-        found.append(bank.shadows_of(bench, method, recipe.others, 0, parts, seed=SEED))
+            shadow_models.train_shadows(
+                bench, method, recipe.others, 0, folder, seed=SEED, shadows=some, until=2, say=print
+            )
+        found.append(shadow_models.shadows_of(bench, method, recipe.others, 0, parts, seed=SEED))
     one, two = found
     assert one.trajectory.tolist() == two.trajectory.tolist() == [0, 1, 0, 1, 0]
     assert (one.member == two.member).all()
@@ -291,24 +301,26 @@ def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
     for s in range(3):
         simulate(bench.of_attackers, (recipe, s, schedule.rounds, True))
     runs = [recipe.simulated(s) for s in range(3)]
-    found = bank.shadows_of_federations(bench, method, runs, 0, seed=SEED)
+    found = shadow_models.shadows_of_federations(bench, method, runs, 0, seed=SEED)
     for s, run in enumerate(runs):
         last = schedule.rounds - 1
         torch.testing.assert_close(found.personal[s], run.personal(last, 0))
-        drawn = bank.coins(SEED, s, 0, len(world.training[0]))
+        drawn = shadow_models.coins(SEED, s, 0, len(world.training[0]))
         assert (found.member[s] <= drawn).all()
         assert found.trajectory[s] == s
-        for r, model in zip(bank.sequence_rounds(schedule.rounds), found.sequence[s], strict=True):
+        for r, model in zip(shadow_models.sequence_rounds(schedule.rounds), found.sequence[s], strict=True):
             torch.testing.assert_close(model, method.model(run.broadcast(0) | run.broadcast(r)))
         assert len({one.schedule.seed for one in runs}) == 3
 
 
 def test_coins_are_fair_and_independent() -> None:
     """Every record is in about half of 400 shadows, and no two records or shadows go together."""
-    drawn = np.stack([bank.coins(SEED, s, 0, 40) for s in range(400)])
+    drawn = np.stack([shadow_models.coins(SEED, s, 0, 40) for s in range(400)])
     assert abs(drawn.mean() - 0.5) < 4 * 0.5 / math.sqrt(drawn.size)
     assert np.abs(drawn.mean(0) - 0.5).max() < 4.5 * 0.5 / math.sqrt(400)
     off = np.corrcoef(drawn.T)[~np.eye(40, dtype=bool)]
     assert np.abs(off).max() < 5 / math.sqrt(400)
-    assert (bank.coins(SEED, 0, 0, 40) != bank.coins(SEED, 0, 1, 40)).any()
-    assert all(bank.coins(SEED, s, 0, 1).tolist() == [True] for s in range(20))  # a shadow is trained on something
+    assert (shadow_models.coins(SEED, 0, 0, 40) != shadow_models.coins(SEED, 0, 1, 40)).any()
+    assert all(
+        shadow_models.coins(SEED, s, 0, 1).tolist() == [True] for s in range(20)
+    )  # a shadow is trained on something

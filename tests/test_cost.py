@@ -11,11 +11,11 @@ import pytest
 
 import fedaudit
 from audits import cost as audit
-from audits.across import AuditedRun
+from audits.run_comparison import AuditedRun
 from fedaudit.command import cli
-from fedaudit.machinery import spent as spending
+from fedaudit.machinery import resource_usage as spending
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.spent import Spent
+from fedaudit.machinery.resource_usage import Spent
 from reports.comparison import build
 from reports.section import Page
 from reports.sections.cost import section

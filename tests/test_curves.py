@@ -15,12 +15,12 @@ from scipy.stats import t as student
 import fedaudit
 from attacks.facts import ATTACKS
 from attacks.settings import Adversary, NovelRows, RebuiltWays, ThriftyAdversary
-from audits import across
 from audits import curves as audit
+from audits import run_comparison
 from audits.attack_labels import attack_labels
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from audits.statistics.pareto import front_probability, on_front
-from fedaudit.command import cli, over_runs
+from fedaudit.command import cli, compare_runs
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import runs_on_disk
 from fedaudit.pipeline.page import audited
@@ -129,21 +129,21 @@ def table(found, **params):
 
 class TestPoints:
     def test_seeds_are_one_point_and_settings_differ(self):
-        found = across.points(runs(ranks=(4, 8)))
+        found = run_comparison.points(runs(ranks=(4, 8)))
         assert len(found) == 6
         assert {len(p.runs) for p in found} == {2}
         assert {p.swept for p in found} == {("method.rank", "privacy.epsilon")}
         assert found[0].name == "dpfpl rank=4 epsilon=none"
 
     def test_a_method_that_lacks_a_parameter_and_one_value_of_it_sweep_nothing(self):
-        found = across.points(runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf,)))
+        found = run_comparison.points(runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf,)))
         assert {p.swept for p in found} == {("method.name",)}
         assert [p.name for p in found] == ["promptfl", "dpfpl"]
 
     def test_without_noise_nothing_else_of_privacy_counts(self):
         clear, noisy = runs(epsilons=(math.inf, 0.4), seeds=1)
         other = replace(clear, setting=clear.setting | {"privacy.clip_norm": 1.8}, key="x")
-        assert len(across.points([clear, other, noisy])) == 2
+        assert len(run_comparison.points([clear, other, noisy])) == 2
 
     def test_the_last_of_two_analyses_of_one_training_counts(self):
         (one,) = runs(epsilons=(math.inf,), seeds=1)
@@ -396,11 +396,11 @@ class TestCommand:
         assert "curves" in cli.read_command("--method dpfpl,promptfl --attack loss --audit all".split()).plan.across
 
     def test_which_words_ask_for_runs_on_disk(self):
-        assert over_runs.read("--audit curves --out x --utility local".split()).across["curves"].utility == "local"
+        assert compare_runs.read("--audit curves --out x --utility local".split()).across["curves"].utility == "local"
         for words in ("--audit membership", "--method dpfpl --audit curves", "--audit curves --help", "--out x"):
-            assert over_runs.read(words.split()) is None
+            assert compare_runs.read(words.split()) is None
         with pytest.raises(InputError, match="--rounds: has no place"):
-            over_runs.read("--audit curves --rounds 3".split())
+            compare_runs.read("--audit curves --rounds 3".split())
 
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "attack": "loss", "threads": 1, "quiet": True}

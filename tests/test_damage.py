@@ -10,7 +10,7 @@ import pytest
 
 from fedaudit.command import cli
 from fedaudit.machinery import store
-from fedaudit.machinery.spent import FOLDER
+from fedaudit.machinery.resource_usage import FOLDER
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.command.cli import read_command
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.pipeline import data
 from tests import minidata, miniimages
 
@@ -56,7 +56,7 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
 
 def digest(words: str, root: Path, out: Path) -> str:
     """What a fresh process finds; it saves its index."""
-    inputs._digests.clear()
+    user_files._digests.clear()
     plan = read_command([*words.split(), f"--data-root={root}", f"--out={out}"]).plan
     found = plan.data.digest
     assert found is not None
@@ -86,7 +86,7 @@ def test_a_second_command_reads_nothing(
         return read
 
     for name in ("_regular", "sha256"):
-        monkeypatch.setattr(inputs, name, guarded(getattr(inputs, name)))
+        monkeypatch.setattr(user_files, name, guarded(getattr(user_files, name)))
     monkeypatch.setattr(data, "_described", lambda _: pytest.fail("the data were dealt again"))
     assert digest(words, root, tmp_path / "out") == first
 

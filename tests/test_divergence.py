@@ -12,7 +12,7 @@ import torch
 from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import bank
+from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from tests import prompt_toy
 from tests.test_bank import bench_of
@@ -77,7 +77,7 @@ def test_a_model_that_gives_no_finite_answer_has_diverged(tmp_path: Path) -> Non
             return {"global": {"loss": float("inf")}}
 
     with pytest.raises(Diverged, match=r"in round 0: the utility \(global\)"):
-        toy_run(tmp_path, FedAvg(Params()), schedule=SCHEDULE, exam=Lost())
+        toy_run(tmp_path, FedAvg(Params()), schedule=SCHEDULE, evaluation=Lost())
     assert not [name for name in claim(tmp_path).names() if name.startswith("round")]
 
 
@@ -142,14 +142,14 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
     bench = bench_of(world, method)
     recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
-    simulate(bench.of_attackers, (recipe, bank.SIMULATED, SCHEDULE.rounds, True))
+    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
     (others,) = recipe.others
     spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
     folder = claim(tmp_path / "client-001")
     with pytest.raises(
         Diverged, match=r"shadow models of promptfl, seed 5, diverged in round 1: the upload of client-01"
     ):
-        bank.train_shadows(
+        shadow_models.train_shadows(
             bench, method, [others], 1, folder, seed=5, shadows=range(4), until=SCHEDULE.rounds, say=print
         )
     assert folder.names() == []
@@ -160,4 +160,4 @@ def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
     spoil(monkeypatch, lambda c: c.client == 0)
     with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
-        simulate(bench_of(world, method).of_attackers, (recipe, bank.SIMULATED, SCHEDULE.rounds, True))
+        simulate(bench_of(world, method).of_attackers, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))

@@ -21,7 +21,7 @@ import pytest
 
 from attacks.facts import ATTACKS
 from audits import facts
-from fedaudit.command import cli, exits, flags, nightly, over_runs, paper
+from fedaudit.command import cli, compare_runs, exits, flags, nightly, paper
 from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
@@ -95,7 +95,9 @@ def test_every_line_starts_a_program_that_is_known() -> None:
 def read(words: Sequence[str]) -> object:
     """What a command line asks for, or the InputError that refuses it."""
     try:
-        return nightly.read(words, plan) or over_runs.read(words) or paper.read(words, plan) or cli.read_command(words)
+        return (
+            nightly.read(words, plan) or compare_runs.read(words) or paper.read(words, plan) or cli.read_command(words)
+        )
     except InputError as error:
         return error
 
@@ -109,7 +111,7 @@ def test_a_line_of_the_program(case: tuple[str, tuple[str, ...]], capsys: pytest
     absent = [words[words.index(flag) + 1] for flag in MISSING if flag in words]
     asked = read(words)
     refused = str(asked) if isinstance(asked, InputError) else ""
-    if isinstance(asked, over_runs.Asked):  # of what lies in a folder that is empty here
+    if isinstance(asked, compare_runs.Asked):  # of what lies in a folder that is empty here
         absent = [str(asked.out)]
     if absent and not refused:  # found out when it begins
         assert cli.main(words) == exits.MENDABLE

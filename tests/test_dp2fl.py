@@ -30,7 +30,7 @@ from tests.asking_toy import said
 from tests.prompt_scores import changed, made_up
 from trainers.base import Bench, Participation, Schedule, State, Transcript, train
 from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
-from trainers.exams import Recognition
+from trainers.evaluations import Recognition
 from trainers.maple import DualStep, Settings
 
 ALPHA, BETA = 1.2, 0.2

@@ -30,7 +30,7 @@ from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.base import Record
 from tests import tiny_models
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
-from tests.method_worlds import NoExam
+from tests.method_worlds import NoEvaluation
 from tests.whole_runs import contents
 from trainers.base import Bench, Participation, Schedule, State, Transcript, generator, train, weighted_mean
 from trainers.dpfedavg import RELEASE, Descent, DPFedAvg, Params
@@ -261,7 +261,7 @@ def made(privacy: Privacy, settings: Settings = SETTINGS, **params: Any) -> DPFe
 def run(path: Path, method: DPFedAvg, learner: Learner) -> Transcript:
     with Executor(lambda: Bench(learner, training(), RECORDS)) as executor:
         return train(
-            method, SCHEDULE, NoExam(), folder=claim(path), executor=executor, say=print, advance=lambda: None
+            method, SCHEDULE, NoEvaluation(), folder=claim(path), executor=executor, say=print, advance=lambda: None
         )  # fmt: skip
 
 
@@ -434,7 +434,7 @@ def test_resumed_it_is_the_whole_run(tmp_path: Path, world: Learner) -> None:
     for until in (1, 2):
         with Executor(lambda: bench) as executor:
             train(
-                method, SCHEDULE, NoExam(), folder=claim(half), executor=executor, say=print, advance=lambda: None,
+                method, SCHEDULE, NoEvaluation(), folder=claim(half), executor=executor, say=print, advance=lambda: None,
                 until=until,
             )  # fmt: skip
     assert contents(half) == contents(whole.folder.path)
@@ -470,7 +470,7 @@ def test_what_is_said_of_noise_comes_from_the_ledger(tmp_path: Path, world: Lear
     for name, method, privacy in (("fedavg", plain, None), ("dpfedavg", made(PRIVACY["none"]), PRIVACY["none"])):
         with Executor(lambda: Bench(world, training(), RECORDS)) as executor:
             transcript = train(
-                method, SCHEDULE, NoExam(), folder=claim(tmp_path / name), executor=executor, say=print,
+                method, SCHEDULE, NoEvaluation(), folder=claim(tmp_path / name), executor=executor, say=print,
                 advance=lambda: None,
             )  # fmt: skip
         subject = Subject(

@@ -11,12 +11,12 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from audits import membership
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 from audits.statistics.stratified import accuracy_at
 from audits.tables.records import CLASSES, evidence
 from audits.tables.tokens import panels
 from fedaudit.tasks.base import Record
-from reports.inputs import TABLES
+from reports.evidence import TABLES
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 PLACE = {"threat_model": "prompt-user", "way": "prompt", "client": "client-00"}
@@ -38,7 +38,7 @@ def by_hand(a, b, facts=None, held=HELD[0], names=("shadow", "loss")):
     scores = pd.DataFrame(dict(zip(names, (a, b), strict=True)), pd.Index(records, name="record"), dtype=float)
     facts = None if facts is None else pd.DataFrame(facts, scores.index)
     truth = {"m0": True, "m1": True, "h0": False, "h1": False, "x0": True, "x1": False}
-    run = Attacked(
+    run = ScoredRun(
         models=[ScoredModel(*held, 0, 3, scores, facts=facts)], headlines={name: (name,) for name in names},
         signals={name: name for name in names}, blind={}, records={0: records[:4]}, reference={0: ["r0"]},
         others={0: ["o0"]}, truth=truth, group=group, canaries={0: ["x0", "x1"]}, few=True, guesses=["shadow"],
@@ -270,7 +270,7 @@ def together(ways=(("released-model", "final"),), extra=None):
     truth = {r: r[0] == "m" for records in own.values() for r in records}
     scores = pd.DataFrame({"loss": [4.0, 1, 2, 3, 14, 11, 12, 13]}, [r for records in own.values() for r in records])
     models = [ScoredModel(*held, k, 2, scores) for held, clients in ways for k in clients] if extra is None else extra
-    run = Attacked(
+    run = ScoredRun(
         models=models or [ScoredModel("released-model", "final", None, 2, pd.concat([scores, NOVEL]))],
         headlines={"loss": ("loss",)}, signals={"loss": "loss"}, blind={}, records=own, reference={0: [], 1: []},
         truth=truth, group=dict.fromkeys(truth, "cat") | dict.fromkeys(NOVEL.index, "cow"), cohorts=[[0, 1], [0]],

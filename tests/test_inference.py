@@ -24,12 +24,12 @@ from attacks.lira import LiRA
 from attacks.messages.prompts import ReplayedMessages
 from attacks.messages.rebuild import Rebuilt
 from audits import membership
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 from fedaudit.command import cli
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import bank, permitted, targets
+from fedaudit.pipeline import permitted, shadow_models, targets
 from fedaudit.pipeline.analysis import audit, in_order, subject_of
 from fedaudit.pipeline.attacks import scoring_jobs, under_attack
 from fedaudit.pipeline.inquiries import Asking, asking_of
@@ -206,21 +206,21 @@ class TestTables:
         assert recipe is not None
         for asked in targets.targets_of(lab.cell, lab.federation):
             shadows = shadows_of(lab.bench, recipe, asked.client).member
-            simulated = bank.members(
+            simulated = shadow_models.members(
                 lab.bench,
                 recipe.method,
-                recipe.simulated(bank.SIMULATED),
+                recipe.simulated(shadow_models.SIMULATED),
                 asked.client,
                 seed=recipe.seed,
-                shadows=[bank.SIMULATED],
+                shadows=[shadow_models.SIMULATED],
             )
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
-                pseudo = tables["pseudo"]
+                shadow_targets = tables["pseudo"]
                 expected = np.concatenate([shadows[:SHADOWS_ASKED], *[simulated] * (view == "server")])
                 expected = np.pad(expected, ((0, 0), (0, len(asked.reference))))
-                assert list(pseudo.index) == own * len(expected)
-                assert (pseudo.member.to_numpy().reshape(expected.shape) == expected).all()
+                assert list(shadow_targets.index) == own * len(expected)
+                assert (shadow_targets.member.to_numpy().reshape(expected.shape) == expected).all()
 
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
@@ -297,9 +297,11 @@ class TestBatches:
             twin = tables["base"].decompose[list(asked.own)]
             assert twin.notna().all()
             assert set(twin[twin > 0.5].index) != first
-            pseudo = tables["pseudo"].dropna(subset=["decompose"])
-            assert len(pseudo) == len(asked.own)
-            assert pseudo.member[pseudo.decompose > 0.5].all()  # of the simulated federation the adversary knows who
+            shadow_targets = tables["pseudo"].dropna(subset=["decompose"])
+            assert len(shadow_targets) == len(asked.own)
+            assert shadow_targets.member[
+                shadow_targets.decompose > 0.5
+            ].all()  # of the simulated federation the adversary knows who
 
 
 SEES = {
@@ -476,14 +478,14 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, Asking]:
     rounds, world = ROUNDS[name], prompt_toy.federation(SIZES, test=1)
     schedule, (method, learner) = Schedule(rounds, 3, 3, seed=1), steps_of(name)
     candidates, reference = ([ids[i] for ids in world.training] for i in (slice(RECORDS), slice(RECORDS, None)))
-    drawn = [bank.coins(3, 1, k, RECORDS) for k in range(3)]
+    drawn = [shadow_models.coins(3, 1, k, RECORDS) for k in range(3)]
     members = [[r for r, m in zip(*pair, strict=True) if m] for pair in zip(candidates, drawn, strict=True)]
     if isinstance(method, PromptMethod):
         method = method.protected(prompt_toy.NONE, schedule, [*map(len, members)])
     bench = Bench(learner, members, world.test, candidates=candidates)
     with Executor(lambda: bench) as executor:
         transcript = train(
-            method, schedule, bank.NoExam(), folder=claim(path / "run"), executor=executor, say=print,
+            method, schedule, shadow_models.NoEvaluation(), folder=claim(path / "run"), executor=executor, say=print,
             advance=lambda: None,
         )  # fmt: skip
     asked = [Target(k, candidates[k], reference[k], reference[2]) for k in (0, 1)]
@@ -492,22 +494,22 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, Asking]:
     if attack == "loss":
         return bench, asking_toy.asking(path, "classes", method, transcript, asked, views)
     recipe = ShadowRecipe(method, schedule, path / "bank", None, False, True, SHADOWS, 1, 5, {})
-    simulate(bench.of_attackers, (recipe, bank.SIMULATED, rounds, True))
+    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, rounds, True))
     for k in (0, 1):
         folder = claim(recipe.client(k, range(SHADOWS)))
-        bank.train_shadows(
+        shadow_models.train_shadows(
             bench, method, recipe.others, k, folder, seed=5, shadows=range(SHADOWS), until=rounds, say=print
         )  # fmt: skip
     return bench, asking_toy.asking(path, "classes", method, transcript, asked, views, recipe)
 
 
 @pytest.fixture(scope="module", params=ROUNDS)
-def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Attacked:
+def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScoredRun:
     bench, job = learnt_by_heart(request.param, tmp_path_factory.mktemp("leak"))
     found = asking_toy.attacked(bench, job)
     parts = {k: views["owner"] for k, views in found.items()}
     trained = {k: job.method.messages.used_records(bench.training[k], client=k, seed=1, rounds=[0, 1]) for k in found}
-    run = Attacked(
+    run = ScoredRun(
         models=[
             ScoredModel("owner", "true state", k, job.transcript.schedule.rounds, **part) for k, part in parts.items()
         ],
@@ -528,19 +530,19 @@ class TestPlantedLeak:
     """Random pictures with random labels can only be learnt by heart."""
 
     @staticmethod
-    def row(run: Attacked) -> Any:
+    def row(run: ScoredRun) -> Any:
         words = {"run": "r", "method": "fedotp", "task": "toy", "seed": 0}
         found = membership.findings(run, membership.Params(), names=words, epsilon=lambda _: {})
         return next(f for f in found if f.metric == "auroc" and not f.best_of)
 
-    def test_what_was_learnt_by_heart_is_found(self, attacked: Attacked) -> None:
+    def test_what_was_learnt_by_heart_is_found(self, attacked: ScoredRun) -> None:
         row = self.row(attacked)
         assert row.value > 0.7
         assert row.low > 0.5
         assert row.verdict == "leak"
         assert row.base_value < row.low
 
-    def test_it_is_not_found_in_other_labels(self, attacked: Attacked) -> None:
+    def test_it_is_not_found_in_other_labels(self, attacked: ScoredRun) -> None:
         right = self.row(attacked)
         wrong = self.row(labelled(attacked, {r: not m for r, m in attacked.truth.items()}))
         assert wrong.value == pytest.approx(1 - right.value)
@@ -553,11 +555,11 @@ class TestPlantedLeak:
         assert sum(row.low > 0.5 for row in chance) <= 2
 
 
-def labelled(run: Attacked, truth: dict[str, bool]) -> Attacked:
+def labelled(run: ScoredRun, truth: dict[str, bool]) -> ScoredRun:
     return blindly(dataclasses.replace(run, truth=truth))
 
 
-def blindly(run: Attacked) -> Attacked:
+def blindly(run: ScoredRun) -> ScoredRun:
     """With a blind control that guesses."""
     rng = np.random.default_rng(1)
     return dataclasses.replace(run, blind={place: {r: rng.random() for r in row} for place, row in run.rows.items()})

@@ -22,8 +22,8 @@ import pandas as pd
 import pytest
 
 from reports.attack_success import headline, with_leakage
+from reports.evidence import TABLES
 from reports.figures.against_epsilon import against_epsilon
-from reports.inputs import TABLES
 from reports.papers import dpfpl_figure3
 from reports.report import Evidence
 from reports.rows import variants

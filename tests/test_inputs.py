@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Record
 from tests.bad_pictures import CONTENTS, saved
@@ -18,26 +18,26 @@ from tests.bad_pictures import CONTENTS, saved
 
 def test_a_regular_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
-    assert inputs.read_bytes(tmp_path / "a") == b"x"
+    assert user_files.read_bytes(tmp_path / "a") == b"x"
 
 
 def test_a_fifo_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="FIFO") as caught:
-        inputs.opened(tmp_path / "pipe")
+        user_files.opened(tmp_path / "pipe")
     assert "not a regular file" in (caught.value.strerror or "")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
 def test_impossible_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError, match="no file can have this name"):
-        inputs.opened(tmp_path / name)
+        user_files.opened(tmp_path / name)
 
 
 def test_devices_and_folders_are_refused(tmp_path: Path) -> None:
     for path in (Path(os.devnull), tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
-            inputs.opened(path)
+            user_files.opened(path)
 
 
 @pytest.mark.parametrize(("form", "usual"), [("PNG", True), ("JPEG", True), ("EPS", False), ("PCX", False)])
@@ -45,32 +45,32 @@ def test_pictures_of_usual_formats_only(tmp_path: Path, form: str, usual: bool) 
     path = tmp_path / "x.png"  # the name says nothing
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path, form)
     if usual:
-        with inputs.picture(path) as found:
+        with user_files.picture(path) as found:
             assert found.size == (4, 4)
     else:
-        with pytest.raises(OSError, match="damaged"), inputs.picture(path):
+        with pytest.raises(OSError, match="damaged"), user_files.picture(path):
             pass
 
 
 def test_what_was_read_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
-    inputs.read_bytes(tmp_path / "a")
-    with inputs.recorded() as files:
-        inputs.listed(tmp_path)
-        inputs.read_bytes(tmp_path / "a")
-    inputs.listed(tmp_path.parent)
+    user_files.read_bytes(tmp_path / "a")
+    with user_files.recorded() as files:
+        user_files.listed(tmp_path)
+        user_files.read_bytes(tmp_path / "a")
+    user_files.listed(tmp_path.parent)
     assert files == {tmp_path, tmp_path / "a"}
 
 
 def test_what_is_not_there_is_recorded_by_the_folder_where_it_could_appear(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with inputs.recorded() as files:
-        assert not inputs.exists(tmp_path / "none" / "a.json")
-        assert inputs.is_dir(tmp_path / "there")
+    with user_files.recorded() as files:
+        assert not user_files.exists(tmp_path / "none" / "a.json")
+        assert user_files.is_dir(tmp_path / "there")
     assert files == {tmp_path, tmp_path / "there"}
     (tmp_path / "loop").symlink_to("loop")
-    assert inputs.exists(tmp_path / "loop"), "opening it says what is wrong"
-    assert not inputs.is_dir(tmp_path / "loop")
+    assert user_files.exists(tmp_path / "loop"), "opening it says what is wrong"
+    assert not user_files.is_dir(tmp_path / "loop")
 
 
 def _old(path: Path, content: bytes, *, age_s: int = 60) -> Path:
@@ -83,33 +83,35 @@ def _old(path: Path, content: bytes, *, age_s: int = 60) -> Path:
 def test_a_file_is_hashed_once_unless_its_size_or_time_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = _old(tmp_path / "a", b"x"), []
     digest = hashlib.file_digest
-    monkeypatch.setattr(inputs.hashlib, "file_digest", lambda file, kind: read.append(file.name) or digest(file, kind))
-    assert inputs.sha256(path) == inputs.sha256(path) == hashlib.sha256(b"x").hexdigest()
+    monkeypatch.setattr(
+        user_files.hashlib, "file_digest", lambda file, kind: read.append(file.name) or digest(file, kind)
+    )
+    assert user_files.sha256(path) == user_files.sha256(path) == hashlib.sha256(b"x").hexdigest()
     assert len(read) == 1
     _old(path, b"y", age_s=50)
-    assert inputs.sha256(path) == hashlib.sha256(b"y").hexdigest()
+    assert user_files.sha256(path) == hashlib.sha256(b"y").hexdigest()
     _old(path, b"yy", age_s=50)
-    assert inputs.sha256(path) == hashlib.sha256(b"yy").hexdigest()
+    assert user_files.sha256(path) == hashlib.sha256(b"yy").hexdigest()
 
 
 def test_a_file_that_was_written_just_now_is_not_trusted(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x")
-    inputs.sha256(path)
-    assert str(path) not in inputs.known_digests()
+    user_files.sha256(path)
+    assert str(path) not in user_files.known_digests()
 
 
 def test_what_another_process_found_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _old(tmp_path / "a", b"x")
     now = path.stat()
-    monkeypatch.setattr(inputs, "_digests", {})
-    inputs.remember({str(path): (now.st_size, now.st_mtime_ns, "known")})
-    assert inputs.sha256(path) == "known"
-    assert inputs.known_digests() == {str(path): (now.st_size, now.st_mtime_ns, "known")}
-    inputs.remember({str(path): (0, 0, "older")})
-    assert inputs.sha256(path) == "known"
+    monkeypatch.setattr(user_files, "_digests", {})
+    user_files.remember({str(path): (now.st_size, now.st_mtime_ns, "known")})
+    assert user_files.sha256(path) == "known"
+    assert user_files.known_digests() == {str(path): (now.st_size, now.st_mtime_ns, "known")}
+    user_files.remember({str(path): (0, 0, "older")})
+    assert user_files.sha256(path) == "known"
     path.write_bytes(b"other")
-    assert inputs.sha256(path) == hashlib.sha256(b"other").hexdigest()
+    assert user_files.sha256(path) == hashlib.sha256(b"other").hexdigest()
 
 
 @pytest.mark.parametrize("kind", ["file", "bytes", "pixels"])
@@ -163,14 +165,14 @@ def test_texts_that_cannot_be_written_are_refused(field: str, bad: str) -> None:
 
 
 def test_a_folder_says_what_it_holds_or_that_nobody_may_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert inputs.largest(tmp_path) == "it is empty"
+    assert user_files.largest(tmp_path) == "it is empty"
     for name, size in (("small", 1), ("large", 9)):
         (tmp_path / name).write_bytes(bytes(size))
-    assert inputs.largest(tmp_path) == "it holds large, small"
-    assert inputs.largest(tmp_path, most=1) == "it holds large and 1 more"
+    assert user_files.largest(tmp_path) == "it holds large, small"
+    assert user_files.largest(tmp_path, most=1) == "it holds large and 1 more"
 
     def refused(self: Path) -> None:
         raise PermissionError
 
     monkeypatch.setattr(Path, "iterdir", refused)
-    assert inputs.largest(tmp_path) == "it cannot be read"
+    assert user_files.largest(tmp_path) == "it cannot be read"

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.by_coin import by_coin
 from audits.membership import Params, cells, findings
+from audits.permutation_test import by_coin
 from audits.verdicts import SHARES
 from docs.pictures.evidence import evidence as kept_evidence
 from docs.pictures.picture import PICTURES
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.judged import with_verdicts
 from reports.report import build
 from tests.judged_rows import contradictory

@@ -48,7 +48,7 @@ def test_its_module_holds_what_a_plan_asks_of_it(learner):
     module = importlib.import_module(f"trainers.{learner}")
     own, read = module.Facts(), facts(learner)  # imported, and read from the source
     assert all(getattr(own, name) == getattr(read, name) for name in LearnerFacts.__annotations__)
-    for name in ("Settings", "Learner", "prepared", "exam"):
+    for name in ("Settings", "Learner", "prepared", "evaluation"):
         assert hasattr(module, name), name
 
 

@@ -148,16 +148,16 @@ def short_run(learner, federation, tmp_path_factory):
     """A FedPara run of two rounds with everything that a transcript holds."""
     from fedaudit.machinery.executor import Executor
     from trainers.base import train
-    from trainers.exams import Answers
+    from trainers.evaluations import Answers
 
     fedpara = method("fedpara")
     training = [[r.id for r in c.training_records] for c in federation.clients]
-    exam = Answers([r.references for r in federation.test], federation.score)
+    evaluation = Answers([r.references for r in federation.test], federation.score)
     with Executor(lambda: Bench(learner, training, [r.id for r in federation.test])) as executor:
         return train(
             fedpara,
             Schedule(rounds=2, clients=2, per_round=1),
-            exam,
+            evaluation,
             folder=claim(tmp_path_factory.mktemp("run")),
             executor=executor,
             say=print,

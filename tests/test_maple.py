@@ -24,13 +24,13 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import IMAGE, Record, client_name
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.section import Page
 from reports.sections import personal as personal_section
 from tests import maple_toy, prompt_toy, tiny_clip
 from trainers.base import Bench, Participation, Schedule, Transcript, generator
 from trainers.dp2fl import DP2FL, Params
-from trainers.exams import Personalisation
+from trainers.evaluations import Personalisation
 from trainers.maple import DualStep, Learner, Settings, visual_prompts
 
 METHOD = DP2FL(Params())
@@ -156,14 +156,17 @@ def test_gradients_are_slopes() -> None:
         assert float((up - down) / (2 * h)) == pytest.approx(float(gradient.norm()), rel=0.02)
 
 
-@pytest.mark.parametrize("crowd", [1, 50])
-def test_gradients_of_single_records_are_autograd_s_record_by_record(crowd: int) -> None:
+@pytest.mark.parametrize("clients_per_batch", [1, 50])
+def test_gradients_of_single_records_are_autograd_s_record_by_record(clients_per_batch: int) -> None:
     """Through the slow encoders; of some records at a time and of all together."""
-    learner, world = maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, crowd=crowd)), prompt_toy.federation()
+    learner, world = (
+        maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, clients_per_batch=clients_per_batch)),
+        prompt_toy.federation(),
+    )
     Pt, Pd = (tensor[0] for tensor in random_model(learner))
     pixels = dict(zip(world.ids, maple_toy.pictures(prompt_toy.SIZES), strict=True))
     parts = [*learner.gradients(METHOD, {"Pt": Pt, "Pd": Pd}, world.ids[:11])]
-    assert [len(part) for part in parts] == ([4, 4, 3] if crowd == 1 else [11])
+    assert [len(part) for part in parts] == ([4, 4, 3] if clients_per_batch == 1 else [11])
     for record, found in zip(world.ids, torch.cat(parts), strict=False):
         leaves = [Pt.clone().requires_grad_(), Pd.clone().requires_grad_()]
         visual = torch.stack([p @ f[:, :-1].T + f[:, -1] for p, f in zip(*leaves, strict=True)])
@@ -215,7 +218,10 @@ def test_a_round_is_plain_descent() -> None:
 
 
 def test_models_together_answer_as_alone() -> None:
-    learner, ids = maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, crowd=2)), prompt_toy.federation().ids
+    learner, ids = (
+        maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, clients_per_batch=2)),
+        prompt_toy.federation().ids,
+    )
     models = [{"Pt": Pt[0], "Pd": Pd[0]} for Pt, Pd in (random_model(learner, seed) for seed in range(3))]
     together = learner.log_probs(METHOD, models, ids)
     for k in range(3):
@@ -322,10 +328,10 @@ def test_personal_and_global_models_on_each_clients_own_test_set(shared: bool) -
     server = {"Pt": Pt[0], "Pd": Pd[0], "personal": rows}
     own = {k: {"number": torch.tensor(k + 1)} for k in range(3)}
     bench = Bench(learner, world.training, world.test)
-    exam = Personalisation(local, 50, chances)
+    evaluation = Personalisation(local, 50, chances)
     with Executor(lambda: bench) as executor:
-        found = exam.after(executor, METHOD, server, own, last=True)
-        assert "personal/f1" not in exam.after(executor, METHOD, server, own, last=False)[client_name(0)]
+        found = evaluation.after(executor, METHOD, server, own, last=True)
+        assert "personal/f1" not in evaluation.after(executor, METHOD, server, own, last=False)[client_name(0)]
     right = learner.labels(world.test).tolist()
     for k in range(3):
         weights = (chances[k] if shared else np.array(local[k]) / sum(local[k])).tolist()

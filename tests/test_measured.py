@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 from audits.epsilon import measured
 from audits.findings import MeasuredEpsilon
 from audits.measured import NOT_GUESSED, Hypothesis, bounds, guess, words
@@ -44,9 +44,9 @@ def model(threat: str, way: str, client: int | None, scores: dict[str, dict[str,
     return ScoredModel(threat, way, client, 4, pd.DataFrame(scores))
 
 
-def run_of(models: list[ScoredModel], headlines: dict[str, tuple[str, ...]] | None = None) -> Attacked:
+def run_of(models: list[ScoredModel], headlines: dict[str, tuple[str, ...]] | None = None) -> ScoredRun:
     headlines = headlines or {"loss": ("loss",)}
-    return Attacked(
+    return ScoredRun(
         models=models,
         headlines=headlines,
         signals={s: attack for attack, some in headlines.items() for s in some},

@@ -11,10 +11,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from audits.blind import blind_scores
-from audits.by_coin import by_coin
-from audits.comparisons import Attacked, ScoredModel, by_round, comparisons
+from audits.comparisons import ScoredRun, ScoredModel, by_round, comparisons
 from audits.findings import Finding
 from audits.membership import Params, cells, findings
+from audits.permutation_test import by_coin
 from audits.statistics import ranking
 from audits.verdicts import judged, together
 from fedaudit.tasks.base import Record
@@ -63,7 +63,7 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
             models.append((threat, way, k, 2, frame(own, rng, shift)))
     base = frame(everything, rng, base_shift).assign(**{"loss/base": 0.0})
     cohorts = [list(range(0, CLIENTS, 2)), list(range(1, CLIENTS, 2))]
-    return Attacked(
+    return ScoredRun(
         models=[ScoredModel(*model, base) for model in models], headlines={"a": SIGNALS[:2]}, signals=dict.fromkeys(SIGNALS, "a"),
         blind={(None, "held-out"): blind, (None, "novel objects"): blind}, records=records, reference=reference, novel=novel,
         truth=truth, cohorts=cohorts, coins=coins_of(records), seed=seed,
@@ -232,7 +232,7 @@ def with_earlier(run, leak=0.0):
     """The clients of the second cohort were asked about under the model that they began with."""
     rng, later = np.random.default_rng(run.seed), [r for k in run.cohorts[1] for r in run.records[k]]
     earlier = frame(later, rng, {r: leak * run.truth[r] for r in later})
-    return dataclasses.replace(run, models=[dataclasses.replace(m, earlier=earlier) for m in run.models])
+    return dataclasses.replace(run, models=[dataclasses.replace(m, before_first_round=earlier) for m in run.models])
 
 
 def test_a_score_that_is_constant_on_the_base_has_earlier_models_as_its_control():
@@ -244,7 +244,7 @@ def test_a_score_that_is_constant_on_the_base_has_earlier_models_as_its_control(
             assert (f.base_value, f.base_z, f.base_note) == (before.base_value, before.base_z, None)
             continue
         assert f.base_note == note.replace("8 clients", "4 clients") if f.population == "last-round members" else note
-        own = [roc_auc_score([run.truth[r] for r in run.records[k]], run.models[1].earlier["loss/base"][run.records[k]])
+        own = [roc_auc_score([run.truth[r] for r in run.records[k]], run.models[1].before_first_round["loss/base"][run.records[k]])
                for k in run.cohorts[1]]  # fmt: skip
         assert f.base_value == pytest.approx(np.mean(own))
         assert (f.value, f.verdict, f.alarm) == (before.value, before.verdict, None)

@@ -271,7 +271,7 @@ def explains(subject: Subject) -> None:
 
 
 def is_audited(subject: Subject) -> None:
-    """Every adversary has models like the public one, under which each record has a loss, and so has the exam of every
+    """Every adversary has models like the public one, under which each record has a loss, and so has the evaluation of every
     round."""
     public = subject.method.model(subject.run.broadcast(0))
     mine = subject.world.training[0]
@@ -281,7 +281,7 @@ def is_audited(subject: Subject) -> None:
             assert model.keys() == public.keys()
             assert loss.shape == (len(mine),)
             assert np.isfinite(loss).all()
-    run = subject.again("examined", exam=subject.world.exam)
+    run = subject.again("examined", evaluation=subject.world.evaluation)
     measured = [n for r in range(ROUNDS) for of in run.round(r)["utility"].values() for n in of.values()]
     assert measured
     assert all(map(math.isfinite, measured))

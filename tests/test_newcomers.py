@@ -22,17 +22,17 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import newcomers
-from fedaudit.pipeline.bank import NoExam
 from fedaudit.pipeline.methods import schedule_of
+from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.tasks.base import client_name
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.section import Page
 from reports.sections import newcomers as section
 from tests import maple_toy, prompt_toy
 from tests.whole_runs import Job, contents, report
 from trainers.base import Bench, Participation, Schedule, Site, State, Transcript, Upload, train
 from trainers.dp2fl import DP2FL, Params
-from trainers.exams import Personalisation
+from trainers.evaluations import Personalisation
 from trainers.newcomers import after_a_round, arrivals
 
 METHOD = DP2FL(Params())
@@ -44,7 +44,7 @@ def trained_by_two(path: Path) -> Transcript:
     bench = Bench(learner, world.training, world.test)
     with Executor(lambda: bench) as executor:
         return train(
-            METHOD, Schedule(3, 3, 2, 1, newcomers=1), NoExam(),
+            METHOD, Schedule(3, 3, 2, 1, newcomers=1), NoEvaluation(),
             folder=claim(path), executor=executor, say=print, advance=lambda: None,
         )  # fmt: skip
 
@@ -167,8 +167,8 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
     with Watched(lambda: bench) as executor, pytest.MonkeyPatch.context() as patch:
         patch.setattr(newcomers, "method_of", lambda *_: METHOD)
         patch.setattr(newcomers, "transcript_of", lambda _: run)
-        exam = Personalisation([[]] * 3, 50, weights_of().tolist())
-        shop: Any = SimpleNamespace(federation=SimpleNamespace(sizes=()), exam=exam, executor=executor)
+        evaluation = Personalisation([[]] * 3, 50, weights_of().tolist())
+        shop: Any = SimpleNamespace(federation=SimpleNamespace(sizes=()), evaluation=evaluation, executor=executor)
         first = newcomers.newcomers(cell, folder, shop, Progress(quiet=True))
         assert asked == ["personal", "global", "init_glo", "init"]
         asked.clear()

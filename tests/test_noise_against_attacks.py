@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from reports.attack_success import fall, with_leakage
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import dpfpl_figure3
 from reports.rows import MethodRow, Score, variants
 from tests.prompt_evidence import attacked, prompt_evidence

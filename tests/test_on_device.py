@@ -40,7 +40,7 @@ ON_HOST = {
     "fedaudit/backbones/vlm_loading.py": ("_text",),
     "trainers/base.py": ("_round",),  # a client's fact
     "trainers/dp2fl.py": ("update",),  # a client's number
-    "trainers/exams.py": ("_personal",),  # places among classes
+    "trainers/evaluations.py": ("_personal",),  # places among classes
     "trainers/fedotp.py": ("_on_host",),
     "trainers/lora.py": ("initial",),  # a state
     "trainers/maple.py": ("log_probs", "predicted"),  # `answered` is on the host

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from attacks.attacked_models import state_digest
 from attacks.base import View
 from fedaudit.command import cli
-from fedaudit.command.words import words_of
+from fedaudit.command.argv import words_of
 from fedaudit.external.adapters import canonical
 from fedaudit.external.run import check_values, export_run, read, warnings, write_transcript
 from fedaudit.machinery.errors import InputError

@@ -14,7 +14,7 @@ import pytest
 from audits.findings import Accuracy
 from fedaudit.command.cli import read_command
 from fedaudit.pipeline import papers
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import dp2fl, dp2fl_table1, dp2fl_table2, dp2fl_table3, dp2fl_table4
 from reports.printed_table import EVERY, printed
 from tests.prompt_evidence import prompt_evidence

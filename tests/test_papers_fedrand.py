@@ -13,7 +13,7 @@ import pytest
 from fedaudit.command.cli import read_command
 from fedaudit.pipeline import papers
 from reports import printed_table
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import fedrand, fedrand_table1, fedrand_table2, fedrand_table3, fedrand_table4
 from reports.printed_table import Table
 from tests.test_report import TWO

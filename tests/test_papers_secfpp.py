@@ -13,7 +13,7 @@ import pytest
 
 from fedaudit.command.cli import read_command
 from fedaudit.pipeline import papers
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import secfpp, secfpp_figure3, secfpp_table1, secfpp_table2, secfpp_table3
 from reports.printed_table import EVERY, Table, printed
 from tests.prompt_evidence import of_a_dirichlet_split, prompt_evidence

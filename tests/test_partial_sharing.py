@@ -11,7 +11,7 @@ from audits.tables.coverage import distance_of
 from fedaudit.machinery.errors import InputError
 from tests.toy import EXAM, ToyLearner, toy_run
 from trainers.base import Participation, Schedule, Site, Upload, size
-from trainers.exams import Answers
+from trainers.evaluations import Answers
 from trainers.fedavg import FedAvg
 from trainers.fedavg import Params as AvgParams
 from trainers.fedpara import FedPara, hadamard_factors
@@ -259,8 +259,10 @@ def test_owner_of_a_fedpara_client_holds_the_product_as_a_plain_adapter(fedpara)
 
 
 def test_utility_out_of_distribution_before_and_after(tmp_path):
-    exam = Answers(EXAM.references, EXAM.score, [("a red circle",)])
-    run = toy_run(tmp_path, FedAvg(AvgParams()), schedule=Schedule(rounds=3, clients=3, per_round=1), exam=exam)
+    evaluation = Answers(EXAM.references, EXAM.score, [("a red circle",)])
+    run = toy_run(
+        tmp_path, FedAvg(AvgParams()), schedule=Schedule(rounds=3, clients=3, per_round=1), evaluation=evaluation
+    )
     assert run.initial["utility"].keys() == {"global", "novel"}
     assert ["novel" in run.round(r)["utility"] for r in range(3)] == [False, False, True]
     assert np.isclose(run.round(2)["utility"]["novel"]["bleu1"], 100)

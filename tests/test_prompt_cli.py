@@ -34,7 +34,7 @@ BAD = {
     "prompt of no vectors": ("--prompt-length 0", ["--prompt-length", "at least 1"]),
     "batch 0": ("--batch 0", ["--batch", "at least 1"]),
     "rate 0": ("--local-rate 0", ["--local-rate", "above 0"]),
-    "crowd 0": ("--crowd 0", ["--crowd", "at least 1"]),
+    "clients-per-batch 0": ("--clients-per-batch 0", ["--clients-per-batch", "at least 1"]),
     "more per round than clients": ("--per-round 11", ["--per-round 11", "10"]),
     "match unknown": ("--method fedotp --match mean", ["--match", "sum or ot", "mean"]),
     "mu negative": ("--method fedpgp --mu=-1", ["--mu", "at least 0", "-1"]),

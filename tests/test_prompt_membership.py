@@ -219,7 +219,7 @@ def test_thresholds_come_from_the_adversarys_own_models():
     (f,) = findings(run, metric="balanced_accuracy", signal="loss", nonmembers="held-out")
     rates = []
     for m in run.models:
-        known = m.pseudo[m.pseudo.index.isin([*run.records[m.client], *run.reference[m.client]])]
+        known = m.shadow_targets[m.shadow_targets.index.isin([*run.records[m.client], *run.reference[m.client]])]
         cut = best_threshold(known.loss, known.member)
         own = m.scores.loss.loc[run.records[m.client]]
         used = np.array([run.truth[r] for r in own.index])
@@ -248,7 +248,7 @@ def test_rates_at_a_false_positive_rate_take_it_from_known_non_members(reference
     (f,) = findings(run, metric="tpr@10%", signal="loss", nonmembers="held-out")
     called, least = [], 10**6
     for m in run.models:
-        of_models = m.pseudo[~m.pseudo.member & m.pseudo.index.str.match("c|r")].loss.to_numpy()
+        of_models = m.shadow_targets[~m.shadow_targets.member & m.shadow_targets.index.str.match("c|r")].loss.to_numpy()
         known = m.scores.loss.loc[run.reference[m.client]].to_numpy() if reference == 48 else of_models
         cut = np.sort(known)[::-1][math.floor(0.1 * len(known))]
         least = min(least, len(of_models))

@@ -142,7 +142,7 @@ def test_clients_in_one_problem_are_the_clients_one_by_one(
     tmp_path: Path, whole: Any, name: str, params: dict[str, Any], privacy: str
 ) -> None:
     together = whole(name, params, privacy)
-    alone = run(tmp_path, made(name, params, PRIVACY[privacy], SCHEDULE), federation(), SCHEDULE, crowd=1)
+    alone = run(tmp_path, made(name, params, PRIVACY[privacy], SCHEDULE), federation(), SCHEDULE, clients_per_batch=1)
     for r in range(SCHEDULE.rounds):
         for k in range(3):
             for found, expected in zip(together.private(r, k).items(), alone.private(r, k).items(), strict=True):

@@ -15,7 +15,7 @@ from fedaudit.tasks import drawings
 from fedaudit.tasks.classification import Labelled, federate
 from trainers.base import Bench, Schedule, train
 from trainers.dpfpl import DPFPL, Params
-from trainers.exams import Recognition
+from trainers.evaluations import Recognition
 from trainers.prompts import Learner, Settings
 
 CLASSES, TRAIN, TEST = 4, 8, 2

@@ -1,4 +1,4 @@
-"""What the prompt methods share: gradients of records, batches, clipping and noise as they run, the ledger of a run, the exam."""
+"""What the prompt methods share: gradients of records, batches, clipping and noise as they run, the ledger of a run, the evaluation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.prompt_toy import (
     with_noise,
 )
 from trainers.base import Bench, Participation, Schedule, Site, Upload, generator
-from trainers.exams import Recognition
+from trainers.evaluations import Recognition
 from trainers.prompts import Cohort, PromptMethod, Settings, Step, stacked
 from trainers.steps import epoch_batch, poisson_batch
 
@@ -370,7 +370,7 @@ def test_signals_are_the_lengths_of_what_the_noise_covers(tmp_path: Path) -> Non
     """Mean over clients of the L2 norm before the noise; of p_G the norm of the average."""
     schedule = dataclasses.replace(SCHEDULE, rounds=1)
     method = made("promptfl", {}, RECORD, schedule)
-    transcript = run(tmp_path, method, federation(), schedule, crowd=2)
+    transcript = run(tmp_path, method, federation(), schedule, clients_per_batch=2)
     start = {"p_G": transcript.broadcast(0)["p_G"]}
     bare = with_noise(made("promptfl", {}), RECORD, {"p_G": 0.0})
     world, learner = federation(), federation().learner()
@@ -381,7 +381,7 @@ def test_signals_are_the_lengths_of_what_the_noise_covers(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("clip", ["record", "batch"])
 def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip: str) -> None:
-    """Of every release, over both crowds: records whose gradient alone is longer than C, or clients whose mean is; padding counts nowhere."""
+    """Of every release, over both batches: records whose gradient alone is longer than C, or clients whose mean is; padding counts nowhere."""
     schedule = dataclasses.replace(SCHEDULE, rounds=1)
     world, learner = federation(), federation().learner()
     clients = world.clients(learner, seed=SCHEDULE.seed)
@@ -397,7 +397,7 @@ def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip:
     lengths = sorted(float(unit.norm()) for unit in units)
     C = (lengths[1] + lengths[2]) / 2
     method = made("fedotp", {}, Privacy(epsilon=10, clip_norm=C, clip=clip), schedule)
-    transcript = run(tmp_path, method, world, schedule, crowd=2)
+    transcript = run(tmp_path, method, world, schedule, clients_per_batch=2)
     counts = [len(lengths) - 2, len(lengths)]
     assert transcript.round(0)["noise"]["clipped"] == {"p_L": counts, "p_G": counts}
     table = noise_table(ledger_of(transcript, method), transcript)
@@ -485,7 +485,7 @@ def test_an_empty_poisson_batch_is_a_zero_gradient(privacy: Privacy, everybody: 
     assert all(torch.isfinite(update.private["p_L"]).all() for update in updates)
 
 
-# --- the exam -------------------------------------------------------------------------------------------------------
+# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 class Fixed:
@@ -495,19 +495,19 @@ class Fixed:
         return np.array([[int(model["prompt"]) >> i & 1 for i in range(len(records))] for model in models], dtype=bool)
 
 
-@pytest.mark.parametrize("crowd", [1, 2, 50])
-def test_accuracies_by_hand(crowd: int) -> None:
+@pytest.mark.parametrize("clients_per_batch", [1, 2, 50])
+def test_accuracies_by_hand(clients_per_batch: int) -> None:
     """Five test images. Client 0 owns the first two and recognises 0, 2, 3: local 1 of 2, neighbour 2 of 3, overall 3 of 5. Client 1
     owns all and recognises 4: local and overall 1 of 5, no neighbour. Client 2 owns none, recognises all: neighbour and overall 100."""
     own = [[True, True, False, False, False], [True] * 5, [False] * 5]
-    exam = Recognition(own, crowd)
+    evaluation = Recognition(own, clients_per_batch)
     states = {k: {"p_L": torch.tensor(float(bits))} for k, bits in enumerate([0b01101, 0b10000, 0b11111])}
     server = {"p_G": torch.tensor(0.0)}
     method = made("dpfpl", {"rank": 0})
     with Executor(lambda: Bench(Fixed(), [["a"]] * 3, ["t"] * 5)) as executor:
-        found = exam.after(executor, method, server, states, last=True)
-        some = exam.after(executor, method, server, {2: states[2]}, last=True)
-        before = exam.before(executor, method, {"p_G": torch.tensor(0.0), "p_L": torch.tensor(3.0)})
+        found = evaluation.after(executor, method, server, states, last=True)
+        some = evaluation.after(executor, method, server, {2: states[2]}, last=True)
+        before = evaluation.before(executor, method, {"p_G": torch.tensor(0.0), "p_L": torch.tensor(3.0)})
     assert found == {
         "clients": {
             "local": (50 + 20) / 2,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from tests import bad_data, minidata, miniimages
 from tests.minidata import write
@@ -70,7 +70,7 @@ def test_whatever_changes_a_federation_changes_what_was_recorded(layout: str, tm
     make, build = SETS[layout]
     make(tmp_path / "kept")
     root, counted = shutil.copytree(tmp_path / "kept", tmp_path / "root", copy_function=_copied), 0
-    with inputs.recorded() as files:
+    with user_files.recorded() as files:
         before = _drawn(build, root)
     for name, change in _changes(tmp_path / "kept"):
         assert all(path.exists() for path in files)
@@ -88,6 +88,6 @@ def test_whatever_changes_a_federation_changes_what_was_recorded(layout: str, tm
 def test_pictures_that_are_only_drawn_are_not_recorded(layout: str, tmp_path: Path) -> None:
     make, build = SETS[layout]
     make(tmp_path)
-    with inputs.recorded() as files:
+    with user_files.recorded() as files:
         federation = build(tmp_path)
     assert not files & {record.picture for record in federation.records.values()}

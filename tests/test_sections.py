@@ -13,7 +13,7 @@ from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.run import run
-from reports.inputs import TABLES
+from reports.evidence import TABLES
 from reports.places import PACKAGE, places
 from reports.section import Page, Section, sections
 from reports.sections import batches

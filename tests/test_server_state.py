@@ -10,7 +10,7 @@ import torch
 
 from attacks.base import View
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import bank
+from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.asking_toy import Candidates, models
@@ -28,7 +28,7 @@ STATE = {A, B}
 
 
 class Seen:
-    """An exam that looks at the names of what it is shown."""
+    """An evaluation that looks at the names of what it is shown."""
 
     def __init__(self) -> None:
         self.shown: list[set[str]] = []
@@ -43,13 +43,13 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def exam() -> Seen:
+def evaluation() -> Seen:
     return Seen()
 
 
 @pytest.fixture(scope="module")
-def run(exam: Seen, tmp_path_factory: pytest.TempPathFactory) -> Transcript:
-    return toy_run(tmp_path_factory.mktemp("run"), METHOD, schedule=SCHEDULE, exam=exam)
+def run(evaluation: Seen, tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    return toy_run(tmp_path_factory.mktemp("run"), METHOD, schedule=SCHEDULE, evaluation=evaluation)
 
 
 def test_the_server_goes_on_with_its_momentum(run: Transcript) -> None:
@@ -70,10 +70,10 @@ def test_a_run_that_was_stopped_goes_on_with_it(run: Transcript, tmp_path: Path)
     assert all(torch.equal(tensor, run.server(3)[name]) for name, tensor in again.server(3).items())
 
 
-def test_nobody_is_sent_it(run: Transcript, exam: Seen) -> None:
+def test_nobody_is_sent_it(run: Transcript, evaluation: Seen) -> None:
     assert all(set(run.server(r)) == STATE | {FEDAVGM.V + name for name in STATE} for r in range(1, 4))
     assert all(set(state) == STATE for r in range(4) for state in (run.broadcast(r), run.sent_to_all(r)))
-    assert exam.shown == [STATE] * 4
+    assert evaluation.shown == [STATE] * 4
     numbers = sum(t.numel() * t.element_size() for t in run.broadcast(0).values())
     assert all(run.round(r)["bytes_down"] == 3 * numbers for r in range(3))
     for r in range(3):
@@ -94,11 +94,13 @@ def test_shadow_models_go_on_with_it_and_are_without(tmp_path: Path) -> None:
     candidates = [[f"{k}-{i}" for i in range(4)] for k in range(3)]
     bench = Bench(ToyLearner(0.01), candidates, [], candidates=candidates).of_attackers
     recipe = ShadowRecipe(METHOD, SCHEDULE, tmp_path / "federations", None, True, True, 3, 1, 5, {})
-    simulate(bench, (recipe, bank.SIMULATED, SCHEDULE.rounds, True))
-    others, folder = [recipe.simulated(bank.SIMULATED)], claim(tmp_path / "client")
-    bank.train_shadows(bench, METHOD, others, 0, folder, seed=5, shadows=range(2), until=SCHEDULE.rounds, say=print)
-    along = bank.shadows_of(bench, METHOD, others, 0, {range(2): folder}, seed=5)
-    whole = bank.shadows_of_federations(bench, METHOD, others, 0, seed=5)
+    simulate(bench, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
+    others, folder = [recipe.simulated(shadow_models.SIMULATED)], claim(tmp_path / "client")
+    shadow_models.train_shadows(
+        bench, METHOD, others, 0, folder, seed=5, shadows=range(2), until=SCHEDULE.rounds, say=print
+    )
+    along = shadow_models.shadows_of(bench, METHOD, others, 0, {range(2): folder}, seed=5)
+    whole = shadow_models.shadows_of_federations(bench, METHOD, others, 0, seed=5)
     for found in (along, whole):
         assert all({*model} == STATE for model in (*found.start, *found.personal, *found.released))
     with_momentum = whole.released[0][A] - whole.start[0][A]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.command.shadowing import PACKAGES
+from fedaudit.command.import_shadowing import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 MINE = "raise SystemExit('this is mine')\n"

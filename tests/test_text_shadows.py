@@ -12,7 +12,7 @@ import torch
 from fedaudit.command import cli
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import bank, permitted
+from fedaudit.pipeline import permitted, shadow_models
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
@@ -37,22 +37,24 @@ CANDIDATES = [[f"{k}-{i}" for i in range(10)] for k in range(4)]
 def simulated(path: Path, method: Any, schedule: Schedule = SCHEDULE) -> tuple[Bench, Any]:
     bench = Bench(ToyLearner(0.5, layers=2), CANDIDATES, [], candidates=CANDIDATES, canaries=CANARIES)
     recipe = ShadowRecipe(method, schedule, path, None, True, True, 3, 1, SEED, {})
-    simulate(bench.of_attackers, (recipe, bank.SIMULATED, schedule.rounds, True))
-    return bench, recipe.simulated(bank.SIMULATED)
+    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
+    return bench, recipe.simulated(shadow_models.SIMULATED)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_shadow_with_the_targets_members_and_chance_is_the_target(name: str, tmp_path: Path) -> None:
     method, client = METHODS[name], 0
     bench, others = simulated(tmp_path, method)
-    drawn = bank.coins(SEED, bank.SIMULATED, client, 10)
+    drawn = shadow_models.coins(SEED, shadow_models.SIMULATED, client, 10)
     listed = [r for r, kept in zip(CANDIDATES[client], drawn, strict=True) if kept or r in CANARIES]
     left_out = frozenset(r for r, kept in zip(CANDIDATES[client], drawn, strict=True) if not kept and r in CANARIES)
     servers: list[Any] = [others.broadcast(0)]
     owns: list[Any] = [{}]
     for r in range(SCHEDULE.rounds):
         own = others.schedule.seed
-        servers, owns = bank._round(bench, method, [others], client, r, servers, owns, [(listed, left_out)], [own])
+        servers, owns = shadow_models._round(
+            bench, method, [others], client, r, servers, owns, [(listed, left_out)], [own]
+        )
         for key, tensor in others.broadcast(r + 1).items():
             torch.testing.assert_close(servers[0][key], tensor)
     assert others.participations(client)
@@ -77,7 +79,10 @@ def test_shadows_take_part_when_the_target_did_and_start_where_it_did(tmp_path: 
         assert others.schedule.seed not in (1, 2)
     assert cohorts[0] != cohorts[1]
     everybody = Schedule(rounds=6, clients=4, per_round=4, seed=1)
-    assert bank.simulated_schedule(everybody, SEED).public_seed == bank.simulated_schedule(everybody, SEED).seed
+    assert (
+        shadow_models.simulated_schedule(everybody, SEED).public_seed
+        == shadow_models.simulated_schedule(everybody, SEED).seed
+    )
 
 
 TINY = (

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.by_coin import by_coin, primary_rows
 from audits.comparisons import comparisons
+from audits.permutation_test import by_coin, primary_rows
 from audits.statistics.permutation import PERMUTATIONS
 from audits.statistics.ranking import auroc, cross_fitted
 from audits.verdicts import (

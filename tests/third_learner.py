@@ -11,7 +11,7 @@ from fedaudit.backbones.clip import load
 from fedaudit.machinery.store import claim
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
 from trainers.base import OneByOne
-from trainers.exams import Recognition
+from trainers.evaluations import Recognition
 from trainers.learners import LearnerFacts
 
 
@@ -76,5 +76,5 @@ def prepared(resources: Any, federation: Any, methods: Any, progress: Any) -> Le
     return Learner(features, {r.id: number[r.group] for r in records}, len(number), resources.settings)
 
 
-def exam(plan: Any, federation: Any) -> Recognition:
+def evaluation(plan: Any, federation: Any) -> Recognition:
     return Recognition([[r.group in client.classes for r in federation.test] for client in federation.clients], 1)

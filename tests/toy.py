@@ -10,8 +10,8 @@ import torch
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.metrics import caption_scores
-from trainers.base import Bench, Exam, Method, OneByOne, Schedule, State, Transcript, train
-from trainers.exams import Answers
+from trainers.base import Bench, Evaluation, Method, OneByOne, Schedule, State, Transcript, train
+from trainers.evaluations import Answers
 
 A, B = "layers.0.q.A", "layers.0.q.B"
 
@@ -59,7 +59,7 @@ def toy_run(
     noise: float = 0.0,
     layers: int = 1,
     stop_after: int | None = None,
-    exam: Exam = EXAM,
+    evaluation: Evaluation = EXAM,
 ) -> Transcript:
     """Train on the toy learner; client k has k + 1 records. `stop_after` raises KeyboardInterrupt after so many rounds."""
     rounds = 0
@@ -73,4 +73,4 @@ def toy_run(
     training = [[f"{k}-{i}" for i in range(k + 1)] for k in range(schedule.clients)]
     folder: Folder = claim(path)
     with Executor(lambda: Bench(ToyLearner(noise, layers=layers), training, ["x", "y"], ["z"])) as executor:
-        return train(method, schedule, exam, folder=folder, executor=executor, say=print, advance=advance)
+        return train(method, schedule, evaluation, folder=folder, executor=executor, say=print, advance=advance)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedaudit.machinery.spent import FOLDER
+from fedaudit.machinery.resource_usage import FOLDER
 from tests.warm import Started
 
 ROOT = Path(__file__).parent.parent

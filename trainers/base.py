@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.spent import Spent, forget_peak, peak_memory
+from fedaudit.machinery.resource_usage import Spent, forget_peak, peak_memory
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.tasks.base import client_name
@@ -239,10 +239,10 @@ class Method(ABC, Generic[Client]):
 
 class Learner(Protocol):
     """What a training asks of a learner. What is asked of it beside goes by its records: by attacks a `Classifier` or a
-    `LanguageModel`, by exams see `trainers.exams`."""
+    `LanguageModel`, by evaluations see `trainers.evaluations`."""
 
     @property
-    def crowd(self) -> int:
+    def clients_per_batch(self) -> int:
         """Clients of one job."""
 
     @property
@@ -261,7 +261,7 @@ class Learner(Protocol):
 class OneByOne:
     """Learners whose clients train one after the other."""
 
-    crowd = 1  # clients of one job
+    clients_per_batch = 1  # clients of one job
 
     def work(
         self,
@@ -332,8 +332,8 @@ class Differentiable(Classifier, Protocol):
         """In what a client sends, where it began a round (`trainers.messages.Sending.round_start`)."""
 
 
-class Exam(Protocol):
-    """How good models are: see `trainers.exams`. Utilities are numbers by model and metric."""
+class Evaluation(Protocol):
+    """How good models are: see `trainers.evaluations`. Utilities are numbers by model and metric."""
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
         """Of the public start."""
@@ -360,7 +360,7 @@ class AttackBench:
 class Bench:
     """What every worker of a training holds: a learner with its data, and which records (ids) each client's list holds.
 
-    Its learner is what exams and attacks ask, too.
+    Its learner is what evaluations and attacks ask, too.
     """
 
     learner: Learner
@@ -542,7 +542,7 @@ class Transcript:
 def train(
     method: Method[Any],
     schedule: Schedule,
-    exam: Exam,
+    evaluation: Evaluation,
     *,
     folder: Folder,
     executor: Executor[Bench],
@@ -564,14 +564,14 @@ def train(
         (offered,) = executor.map(_initial, [schedule.public_seed])
         start = method.start(unpack(offered))
         folder.write_tensors("initial.safetensors", start)
-        folder.write_json("initial.json", {"utility": exam.before(executor, method, method.broadcast(start))})
+        folder.write_json("initial.json", {"utility": evaluation.before(executor, method, method.broadcast(start))})
     rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]
-    (crowd,) = executor.map(_crowd, [None])
+    (clients_per_batch,) = executor.map(_clients_per_batch, [None])
     with undisturbed():
         for r, part in enumerate(rounds):
             if not (folder.usable(f"{part}.safetensors", say) and folder.usable(f"{part}.json", say)):
                 try:
-                    note(r, _round(transcript, r, method, exam, executor, crowd))
+                    note(r, _round(transcript, r, method, evaluation, executor, clients_per_batch))
                 except NotFinite as what:
                     (remedy,) = executor.map(_remedy, [None])
                     raise Diverged(name or plugin_name(method), schedule.seed, r, str(what), remedy) from None
@@ -582,7 +582,12 @@ def train(
 
 
 def _round(
-    transcript: Transcript, r: int, method: Method[Any], exam: Exam, executor: Executor[Bench], crowd: int
+    transcript: Transcript,
+    r: int,
+    method: Method[Any],
+    evaluation: Evaluation,
+    executor: Executor[Bench],
+    clients_per_batch: int,
 ) -> Spent:
     schedule, folder, spent = transcript.schedule, transcript.folder, Spent()
     # 1. the cohort
@@ -593,7 +598,7 @@ def _round(
     own = transcript.holdings({k: earlier[k][-1] for k in cohort if k in earlier})
     jobs = [_Job(k, r, schedule.seed, tuple(earlier.get(k, ())), pack(own.get(k, public))) for k in cohort]
     sent = pack(method.broadcast(server))
-    parts = [(method, sent, jobs[i : i + crowd]) for i in range(0, len(jobs), crowd)]
+    parts = [(method, sent, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
     with spent.phase("clients"):
         done = [one for part in executor.map(_participate, parts) for one in part]
     spent.held(max(d.peak for d in done))
@@ -611,7 +616,7 @@ def _round(
     # 5. utility of the new global model and of the clients' own models
     with spent.phase("utility"):
         public_model = method.broadcast(aggregate)
-        utility = exam.after(executor, method, public_model, held, last=r + 1 == schedule.rounds)
+        utility = evaluation.after(executor, method, public_model, held, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw
@@ -668,15 +673,15 @@ def _noise(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
     mechanisms = dict.fromkeys(m for party in (*clients, server) for m in party.mechanisms)
     if not mechanisms:
         return {}
-    crowds = list({id(c): c for c in clients}.values())  # clients that computed together share one record
-    ran = RoundNoise(mechanisms=tuple(mechanisms), turns=tuple(turn for c in crowds for turn in c.turns))
+    batches = list({id(c): c for c in clients}.values())  # clients that computed together share one record
+    ran = RoundNoise(mechanisms=tuple(mechanisms), turns=tuple(turn for c in batches for turn in c.turns))
     if server.mechanisms and any(turn.steps > 1 for turn in ran.turns):
         raise ValueError("the server's noise covers one step of each client, not several; noise at the client instead")
-    weights = [len(c.turns) for c in crowds]
-    names = crowds[0].signals
-    signals = {n: float(np.average([c.signals[n] for c in crowds], weights=weights)) for n in names} | server.signals
+    weights = [len(c.turns) for c in batches]
+    names = batches[0].signals
+    signals = {n: float(np.average([c.signals[n] for c in batches], weights=weights)) for n in names} | server.signals
     clipped = {
-        n: [sum(counts) for counts in zip(*(c.clipped[n] for c in crowds), strict=True)] for n in crowds[0].clipped
+        n: [sum(counts) for counts in zip(*(c.clipped[n] for c in batches), strict=True)] for n in batches[0].clipped
     }
     return {"noise": ran.to_json() | {"signals": signals, "clipped": clipped}}
 
@@ -740,8 +745,8 @@ def client_states(client: int, upload: State, private: State) -> dict[str, State
     return {f"the upload of {client_name(client)}": upload, f"the private state of {client_name(client)}": private}
 
 
-def _crowd(bench: Bench, _: None) -> int:
-    return bench.learner.crowd
+def _clients_per_batch(bench: Bench, _: None) -> int:
+    return bench.learner.clients_per_batch
 
 
 def _remedy(bench: Bench, _: None) -> str:

@@ -32,7 +32,7 @@ from fedaudit.machinery.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
 from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
-from trainers.exams import Answers
+from trainers.evaluations import Answers
 from trainers.learners import LearnerFacts
 from trainers.lowrank import train_as_one, train_beside
 from trainers.resources import Resources
@@ -396,7 +396,7 @@ def prepared(
     return Learner(vlm, data, Settings(**dataclasses.asdict(resources.settings)))
 
 
-def exam(resources: Resources, federation: Federation) -> Answers:
+def evaluation(resources: Resources, federation: Federation) -> Answers:
     """How good the models of a plan are: by their answers."""
     test, novel = federation.test, federation.novel_test
     return Answers([r.references for r in test], federation.score, [r.references for r in novel])

@@ -10,7 +10,7 @@ linear layers of PyTorch do: one draw for the first layer and one for all others
 precision, which its code turns the couplings to.
 
 The image encoder runs with prompts: of a picture only the patch embeddings are computed once. All clients of a round,
-or shadow models, that take equally many steps are one batched problem, `crowd` of them at a time: a step of each holds
+or shadow models, that take equally many steps are one batched problem, `clients_per_batch` of them at a time: a step of each holds
 batch times (1 + patches + b) tokens of the image encoder with all that a pass back needs, 0.45 GB a client with
 ViT-B/16, a batch of 4 and 20 classes.
 
@@ -42,7 +42,7 @@ from fedaudit.privacy.ledger import epoch_length
 from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers import prompts
 from trainers.base import Method, Participation, State, Update
-from trainers.exams import Personalisation
+from trainers.evaluations import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.messages import MethodMessages
 from trainers.prompt_settings import PromptSettings
@@ -308,7 +308,7 @@ class Learner(prompts.Learner):
         if isinstance(method, PromptMethod):
             yield from super().gradients(method, model, records)
             return
-        Pt, Pd, together = model["Pt"], model["Pd"], self.settings.batch * self.crowd
+        Pt, Pd, together = model["Pt"], model["Pd"], self.settings.batch * self.clients_per_batch
         with torch.enable_grad():
             at = Pt.detach().requires_grad_()
             text = self.class_features(at[None])[0]  # [C, E]
@@ -350,7 +350,7 @@ class Learner(prompts.Learner):
         return np.repeat(named, len(models) // len(named), axis=0)
 
     def _of_models(self, models: Sequence[State], records: Sequence[str]) -> Tensor:
-        both = (torch.stack([model[name] for model in models]).split(self.crowd) for name in ("Pt", "Pd"))
+        both = (torch.stack([model[name] for model in models]).split(self.clients_per_batch) for name in ("Pt", "Pd"))
         return torch.cat([self.answered(Pt, Pd, records) for Pt, Pd in zip(*both, strict=True)])
 
 
@@ -373,6 +373,8 @@ def prepared(
     return Learner(clip, features, tokens, labels, federation.classes, settings)
 
 
-def exam(resources: Resources, federation: Federation) -> Personalisation:
+def evaluation(resources: Resources, federation: Federation) -> Personalisation:
     """How good the models of a plan are: by the classes that they recognise, in the end beside the global model."""
-    return Personalisation(*prompts.tested(federation, Settings(**dataclasses.asdict(resources.settings)).crowd))
+    return Personalisation(
+        *prompts.tested(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)
+    )

@@ -18,7 +18,7 @@ class PromptSettings(Parameters):
     momentum: float = number(0.0, "SGD momentum over the local steps of a round", least=0, below=1)
     global_rate: float = number(0.1, "SGD learning rate of the global prompt", above=0, most=10**6)
     local_rate: float = number(0.1, "SGD learning rate of the local prompts", above=0, most=10**6)
-    crowd: int = whole(50, "clients that train as one batched problem; bounds memory", least=1, most=10**6)
+    clients_per_batch: int = whole(50, "clients that train as one batched problem; bounds memory", least=1, most=10**6)
 
     @property
     def several(self) -> bool:

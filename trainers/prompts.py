@@ -44,7 +44,7 @@ from fedaudit.terms.threat_models import (
     SERVER,
 )
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
-from trainers.exams import Recognition
+from trainers.evaluations import Recognition
 from trainers.learners import LearnerFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompt_settings import PromptSettings
@@ -315,9 +315,9 @@ class Learner:
         self.texts(settings.prompt_length)  # a prompt that is too long for the text encoder is refused at once
 
     @property
-    def crowd(self) -> int:
+    def clients_per_batch(self) -> int:
         """Clients of one job."""
-        return self.settings.crowd
+        return self.settings.clients_per_batch
 
     @property
     def remedy(self) -> str:
@@ -412,7 +412,8 @@ class Learner:
         images = self.images(records, patches=method.patches)
         prompts = torch.stack([model["prompt"] for model in models])
         found = [
-            self.scale * method.scores(self.text(part), images[None]).double() for part in prompts.split(self.crowd)
+            self.scale * method.scores(self.text(part), images[None]).double()
+            for part in prompts.split(self.clients_per_batch)
         ]
         logs: NDArray[np.float64] = torch.cat(found).log_softmax(-1).cpu().numpy()
         return logs
@@ -463,17 +464,17 @@ def encoded(
     return clip, features, {r.id: number[r.group] for r in records}
 
 
-def exam(resources: Resources, federation: Federation) -> Recognition:
+def evaluation(resources: Resources, federation: Federation) -> Recognition:
     """How good the models of a plan are: by the classes that they recognise."""
-    return Recognition(*tested(federation, Settings(**dataclasses.asdict(resources.settings)).crowd))
+    return Recognition(*tested(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch))
 
 
-def tested(federation: Federation, crowd: int) -> tuple[list[list[bool]], int, list[list[float]]]:
-    """What a `Recognition` of a federation's test images is made of, for `crowd` clients' models at a time."""
+def tested(federation: Federation, clients_per_batch: int) -> tuple[list[list[bool]], int, list[list[float]]]:
+    """What a `Recognition` of a federation's test images is made of, for `clients_per_batch` clients' models at a time."""
     # with two domains a class of the other style is a neighbour's
     own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
     local = [[(r.domain, r.group) in mine for r in federation.test] for mine in own]
-    return local, crowd, own_tests(federation)
+    return local, clients_per_batch, own_tests(federation)
 
 
 def own_tests(federation: Federation) -> list[list[float]]:

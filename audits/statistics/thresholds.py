@@ -73,7 +73,7 @@ def _known(c: Comparison, signal: str) -> dict[str, pd.DataFrame] | None:
     kinds."""
     found = {}
     for name in np.unique(c.client).tolist():
-        frame = c.pseudo.get(name)
+        frame = c.shadow_targets.get(name)
         if frame is None or signal not in frame:
             return None
         found[name] = frame[frame[signal].notna()].astype({"member": bool})

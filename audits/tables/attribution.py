@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pandas as pd
 from scipy.stats import binomtest, t
 
-from audits.comparisons import FEW, Attacked, ScoredModel
+from audits.comparisons import FEW, ScoredRun, ScoredModel
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.record_kinds import CANDIDATES
@@ -20,7 +20,7 @@ from fedaudit.terms.record_kinds import CANDIDATES
 COLUMNS = "way client kind accuracy low high n chance".split()
 
 
-def attribution_table(run: Attacked, confidence: float) -> pd.DataFrame:
+def attribution_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
     """The share of each target's records that are given to it, of its members and of what was held out, with intervals
     over its records; where all clients are attacked first their mean, with an interval over clients.
 
@@ -32,7 +32,7 @@ def attribution_table(run: Attacked, confidence: float) -> pd.DataFrame:
     return pd.concat([means, table], ignore_index=True) if len(means) else table
 
 
-def _asking(run: Attacked) -> list[ScoredModel]:
+def _asking(run: ScoredRun) -> list[ScoredModel]:
     """The models whose adversary asked several clients' models about their records, rebuilt in one way."""
     several = [m for m in run.models if m.facts is not None and "owners" in m.facts and (m.facts.owners > 1).any()]
     reached = {way: sum(m.way == way for m in several) for way in FRESHEST}
@@ -40,7 +40,7 @@ def _asking(run: Attacked) -> list[ScoredModel]:
     return [m for m in several if m.way == first]
 
 
-def _rows(run: Attacked, model: ScoredModel, confidence: float) -> Iterator[tuple[object, ...]]:
+def _rows(run: ScoredRun, model: ScoredModel, confidence: float) -> Iterator[tuple[object, ...]]:
     assert model.client is not None
     assert model.facts is not None
     kinds = run.kinds(model.client)

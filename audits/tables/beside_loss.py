@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Attacked, Comparison, comparisons
+from audits.comparisons import ScoredRun, Comparison, comparisons
 from audits.membership import difference, measure, simultaneous
 from fedaudit.terms.held_models import BEST_UTILITY, FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
@@ -20,7 +20,7 @@ COLUMNS = (
 )
 
 
-def beside_loss_table(run: Attacked, confidence: float) -> pd.DataFrame:
+def beside_loss_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
     """Of every headline score the AUROC against held-out records, and how far it is above that of the calibrated loss
     on the same records (`gain`) under the same adversary.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from audits.comparisons import Attacked, Comparison, by_round
+from audits.comparisons import ScoredRun, Comparison, by_round
 from audits.membership import measure
 from audits.statistics import ranking
 from audits.statistics.stratified import client_roc_band
@@ -22,7 +22,7 @@ CURVE_POINTS = 40
 ROUNDS = "round population signal auroc low high members".split()
 
 
-def rounds_table(run: Attacked, confidence: float) -> pd.DataFrame:
+def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
     """AUROC of the released model after each round, where earlier ones were asked too, by scores that all of them
     have."""
     found, rows = [], by_round(run)

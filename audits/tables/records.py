@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from audits.comparisons import Attacked, ScoredModel, comparisons
+from audits.comparisons import ScoredRun, ScoredModel, comparisons
 from audits.membership import cells
 from audits.statistics.stratified import accuracy_at
 from audits.tables.attribution import attribution_table
@@ -38,7 +38,7 @@ AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
 SHOWN = "threat_model way rank record client score percentile asked label reason png".split()
 
 
-def evidence(run: Attacked, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
+def evidence(run: ScoredRun, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
     """All tables about a run by name, without those that have no row; `records` have the pictures."""
     table = records_table(run)
     held_out = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and not c.descriptive]
@@ -59,7 +59,7 @@ def evidence(run: Attacked, records: Mapping[str, Record], *, confidence: float)
     return {name: one.reset_index(drop=True) for name, one in found.items() if len(one)}
 
 
-def records_table(run: Attacked) -> pd.DataFrame:
+def records_table(run: ScoredRun) -> pd.DataFrame:
     """Every record of every model at the end of training: what it is, every score, and where it stands among the
     records that a coin decided about.
 
@@ -76,7 +76,7 @@ def records_table(run: Attacked) -> pd.DataFrame:
     return table[[c for c in table if c not in run.signals] + [s for s in run.signals if s in table]]
 
 
-def _records(run: Attacked, model: ScoredModel, client: int) -> pd.DataFrame:
+def _records(run: ScoredRun, model: ScoredModel, client: int) -> pd.DataFrame:
     """The same of one client under one model."""
     kinds = run.kinds(client)
     scores = model.scores[model.scores.index.isin(list(kinds))]
@@ -165,7 +165,7 @@ def tenth(n: int) -> int:
     return max(1, n // TOP)
 
 
-def scores_table(run: Attacked, table: pd.DataFrame) -> pd.DataFrame:
+def scores_table(run: ScoredRun, table: pd.DataFrame) -> pd.DataFrame:
     """The headline scores of candidates and of records of another distribution, with the truth, for histograms."""
     place = ["threat_model", "way", "client", "record", "kind"]
     frames = [table.loc[table.kind != REFERENCE, [*place, *(s for s in run.headline if s in table)]]]
@@ -176,7 +176,7 @@ def scores_table(run: Attacked, table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(frames)
 
 
-def exposed_table(run: Attacked, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
+def exposed_table(run: ScoredRun, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
     """The most exposed members under the strongest adversary, as pictures and with the reason in plain words.
 
     Of equally exposed ones, the first headline's higher score comes first.
@@ -206,7 +206,7 @@ def _strongest(table: pd.DataFrame) -> pd.DataFrame:
     return mine[mine.way == min(wide, key=FRESHEST.index)]
 
 
-def _facts(run: Attacked, row: pd.Series) -> dict[str, float]:
+def _facts(run: ScoredRun, row: pd.Series) -> dict[str, float]:
     """What is known for readers about a record under the model that attacks it."""
     for m in run.models:
         whose = m.client is None or client_name(m.client) == row.client

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.record_kinds import HELD_OUT_RECORD
 
@@ -24,7 +24,9 @@ def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     return {"member": top.record} | ({"non-member": ranked.record.iloc[len(ranked) // 2]} if len(ranked) else {})
 
 
-def tokens_table(run: Attacked, tables: Mapping[str, pd.DataFrame], words: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+def tokens_table(
+    run: ScoredRun, tables: Mapping[str, pd.DataFrame], words: Mapping[str, Sequence[str]]
+) -> pd.DataFrame:
     """A row per token of the records of `panels(tables)`, whose `words` are its tokens: Rényi-2 entropy (nats) under
     the model that exposes them and under the public start, and log p of the token where it is a word."""
     frames = []
@@ -42,7 +44,7 @@ def tokens_table(run: Attacked, tables: Mapping[str, pd.DataFrame], words: Mappi
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _model(run: Attacked, exposed: pd.Series) -> ScoredModel:
+def _model(run: ScoredRun, exposed: pd.Series) -> ScoredModel:
     """The model under which a record is exposed."""
     return next(
         m

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from audits import epsilon, membership, utility
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 from audits.epsilon import ledger_of, privacy_table
 from audits.subject import in_words
 from fedaudit.machinery.progress import Progress
@@ -118,10 +118,12 @@ def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[st
     return {"cohorts": cohorts, "ledger": ledger}, {"scores": _scores(run, signals), "records": _records(run)}
 
 
-def _scores(run: Attacked, signals: Sequence[str]) -> pd.DataFrame:
+def _scores(run: ScoredRun, signals: Sequence[str]) -> pd.DataFrame:
     """A row per record and model that a verdict is about, the controls first; models of single rounds are for figures only."""
     first = run.models[0]
-    controls = {way: table for way, table in (("base", first.base), ("earlier", first.earlier)) if table is not None}
+    controls = {
+        way: table for way, table in (("base", first.base), ("earlier", first.before_first_round)) if table is not None
+    }
     models = [ScoredModel("", way, None, 0, table) for way, table in controls.items()]
     models += [model for model in run.models if model.way != "round"]
     return pd.concat([_rows(model, signals) for model in models], ignore_index=True)
@@ -133,7 +135,7 @@ def _rows(model: ScoredModel, signals: Sequence[str]) -> pd.DataFrame:
     return model.scores[signals].rename_axis("record").reset_index().assign(**places)
 
 
-def _records(run: Attacked) -> pd.DataFrame:
+def _records(run: ScoredRun) -> pd.DataFrame:
     """A row per record: whose, of which kind, whether it was trained on, and what a classifier that sees no model says of it."""
     rows = [(record, k, "candidate") for k, records in run.records.items() for record in records]
     rows += [(record, k, "reference") for k, records in run.reference.items() for record in records]
@@ -143,20 +145,28 @@ def _records(run: Attacked) -> pd.DataFrame:
     return found.assign(**{BLIND + name: found.record.map(dict(scores)) for (_, name), scores in run.blind.items()})
 
 
-def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: Sequence[Sequence[int]]) -> Attacked:
+def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: Sequence[Sequence[int]]) -> ScoredRun:
     """What `_scores` and `_records` were made of."""
     signals = [name for name in scores if name not in ("record", *PLACES)]
     tables = {
         place: part.set_index("record", drop=False)[signals] for place, part in scores.groupby(PLACES, sort=False)
     }
-    base, earlier = (
+    base, before_first_round = (
         next((table for (_, way, *_), table in tables.items() if way == name), None) for name in ("base", "earlier")
     )
     candidates = records[records.kind == "candidate"]
     own = records.set_index("record")
-    return Attacked(
+    return ScoredRun(
         models=[
-            ScoredModel(threat_model, way, None if client == NOBODY else client, r, table, base, earlier=earlier)
+            ScoredModel(
+                threat_model,
+                way,
+                None if client == NOBODY else client,
+                r,
+                table,
+                base,
+                before_first_round=before_first_round,
+            )
             for (threat_model, way, client, r), table in tables.items()
             if way not in ("base", "earlier")
         ],

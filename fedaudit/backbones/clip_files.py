@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.backbones.model_folders import read_json
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 GELU, QUICK_GELU = "GELU", "QuickGELU"
@@ -40,13 +40,15 @@ def check_name(weights: str, file: Path) -> None:
         if file.suffix not in SUFFIXES:
             raise InputError(f"{where}{_other(file)}; {ends}")
     elif os.path.isdir(file):
-        raise InputError(f"{where}{place} is a folder, and folders are given as --backbone; {inputs.largest(place)}")
+        raise InputError(
+            f"{where}{place} is a folder, and folders are given as --backbone; {user_files.largest(place)}"
+        )
     elif os.path.lexists(file):
         raise InputError(f"{where}{place} is no regular file, or a link that leads nowhere; {ends}")
     else:
         folder = next(one for one in place.parents if os.path.isdir(one))
         raise InputError(
-            f"{where}there is no file {place}; the folder {folder} is there, and {inputs.largest(folder)}; {ends}"
+            f"{where}there is no file {place}; the folder {folder} is there, and {user_files.largest(folder)}; {ends}"
         )
 
 
@@ -71,7 +73,7 @@ def _tensor_names(file: Path) -> list[str]:
     import torch
 
     try:
-        with inputs.opened(file) as opened:
+        with user_files.opened(file) as opened:
             saved = torch.load(opened, map_location="cpu", weights_only=True)
         return [str(name) for name, value in saved.get("state_dict", saved).items() if isinstance(value, torch.Tensor)]
     except Exception:  # the user's files can raise anything
@@ -82,7 +84,7 @@ def check_file(weights: str, file: Path) -> None:
     """InputError unless a file is a regular one that holds data: a TorchScript archive is a program, and is never
     run."""
     try:
-        with inputs.opened(file) as opened:
+        with user_files.opened(file) as opened:
             archive = zipfile.is_zipfile(opened) and _holds_code(zipfile.ZipFile(opened))
     except (OSError, zipfile.BadZipFile) as error:
         raise InputError(f"--weights {weights}: {file} cannot be read ({error})") from error

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedaudit.backbones.clip_files import QUICK_GELU
 from fedaudit.backbones.clip_source import ClipSource
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 _TOWERS = {"text_model": "", "vision_model": "visual."}
@@ -104,7 +104,7 @@ def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _preprocessing(source: ClipSource, size: int) -> dict[str, Any]:
     """How images are prepared, in open_clip's words. InputError if it has none for it."""
     assert source.images is not None
-    held = json.loads(inputs.read_bytes(source.images))
+    held = json.loads(user_files.read_bytes(source.images))
     given = held.get("image_processor", held)
     edges = [_edge(given.get(name, size)) for name in ("size", "crop_size")]
     steps = all(given.get(f"do_{step}", True) for step in ("resize", "center_crop", "rescale", "normalize"))

@@ -26,7 +26,7 @@ from fedaudit.backbones.clip_files import (
 )
 from fedaudit.backbones.model_folders import INDEX, damage, lacking, read_json, shards
 from fedaudit.backbones.resolve import cached_snapshot, display_name, hub_cache
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
 EMBEDDED_CLIP = {
@@ -115,7 +115,7 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
     if os.path.isdir(folder):
         raise InputError(
             f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and "
-            f"{_HF_CONFIG} (Hugging Face's); {inputs.largest(folder)}"
+            f"{_HF_CONFIG} (Hugging Face's); {user_files.largest(folder)}"
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
@@ -173,7 +173,7 @@ def _check_whole(flag: str, folder: Path, names: Sequence[str], weights: str) ->
         )
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
-        raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}; {inputs.largest(folder)}")
+        raise InputError(f"{flag}: {folder.absolute()} lacks {' and '.join(absent)}; {user_files.largest(folder)}")
     if wrong := damage(folder, frozenset(names)):
         raise InputError(f"{flag}: {folder.absolute()} {wrong}")
 
@@ -305,6 +305,6 @@ def _json(flag: str, file: Path) -> dict[str, Any]:
 
 def _sha256(file: Path) -> bytes:
     try:
-        return bytes.fromhex(inputs.sha256(file))
+        return bytes.fromhex(user_files.sha256(file))
     except OSError as error:
         raise InputError(f"--backbone: {file} cannot be read ({error.strerror or error})") from error

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 CONFIGS = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")  # may name code
@@ -30,7 +30,7 @@ def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
         if path.is_dir() or (names and path.name not in names):
             continue
         try:
-            inputs.opened(path).close()
+            user_files.opened(path).close()
             if path.suffix == ".json" and not isinstance(read_json(path), dict | list):
                 return f"has a damaged {path.name} (it holds no object)"
             if path.suffix == ".safetensors":
@@ -45,7 +45,7 @@ def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
 def read_json(path: Path) -> Any:
     """The value in a file. OSError or ValueError: it cannot be read, or is no JSON."""
     try:
-        return json.loads(inputs.read_bytes(path))
+        return json.loads(user_files.read_bytes(path))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from fedaudit.backbones.model_folders import damage, lacking
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -67,7 +67,7 @@ def _sha256(file: Path) -> bytes:
     if file.is_symlink() and _BLOB.fullmatch(blob):
         return bytes.fromhex(blob)
     try:
-        return bytes.fromhex(inputs.sha256(file))
+        return bytes.fromhex(user_files.sha256(file))
     except OSError as error:
         raise InputError(f"--backbone: {file} cannot be read ({error.strerror or error})") from error
 
@@ -122,13 +122,13 @@ def _lacks(folder: Path, processor: bool) -> str:
     if not folder.is_dir():
         return "is a file where a model folder is needed"
     if not (folder / "config.json").is_file():
-        return f"is no model folder: it lacks config.json; {inputs.largest(folder)}"
+        return f"is no model folder: it lacks config.json; {user_files.largest(folder)}"
     for index in sorted(folder.glob("*.safetensors.index.json")):
         if wrong := lacking(index):
             return wrong
     if not any(file.is_file() for file in folder.glob("*.safetensors")):
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""
-        return f"lacks the weights (*.safetensors){pickled}; {inputs.largest(folder)}"
+        return f"lacks the weights (*.safetensors){pickled}; {user_files.largest(folder)}"
     if processor and not any((folder / name).is_file() for name in _PROCESSOR):
         return f"lacks the image processor ({' or '.join(_PROCESSOR)})"
     if processor and not any((folder / name).is_file() for name in _TOKENIZER):

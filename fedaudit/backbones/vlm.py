@@ -33,7 +33,7 @@ from fedaudit.backbones.vlm_batches import (
 )
 from fedaudit.backbones.vlm_embeddings import Reader
 from fedaudit.backbones.vlm_loading import CHUNK, DTYPES, user_class
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Stage, unseen
@@ -249,7 +249,7 @@ def load(path: Path, device: str = "cpu", dtype: str = "float32", code: str = ""
     kind = FrozenVLM
     if code:
         kind = user_class(file := Path(os.path.expanduser(code)), FrozenVLM)
-        kind.code = inputs.sha256(file)
+        kind.code = user_files.sha256(file)
     try:
         return kind(path, device, dtype)
     except InputError:

@@ -23,10 +23,10 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.asking import Ask, AskModel, AskRound, Desk, merged
-from fedaudit.pipeline.bank import NoExam
 from fedaudit.pipeline.inquiries import Asking, parts_of
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
 from trainers.base import Bench, State, Transcript, generator, pack, train
@@ -165,7 +165,7 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
             yield Transcript(folder, schedule_of(cell))
             return
         yield train(
-            method_of(cell, federation.sizes), schedule, NoExam(), folder=folder, executor=executor, say=progress.say,
+            method_of(cell, federation.sizes), schedule, NoEvaluation(), folder=folder, executor=executor, say=progress.say,
             advance=nothing,
         )  # fmt: skip
 

@@ -23,7 +23,8 @@ from audits.facts import AUDITS
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
-from fedaudit.command import exits, gates, nightly, over_runs, paper, sweeps, vain
+from fedaudit.command import compare_runs, exits, gates, nightly, paper, sweeps, unused_flags
+from fedaudit.command.argv import LARGEST, LARGEST_SEED, check, fields
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.flags import (
     DEFAULT_PRESET,
@@ -38,7 +39,6 @@ from fedaudit.command.flags import (
 )
 from fedaudit.command.listing import listing
 from fedaudit.command.window import columns_of_window
-from fedaudit.command.words import LARGEST, LARGEST_SEED, check, fields
 from fedaudit.external import run as own_run
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
@@ -96,7 +96,7 @@ def _main(words: list[str]) -> int:
         return exits.DONE
     if (matrix := nightly.read(words, lambda own: read_command(own).plan)) is not None:
         return nightly.main(matrix)
-    if (asked := over_runs.read(words)) is not None:
+    if (asked := compare_runs.read(words)) is not None:
         return _compare(asked)
     if (items := paper.read(words, lambda own, scale: read_command(own, scale).plan)) is not None:
         return paper.main(items)
@@ -131,7 +131,7 @@ def _about_times(plan: Plan) -> list[str]:
     return [f"seconds and memory: audit.py --audit cost --out {plan.out}"] if "cost" in plan.across else []
 
 
-def _compare(asked: over_runs.Asked) -> int:
+def _compare(asked: compare_runs.Asked) -> int:
     """Compare the runs on disk; nothing is trained."""
     from fedaudit.pipeline import runs_on_disk
 
@@ -187,7 +187,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
         options, made = _trained(methods, task, learner, attacks, chosen.audit, sources)
         plan = _plan(options, made, methods, task, facts(learner))
         plan = _comparable(plan, chosen.audit)
-        vain.check(plan, options, vain.Said(fields(words), fields(from_file)), sweeps.unheard(methods))
+        unused_flags.check(plan, options, unused_flags.Said(fields(words), fields(from_file)), sweeps.unheard(methods))
     _check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
     for gate in limits:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedaudit.command.words import shown, words_of
-from fedaudit.machinery import inputs
+from fedaudit.command.argv import shown, words_of
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
 _PRESETS = Path(__file__).parent.parent / "presets"
@@ -49,7 +49,7 @@ def _read(path: str) -> Any:
     import yaml
 
     try:
-        text = inputs.read_bytes(Path(path)).decode("utf-8-sig")
+        text = user_files.read_bytes(Path(path)).decode("utf-8-sig")
         top, found = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except OSError as error:
         raise InputError(f"--config {path}: cannot be read ({error.strerror})") from error

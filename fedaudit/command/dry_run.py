@@ -23,7 +23,7 @@ from fedaudit.pipeline.plan import Cell, Plan
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.base import Bench, Exam
+    from trainers.base import Bench, Evaluation
 
 TRIAL_ROUNDS = 3
 LONG = 1.0  # seconds: a first round that takes longer is measured already, a shorter one is spent on first times
@@ -46,8 +46,8 @@ def estimate(plan: Plan, progress: Progress, known: Known | None = None) -> str:
     """A few lines for the terminal, by a few rounds of every kind of training and one question of each kind that
     attacks put; nothing is written but the cached image embeddings. What is `known` is not timed again."""
     from fedaudit.command import attack_times
-    from fedaudit.pipeline.bank import sequence_rounds
     from fedaudit.pipeline.compute import check
+    from fedaudit.pipeline.shadow_models import sequence_rounds
     from fedaudit.pipeline.shadow_trainings import untrained
     from fedaudit.pipeline.workers import federation_of
 
@@ -125,11 +125,11 @@ def _measured(
     kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, Mapping[str, float]]],
     federation: Federation, progress: Progress, known: Known,
 ) -> tuple[dict[Hashable, Pace], dict[str, float]]:  # fmt: skip
-    """The pace of each kind of training, of those in `alone` without exams too; and the seconds of each question that
+    """The pace of each kind of training, of those in `alone` without evaluations too; and the seconds of each question that
     is asked about a target, of the cell that is asked the most."""
     from fedaudit.command import attack_times
     from fedaudit.machinery.executor import Executor
-    from fedaudit.pipeline.workers import make_bench, make_exam
+    from fedaudit.pipeline.workers import make_bench, make_evaluation
 
     if not kinds and not asked:
         return {}, {}
@@ -140,12 +140,14 @@ def _measured(
     attack = world, _kind(most[0]) if most and most[0].variant else None, most and tuple(most[1].items())
     todo: list[Hashable] = [key for key in (*paces.values(), *([attack] if most else [])) if key not in known]
     if todo:
-        bench, exam = make_bench(plan, federation, quiet=progress.quiet), make_exam(plan, federation)
+        bench, evaluation = make_bench(plan, federation, quiet=progress.quiet), make_evaluation(plan, federation)
         label = "timing a few rounds of each method on this machine"
         with progress.stage(label, len(todo)) as advance, Executor(lambda: bench) as executor:
             for kind, key in paces.items():
                 if key in todo:
-                    known[key] = _trial(kinds[kind], federation, exam, bench, executor, progress, alone=kind in alone)
+                    known[key] = _trial(
+                        kinds[kind], federation, evaluation, bench, executor, progress, alone=kind in alone
+                    )
                     advance()
             if most and attack in todo:
                 known[attack] = attack_times.timed(most[0], federation, bench, most[1], progress)
@@ -154,24 +156,24 @@ def _measured(
 
 
 def _trial(
-    cell: Cell, federation: Federation, exam: Exam, bench: Bench, executor: Executor[Bench], progress: Progress, *,
+    cell: Cell, federation: Federation, evaluation: Evaluation, bench: Bench, executor: Executor[Bench], progress: Progress, *,
     alone: bool,
 ) -> Pace:  # fmt: skip
-    """By rounds of one job each, in a folder that is thrown away; without exams too if it is to be known `alone`."""
+    """By rounds of one job each, in a folder that is thrown away; without evaluations too if it is to be known `alone`."""
     from fedaudit.machinery.store import claim
-    from fedaudit.pipeline.bank import NoExam
     from fedaudit.pipeline.methods import method_of, schedule_of
+    from fedaudit.pipeline.shadow_models import NoEvaluation
     from trainers.base import train
 
-    plan, crowd = cell.plan, bench.learner.crowd
-    jobs = math.ceil(plan.per_round / crowd)
+    plan, clients_per_batch = cell.plan, bench.learner.clients_per_batch
+    jobs = math.ceil(plan.per_round / clients_per_batch)
     waves = jobs if plan.trained.together else math.ceil(jobs / plan.workers)
     method = method_of(cell, federation.sizes)
     # of no rounds: none is the last, which is judged at length
-    schedule = dataclasses.replace(schedule_of(cell), rounds=0, per_round=min(plan.per_round, crowd))
+    schedule = dataclasses.replace(schedule_of(cell), rounds=0, per_round=min(plan.per_round, clients_per_batch))
     with tempfile.TemporaryDirectory() as folder:
 
-        def seconds(judged: Exam, done: int, more: int) -> float:
+        def seconds(judged: Evaluation, done: int, more: int) -> float:
             """Of one of some more rounds."""
             started = time.perf_counter()
             train(
@@ -180,12 +182,12 @@ def _trial(
             )  # fmt: skip
             return (time.perf_counter() - started) / max(1, more)
 
-        seconds(NoExam(), 0, 0)
-        judged, done = seconds(exam, 0, 1), 1
+        seconds(NoEvaluation(), 0, 0)
+        judged, done = seconds(evaluation, 0, 1), 1
         more = TRIAL_ROUNDS if judged < LONG else 1
         if judged < LONG:
-            judged, done = seconds(exam, done, more), done + more
-        bare = seconds(NoExam(), done, more) if alone else judged
+            judged, done = seconds(evaluation, done, more), done + more
+        bare = seconds(NoEvaluation(), done, more) if alone else judged
         files = list(Path(folder).glob("round-*"))
         size = sum(file.stat().st_size for file in files) / (len(files) / 2)
         return Pace(judged * waves, bare * jobs, size * jobs)

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from fedaudit.command.argv import number, seed, whole
 from fedaudit.command.config import presets
-from fedaudit.command.words import number, seed, whole
 from fedaudit.machinery.errors import InputError
 from trainers.learners import facts
 

@@ -22,7 +22,7 @@ from typing import Any
 from attacks.facts import AttackFacts
 from attacks.threats import refusal
 from audits.findings import MEASURED, MEASURED_GAUSSIAN
-from fedaudit.command.words import number
+from fedaudit.command.argv import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.terms.nonmembers import HELD_OUT

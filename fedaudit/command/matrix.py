@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from attacks.facts import ATTACKS
 from fedaudit.command import gates
+from fedaudit.command.argv import LARGEST_SEED, shown, words_of
 from fedaudit.command.gates import Gate
 from fedaudit.command.listing import KINDS
-from fedaudit.command.located import Located
-from fedaudit.command.words import LARGEST_SEED, shown, words_of
+from fedaudit.command.yaml_lines import Located
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.command import exits
+from fedaudit.command.argv import check
 from fedaudit.command.flags import Parser, add_place
 from fedaudit.command.gates import Gate
 from fedaudit.command.matrix import Matrix, MatrixCell
 from fedaudit.command.matrix import read as read_matrix
-from fedaudit.command.words import check
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.nights import Nights

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedaudit.command import exits
+from fedaudit.command.argv import check, fields
 from fedaudit.command.config import preset_words
 from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_place
 from fedaudit.command.window import columns_of_window, listed
-from fedaudit.command.words import check, fields
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedaudit.command.argv import words_of
 from fedaudit.command.flags import Parser, add_fields, made
-from fedaudit.command.words import words_of
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant

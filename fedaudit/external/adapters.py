@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import ITEM, read_header
 from fedaudit.external.schema import CLIENT, shown
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Adapter:
         from safetensors.torch import load
 
         try:
-            found = load(inputs.read_bytes(self.path))
+            found = load(user_files.read_bytes(self.path))
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"{self.path} cannot be read as safetensors ({reason})") from error

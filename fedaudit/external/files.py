@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 LONGEST = 100_000_000  # bytes of a file that is read as a whole, and of a safetensors header by its format
@@ -37,7 +37,7 @@ class OwnFiles:
         name = name or str(path)
         self._require_inside(path, name)
         try:
-            with inputs.opened(path) as file:
+            with user_files.opened(path) as file:
                 yield file
         except FileNotFoundError as error:
             raise InputError(f"{name} is missing{'; ' if purpose else ''}{purpose}") from error
@@ -68,7 +68,7 @@ class OwnFiles:
         outside."""
         self._require_inside(folder, str(folder))
         try:
-            return [path for path in inputs.listed(folder) if not path.name.startswith(".")]
+            return [path for path in user_files.listed(folder) if not path.name.startswith(".")]
         except FileNotFoundError as error:
             raise InputError(f"{folder} is missing; a run has a folder of that name") from error
         except OSError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.schema import ANY_TEXT, CLIENT, INTEGER, LINE, PATH, TEXT, TEXTS, fields, parse
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
             )
     for path, entry in _pictures(lists).items():
         content = files.read(path, name=f"{entry.where}: image {entry.image}")
-        with _readable(entry), inputs.picture(content) as picture:
+        with _readable(entry), user_files.picture(content) as picture:
             picture.verify()  # as far as its format tells without decoding
     return lists
 
@@ -64,7 +64,7 @@ def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
 def check_pixels(lists: Lists) -> None:
     """Decode every picture. InputError names one that is truncated or damaged."""
     for path, entry in _pictures(lists).items():
-        with _readable(entry), inputs.picture(path) as picture:
+        with _readable(entry), user_files.picture(path) as picture:
             picture.draft("RGB", (1, 1))  # JPEG: all bytes are read, few pixels made
             picture.load()
 
@@ -169,7 +169,7 @@ def _readable(entry: Entry) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # damaged files make Pillow's readers raise nearly everything
-        formats = ", ".join(inputs.FORMATS)
+        formats = ", ".join(user_files.FORMATS)
         raise InputError(
             f"{entry.where}: image {entry.image} is no readable image (damaged, or not one of {formats})"
         ) from error

@@ -38,7 +38,7 @@ from fedaudit.external.schema import (
     parse,
     shown,
 )
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def _notes(files: OwnFiles, uploads: Sequence[Mapping[int, Adapter]]) -> Mapping
 def _digest(path: Path) -> bytes:
     """SHA-256. InputError: the file cannot be read any more."""
     try:
-        with inputs.opened(path) as file:
+        with user_files.opened(path) as file:
             digest = hashlib.sha256()
             for part in iter(lambda: file.read(2**20), b""):
                 digest.update(part)

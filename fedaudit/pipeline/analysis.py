@@ -10,7 +10,7 @@ from audits.facts import AUDITS
 from audits.findings import NO_COINS
 from audits.subject import Result, Subject
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.spent import Spent, note
+from fedaudit.machinery.resource_usage import Spent, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
 from fedaudit.pipeline.attacks import under_attack
@@ -22,7 +22,7 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
 if TYPE_CHECKING:
-    from audits.comparisons import Attacked
+    from audits.comparisons import ScoredRun
     from fedaudit.tasks.base import Client
 
 
@@ -71,7 +71,7 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     finish(folder)
 
 
-def subject_of(cell: Cell, run: Attacked | None, workshop: Workshop) -> Subject:
+def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject:
     """A training as audits are given it, before any of them."""
     plan, clients = cell.plan, workshop.federation.clients
     return Subject(

@@ -27,7 +27,7 @@ from attacks.attacked_models import Target, records_digest
 from attacks.base import View
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.pipeline import bank
+from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
 from fedaudit.pipeline.workers import Attackers
 from trainers.base import AttackBench, Differentiable, Method, State, pack, unpack
@@ -60,10 +60,10 @@ class Desk:
         )
         return found
 
-    def shadows(self, recipe: ShadowRecipe, client: int) -> bank.ShadowData:
+    def shadows(self, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowData:
         """The finished shadow models of a target."""
         key = "shadows", recipe.folder, client
-        found: bank.ShadowData = self.once(key, lambda: shadows_of(self.bench, recipe, client))
+        found: shadow_models.ShadowData = self.once(key, lambda: shadows_of(self.bench, recipe, client))
         return found
 
 
@@ -202,7 +202,7 @@ class AskShadows(Ask):
         return f"shadows-{self.target.client:03d}-{self.role}-{self.normed}-{records_digest(self.target.records)}"
 
     def work(self, whole: int) -> Mapping[str, float]:
-        shadows, after = self.recipe.shadows, len(bank.sequence_rounds(self.recipe.schedule.rounds))
+        shadows, after = self.recipe.shadows, len(shadow_models.sequence_rounds(self.recipe.schedule.rounds))
         answers = shadows * (1 + after * ("sequence" in self.parts))
         return {"answers": answers, "gradients": min(self.normed, shadows) * ("norms" in self.parts)}
 
@@ -231,7 +231,7 @@ def _norms(desk: Desk, models: Sequence[State], records: Sequence[str], normed: 
     return lengths
 
 
-def _sequences(desk: Desk, trained: bank.ShadowData, records: Sequence[str]) -> Floats:
+def _sequences(desk: Desk, trained: shadow_models.ShadowData, records: Sequence[str]) -> Floats:
     """What S shadows' released models after T rounds say, [S, T, n]; see `Knowledge.sequence`."""
     learner = desk.bench.learner
     public = public_records(desk.kind.public_records(learner, records))
@@ -293,7 +293,7 @@ class AskDrawn(Ask):
         recipe = self.recipe
         assert recipe.twin is not None
         transcript = recipe.simulated(recipe.twin)
-        (member,) = bank.members(
+        (member,) = shadow_models.members(
             desk.bench, recipe.method, transcript, self.client, seed=recipe.seed, shadows=[recipe.twin]
         )
         return {"drawn": {"member": member}}

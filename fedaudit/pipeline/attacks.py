@@ -13,7 +13,7 @@ from attacks.answers import public_records
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import rebuild_all
 from audits.blind import blind_controls, blind_scores
-from audits.comparisons import Attacked, ScoredModel
+from audits.comparisons import ScoredRun, ScoredModel
 from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
@@ -42,7 +42,7 @@ class UnderAttack:
     federation: Federation
     asking: Asking
     inquiries: Sequence[Inquiry]
-    run: Attacked | None
+    run: ScoredRun | None
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """What a report shows beside the findings."""
@@ -110,7 +110,7 @@ def in_order(scored: Mapping[Place, Tables], threat_models: Sequence[str]) -> di
     return dict(sorted(scored.items(), key=lambda pair: (threat_models.index(pair[0][0]), pair[0][2] or 0)))
 
 
-def with_truth(cell: Cell, scored: Mapping[Place, Tables], asking: Asking, federation: Federation) -> Attacked:
+def with_truth(cell: Cell, scored: Mapping[Place, Tables], asking: Asking, federation: Federation) -> ScoredRun:
     """The scores with the truth and the controls beside them."""
     models = [ScoredModel(*place, **tables) for place, tables in scored.items()]
     there = dict.fromkeys(signal for model in models for signal in model.scores)
@@ -119,7 +119,7 @@ def with_truth(cell: Cell, scored: Mapping[Place, Tables], asking: Asking, feder
     pooled = any(model.client is None for model in models)
     trained = {k: trained_on(cell, federation, k) for k in clients} if cell.variant else {}
     transcript = asking.training.transcript
-    run = Attacked(
+    run = ScoredRun(
         models=models,
         **named(cell, there),
         blind={},
@@ -223,7 +223,7 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["round", "model"])
 
 
-def _trajectories(asking: Asking, run: Attacked, exposed: Set[str]) -> pd.DataFrame:
+def _trajectories(asking: Asking, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
     """Loss by round of the clients' true models: the mean of each kind of a target's records, and of every exposed
     record itself."""
     frames = []

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.closure import closure
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim, key_of
@@ -54,7 +54,7 @@ class Data:
         """Clients and records. InputError says what is wrong with the data."""
         plan, task = self._plan, TASKS[self._plan.task]
         assert plan.task_params is not None
-        with inputs.recorded() as self._read:
+        with user_files.recorded() as self._read:
             found: Federation = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
         return found
 
@@ -67,7 +67,7 @@ class Data:
         watched: dict[str, list[int]] = known.get("watched", {})
         if watched and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items()):
             return str(known["digest"])
-        inputs.remember({path: (size, when, sha) for path, (size, when, sha) in known.get("pictures", {}).items()})
+        user_files.remember({path: (size, when, sha) for path, (size, when, sha) in known.get("pictures", {}).items()})
         return self._digest()
 
     def save(self) -> None:
@@ -83,7 +83,7 @@ class Data:
         pictures = {r.picture for r in self.federation.records.values() if isinstance(r.picture, Path)}
         watched = {str(path): _stamp(path) for path in sorted({*self._read, *pictures})}
         if all(stamp is not None and time.time_ns() - stamp[1] > SETTLED_NS for stamp in watched.values()):
-            digests = {path: list(seen) for path, seen in inputs.known_digests().items() if path in watched}
+            digests = {path: list(seen) for path, seen in user_files.known_digests().items() if path in watched}
             self._unsaved = {"digest": found, "watched": watched, "pictures": digests}
         return found
 

@@ -20,7 +20,7 @@ from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import bank
+from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.asking import (
     Ask,
     AskDrawn,
@@ -191,7 +191,7 @@ class Asking:
         if k is not None and held.over_rounds and wanted.states:
             more |= self._over_rounds(source, held, target, wanted)
         if k is not None and wanted.sequences and view.gives("broadcasts"):
-            after = bank.sequence_rounds(view.rounds)
+            after = shadow_models.sequence_rounds(view.rounds)
             more["sequence"] = [self._released(source, view, k, r, held.records) for r in after]
         if k is not None and source is self.training and held.of_target:
             more["before"] = self._before(k, held.records, arithmetics)

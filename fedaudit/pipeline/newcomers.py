@@ -17,7 +17,7 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import client_name
 from trainers.base import Bench, Method, State, Transcript
-from trainers.exams import Naming, Personalisation
+from trainers.evaluations import Naming, Personalisation
 from trainers.newcomers import after_a_round, arrivals
 
 COLUMNS = ["start", "when", "test", "client", "accuracy"]
@@ -33,9 +33,13 @@ def newcomers(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
     """
     if not cell.plan.newcomers or cell.variant is None or not cell.variant.plugin.facts.newcomers:
         return None
-    method, transcript, exam = method_of(cell, workshop.federation.sizes), transcript_of(cell), workshop.exam
-    assert isinstance(exam, Personalisation)
-    weights = np.stack([exam.weights(k) for k in range(cell.plan.clients)])
+    method, transcript, evaluation = (
+        method_of(cell, workshop.federation.sizes),
+        transcript_of(cell),
+        workshop.evaluation,
+    )
+    assert isinstance(evaluation, Personalisation)
+    weights = np.stack([evaluation.weights(k) for k in range(cell.plan.clients)])
     names = [PERSONAL, *arrivals(method, transcript)]
     todo = [name for name in names if not folder.usable(_file(name), progress.say)]
     if todo:

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from audits.across import AuditedRun, Compared
 from audits.facts import AUDITS
+from audits.run_comparison import AuditedRun, Compared
 from fedaudit import __version__
 from fedaudit.machinery.store import MANIFEST, Folder, claim
 from fedaudit.pipeline.notes import limits

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audits.across import AuditedRun, points
 from audits.facts import AUDITS
-from fedaudit.machinery import spent
+from audits.run_comparison import AuditedRun, points
+from fedaudit.machinery import resource_usage
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, inside, key_of, undisturbed
@@ -74,7 +74,7 @@ def read(out: Path, say: Callable[[str], None]) -> list[AuditedRun]:
     for f in found.findings:
         findings.setdefault(f["run"], []).append(f)
     folders = {place.name.rpartition("-")[2]: place for place in inside(out / "analyses") if place.is_dir()}
-    noted = {place.stem.rpartition("-")[2]: place for place in inside(out / spent.FOLDER)}
+    noted = {place.stem.rpartition("-")[2]: place for place in inside(out / resource_usage.FOLDER)}
     runs = []
     for key, row in found.runs.items():
         spending = times(noted.get(str(row.get("keys.training"))), noted.get(key))
@@ -111,7 +111,7 @@ def times(*places: Path | None) -> pd.DataFrame:
 
     rows = []
     for place in filter(None, places):
-        last = {line.get("round"): line for line in spent.noted(place)}
+        last = {line.get("round"): line for line in resource_usage.noted(place)}
         for line in last.values():
             rows += [*line["seconds"].items(), ("peak", line["peak"])]
     return pd.DataFrame(rows, columns=["phase", "value"])

@@ -76,21 +76,21 @@ class Scorer:
         alone = dataclasses.replace(seen, history=None, rounds=None)  # equal for equal models
         scores: dict[str, Floats] = {}
         base: dict[str, Floats] = {}
-        earlier: dict[str, Floats] = {}
-        pseudo: list[pd.DataFrame] = []
+        before_first_round: dict[str, Floats] = {}
+        shadow_targets: list[pd.DataFrame] = []
         for name, params in self.job.attacks[inquiry.threat_model].items():
             plugin = ATTACKS[name]
             if (plugin.facts.shadows and seen.shadows is None) or (plugin.facts.needs and not inquiry.over_rounds):
                 continue
             made: Attack = plugin.make(params)
             if seen.shadows is not None and (plugin.facts.shadows or not plugin.facts.needs):
-                pseudo += self._cached((*place, name, "pseudo"), self._pseudo, inquiry, made, seen)
+                shadow_targets += self._cached((*place, name, "pseudo"), self._shadow_targets, inquiry, made, seen)
             if plugin.facts.needs:
                 scores |= made.score(seen)
                 if twin := self._twin(inquiry, seen):
                     again = made.score(twin[0])
                     base |= again
-                    pseudo.append(_known(inquiry, again, twin[1]))
+                    shadow_targets.append(_known(inquiry, again, twin[1]))
                 continue
             if plugin.facts.rounds and self.job.over_rounds_alone and seen.states is not None:
                 scores |= made.score(seen)
@@ -98,13 +98,17 @@ class Scorer:
                 scores |= self._cached((*place, name, seen.answers.digest), made.score, alone)
             start = self._cached((*place, name, "base"), made.score, seen.before_training())
             base |= start
-            earlier |= self._cached((*place, name, "earlier"), self._earlier, made, inquiry, seen, start)
+            before_first_round |= self._cached(
+                (*place, name, "earlier"), self._before_first_round, made, inquiry, seen, start
+            )
         if not scores:
             return {}
-        columns = {"scores": scores, "base": base, "facts": facts(seen)} | ({"earlier": earlier} if earlier else {})
+        columns = {"scores": scores, "base": base, "facts": facts(seen)} | (
+            {"earlier": before_first_round} if before_first_round else {}
+        )
         index = pd.Index(seen.records, name="record")
         tables = {name: pd.DataFrame(values, index) for name, values in columns.items()}
-        return tables | batches(seen) | ({"pseudo": pd.concat(pseudo)} if pseudo else {})
+        return tables | batches(seen) | ({"pseudo": pd.concat(shadow_targets)} if shadow_targets else {})
 
     def _cached(self, key: object, compute: Callable[Given, Result], *args: Given.args, **more: Given.kwargs) -> Result:
         if key not in self._once:
@@ -112,7 +116,7 @@ class Scorer:
         found: Result = self._once[key]
         return found
 
-    def _earlier(
+    def _before_first_round(
         self, made: Attack, inquiry: Inquiry, seen: Knowledge, start: Mapping[str, Floats]
     ) -> dict[str, Floats]:
         """Of scores that are constant on the public start (`start`) those of the released model before the target first
@@ -124,7 +128,7 @@ class Scorer:
         scores = made.score(dataclasses.replace(seen.before_training(), answers=answers))
         return {name: values for name, values in scores.items() if name in constant}
 
-    def _pseudo(self, inquiry: Inquiry, made: Attack, seen: Knowledge) -> list[pd.DataFrame]:
+    def _shadow_targets(self, inquiry: Inquiry, made: Attack, seen: Knowledge) -> list[pd.DataFrame]:
         """Scores of shadows in the place of the attacked model."""
         assert seen.shadows is not None
         some = range(min(self.job.stand_ins, len(seen.shadows.member)))

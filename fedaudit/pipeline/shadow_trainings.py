@@ -11,7 +11,7 @@ from typing import Any
 
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.pipeline import bank
+from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.finished import finish, on_disk
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
@@ -41,11 +41,14 @@ class ShadowRecipe:
         """The numbers of the simulated federations."""
         if self.observed:
             return range(0)
-        return range(self.shadows) if self.whole else range(bank.SIMULATED, bank.SIMULATED + self.trajectories)
+        first = 0 if self.whole else shadow_models.SIMULATED
+        return range(first, first + (self.shadows if self.whole else self.trajectories))
 
     def federation(self, shadow: int) -> Path:
         """Where a simulated federation lies."""
-        return self.folder / (f"federation-{shadow:03d}" if self.whole else f"simulated-{shadow - bank.SIMULATED:03d}")
+        return self.folder / (
+            f"federation-{shadow:03d}" if self.whole else f"simulated-{shadow - shadow_models.SIMULATED:03d}"
+        )
 
     @property
     def parts(self) -> list[range]:
@@ -59,7 +62,7 @@ class ShadowRecipe:
 
     def simulated(self, shadow: int) -> Transcript:
         """The reader of a simulated federation."""
-        own = bank.simulated_schedule(self.schedule, self.seed, shadow)
+        own = shadow_models.simulated_schedule(self.schedule, self.seed, shadow)
         return Transcript.of(claim(self.federation(shadow)), own, self.method)
 
     @property
@@ -108,7 +111,7 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
     rounds, attackers = recipe.schedule.rounds, workshop.attackers
     parts: list[tuple[Callable[..., None], Sequence[tuple[object, ...]], Sequence[int]]] = [
         (simulate, federations, blocks(rounds)),
-        (_train, clients, bank.stops(rounds)),
+        (_train, clients, shadow_models.stops(rounds)),
     ]
     shadows = sum(len(some) for _, _, some in clients) or len(federations)
     steps = sum(len(jobs) * len(untils) for _, jobs, untils in parts)
@@ -147,29 +150,29 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> No
     training = Training(
         f"the adversary's simulation of {plugin_name(recipe.method)}",
         recipe.method,
-        bank.simulated_schedule(recipe.schedule, recipe.seed, shadow),
-        bank.NoExam(),
+        shadow_models.simulated_schedule(recipe.schedule, recipe.seed, shadow),
+        shadow_models.NoEvaluation(),
         recipe.federation(shadow),
         recipe.description,
         timed=False,
     )
-    train_block(bank.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))
+    train_block(shadow_models.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))
 
 
 def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) -> None:
     recipe, client, shadows, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.client(client, shadows))
     with folder.lock(say):
-        bank.train_shadows(
+        shadow_models.train_shadows(
             bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=shadows, until=until, say=say
         )
         if until == recipe.schedule.rounds:
             finish(folder)
 
 
-def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> bank.ShadowData:
+def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowData:
     """The finished shadows of a target."""
     if recipe.whole:
-        return bank.shadows_of_federations(bench, recipe.method, recipe.others, client, seed=recipe.seed)
+        return shadow_models.shadows_of_federations(bench, recipe.method, recipe.others, client, seed=recipe.seed)
     parts = {some: claim(recipe.client(client, some)) for some in recipe.parts}
-    return bank.shadows_of(bench, recipe.method, recipe.others, client, parts, seed=recipe.seed)
+    return shadow_models.shadows_of(bench, recipe.method, recipe.others, client, parts, seed=recipe.seed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery import spent as spending
+from fedaudit.machinery import resource_usage as spending
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, Stage, unseen
 from fedaudit.machinery.store import claim
@@ -15,7 +15,7 @@ from fedaudit.pipeline.finished import complete, finish, on_disk
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
-from trainers.base import Bench, Exam, Method, Schedule, train
+from trainers.base import Bench, Evaluation, Method, Schedule, train
 
 if TYPE_CHECKING:
     from fedaudit.external.run import OwnRun
@@ -30,7 +30,7 @@ class Training:
     name: str  # what messages call it
     method: Method[Any] | OwnRun  # somebody's own run is read, not trained
     schedule: Schedule
-    exam: Exam
+    evaluation: Evaluation
     folder: Path
     description: Mapping[str, Any]
     timed: bool = True  # what it spends is noted; nobody asks for the seconds of an adversary's simulations
@@ -65,7 +65,7 @@ def training_of(cell: Cell, workshop: Workshop) -> Training:
         cell.method,
         cell.plan.own or method_of(cell, workshop.federation.sizes),
         schedule_of(cell),
-        workshop.exam,
+        workshop.evaluation,
         cell.training_folder,
         cell.training_description,
     )
@@ -93,7 +93,7 @@ def carry_out(
         if isinstance(method, Method):
             with stage(f"training {training.name}, seed {schedule.seed}", schedule.rounds) as advance:
                 train(
-                    method, schedule, training.exam,
+                    method, schedule, training.evaluation,
                     folder=folder, executor=executor, say=say, advance=advance, until=until, name=training.name,
                     note=note,
                 )  # fmt: skip

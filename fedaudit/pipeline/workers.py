@@ -16,7 +16,7 @@ from trainers.resources import Resources
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.base import AttackBench, Bench, Exam
+    from trainers.base import AttackBench, Bench, Evaluation
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -58,9 +58,9 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
     )
 
 
-def make_exam(plan: Plan, federation: Federation) -> Exam:
+def make_evaluation(plan: Plan, federation: Federation) -> Evaluation:
     """How good the models of a plan are."""
-    return importlib.import_module(f"trainers.{plan.learner}").exam(resources_of(plan), federation)
+    return importlib.import_module(f"trainers.{plan.learner}").evaluation(resources_of(plan), federation)
 
 
 class Workshop:
@@ -76,8 +76,8 @@ class Workshop:
         return federation_of(self.plan)
 
     @functools.cached_property
-    def exam(self) -> Exam:
-        return make_exam(self.plan, self.federation)
+    def evaluation(self) -> Evaluation:
+        return make_evaluation(self.plan, self.federation)
 
     @property
     def executor(self) -> Executor[Bench]:

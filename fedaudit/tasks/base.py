@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.metrics import caption_scores
 
@@ -57,7 +57,7 @@ class Record:
         if isinstance(self.picture, np.ndarray):
             return self.picture
         try:
-            with inputs.picture(self.picture) as opened:
+            with user_files.picture(self.picture) as opened:
                 whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else its transparency is warned of
                 pixels = np.asarray(whole.convert("RGB"))
         except OSError as error:
@@ -74,14 +74,14 @@ class Record:
         if isinstance(self.picture, bytes):
             return self.picture
         with self._read(self.picture):
-            return inputs.read_bytes(self.picture)
+            return user_files.read_bytes(self.picture)
 
     @property
     def digest(self) -> str:
         """SHA-256 of `content` in hexadecimal; a file is read once per process unless its size or time changes."""
         if isinstance(self.picture, Path):
             with self._read(self.picture):
-                return inputs.sha256(self.picture)
+                return user_files.sha256(self.picture)
         return hashlib.sha256(self.content).hexdigest()
 
     @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, choice, number, text, whole
 from fedaudit.tasks.base import Federation
@@ -64,7 +64,7 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the MSCOCO files of `data_root`."""
     root = folder(params.data_root, flag="--data-root", source=SOURCE)
     beside = root / "nocaps"
-    wanted = params.nocaps_root or (str(beside) if inputs.is_dir(beside) else "")
+    wanted = params.nocaps_root or (str(beside) if user_files.is_dir(beside) else "")
     nocaps = folder(wanted, flag="--nocaps-root", source=NOCAPS) if wanted else None
     novel = _nocaps(nocaps, params.nocaps_domain) if nocaps else []
     pool, test = _official(root) or _parquet(root, nocaps or beside)
@@ -77,7 +77,7 @@ def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
     names = [split + year for year in ("2017", "2014") for split in ("train", "val")]
     notes = {name: path for name in names if (path := _beside(root, f"captions_{name}.json")) is not None}
     folders = ((name, base / name) for name in notes for base in (root / "images", root))
-    images = {name: path for name, path in folders if inputs.is_dir(path)}
+    images = {name: path for name, path in folders if user_files.is_dir(path)}
     for year in ("2017", "2014"):
         there = [name.removesuffix(year) for name in images if name.endswith(year)]
         if there:
@@ -91,7 +91,7 @@ def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
 
 
 def _beside(root: Path, name: str) -> Path | None:
-    return next((path for path in (root / "annotations" / name, root / name) if inputs.exists(path)), None)
+    return next((path for path in (root / "annotations" / name, root / name) if user_files.exists(path)), None)
 
 
 def _captions(path: Path, images: Path) -> list[Item]:
@@ -234,7 +234,7 @@ def _nocaps(root: Path, domain: str) -> list[Item]:
 def _nocaps_file(root: Path, path: Path) -> tuple[list[Item], dict[str, str]]:
     """Items of the site's file, and the domain of each by id."""
     folders = [base / name for base in (path.parent, root) for name in ("images", "val", "nocaps_images", ".")]
-    images = next(one for one in folders if inputs.is_dir(one))
+    images = next(one for one in folders if user_files.is_dir(one))
     told = list(_told(path))
     items = [
         _item(f"nocaps-{_key(number)}", domain or "novel", below(images, name, where), texts, where)

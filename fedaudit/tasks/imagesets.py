@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.classification import Labelled, Picture
 from fedaudit.tasks.local_files import below, need, one_line, read_json, shown
@@ -67,7 +67,7 @@ def load(name: str, root: Path, rng: np.random.Generator) -> Labelled:
     kind = IMAGE_SETS[name]
     base = _base(name, kind, root)
     with _unpacked(name, base):
-        splits = [one for one in inputs.listed(base) if one.match("split_zhou_*.json")]
+        splits = [one for one in user_files.listed(base) if one.match("split_zhou_*.json")]
         train, test = _coop(splits[0], base / kind.images) if splits else kind.read(base, rng)
         _check_files([*train, *test], base)
     names = {raw: kind.renamed.get(raw, raw).replace("_", " ").strip() for _, raw in (*train, *test)}
@@ -109,7 +109,7 @@ def _check_names(names: Mapping[str, str], base: Path) -> None:
 def _base(name: str, kind: ImageSet, root: Path) -> Path:
     places = [*(root / folder for folder in kind.folders), root]
     for base in places:
-        if inputs.exists(base / kind.images):
+        if user_files.exists(base / kind.images):
             return base
     looked = ", ".join(str(base / kind.images) for base in places)
     raise InputError(f"--data-root {root}: {name} is not there (looked for {looked}); get it from {kind.origin}")
@@ -155,7 +155,7 @@ def _check_readable(picture: Picture) -> None:
     """Decode one picture. The others are named when they are read."""
     if isinstance(picture, Path):
         try:
-            with inputs.picture(picture) as opened:
+            with user_files.picture(picture) as opened:
                 opened.load()
         except OSError as error:
             raise InputError(f"{picture} is no readable image ({error.strerror or error})") from error
@@ -164,7 +164,7 @@ def _check_readable(picture: Picture) -> None:
 def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[list[str]]:
     """The lines of a text file in their fields, of which there are `least` at least; blank ones are skipped."""
     try:
-        lines = inputs.read_bytes(path).decode("utf-8").splitlines()
+        lines = user_files.read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
     for number, line in enumerate(lines, 1):
@@ -181,18 +181,19 @@ def _class_folders(images: Path, rng: np.random.Generator, skip: Collection[str]
     """A folder per class without a test list: three tenths of each class, drawn at random, are for testing."""
     train: Rows = []
     test: Rows = []
-    for folder in (one for one in inputs.listed(images) if one.name not in skip and not one.is_file()):
-        files = [file for file in inputs.listed(folder) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
+    for folder in (one for one in user_files.listed(images) if one.name not in skip and not one.is_file()):
+        files = [file for file in user_files.listed(folder) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
         if not files:
-            raise InputError(
-                f"{folder} holds no images ({', '.join(SUFFIXES)}), {inputs.largest(folder)}; unpack the data set again"
-            )
+            held = f"{folder} holds no images ({', '.join(SUFFIXES)}), {user_files.largest(folder)}"
+            raise InputError(f"{held}; unpack the data set again")
         order = [(files[i], folder.name) for i in rng.permutation(len(files))]
         cut = round(TEST_SHARE * len(files))
         test += order[:cut]
         train += order[cut:]
     if not train:
-        raise InputError(f"{images} holds no folders with images, {inputs.largest(images)}; unpack the data set again")
+        raise InputError(
+            f"{images} holds no folders with images, {user_files.largest(images)}; unpack the data set again"
+        )
     return train, test
 
 
@@ -234,7 +235,7 @@ def _matrices(path: Path, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
     from scipy.io import loadmat
 
     try:
-        with inputs.opened(path) as file:
+        with user_files.opened(path) as file:
             found = loadmat(file)
         numbers = {key: np.asarray(found[key]).ravel() for key in keys}
     except OSError as error:
@@ -349,7 +350,7 @@ _RECONSTRUCT, _ENCODE = ("numpy.core.multiarray", "_reconstruct"), ("_codecs", "
 def _unpickled(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     """A batch of CIFAR's Python version."""
     try:
-        with inputs.opened(path) as file:
+        with user_files.opened(path) as file:
             found = _Plain(file, encoding="latin1").load()
         return {key: found[key] for key in keys}
     except OSError as error:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips, dirichlet_proportions
 from fedaudit.tasks.metrics import caption_scores
@@ -72,7 +72,7 @@ def read_json(path: Path, keep: Collection[str] | None = None) -> Any:
     """A JSON file, of every object only the keys in `keep`: COCO's polygons would take gigabytes."""
     hook = None if keep is None else lambda thing: {key: thing[key] for key in keep if key in thing}
     try:
-        with io.TextIOWrapper(inputs.opened(path), encoding="utf-8") as file:
+        with io.TextIOWrapper(user_files.opened(path), encoding="utf-8") as file:
             return json.load(file, object_hook=hook, parse_constant=_refuse)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
@@ -150,7 +150,7 @@ def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
     """Every folder that is looked into is noted; hidden ones and hidden files are not."""
     for name, folders, files in os.walk(root):
         folder = Path(name)
-        inputs.note(folder)
+        user_files.note(folder)
         yield from (folder / one for one in (*folders, *files) if one.endswith(".parquet") and not one.startswith("."))
         folders[:] = [one for one in folders if not one.startswith(".") and folder / one != skip]
 
@@ -210,7 +210,7 @@ def _text(kind: object) -> bool:
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     try:
-        with inputs.opened(file) as content:
+        with user_files.opened(file) as content:
             yield pq.ParquetFile(content)
     except InputError:
         raise
@@ -255,7 +255,7 @@ def _check_picture(item: Item, picture: Path | bytes) -> None:
     if not (picture.stat().st_size if isinstance(picture, Path) and picture.is_file() else picture):
         raise InputError(f"{item.source}: the image is empty (0 bytes)")
     try:
-        with inputs.picture(picture) as opened:
+        with user_files.picture(picture) as opened:
             opened.verify()
     except OSError as error:
         raise InputError(f"{item.source}: no readable image ({error.strerror or error})") from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.tasks.base import Federation
@@ -58,7 +58,7 @@ def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
     """The project's own layout, also inside data/scienceqa/ as in its repository; None if there is no problems.json."""
     bases = (root, root / "data" / "scienceqa", root / "scienceqa")
-    base = next((one for one in bases if inputs.exists(one / "problems.json")), None)
+    base = next((one for one in bases if user_files.exists(one / "problems.json")), None)
     if base is None:
         return None
     path = base / "problems.json"
@@ -118,7 +118,7 @@ def _listed(content: dict[str, Any], problems: Mapping[str, Any], path: Path) ->
 def _images(bases: Sequence[Path], splits: list[str]) -> dict[str, Path]:
     """The folder of each split's pictures; splits that were not unpacked are not there."""
     options = [(split, base / part / split) for split in splits for base in bases for part in (".", "images")]
-    found = {split: path for split, path in options if inputs.is_dir(path)}
+    found = {split: path for split, path in options if user_files.is_dir(path)}
     if not found:
         raise InputError(
             f"{bases[0]}: there is no images/train/ and no train/; unpack train.zip and test.zip of ScienceQA"

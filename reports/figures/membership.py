@@ -21,6 +21,7 @@ from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.record_kinds import CANARY, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, TRAINED
 from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.evidence import ordered
 from reports.figures.drawing import (
     GREY,
     INK,
@@ -35,7 +36,6 @@ from reports.figures.drawing import (
     name_rows,
     panels,
 )
-from reports.inputs import ordered
 
 INSIDE = 4  # so many lines can be named inside a panel without hiding them
 CLASSES = 40  # rows of the figure by class

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame as Table
 
-from audits.across import EPSILON, METHOD, shown
+from audits.run_comparison import EPSILON, METHOD, shown
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.evidence import ordered
 from reports.figures.drawing import GREY, INK, LOW, USUAL, Plot, grid, legend, look_of
-from reports.inputs import ordered
 
 NAMED = 8  # points of a front that are named inside a panel
 LINES_SHOWN = 8

@@ -17,9 +17,9 @@ import pandas as pd
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR
 from reports.beside_dpfpl import DROWNED, Agreement, scale
+from reports.evidence import Evidence, check
 from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend, printed, styled
 from reports.formats import p_value, tau
-from reports.inputs import Evidence, check
 from reports.printed_table import agreed_in_words, within_levels
 from reports.rows import variants
 from reports.templates import Write, render, write_drawings

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from reports.beside_dpfpl import here
+from reports.evidence import Evidence, check
 from reports.formats import number, signed
-from reports.inputs import Evidence, check
 from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, pooled, variants
 from reports.sections.newcomers import STARTS as DIFFERENCES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports import printed_table
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import dp2fl
 from reports.templates import Write
 

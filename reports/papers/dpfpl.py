@@ -13,7 +13,7 @@ from typing import Any
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from reports.beside_dpfpl import DROWNED, EPSILONS, METHODS, PLACES, scale
-from reports.inputs import Evidence, check
+from reports.evidence import Evidence, check
 from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, variants
 

@@ -16,10 +16,10 @@ from attacks.score_names import signal_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR
 from reports.attack_success import fall, signals, with_leakage
 from reports.beside_dpfpl import trained_share
+from reports.evidence import Evidence, check
 from reports.figures.against_epsilon import against_epsilon
 from reports.figures.drawing import printed, styled
 from reports.formats import listed, signed
-from reports.inputs import Evidence, check
 from reports.rows import MethodRow, Score, as_printed, variants
 from reports.templates import Write, csv, render
 

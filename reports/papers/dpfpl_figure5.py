@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import ablation
 from reports.templates import Write
 

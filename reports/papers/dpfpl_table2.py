@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.terms.splits import LOCAL
 from reports import printed_table
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import dpfpl
 from reports.templates import Write
 

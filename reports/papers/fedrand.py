@@ -15,8 +15,8 @@ from audits.statistics.over_seeds import OfTraining, over_seeds
 from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
 from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
+from reports.evidence import Evidence, check
 from reports.formats import listed
-from reports.inputs import Evidence, check
 from reports.printed_table import CONFIDENCE, OurNumber, Row, printed
 from reports.printed_table import over_seeds as mean_over_seeds
 from reports.rows import pooled

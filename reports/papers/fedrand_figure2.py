@@ -20,9 +20,9 @@ from audits.statistics.over_seeds import OfTraining
 from fedaudit.terms.held_models import FINAL
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
+from reports.evidence import Evidence, check
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
 from reports.formats import signed
-from reports.inputs import Evidence, check
 from reports.papers.fedrand import CLIENT_WAYS, METHODS, TITLES, over_trainings, scale
 from reports.templates import Write, render, write_drawings
 

@@ -13,8 +13,8 @@ from statistics import mean
 
 import pandas as pd
 
+from reports.evidence import Evidence, check
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
-from reports.inputs import Evidence, check
 from reports.papers.fedrand import METHODS, TITLES, scale
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings

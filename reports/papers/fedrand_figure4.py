@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from reports.evidence import Evidence, check, joined
 from reports.figures.drawing import printed, styled
 from reports.figures.tokens import tokens_plot
-from reports.inputs import Evidence, check, joined
 from reports.papers.fedrand import scale
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings

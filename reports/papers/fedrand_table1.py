@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports import printed_table
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import fedrand
 from reports.papers.fedrand import METHODS
 from reports.printed_table import Column, Table

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from reports import printed_table
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import fedrand
 from reports.printed_table import Column, Table
 from reports.templates import Write

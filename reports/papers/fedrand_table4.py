@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from reports import printed_table
+from reports.evidence import Evidence, check
 from reports.formats import number
-from reports.inputs import Evidence, check
 from reports.papers import fedrand
 from reports.papers.fedrand import METHODS
 from reports.printed_table import Column, OurNumber, Table

@@ -13,7 +13,7 @@ from statistics import mean
 from fedaudit.terms.splits import OVERALL, OWN_TEST
 from reports.beside_dpfpl import DROWNED, here
 from reports.beside_dpfpl import METHODS as BASELINES
-from reports.inputs import Evidence, check
+from reports.evidence import Evidence, check
 from reports.printed_table import Column, Row, Table, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, Score, pooled, variants
 

@@ -18,8 +18,8 @@ import pandas as pd
 from audits.statistics import closed_information as closed
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance as distance
+from reports.evidence import Evidence
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
-from reports.inputs import Evidence
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 

@@ -17,8 +17,8 @@ import pandas as pd
 
 from fedaudit.privacy.secpc import WIDTH, Protocol
 from fedaudit.privacy.sharing import Tolerance, quantised
+from reports.evidence import Evidence
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
-from reports.inputs import Evidence
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from reports import printed_table
-from reports.inputs import Evidence
+from reports.evidence import Evidence
 from reports.papers import secfpp_figure3 as costs
 from reports.printed_table import Column, OurNumber, Row, Table
 from reports.templates import Write

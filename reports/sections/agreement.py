@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.inputs import ordered
+from reports.evidence import ordered
 from reports.section import Page, Row, Section
 from reports.verdict_cards import tint
 

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.evidence import ordered
 from reports.figures.drawing import Sketch, draw
 from reports.figures.trade_offs import front_plot, sweep_plot, swept_names
-from reports.inputs import ordered
 from reports.rows import as_rows
 from reports.section import Page, Row, Section
 

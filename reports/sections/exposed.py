@@ -7,9 +7,9 @@ import base64
 import pandas as pd
 
 from reports.attack_success import headline
+from reports.evidence import TABLES
 from reports.figures import membership
 from reports.figures.drawing import draw
-from reports.inputs import TABLES
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section
 

@@ -10,7 +10,7 @@ from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.attack_success import single
-from reports.inputs import Finding, about_membership, ordered
+from reports.evidence import Finding, about_membership, ordered
 from reports.judged import family_sizes
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section

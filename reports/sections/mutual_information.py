@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.inputs import ordered
+from reports.evidence import ordered
 from reports.section import Page, Row, Section
 
 ORDER = 76

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.command.words import shown
-from fedaudit.machinery import inputs
+from fedaudit.command.argv import shown
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Located:
 
         self.path, self.flag = path, flag
         try:
-            text = inputs.read_bytes(path).decode("utf-8-sig")
+            text = user_files.read_bytes(path).decode("utf-8-sig")
             if len(text) > LONGEST:
                 raise InputError(f"{flag} {path}: is longer than the {LONGEST} letters that such a file may have")
             loader = yaml.SafeLoader(text)

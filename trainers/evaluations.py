@@ -126,7 +126,7 @@ def _reply(bench: Bench, question: _Question) -> Reply:
 
 @dataclass(frozen=True)
 class Recognition:
-    """Accuracy (percent) of every client's personalised prompt on the test images, in `crowd` clients at a time.
+    """Accuracy (percent) of every client's personalised prompt on the test images, in `clients_per_batch` clients at a time.
 
     *local* = images of the client's own classes, *neighbour* = of the classes that other clients own, *overall* = all
     (DP-FPL, section 4.1); *own_test* = those that a test set in the client's own class proportions would hold, each
@@ -134,7 +134,7 @@ class Recognition:
     """
 
     local: Sequence[Sequence[bool]]  # [client][test record]: of the client's own classes
-    crowd: int
+    clients_per_batch: int
     chances: Sequence[
         Sequence[float]
     ] = ()  # [client][test record], of sum 1: in the client's own test set; none where no class is shared
@@ -147,7 +147,7 @@ class Recognition:
     ) -> Utilities:
         """Of each client of the cohort by its name, and the mean over them ("clients")."""
         names, packed = list(clients), pack(server)
-        parts = [names[i : i + self.crowd] for i in range(0, len(names), self.crowd)]
+        parts = [names[i : i + self.clients_per_batch] for i in range(0, len(names), self.clients_per_batch)]
         jobs = [(method, packed, [pack(clients[k]) for k in part]) for part in parts]
         hits = [row for part in executor.map(_hits, jobs) for row in part]
         found = {client_name(k): self._accuracies(k, row) for k, row in zip(names, hits, strict=True)}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attacks.facts import ATTACKS
-from fedaudit.machinery import inputs
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan, Variant
 
@@ -90,7 +90,7 @@ def _check_layers(plan: Plan) -> None:
 def _depth(model: Path) -> int | None:
     """Layers of the language model in a folder; None if its configuration does not say so in the usual way."""
     try:
-        config = json.loads(inputs.read_bytes(model / "config.json"))
+        config = json.loads(user_files.read_bytes(model / "config.json"))
     except (OSError, ValueError, RecursionError):  # said with the whole reason when the model is loaded
         return None
     text = config.get("text_config", config) if isinstance(config, dict) else None

@@ -63,7 +63,7 @@ class ShadowData:
     sequence: Sequence[Sequence[State]]  # the same after each of `sequence_rounds`; empty where records are texts
 
 
-class NoExam:
+class NoEvaluation:
     """A simulation is not evaluated."""
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
@@ -194,13 +194,13 @@ def train_shadows(
         now = _Shadows.unpacked(folder.read_tensors(names[done[-1]]))
     else:
         now = _Shadows([one.server(0) for one in along], [{} for _ in along])
-    crowd = [_list(bench, client, seed, s) for s in shadows]
+    clients_per_batch = [_list(bench, client, seed, s) for s in shadows]
     seeds = [simulated_schedule(others[0].schedule, seed, s).seed for s in shadows]
     # of a text an answer costs a pass through a language model: nobody asks dozens of rounds about it
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
     for r in range(done[-1] if done else 0, until):
         try:
-            servers, owns = _round(bench, method, along, client, r, now.servers, now.owns, crowd, seeds)
+            servers, owns = _round(bench, method, along, client, r, now.servers, now.owns, clients_per_batch, seeds)
         except NotFinite as what:
             training = f"the adversary's shadow models of {plugin_name(method)}"
             raise Diverged(training, seed, r, str(what), bench.learner.remedy) from None
@@ -235,7 +235,7 @@ def _round(
     mine: list[Update | None] = [None] * len(servers)
     if client in along[0].cohort(r):  # who takes part is the same in all of them
         earlier = along[0].participations(client, r)
-        for part in _split(range(len(servers)), learner.crowd):
+        for part in _split(range(len(servers)), learner.clients_per_batch):
             working = [Participation(client, r, seeds[s], lists[s][0], learner, earlier, lists[s][1]) for s in part]
             received = [method.download(method.broadcast(servers[s]), c) for s, c in zip(part, working, strict=True)]
             found = learner.work(method, received, [owns[s] or recorded[id(along[s])].public for s in part], working)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audits.facts import AUDITS
+from fedaudit.command.argv import check
 from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, make
-from fedaudit.command.words import check
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Attacked, Comparison, comparisons
+from audits.comparisons import ScoredRun, Comparison, comparisons
 from audits.statistics.permutation import (
     PERMUTATIONS,
     Bools,
@@ -64,7 +64,7 @@ def row_of(c: Comparison, signal: str) -> Row:
 
 
 @functools.lru_cache(maxsize=1)
-def by_coin(run: Attacked) -> ByCoin:
+def by_coin(run: ScoredRun) -> ByCoin:
     """The permutation tests of a run; no row where no coin of ours decided."""
     rows = [c for c in comparisons(run) if c.coin]
     if not rows:
@@ -83,7 +83,7 @@ def by_coin(run: Attacked) -> ByCoin:
     )
 
 
-def exchanges(run: Attacked, times: int = PERMUTATIONS) -> tuple[Bools, dict[str, int]]:
+def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[str, int]]:
     """The coins of a run as they fell and exchanged [1 + times, coins], and each record's place among them."""
     names = list(run.coins)
     order = {coin: i for i, coin in enumerate(dict.fromkeys(coin for coin, _ in run.coins.values()))}
