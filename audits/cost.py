@@ -4,8 +4,8 @@ FedRand, Figure 3, compares bytes of a round; what a method needs is bytes until
 counted until the first round after which its utility (mean over seeds) reaches a common one. By default that is the
 lowest end of those that gain at least half of what any of the same world gains: a setting that noise ruined would make
 the others' costs those of doing nothing. No round is interpolated. Seconds and memory are those of the machine that
-trained (`fedaudit.machinery.resource_usage`): they are there over runs on disk only, since a report holds nothing that two
-equal runs could differ in.
+trained (`fedaudit.machinery.resource_usage`): they are there over runs on disk only, since a report holds nothing that
+two equal runs could differ in.
 """
 
 from __future__ import annotations

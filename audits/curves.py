@@ -1,8 +1,8 @@
 """Leakage against utility over everything that was swept: intervals from seeds and records, best attack, Pareto front.
 
 A point is a setting, its seeds are trainings of it (`audits.run_comparison`). Leakage is the AUROC, and the TPR at 1 %
-FPR, of each attack's headline score against held-out records of the same clients, where a coin of ours decided who is a member.
-Intervals hold other trainings and other records (`audits.statistics.over_seeds`).
+FPR, of each attack's headline score against held-out records of the same clients, where a coin of ours decided who is a
+member. Intervals hold other trainings and other records (`audits.statistics.over_seeds`).
 
 The best attack against an adversary is the one whose members stand highest in standard deviations of the coins' null,
 mean over seeds (without coins, the highest AUROC), of the attacks that ran at all points. Its interval is simultaneous

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import ScoredRun, ScoredModel
+from audits.comparisons import ScoredModel, ScoredRun
 from audits.findings import MEASURED, MEASURED_GAUSSIAN, MeasuredEpsilon, Names, OfRun
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from audits.blind import FOLDS
-from audits.comparisons import ScoredRun, Comparison, comparisons
+from audits.comparisons import Comparison, ScoredRun, comparisons
 from audits.facts import AuditFacts
 from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
 from audits.permutation_test import by_coin, row_of

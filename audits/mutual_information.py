@@ -23,7 +23,7 @@ import pandas as pd
 from scipy.special import entr
 from scipy.stats import rankdata
 
-from audits.comparisons import ScoredRun, Comparison, comparisons
+from audits.comparisons import Comparison, ScoredRun, comparisons
 from audits.facts import AuditFacts
 from audits.findings import INFORMATION, Names, SharedInformation
 from audits.permutation_test import exchanges

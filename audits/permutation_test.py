@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import ScoredRun, Comparison, comparisons
+from audits.comparisons import Comparison, ScoredRun, comparisons
 from audits.statistics.permutation import (
     PERMUTATIONS,
     Bools,

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from audits import membership
-from audits.comparisons import ScoredRun, ScoredModel
+from audits.comparisons import ScoredModel, ScoredRun
 from audits.statistics.stratified import accuracy_at
 from audits.tables.records import CLASSES, evidence
 from audits.tables.tokens import panels

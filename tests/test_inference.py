@@ -24,7 +24,7 @@ from attacks.lira import LiRA
 from attacks.messages.prompts import ReplayedMessages
 from attacks.messages.rebuild import Rebuilt
 from audits import membership
-from audits.comparisons import ScoredRun, ScoredModel
+from audits.comparisons import ScoredModel, ScoredRun
 from fedaudit.command import cli
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.comparisons import ScoredRun, ScoredModel
+from audits.comparisons import ScoredModel, ScoredRun
 from audits.epsilon import measured
 from audits.findings import MeasuredEpsilon
 from audits.measured import NOT_GUESSED, Hypothesis, bounds, guess, words

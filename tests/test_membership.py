@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from audits.blind import blind_scores
-from audits.comparisons import ScoredRun, ScoredModel, by_round, comparisons
+from audits.comparisons import ScoredModel, ScoredRun, by_round, comparisons
 from audits.findings import Finding
 from audits.membership import Params, cells, findings
 from audits.permutation_test import by_coin

@@ -126,7 +126,8 @@ def _reply(bench: Bench, question: _Question) -> Reply:
 
 @dataclass(frozen=True)
 class Recognition:
-    """Accuracy (percent) of every client's personalised prompt on the test images, in `clients_per_batch` clients at a time.
+    """Accuracy (percent) of every client's personalised prompt on the test images, in `clients_per_batch` clients at a
+    time.
 
     *local* = images of the client's own classes, *neighbour* = of the classes that other clients own, *overall* = all
     (DP-FPL, section 4.1); *own_test* = those that a test set in the client's own class proportions would hold, each

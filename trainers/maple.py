@@ -10,9 +10,9 @@ linear layers of PyTorch do: one draw for the first layer and one for all others
 precision, which its code turns the couplings to.
 
 The image encoder runs with prompts: of a picture only the patch embeddings are computed once. All clients of a round,
-or shadow models, that take equally many steps are one batched problem, `clients_per_batch` of them at a time: a step of each holds
-batch times (1 + patches + b) tokens of the image encoder with all that a pass back needs, 0.45 GB a client with
-ViT-B/16, a batch of 4 and 20 classes.
+or shadow models, that take equally many steps are one batched problem, `clients_per_batch` of them at a time: a step of
+each holds batch times (1 + patches + b) tokens of the image encoder with all that a pass back needs, 0.45 GB a client
+with ViT-B/16, a batch of 4 and 20 classes.
 
 Methods of soft prompts train beside these in one run (`Facts.also`), on the same CLIP, records and schedule.
 

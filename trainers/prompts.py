@@ -470,7 +470,8 @@ def evaluation(resources: Resources, federation: Federation) -> Recognition:
 
 
 def tested(federation: Federation, clients_per_batch: int) -> tuple[list[list[bool]], int, list[list[float]]]:
-    """What a `Recognition` of a federation's test images is made of, for `clients_per_batch` clients' models at a time."""
+    """What a `Recognition` of a federation's test images is made of, for `clients_per_batch` clients' models at a
+    time."""
     # with two domains a class of the other style is a neighbour's
     own = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
     local = [[(r.domain, r.group) in mine for r in federation.test] for mine in own]

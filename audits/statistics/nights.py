@@ -14,8 +14,8 @@ changed with a probability of at most `LEVEL` (`benchmarks.nights`).
 
 A leak of a night is a series whose runs' permutation statistics (`audits.permutation_test`), summed over independent
 data (Stouffer), are off their centre after correction for all leaks that the night tests: of nights without a leak at
-most `LEVEL` have one. It is new where the number has changed and most earlier nights had none; one that is shown for the
-first time within its band may have been there before, or be chance.
+most `LEVEL` have one. It is new where the number has changed and most earlier nights had none; one that is shown for
+the first time within its band may have been there before, or be chance.
 """
 
 from __future__ import annotations

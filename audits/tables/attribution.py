@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pandas as pd
 from scipy.stats import binomtest, t
 
-from audits.comparisons import FEW, ScoredRun, ScoredModel
+from audits.comparisons import FEW, ScoredModel, ScoredRun
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.record_kinds import CANDIDATES

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import ScoredRun, Comparison, comparisons
+from audits.comparisons import Comparison, ScoredRun, comparisons
 from audits.membership import difference, measure, simultaneous
 from fedaudit.terms.held_models import BEST_UTILITY, FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT

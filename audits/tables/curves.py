@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from audits.comparisons import ScoredRun, Comparison, by_round
+from audits.comparisons import Comparison, ScoredRun, by_round
 from audits.membership import measure
 from audits.statistics import ranking
 from audits.statistics.stratified import client_roc_band

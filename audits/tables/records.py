@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from audits.comparisons import ScoredRun, ScoredModel, comparisons
+from audits.comparisons import ScoredModel, ScoredRun, comparisons
 from audits.membership import cells
 from audits.statistics.stratified import accuracy_at
 from audits.tables.attribution import attribution_table

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from audits import epsilon, membership, utility
-from audits.comparisons import ScoredRun, ScoredModel
+from audits.comparisons import ScoredModel, ScoredRun
 from audits.epsilon import ledger_of, privacy_table
 from audits.subject import in_words
 from fedaudit.machinery.progress import Progress

@@ -165,8 +165,8 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
             yield Transcript(folder, schedule_of(cell))
             return
         yield train(
-            method_of(cell, federation.sizes), schedule, NoEvaluation(), folder=folder, executor=executor, say=progress.say,
-            advance=nothing,
+            method_of(cell, federation.sizes), schedule, NoEvaluation(), folder=folder, executor=executor,
+            say=progress.say, advance=nothing,
         )  # fmt: skip
 
 

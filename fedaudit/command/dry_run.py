@@ -125,8 +125,8 @@ def _measured(
     kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, Mapping[str, float]]],
     federation: Federation, progress: Progress, known: Known,
 ) -> tuple[dict[Hashable, Pace], dict[str, float]]:  # fmt: skip
-    """The pace of each kind of training, of those in `alone` without evaluations too; and the seconds of each question that
-    is asked about a target, of the cell that is asked the most."""
+    """The pace of each kind of training, of those in `alone` without evaluations too; and the seconds of each question
+    that is asked about a target, of the cell that is asked the most."""
     from fedaudit.command import attack_times
     from fedaudit.machinery.executor import Executor
     from fedaudit.pipeline.workers import make_bench, make_evaluation
@@ -156,10 +156,11 @@ def _measured(
 
 
 def _trial(
-    cell: Cell, federation: Federation, evaluation: Evaluation, bench: Bench, executor: Executor[Bench], progress: Progress, *,
-    alone: bool,
+    cell: Cell, federation: Federation, evaluation: Evaluation, bench: Bench, executor: Executor[Bench],
+    progress: Progress, *, alone: bool,
 ) -> Pace:  # fmt: skip
-    """By rounds of one job each, in a folder that is thrown away; without evaluations too if it is to be known `alone`."""
+    """By rounds of one job each, in a folder that is thrown away; without evaluations too if it is to be known
+    `alone`."""
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.methods import method_of, schedule_of
     from fedaudit.pipeline.shadow_models import NoEvaluation

@@ -104,7 +104,8 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, WorkerDied):
         return text
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for this
-        return "the GPU has too little memory; lower --batch or --clients-per-batch, or give --dtype bfloat16 or --device cpu"
+        lower = "lower --batch or --clients-per-batch, or give --dtype bfloat16 or --device cpu"
+        return f"the GPU has too little memory; {lower}"
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return "this machine has too little memory; lower --threads, --batch or the number of records"
     if isinstance(error, RecursionError):

@@ -13,7 +13,7 @@ from attacks.answers import public_records
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import rebuild_all
 from audits.blind import blind_controls, blind_scores
-from audits.comparisons import ScoredRun, ScoredModel
+from audits.comparisons import ScoredModel, ScoredRun
 from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
