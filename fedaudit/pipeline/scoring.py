@@ -42,9 +42,9 @@ class ScoringJob:
 
 
 def score(job: ScoringJob) -> list[tuple[Place, Tables]]:
-    """Of every model, by record: the scores, those of the controls ("base", "before_first_round"), of models whose members the
-    adversary knows ("shadow_targets"), what else it computed ("facts"), and of messages that are solved "batches". A model that
-    no attack has a score of is left out."""
+    """Of every model, by record: the scores, those of the controls ("base", "before_first_round"), of models whose
+    members the adversary knows ("shadow_targets"), what else it computed ("facts"), and of messages that are solved
+    "batches". A model that no attack has a score of is left out."""
     one_thread()
     scorer = Scorer(job)
     found = [((i.threat_model, i.way, i.client, i.round), scorer.tables(i)) for i in job.inquiries]
