@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from fedaudit.machinery import plugins
+from reports import paper_items
 from reports.beside_dpfpl import Agreement, agreement, chunks, taus
 from reports.evidence import Evidence
 from reports.formats import number, tau
@@ -77,8 +77,8 @@ class Table:
 
     @property
     def title(self) -> str:
-        """The first line of its file."""
-        return plugins.summary(PAPERS / f"{self.name.replace(':', '_')}.py").rstrip(".")
+        """What item it is and what it shows."""
+        return paper_items.find(self.name).summary.rstrip(".")
 
     @property
     def file(self) -> str:
@@ -126,6 +126,11 @@ def build(table: Table, write: Write) -> str:
     agreed = agreed_in_words({name: own[EVERY] for name, own in table.agreements.items()})
     write("index.html", render("papers/table.html", {"t": table, "agreed": agreed}))
     return agreed
+
+
+def builder(table: Callable[..., Table], *which: object) -> Callable[[Mapping[str, Sequence[Evidence]], Write], str]:
+    """The function (evidence, write) of a paper's item that builds `table(*which, evidence)`."""
+    return lambda evidence, write: build(table(*which, evidence), write)
 
 
 def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agreement:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedaudit.machinery import plugins
-from fedaudit.pipeline import papers
+from reports import paper_items
 from reports.printed_table import printed
 from reports.templates import contradictions
 
@@ -21,7 +21,7 @@ NOTES = [
     for path in sorted(FOLDER.glob("*_contradictions.csv"))
     for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())
 ]
-TITLES = {name.partition(":")[0]: item.paper for name, item in papers.items().items()}
+TITLES = {name.partition(":")[0]: item.paper for name, item in paper_items.items().items()}
 EPSILONS = ["none", "0.4", "0.2", "0.1", "0.05", "0.01"]
 SETTINGS = {  # stated in the text of a paper: learning rates, densities, budgets, thresholds
     "0.0001", "0.001", "0.0", "0.3", "0.4", "0.2", "0.1", "0.05", "0.01", "0.7",
@@ -133,7 +133,7 @@ def test_what_is_counted() -> None:
 
 def test_each_stands_under_items_that_there_are() -> None:
     named = {f"{paper}:{item}" for paper, items, _ in NOTES for item in items}
-    assert named <= set(papers.items())
+    assert named <= set(paper_items.items())
 
 
 ASKED = {  # by the words that a contradiction is known by an item under which it must stand

@@ -83,7 +83,7 @@ def test_every_csv_of_a_report(given: Sequence[Evidence]) -> None:
 
 def test_the_csv_of_a_papers_figure() -> None:
     files: dict[str, bytes] = {}
-    dpfpl_figure3.build({"=1+1": PROMPTS}, files.__setitem__)
+    dpfpl_figure3.figure3({"=1+1": PROMPTS}, files.__setitem__)
     assert "'=1+1" in set(cells(files["figure3.csv"]))
 
 

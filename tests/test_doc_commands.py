@@ -26,9 +26,9 @@ from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
-from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.tasks.facts import TASKS
+from reports import paper_items
 from tests.doc_blocks import PAGES, ROOT, anchors, commands, documented, inline, links
 from trainers.learners import METHODS, every_learner
 
@@ -231,7 +231,7 @@ CHOICES = {
     "--attack": lambda: {*ATTACKS, "all", "none"},
     "--audit": lambda: {*facts.AUDITS},
     "--task": lambda: {*TASKS},
-    "--paper": lambda: {*papers.items(), "all", "list"},
+    "--paper": lambda: {*paper_items.items(), "all", "list"},
 }
 
 

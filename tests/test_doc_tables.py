@@ -25,13 +25,13 @@ from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
 from fedaudit.external import run as own_run
 from fedaudit.machinery import plugins
-from fedaudit.pipeline import papers
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.canaries import Canaries
 from fedaudit.tasks.facts import TASKS
 from fedaudit.tasks.imagesets import IMAGE_SETS
 from fedaudit.terms.held_models import AT_THE_END
 from fedaudit.terms.threat_models import THREAT_MODELS
+from reports import paper_items
 from tests.doc_blocks import PAGES, ROOT, codes, inline, table
 from trainers.learners import METHODS, LearnerFacts, facts, private
 
@@ -393,7 +393,7 @@ def test_families_of_rows() -> None:
 
 
 def test_items_have_a_row_each() -> None:
-    assert first("docs/papers.md", "`--paper`") == [*papers.items()]
+    assert first("docs/papers.md", "`--paper`") == [*paper_items.items()]
 
 
 def test_every_preset_stands_in_the_docs() -> None:
@@ -403,8 +403,8 @@ def test_every_preset_stands_in_the_docs() -> None:
     ] == []
 
 
-OF_ITEMS = {item.preset for item in papers.items().values()} | {
-    item.scale for item in papers.items().values()
+OF_ITEMS = {item.preset for item in paper_items.items().values()} | {
+    item.scale for item in paper_items.items().values()
 }  # `--paper` takes them
 
 
@@ -447,7 +447,7 @@ def test_facts_and_constants_that_are_named_are_read() -> None:
     assert facts <= {name for base in bases for name in get_type_hints(base)}
     constants = {name for code in inline("CONTRIBUTING.md") for name in re.findall(r"^([A-Z][A-Z_]+)(?= = |$)", code)}
     assert constants <= {
-        "ORDER", "PRESET", "SCALE", "REAL", "TASKS", "TINY", "FIGURES", "PAPER", "NAME", "FAULT", "OUTSIDE_KEYS", "STUBS", "ON_HOST",
+        "ORDER", "FIGURES", "PAPER", "NAME", "FAULT", "OUTSIDE_KEYS", "STUBS", "ON_HOST",
         "TABLES", "THREAT_MODELS", "STRONGEST", "AT_THE_END", "FRESHEST",
     }  # fmt: skip
 

@@ -15,10 +15,10 @@ from attacks.facts import ATTACKS
 from attacks.settings import Adversary
 from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import papers
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.workers import federation_of, make_bench
 from fedaudit.terms.threat_models import THREAT_MODELS
+from reports import paper_items
 from tests.small_run import small_run
 from tests.test_cli import refuse
 
@@ -77,7 +77,7 @@ BAD = {
     "more canaries than candidates": ("--canaries 5000", ["--canaries 5000", "client-00", "valid here are 0 to"]),
     "exporting canaries": ("--method fedavg --canaries 4 --export-run {out}", ["--export-run", "--canaries"]),
     "paper unknown": ("--paper dpfpl:figure33", ["--paper dpfpl:figure33", "'dpfpl:figure3'"]),
-    "paper of nobody": ("--paper figure", ["--paper figure", *papers.items()]),
+    "paper of nobody": ("--paper figure", ["--paper figure", *paper_items.items()]),
     "paper and method": ("--paper dpfpl:figure3 --method dpfpl", ["--method", "--paper dpfpl:figure3"]),
     "paper and task": ("--paper dpfpl:figure3 --task digits", ["--task", "--paper dpfpl:figure3"]),
     "paper and attack": ("--paper dpfpl:figure3 --attack lira", ["--attack", "--paper dpfpl:figure3"]),

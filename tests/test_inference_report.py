@@ -514,7 +514,7 @@ def sweep(seeds: int = 1) -> list[Evidence]:
 
 def drawn(evidence: dict[str, list[Evidence]]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    said = dpfpl_figure3.build(evidence, files.__setitem__)
+    said = dpfpl_figure3.figure3(evidence, files.__setitem__)
     assert all(said.count(f"{task}: The attack") == (len(evidence) > 1) for task in evidence)
     assert "Where the paper contradicts itself here" in files["index.html"].decode()
     return files

@@ -11,8 +11,8 @@ import pytest
 
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
-from fedaudit.pipeline import papers
-from reports.papers import ablation, dpfpl_figure2, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3
+from reports import paper_items
+from reports.papers import ablation, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3
 from reports.papers.secfpp_table3 import exponent
 from tests.prompt_evidence import ablation as made_up
 from tests.prompt_evidence import prompt_evidence
@@ -28,10 +28,10 @@ def unseen(monkeypatch):
         monkeypatch.setattr(module, "printed", unprinted)
 
 
-def drawn(module, cells, say=None):
+def drawn(name, cells, say=None):
     """The files of a figure; `say` is how the sentence begins that it returns."""
     files = {}
-    said = module.build({"task": cells}, files.__setitem__)
+    said = paper_items.find(name).build({"task": cells}, files.__setitem__)
     assert list(files)[-1] == "index.html"
     assert "Where the paper contradicts itself here" in files["index.html"].decode()
     assert said.startswith(say or "")
@@ -48,7 +48,7 @@ class TestTradeOff:
         assert ("FedPara", "client") not in paper.index
 
     def test_ours_are_means_over_seeds_on_both_splits(self):
-        files = drawn(fedrand_figure2, TWO, "ours, against held-out, server: FedRand leaks")
+        files = drawn("fedrand:figure2", TWO, "ours, against held-out, server: FedRand leaks")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert table.split.value_counts().to_dict() == {"paper": 7, "novel objects": 4, "held-out": 4}
         (row,) = table[(table.split == "held-out") & (table.method == "FedAvg") & (table.role == "client")].to_dict(
@@ -83,26 +83,26 @@ class TestTradeOff:
 
     def test_what_cannot_be_shown_is_refused(self):
         with pytest.raises(ValueError, match="evidence is empty"):
-            fedrand_figure2.build({}, {}.__setitem__)
+            fedrand_figure2.figure2({}, {}.__setitem__)
         with pytest.raises(ValueError, match="task 'task' must have AUROCs"):
-            drawn(fedrand_figure2, [replace(TWO[0], tables={})])
+            drawn("fedrand:figure2", [replace(TWO[0], tables={})])
 
 
 class TestBytes:
     def test_shares_by_hand(self):
         """The made-up FedRand sends half of what FedAvg sends up, and all of it down."""
-        table = pd.read_csv(io.BytesIO(drawn(fedrand_figure3, TWO, SHARES)["figure3.csv"])).set_index("method")
+        table = pd.read_csv(io.BytesIO(drawn("fedrand:figure3", TWO, SHARES)["figure3.csv"])).set_index("method")
         assert table.loc["FedAvg", ["down", "up", "both", "paper"]].tolist() == [0.5, 0.5, 1.0, 1.0]
         assert table.loc["FedRand", ["down", "up", "both", "paper"]].tolist() == [0.5, 0.25, 0.75, 0.75]
 
     def test_what_cannot_be_shown_is_refused(self):
         with pytest.raises(ValueError, match="evidence is empty"):
-            fedrand_figure3.build({}, {}.__setitem__)
+            fedrand_figure3.figure3({}, {}.__setitem__)
         with pytest.raises(ValueError, match="task 'task' must have counted bytes"):
-            drawn(fedrand_figure3, [replace(TWO[0], tables={})])
+            drawn("fedrand:figure3", [replace(TWO[0], tables={})])
 
     def test_both_figures_are_of_the_same_runs_and_methods(self):
-        items = [papers.find(f"fedrand:figure{i}") for i in (2, 3)]
+        items = [paper_items.find(f"fedrand:figure{i}") for i in (2, 3)]
         plans = [cli.read_command([f"--preset={i.preset}", *i.tasks["captions"]]).plan for i in items]
         assert [c.analysis_key for c in plans[0].cells] == [c.analysis_key for c in plans[1].cells]
         assert list(plans[0].methods) == list(fedrand_figure2.TITLES)
@@ -112,7 +112,7 @@ class TestBytes:
 class TestAblation:
     @pytest.mark.parametrize("number", [2, 4, 5, 6])
     def test_each_figure_has_the_numbers_of_its_data_set(self, number):
-        figure = papers.find(f"dpfpl:figure{number}")
+        figure = paper_items.find(f"dpfpl:figure{number}")
         dataset = figure.summary.rpartition(" of ")[2].rstrip(".")
         assert len(ablation.paper(dataset)) == 6 * 4 * 2 * 2
 
@@ -122,7 +122,7 @@ class TestAblation:
         assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
 
     def test_ours_beside_the_papers(self):
-        files = drawn(dpfpl_figure2, made_up(), "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)")
+        files = drawn("dpfpl:figure2", made_up(), "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
         text = files["index.html"].decode()
@@ -145,9 +145,9 @@ class TestAblation:
 
     def test_what_cannot_be_shown_is_refused(self):
         with pytest.raises(ValueError, match="evidence is empty"):
-            dpfpl_figure2.build({}, {}.__setitem__)
+            paper_items.find("dpfpl:figure2").build({}, {}.__setitem__)
         with pytest.raises(ValueError, match="several settings of DP-FPL"):
-            drawn(dpfpl_figure2, [prompt_evidence("promptfl")])
+            drawn("dpfpl:figure2", [prompt_evidence("promptfl")])
 
 
 class TestInformation:
@@ -216,7 +216,7 @@ class TestCosts:
     def test_the_page(self, monkeypatch):
         files, small = {}, secfpp_figure3.ours(users=(20, 30), entries=(150, 200))
         monkeypatch.setattr(secfpp_figure3, "ours", lambda: small)
-        said = secfpp_figure3.build({}, files.__setitem__)
+        said = secfpp_figure3.figure3({}, files.__setitem__)
         assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
         assert len(pd.read_csv(io.BytesIO(files["figure3.csv"]))) == 3
         assert said.endswith(" s at d = 200 on this machine")

@@ -14,10 +14,11 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.papers import DrawnItem
+from reports import paper_items
 from reports.templates import contradictions
 
 FOLDER = plugins.package_folder("reports.papers")
-NAMES = list(papers.items())
+NAMES = list(paper_items.items())
 
 
 def asked(*words: str) -> paper.AskedItems:
@@ -29,22 +30,22 @@ def asked(*words: str) -> paper.AskedItems:
 class TestNames:
     def test_tables_come_first_and_by_their_numbers(self) -> None:
         numbers = [f"table{i}" for i in (2, 3, 4, 6, 7, 8, 9, 10, 11)] + [f"figure{i}" for i in range(2, 7)]
-        assert papers.named("dpfpl") == [f"dpfpl:{item}" for item in numbers]
+        assert paper_items.matching("dpfpl") == [f"dpfpl:{item}" for item in numbers]
 
     def test_one_all_of_a_paper_and_all(self) -> None:
-        assert papers.named("fedrand:table4") == ["fedrand:table4"]
-        assert papers.named("dp2fl") == [f"dp2fl:table{i}" for i in range(1, 5)]
-        assert papers.named("all") == NAMES
+        assert paper_items.matching("fedrand:table4") == ["fedrand:table4"]
+        assert paper_items.matching("dp2fl") == [f"dp2fl:table{i}" for i in range(1, 5)]
+        assert paper_items.matching("all") == NAMES
 
     def test_the_list_names_each_with_what_it_shows(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["--paper", "list"]) == exits.DONE
         said = capsys.readouterr().out
-        assert [line.split()[0] for line in said.splitlines()] == list(papers.items())
-        assert all(item.summary in said for item in papers.items().values())
+        assert [line.split()[0] for line in said.splitlines()] == list(paper_items.items())
+        assert all(item.summary in said for item in paper_items.items().values())
 
     @pytest.mark.parametrize("name", NAMES)
     def test_what_is_asked_for_at_each_scale_is_a_plan(self, name: str) -> None:
-        item = papers.find(name)
+        item = paper_items.find(name)
         for words in item.tasks.values():
             assert cli.read_command([f"--preset={item.preset}", *words]).plan
         assert (item.real is None) == (item.scale is None)
@@ -64,13 +65,13 @@ class TestPrint:
         assert {name for name in NAMES if ":table" in name} - there == {"secfpp:table3"}  # formulas
 
     def test_contradictions_are_of_items(self) -> None:
-        assert {path.stem.partition("_")[0] for path in FOLDER.glob("*_contradictions.csv")} <= {*papers.papers()}
+        assert {path.stem.partition("_")[0] for path in FOLDER.glob("*_contradictions.csv")} <= {*paper_items.papers()}
         assert contradictions("dp2fl:table1")
         assert contradictions("nobody:table1") == []
 
     @pytest.mark.parametrize("name", [name for name in NAMES if ":figure" in name])
     def test_pages_of_their_own_have_the_footnotes(self, name: str) -> None:
-        module = papers.find(name).module
+        module = paper_items.find(name).module
         text = (FOLDER / f"{module}.html").read_text() if (FOLDER / f"{module}.html").exists() else ""
         shared = (FOLDER.parent / "ablation.html").read_text() if not text else ""
         assert "papers/contradictions.html" in text + shared
@@ -95,7 +96,7 @@ class TestSeveral:
         self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert cli.main(["--paper", "secfpp", "--quiet", "--out", str(tmp_path)]) == exits.DONE
-        assert drawn == papers.named("secfpp")
+        assert drawn == paper_items.matching("secfpp")
         page = (tmp_path / "papers" / "secfpp.html").read_text()
         table = pd.read_csv(tmp_path / "papers" / "secfpp.csv")
         assert table.item.tolist() == drawn
@@ -107,9 +108,9 @@ class TestSeveral:
         self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert cli.main(["--paper", "all", "--quiet", "--out", str(tmp_path)]) == exits.FAILED
-        assert drawn == papers.named("all")
+        assert drawn == paper_items.matching("all")
         table = pd.read_csv(tmp_path / "papers" / "all.csv").set_index("item")
-        assert table.why.notna().sum() == len(papers.named("dp2fl"))
+        assert table.why.notna().sum() == len(paper_items.matching("dp2fl"))
         assert "unexpected RuntimeError: a <bad> day" in table.why["dp2fl:table1"]
         page = (tmp_path / "papers" / "all.html").read_text()
         assert "a &lt;bad&gt; day" in page
@@ -119,8 +120,8 @@ class TestSeveral:
         done = [DrawnItem("secfpp:table1", 1.0, tmp_path / "papers" / "x" / "index.html", "τ")]
         page = papers.write_index("secfpp", done, tmp_path)
         text = re.sub(r"<[^>]+>", " ", html.unescape(page.read_text()))
-        assert text.count("not run yet") == len(papers.named("secfpp")) - 1
-        assert f"1 of {len(papers.named('secfpp'))} items" in text
+        assert text.count("not run yet") == len(paper_items.matching("secfpp")) - 1
+        assert f"1 of {len(paper_items.matching('secfpp'))} items" in text
 
     def test_a_dry_run_says_each_as_soon_as_it_is_known(
         self, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -174,7 +175,7 @@ class TestScale:
     def test_the_papers_settings_leave_what_is_compared(self, tmp_path: Path) -> None:
         """The real thing needs weights; random ones of the full architecture have the same settings."""
         (tmp_path / "weights.pt").touch()
-        item = papers.find("dpfpl:table6")
+        item = paper_items.find("dpfpl:table6")
         assert item.real is not None
         words = [f"--preset={item.preset}", *item.real["Food101"]]
         scale = [w for w in paper._real("dpfpl:table6", item)[1] if not w.startswith(("--backbone", "--weights"))]

@@ -13,13 +13,13 @@ import pytest
 
 from audits.findings import Accuracy
 from fedaudit.command.cli import read_command
-from fedaudit.pipeline import papers
+from reports import paper_items
 from reports.evidence import Evidence
-from reports.papers import dp2fl, dp2fl_table1, dp2fl_table2, dp2fl_table3, dp2fl_table4
+from reports.papers import dp2fl
 from reports.printed_table import EVERY, printed
 from tests.prompt_evidence import prompt_evidence
 
-TABLES = {1: dp2fl_table1, 2: dp2fl_table2, 3: dp2fl_table3, 4: dp2fl_table4}
+TABLES = {number: paper_items.find(f"dp2fl:table{number}") for number in (1, 2, 3, 4)}
 STUDENT = 4.302653  # of two degrees of freedom, 95 %
 SEEDS = (0, 1, 4)
 LEVELS = {"local": 50.0, "fedprox": 62.0, "pfedme": 61.0, "dp2fl": 63.0}  # in the order of the paper's averages
@@ -138,7 +138,7 @@ def test_what_cannot_be_shown_is_refused(number: int) -> None:
 
 
 def test_presets_run_what_tables_show() -> None:
-    items = {number: papers.find(f"dp2fl:table{number}") for number in TABLES}
+    items = {number: paper_items.find(f"dp2fl:table{number}") for number in TABLES}
     plans = {
         number: read_command([f"--preset={item.preset}", *item.tasks["few shots"]]).plan
         for number, item in items.items()

@@ -4,7 +4,6 @@ are printed, its footnotes, and its files. Items that share runs share them here
 from __future__ import annotations
 
 import html
-import importlib
 import io
 import re
 from collections import Counter
@@ -21,6 +20,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import compute, papers
 from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
+from reports import paper_items
 from reports.papers import secfpp_figure2, secfpp_figure3
 from reports.printed_table import printed
 from reports.templates import contradictions
@@ -43,10 +43,9 @@ Draw = Callable[[str], DrawnItem]
 def tiny(name: str) -> str:
     """The words with which an item runs in seconds: what its own file says, or another that shares its runs; behind
     `--method` the methods of its preset that stand for the rest."""
-    preset = papers.find(name).preset
-    sharing = [item.module for item in papers.items().values() if preset and item.preset == preset]
-    said = (plugins.literal(FOLDER / f"{module}.py", "TINY") for module in (papers.find(name).module, *sharing))
-    return next(filter(None, said), OTHERWISE if preset else "")
+    preset = paper_items.find(name).preset
+    sharing = [item.tiny for item in paper_items.items().values() if preset and item.preset == preset]
+    return next(filter(None, (paper_items.find(name).tiny, *sharing)), OTHERWISE if preset else "")
 
 
 def drawing(out: Path, tiny: Callable[[str], str]) -> Draw:
@@ -94,8 +93,8 @@ def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
     return drawing(tmp_path_factory.mktemp("papers"), tiny)
 
 
-ITEMS = pytest.mark.parametrize("name", papers.items())
-TABLES = pytest.mark.parametrize("name", [name for name in papers.items() if ":table" in name])
+ITEMS = pytest.mark.parametrize("name", paper_items.items())
+TABLES = pytest.mark.parametrize("name", [name for name in paper_items.items() if ":table" in name])
 
 
 def page_of(item: DrawnItem) -> str:
@@ -112,14 +111,9 @@ def text_of(page: str) -> str:
 
 def print_of(name: str) -> list[tuple[str, str]]:
     """Every number of a printed table with its spread, as they are printed."""
-    table = printed(papers.find(name).module)
+    table = printed(name.replace(":", "_"))
     name = "mean" if "mean" in table else "value"
     return list(zip(table[name], table.get("std", [""] * len(table)), strict=True))
-
-
-def test_every_file_is_an_item_and_every_item_is_named() -> None:
-    files = {path.stem for path in FOLDER.glob("*.py") if re.search(r"_(table|figure)\d+$", path.stem)}
-    assert files == {item.module for item in papers.items().values()}
 
 
 @ITEMS
@@ -150,7 +144,7 @@ def test_the_page_stands_alone_and_says_what_it_is_of(name: str, drawn: Draw) ->
     assert all((item.page.parent / link).is_file() for link in links)
     assert not re.findall(r"""(?:href|src|url\()\s*=?\s*["']?(?:https?:)?//""", page)
     said = text_of(page)
-    assert papers.find(name).summary.partition(":")[0] in said
+    assert paper_items.find(name).summary.partition(":")[0] in said
     assert not re.search(r"\b(nan|None|inf|Undefined)\b", said)
     assert "Here: " in said or "Ours" in said or "ours" in said or "measured on this machine" in said
 
@@ -167,7 +161,7 @@ def test_printed_numbers_of_a_table_stand_unchanged(name: str, drawn: Draw) -> N
     assert {"ours", "the paper"} == set(table.whose)
     kept = table[table.whose == "the paper"]
     text = item.page.with_name(f"{file}.tex").read_text(encoding="utf-8").partition("% the paper")[2]
-    if not (FOLDER / f"{papers.find(name).module}.csv").exists():  # orders of growth are no numbers
+    if not (FOLDER / f"{name.replace(':', '_')}.csv").exists():  # orders of growth are no numbers
         assert shown
         assert Counter(html.unescape(value) for value, _ in shown) == Counter(kept.value)
         return
@@ -193,16 +187,15 @@ def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, drawn: Draw) 
 
 @ITEMS
 def test_nothing_to_show_is_refused(name: str) -> None:
-    if not papers.find(name).preset:
+    if not paper_items.find(name).preset:
         return
-    module = importlib.import_module(f"reports.papers.{papers.find(name).module}")
     for nothing in ({}, {"task": []}):
         with pytest.raises(ValueError, match=r"must|needs"):
-            module.build(nothing, {}.__setitem__)
+            paper_items.find(name).build(nothing, {}.__setitem__)
 
 
 def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:
-    done = [drawn(name) for name in papers.items()]
+    done = [drawn(name) for name in paper_items.items()]
     assert done[0].page is not None
     index = papers.write_index("all", done, done[0].page.parent.parent.parent)
     page = index.read_text(encoding="utf-8")
@@ -210,7 +203,7 @@ def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:
     assert links == [item.page for item in done]
     assert all(html.escape(item.agreed, quote=False) in page.replace("&#39;", "'") for item in done)
     table = pd.read_csv(io.BytesIO(index.with_suffix(".csv").read_bytes()))
-    assert table.item.tolist() == list(papers.items())
+    assert table.item.tolist() == list(paper_items.items())
     assert table.why.isna().all()
 
 
@@ -220,7 +213,7 @@ def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
 
     def larger(name: str) -> str:
         words = re.sub(r"(^| )--(seeds|epsilon|rank|method) [\w.,]+", "", tiny(name))
-        if papers.find(name).preset == "fedrand-tables":  # of whose clients both halves must have been sent
+        if paper_items.find(name).preset == "fedrand-tables":  # of whose clients both halves must have been sent
             words = words.replace("--rounds 1", "--rounds 4")
         return f"{words} --seeds 2" if words else ""
 
@@ -235,6 +228,6 @@ def test_every_printed_row_has_ours(name: str, whole: Draw) -> None:
     table = pd.read_csv(item.page.with_name(f"{name.partition(':')[2]}.csv"), keep_default_na=False)
     ours, theirs = (table[table.whose == whose] for whose in ("ours", "the paper"))
     assert set(zip(theirs.row, theirs.level, strict=True)) <= set(zip(ours.row, ours.level, strict=True))
-    if papers.find(name).preset:
+    if paper_items.find(name).preset:
         assert (ours.seeds.astype(float) == 2).all()
         assert ours.value.astype(float).between(-100, 1000).all()

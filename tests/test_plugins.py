@@ -23,8 +23,8 @@ from fedaudit.command.flags import Parser, add_backbone, add_choices, add_genera
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
-from fedaudit.pipeline import papers
 from fedaudit.terms.threat_models import THREAT_MODELS, ThreatModel
+from reports import paper_items
 from reports.rows import method_name
 from trainers.learners import METHODS, LearnerFacts, every_learner, facts
 
@@ -341,32 +341,28 @@ def test_listing_and_help_import_nothing_heavy():
     assert "examples:" in out.stdout
 
 
-FIGURES = papers.items()
+FIGURES = paper_items.items()
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
     figure = FIGURES[name]
-    assert name.replace(":", "_", 1) == figure.module
     assert 20 <= len(figure.summary) <= 160
     assert re.fullmatch(r"(Table|Figure) \d+", number := figure.title.removeprefix(f"{figure.paper}, "))
     assert number.replace(" ", "").lower() == name.partition(":")[2]
-    assert {FIGURES[other].paper for other in papers.named(name.partition(":")[0])} == {figure.paper}
+    assert {FIGURES[other].paper for other in paper_items.matching(name.partition(":")[0])} == {figure.paper}
     assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listing.listing(), re.MULTILINE)
     assert (figure.preset is None) == (not figure.tasks)
     assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
-    assert callable(importlib.import_module(f"reports.papers.{figure.module}").build)
+    assert callable(getattr(importlib.import_module(f"reports.papers.{figure.module}"), name.partition(":")[2]))
 
 
 def test_a_new_figure_is_found_without_a_line_elsewhere(tmp_path, monkeypatch):
-    words = 'PRESET = "fedrand-tables"\nTASKS = {"captions": ("--task=captions",)}\n'
-    (tmp_path / "fedrand_figure2.py").write_text(f'"""FedRand, Figure 2: what leaks."""\n{words}')
+    lists = "from reports.paper_items import PaperItem\nimport missing\n\nclass Items:\n    figure2 = PaperItem(preset='p')\n"
+    (tmp_path / "fedrand_figure2.py").write_text(f'"""FedRand, Figure 2: what leaks."""\n{lists}')
     (tmp_path / "helper.py").write_text('"""No figure."""\n')
     monkeypatch.setattr(plugins, "package_folder", lambda package: tmp_path)
-    found = papers.items.__wrapped__()
-    tasks = {"captions": ("--task=captions",)}
-    assert found == {
-        "fedrand:figure2": papers.PaperItem(
-            "fedrand_figure2", "FedRand, Figure 2: what leaks.", "fedrand-tables", tasks
-        )
-    }
+    found = paper_items.items.__wrapped__()
+    item = paper_items.PaperItem("what leaks", "p", title="FedRand, Figure 2", module="fedrand_figure2")
+    assert found == {"fedrand:figure2": item}
+    assert item.summary == "FedRand, Figure 2: what leaks."

@@ -13,9 +13,9 @@ import torch
 from benchmarks import presets
 from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import papers
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
+from reports import paper_items
 from trainers.base import generator
 
 SMALL = "--clients=3 --train=8 --test=1 --rounds=3 --threads=1".split()
@@ -43,7 +43,7 @@ def test_the_memorising_preset_attacks_every_client_without_noise() -> None:
 def test_the_figure_takes_prompts_that_memorise() -> None:
     """As many pictures, rounds and rates as the preset that was chosen for it; the paper's attack first."""
     memorising = plan("--preset", "memorising")
-    for words in papers.find("dpfpl:figure3").tasks.values():
+    for words in paper_items.find("dpfpl:figure3").tasks.values():
         found = plan("--preset", "dpfpl-figure3", *words)
         assert found.task_params == memorising.task_params
         assert (found.rounds, found.settings) == (memorising.rounds, memorising.settings)

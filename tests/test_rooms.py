@@ -32,7 +32,7 @@ SHUT = {  # what a room must not import although it lies below
     "reports": ("attacks", "trainers"),
 }
 OPEN = ("attacks.facts", "attacks.score_names", "trainers.learners")  # what rooms say of themselves, to all above
-PLUGIN = {"Params", "Settings", "Facts", "Learner"}  # what a file of its kind is expected to define
+PLUGIN = {"Params", "Settings", "Facts", "Learner", "Items"}  # what a file of its kind is expected to define
 
 
 def _module(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedaudit.machinery.store import Folder
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Plan
+from reports import paper_items
 from reports.report import Evidence, flattened
 
 EVIDENCE = "evidence.json"
@@ -42,9 +42,8 @@ class TablePicture(Picture):
     def page(self) -> bytes:
         """The page of the findings, by the code as it is now. InputError if that code needs others."""
         files: dict[str, bytes] = {}
-        module = importlib.import_module(f"reports.papers.{papers.find(self.item).module}")
         try:
-            module.build(self._kept(), files.__setitem__)
+            paper_items.find(self.item).build(self._kept(), files.__setitem__)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{self.kept.path}: no page can be made of it any more ({error})") from error
         return files["index.html"]

@@ -10,10 +10,10 @@ from audits.facts import AUDITS, AuditFacts
 from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin, Plugins
-from fedaudit.pipeline import papers
 from fedaudit.tasks.facts import TASKS
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.threat_models import THREAT_MODELS
+from reports import paper_items
 from reports.places import places
 from trainers.learners import METHODS, every_learner, facts
 
@@ -28,7 +28,7 @@ def listing(width: int | None = None) -> str:
         said.append(f"{kind}s{', those in brackets on request' if known is AUDITS else ''} (--{kind}):")
         said += listed({_named(plugin): plugin.summary for plugin in known.values()}, width)
     said.append("tables and figures of papers (--paper; list, a paper, or all):")
-    said += listed({name: item.summary for name, item in papers.items().items()}, width)
+    said += listed({name: item.summary for name, item in paper_items.items().items()}, width)
     said.append("sections of a report, each where there is something to show:")
     said += listed({name: plugins.summary(path) for name, path in places().items()}, width)
     said.append("threat models, what each sees; a report has all that its methods have:")

@@ -20,8 +20,10 @@ from fedaudit.command.window import columns_of_window, listed
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import papers
-from fedaudit.pipeline.papers import DrawnItem, PaperItem
+from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
+from reports import paper_items
+from reports.paper_items import PaperItem
 
 LIST = "list"
 REAL = "paper"  # the preset that takes every paper's own
@@ -59,11 +61,11 @@ def read(words: Sequence[str], plan: Read) -> AskedItems | None:
         if len(words) > 2:
             raise InputError("--paper list: stands alone; leave out the other words")
         return AskedItems(LIST, {}, Path(), quiet=False, dry_run=False)
-    names = papers.named(chosen.paper)
-    if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not papers.find(chosen.paper).preset):
+    names = paper_items.matching(chosen.paper)
+    if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not paper_items.find(chosen.paper).preset):
         _help(chosen.paper)  # that of an item that is trained has the flags of its methods
     place, trained = _place(others)
-    if not any(papers.find(name).preset for name in names):
+    if not any(paper_items.find(name).preset for name in names):
         trained = [f"--{name}" for name in CHOICES if getattr(chosen, name)] + trained
         trained += ["--preset"] if chosen.preset != DEFAULT_PRESET else []
         if trained:
@@ -78,7 +80,7 @@ def read(words: Sequence[str], plan: Read) -> AskedItems | None:
         except InputError as error:
             found[name] = error
     errors = [one for one in found.values() if isinstance(one, InputError)]
-    if len(errors) == len([name for name in names if papers.find(name).preset]) > 0:
+    if len(errors) == len([name for name in names if paper_items.find(name).preset]) > 0:
         raise errors[0]
     if trained and not any(one for one in found.values()):
         raise InputError(
@@ -89,7 +91,11 @@ def read(words: Sequence[str], plan: Read) -> AskedItems | None:
 
 def _help(name: str) -> NoReturn:
     """Show what goes with an item that trains nothing, or with several."""
-    about = papers.items()[name].summary if name in papers.items() else "Tables and figures of papers, and their index."
+    about = (
+        paper_items.items()[name].summary
+        if name in paper_items.items()
+        else "Tables and figures of papers, and their index."
+    )
     parser = Parser(prog="audit.py", usage=f"audit.py --paper {name} [options]", description=about, allow_abbrev=False)
     add_place(parser)
     parser.parse_args(["--help"])
@@ -101,7 +107,7 @@ def _check(chosen: argparse.Namespace, names: Sequence[str]) -> None:
     for name in CHOICES:
         if getattr(chosen, name):
             raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")
-    own = {preset for name in names if (preset := papers.find(name).preset)}
+    own = {preset for name in names if (preset := paper_items.find(name).preset)}
     if chosen.preset not in {DEFAULT_PRESET, REAL, *own}:
         raise InputError(
             f"--preset {chosen.preset} does not go with --paper {chosen.paper}, which has its own "
@@ -119,7 +125,7 @@ def _place(others: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: Read) -> Plans:
     """The plans of an item by task: its preset and tasks, with the words that choose nothing. InputError."""
-    item = papers.find(name)
+    item = paper_items.find(name)
     if item.preset is None:
         return {}
     if "--fail-if" in {word.partition("=")[0] for word in others}:
@@ -129,7 +135,7 @@ def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: R
     return {task: plan([*shared, *own], scale) for task, own in tasks.items()}
 
 
-def _real(name: str, item: PaperItem) -> tuple[papers.Words, list[str]]:
+def _real(name: str, item: PaperItem) -> tuple[paper_items.Words, list[str]]:
     """The tasks of an item on its paper's data, and the words of the paper's settings without what is compared.
     InputError: there are none."""
     if item.scale is None or item.real is None:
@@ -141,7 +147,7 @@ def _real(name: str, item: PaperItem) -> tuple[papers.Words, list[str]]:
 def main(asked: AskedItems) -> int:
     """Run what is asked for, or say what would run; the exit code."""
     if asked.name == LIST:
-        named = {name: item.summary for name, item in papers.items().items()}
+        named = {name: item.summary for name, item in paper_items.items().items()}
         print("\n".join(listed(named, columns_of_window(), indent="")))
         return exits.DONE
     progress = Progress(quiet=asked.quiet)

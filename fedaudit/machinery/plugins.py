@@ -176,6 +176,12 @@ def literal(path: Path, name: str) -> Any:
     return None
 
 
+def class_of(path: Path, name: str) -> type[Any] | None:
+    """The class `name` of a source file, executed with the imports that it uses and nothing else; None: there is
+    none."""
+    return _executed(path, name) if _class(path, name) else None
+
+
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
     """The dataclass `name` of a source file, executed without the rest of the file but for the imports that it uses,

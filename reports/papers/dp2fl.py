@@ -1,4 +1,4 @@
-"""DP²FL's Tables 1 to 4: ours on few shots of drawn symbols beside the printed numbers.
+"""DP²FL: Tables 1 to 4, ours on few shots of drawn symbols beside the printed numbers.
 
 Chang et al. 2025. Table 1 compares four methods, Table 2 clients' own models of DP²FL with its global one, Tables 3 and
 4 what a client that comes after the run may start from. All after the last round, on test sets in clients' own class
@@ -9,15 +9,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from reports.beside_dpfpl import here
 from reports.evidence import Evidence, check
 from reports.formats import number, signed
-from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, printed, seeds_of
+from reports.paper_items import PaperItem
+from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, pooled, variants
 from reports.sections.newcomers import STARTS as DIFFERENCES
 from reports.sections.newcomers import paper
 from reports.sections.personal import PRINTED as METHODS
+
+
+class Items:
+    RUN = partial(PaperItem, preset="dp2fl-tables", tasks={"few shots": ("--task=fewshots",)})
+    NEWCOMERS = partial(PaperItem, preset="dp2fl-newcomers", tasks={"few shots": ("--task=fewshots",)})
+
+    table1 = RUN(
+        "accuracy and F1 of clients' own models, beside three baselines",
+        tiny="--seeds 1 --rounds 1 --clients 2 --shots 4 --test 1 --local-epochs 1 --method dp2fl,local",
+    )
+    table2 = RUN("the global model on clients' test sets, beside their own models")
+    table3 = NEWCOMERS(
+        "a new client before it trains, by what it starts from",
+        tiny="--seeds 1 --rounds 1 --clients 3 --shots 4 --test 1 --local-epochs 1",
+    )
+    table4 = NEWCOMERS("a new client after one round, by what it started from")
+
 
 AVERAGE = "AVG"
 NAMES = METHODS | {"dp2fl": "DP²FL"}
@@ -159,3 +178,6 @@ def _table(
         f"dp2fl:table{table}", ours, theirs, about, digits=2, sentences=said, seeds=seeds_of(evidence),
         rows_are=rows_are, levels_are=levels_are, apart=apart,
     )  # fmt: skip
+
+
+table1, table2, table3, table4 = map(builder, (methods, models, before, after))

@@ -1,21 +1,68 @@
-"""DP-FPL's Tables 2 to 4 and 6 to 11: ours by task beside the printed accuracies.
+"""DP-FPL: Tables 2 to 4 and 6 to 11, and Figures 2 and 4 to 6, our accuracies by task beside the printed ones.
 
 Tran et al., ICLR 2025. Tables 2 to 4 compare four methods at six budgets, Tables 6 to 11 ranks of DP-FPL with and
-without residual, a budget each. Ours are held against the mean of the paper's data sets: a drawn symbol is none of
-them.
+without residual, a budget each; the figures draw these ranks (`ablation`). Our numbers are compared with the mean over
+the paper's data sets: drawn symbols are none of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from reports.beside_dpfpl import DROWNED, EPSILONS, METHODS, PLACES, scale
 from reports.evidence import Evidence, check
-from reports.printed_table import Column, OurNumber, Row, Table, over_seeds, printed, seeds_of
+from reports.paper_items import PaperItem
+from reports.papers import ablation
+from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, as_printed, variants
+
+DATASETS = {2: "Caltech101", 4: "OxfordPets", 5: "OxfordFlowers", 6: "Food101"}  # by the figure that shows it
+
+
+class Items:
+    REAL = {  # noqa: RUF012, read once
+        "Caltech101": ("--dataset=caltech101",),
+        "OxfordPets": ("--dataset=oxford_pets",),
+        "OxfordFlowers": ("--dataset=oxford_flowers",),
+        "Food101": ("--dataset=food101",),
+    }
+    COMPARISON = partial(
+        PaperItem, preset="dpfpl-tables", tasks={"symbols": ("--task=glyphs",), "digits": ("--task=digits",)},
+        scale="dpfpl-paper", real=REAL,
+    )  # fmt: skip
+    ABLATION = partial(
+        PaperItem, preset="dpfpl-ablation", tasks={"symbols": ("--task=glyphs",)}, scale="dpfpl-paper", real=REAL
+    )
+    SIZES = {f"{n} clients": (f"--clients={n}",) for n in (25, 50)}  # noqa: RUF012
+    FIGURE = "rank, noise and residual, beside what the paper prints of"
+
+    table2 = COMPARISON(
+        "accuracy on clients' own classes, four methods at six budgets",
+        tiny="--seeds 1 --rounds 1 --clients 2 --shots 4 --epsilon none,0.1",
+    )
+    table3 = COMPARISON("accuracy on the neighbours' classes, four methods at six budgets")
+    table4 = PaperItem(
+        "accuracy of 25 and of 50 clients with a Dirichlet split, four methods at six budgets", preset="dpfpl-table4",
+        tasks=SIZES, scale="dpfpl-paper-cifar100", real=SIZES,
+        tiny="--seeds 1 --rounds 1 --train 16 --test 1 --epsilon none --method promptfl,dpfpl",
+    )  # fmt: skip
+    table6 = ABLATION(
+        "rank and residual without noise", tiny="--seeds 1 --rounds 1 --clients 2 --train 4 --test 1 --rank 1,8"
+    )
+    table7 = ABLATION("rank and residual at ε 0.4")
+    table8 = ABLATION("rank and residual at ε 0.2")
+    table9 = ABLATION("rank and residual at ε 0.1")
+    table10 = ABLATION("rank and residual at ε 0.05")
+    table11 = ABLATION("rank and residual at ε 0.01")
+    figure2 = ABLATION(f"{FIGURE} Caltech101", real={"Caltech101": REAL["Caltech101"]})
+    figure4 = ABLATION(f"{FIGURE} OxfordPets", real={"OxfordPets": REAL["OxfordPets"]})
+    figure5 = ABLATION(f"{FIGURE} OxfordFlowers", real={"OxfordFlowers": REAL["OxfordFlowers"]})
+    figure6 = ABLATION(f"{FIGURE} Food101", real={"Food101": REAL["Food101"]})
+
 
 NAMES = {label: name for name, label in METHODS.items()}
 SHORT = {OWN_TEST: "own tests", OVERALL: "all records"}  # of PLACES
@@ -123,3 +170,8 @@ def _table(
         f"dpfpl:table{number}", ours, paper, about, sentences=notes, seeds=seeds_of(evidence), spreads=spreads,
         rows_are=rows_are,
     )  # fmt: skip
+
+
+table2, table3, table4 = builder(methods, 2, LOCAL), builder(methods, 3, NEIGHBOUR), builder(clients, 4)
+table6, table7, table8, table9, table10, table11 = (builder(ranks, number) for number in range(6, 12))
+figure2, figure4, figure5, figure6 = (partial(ablation.build, name, number) for number, name in DATASETS.items())

@@ -20,12 +20,19 @@ from reports.evidence import Evidence, check
 from reports.figures.against_epsilon import against_epsilon
 from reports.figures.drawing import printed, styled
 from reports.formats import listed, signed
+from reports.paper_items import PaperItem
 from reports.rows import MethodRow, Score, as_printed, variants
 from reports.templates import Write, csv, render
 
-PRESET = "dpfpl-figure3"
-TASKS = {"symbols in relief": ("--task=glyphs", "--domain=relief")}
-TINY = "--seeds 1 --rounds 1 --clients 2 --train 8 --test 1 --targets 1 --shadows 4 --epsilon none,1"
+
+class Items:
+    figure3 = PaperItem(
+        preset="dpfpl-figure3",
+        tasks={"symbols in relief": ("--task=glyphs", "--domain=relief")},
+        tiny="--seeds 1 --rounds 1 --clients 2 --train 8 --test 1 --targets 1 --shadows 4 --epsilon none,1",
+    )
+
+
 QUANTITIES = (LOCAL, NEIGHBOUR, "success", "auroc")
 ALT = (
     "DP-FPL, Figure 3: accuracy on local and neighbour classes, success and AUROC of the attack, against epsilon, "
@@ -35,7 +42,7 @@ SIGNAL = "shadow"
 GUESSING = 50.0  # percent
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def figure3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figure3.svg, figure3.pdf and figure3.csv through `write(name, bytes)`; the page comes last.
     Returns what the curves say.
 

@@ -23,23 +23,28 @@ from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports.evidence import Evidence, check
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
 from reports.formats import signed
+from reports.paper_items import PaperItem
 from reports.papers.fedrand import CLIENT_WAYS, METHODS, TITLES, over_trainings, scale
 from reports.templates import Write, render, write_drawings
 
-PRESET = "fedrand-figures"
-TASKS = {"captions": ("--task=captions",)}
-SCALE = "paper"
-REAL = {"captions": ("--task=coco",)}
-TINY = (
-    "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
-    "--method fedavg,fedrand"
-)
+
+class Items:
+    figure2 = PaperItem(
+        preset="fedrand-figures",
+        tasks={"captions": ("--task=captions",)},
+        scale="paper",
+        real={"captions": ("--task=coco",)},
+        tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
+        "--method fedavg,fedrand",
+    )
+
+
 SPLITS = {"paper": "the paper", NOVEL_OBJECTS: "ours, against novel objects", HELD_OUT: "ours, against held-out"}
 K = "renyi/2/10/caption"
 COLUMNS = "split method role cider auroc low high seeds".split()
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def figure2(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns what ours
     say where a coin decided who is a member.
 

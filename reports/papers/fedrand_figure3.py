@@ -15,19 +15,26 @@ import pandas as pd
 
 from reports.evidence import Evidence, check
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
+from reports.paper_items import PaperItem
 from reports.papers.fedrand import METHODS, TITLES, scale
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 
-PRESET = "fedrand-figures"
-TASKS = {"captions": ("--task=captions",)}
-SCALE = "paper"
-REAL = {"captions": ("--task=coco",)}
+
+class Items:
+    figure3 = PaperItem(
+        preset="fedrand-figures",
+        tasks={"captions": ("--task=captions",)},
+        scale="paper",
+        real={"captions": ("--task=coco",)},
+    )
+
+
 PRINTED = {"FedAvg": 1.0, "FedRand": 0.75}
 COLUMNS = "method down up both paper seeds".split()
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def figure3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figure3.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns what the
     text says of FedRand, and ours. ValueError: no task, or one of whose methods nothing was counted."""
     if not evidence:

@@ -15,18 +15,25 @@ import pandas as pd
 from reports.evidence import Evidence, check, joined
 from reports.figures.drawing import printed, styled
 from reports.figures.tokens import tokens_plot
+from reports.paper_items import PaperItem
 from reports.papers.fedrand import scale
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 
-PRESET = "fedrand-tables"
-TASKS = {"captions": ("--task=captions",)}
-SCALE = "paper"
-REAL = {"captions": ("--task=coco",)}
+
+class Items:
+    figure4 = PaperItem(
+        preset="fedrand-tables",
+        tasks={"captions": ("--task=captions",)},
+        scale="paper",
+        real={"captions": ("--task=coco",)},
+    )
+
+
 SHOWN = {"fedrand": "FedRand", "fedavg": "FedAvg"}
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def figure4(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figure4.svg, .pdf and .csv through `write(name, bytes)`, the page last; returns how much surer
     FedRand's model has become of the member's words than of the non-member's. ValueError: no task, or one without
     words."""

@@ -9,23 +9,28 @@ from collections.abc import Mapping, Sequence
 
 from reports import printed_table
 from reports.evidence import Evidence
+from reports.paper_items import PaperItem
 from reports.papers import fedrand
 from reports.papers.fedrand import METHODS
 from reports.printed_table import Column, Table
 from reports.templates import Write
 
-PRESET = "fedrand-tables"
-TASKS = {"captions": ("--task=captions",), "questions": ("--task=vqa",)}
-SCALE = "paper"
-REAL = {"captions": ("--task=coco",), "questions": ("--task=scienceqa",)}
-TINY = (
-    "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
-    "--method fedavg,fedrand"
-)
+
+class Items:
+    table1 = PaperItem(
+        preset="fedrand-tables",
+        tasks={"captions": ("--task=captions",), "questions": ("--task=vqa",)},
+        scale="paper",
+        real={"captions": ("--task=coco",), "questions": ("--task=scienceqa",)},
+        tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
+        "--method fedavg,fedrand",
+    )
+
+
 MODELS = {"server": ("aggregated model", "global"), "client": ("clients' models", "clients")}
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def table1(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
     rows = {(name, words): (label, model) for words, model in MODELS.values() for name, label in METHODS.items()}
     found = fedrand.utility(evidence, rows)

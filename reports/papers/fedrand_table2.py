@@ -9,18 +9,23 @@ from collections.abc import Mapping, Sequence
 
 from reports import printed_table
 from reports.evidence import Evidence
+from reports.paper_items import PaperItem
 from reports.papers import fedrand
 from reports.papers.fedrand import METHODS
 from reports.printed_table import Column, Table
 from reports.templates import Write
 
-PRESET = "fedrand-tables"
-TASKS = {"captions": ("--task=captions",)}
-SCALE = "paper"
-REAL = {"captions": ("--task=coco",)}
+
+class Items:
+    table2 = PaperItem(
+        preset="fedrand-tables",
+        tasks={"captions": ("--task=captions",)},
+        scale="paper",
+        real={"captions": ("--task=coco",)},
+    )
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def table2(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
     found = fedrand.utility(evidence, {(name, ""): (label, "novel") for name, label in METHODS.items()})
     paper: fedrand.Printed = {}

@@ -11,14 +11,21 @@ from collections.abc import Mapping, Sequence
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from reports import printed_table
 from reports.evidence import Evidence
+from reports.paper_items import PaperItem
 from reports.papers import fedrand
 from reports.printed_table import Column, Table
 from reports.templates import Write
 
-PRESET = "fedrand-tables"
-TASKS = {"captions": ("--task=captions",)}
-SCALE = "paper"
-REAL = {"captions": ("--task=coco",)}
+
+class Items:
+    table3 = PaperItem(
+        preset="fedrand-tables",
+        tasks={"captions": ("--task=captions",)},
+        scale="paper",
+        real={"captions": ("--task=coco",)},
+    )
+
+
 VARIANTS = {  # as printed: what rows are called, and our label
     "FedRand": ("FedRand", "fedrand"),
     "rho_0.3": ("ρ 0.3", "fedrand:rho=0.3"),
@@ -28,7 +35,7 @@ VARIANTS = {  # as printed: what rows are called, and our label
 }
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def table3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Park et al. 2025, section 4.3; see `reports.papers.fedrand`."""
     found = fedrand.utility(evidence, {(name, ""): (label, "global") for name, label in VARIANTS.values()})
     paper: fedrand.Printed = {}

@@ -13,21 +13,28 @@ from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from reports import printed_table
 from reports.evidence import Evidence, check
 from reports.formats import number
+from reports.paper_items import PaperItem
 from reports.papers import fedrand
 from reports.papers.fedrand import METHODS
 from reports.printed_table import Column, OurNumber, Table
 from reports.templates import Write
 
-PRESET = "fedrand-tables"
-TASKS = {"captions": ("--task=captions",)}
-SCALE = "paper"
-REAL = {"captions": ("--task=coco",)}
+
+class Items:
+    table4 = PaperItem(
+        preset="fedrand-tables",
+        tasks={"captions": ("--task=captions",)},
+        scale="paper",
+        real={"captions": ("--task=coco",)},
+    )
+
+
 MODELS = {"server": "aggregated model", "client": "reconstructed client"}
 UNTRAINED = "untrained model", "aggregated model"
 KEY = "caption", "10"  # the slice and K that the paper's text goes by
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def table4(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
     if not evidence:
         raise ValueError("evidence is empty; the table needs at least one task")

@@ -20,10 +20,15 @@ from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance as distance
 from reports.evidence import Evidence
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
+from reports.paper_items import PaperItem
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 
-TASKS: Mapping[str, Sequence[str]] = {}
+
+class Items:
+    figure2 = PaperItem()
+
+
 USERS, USUAL_USERS = (5, 10, 20, 40, 60, 80, 100), 20
 TOKENS, COMPONENTS, USUAL_COMPONENTS = 15, (1, 2, 4, 6, 8, 10), 8  # d = tokens times components: 15 to 150, usually 120
 DRAWS = 1000  # as the paper
@@ -32,7 +37,7 @@ PANELS = {"users": ("n", f"users in a cluster (d = {TOKENS * USUAL_COMPONENTS})"
 SAID = 4.0  # log10 of self-information over the distance's, "r" of the text
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def figure2(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns what the
     text says of the distance, and ours."""
     table = ours()

@@ -19,10 +19,15 @@ from fedaudit.privacy.secpc import WIDTH, Protocol
 from fedaudit.privacy.sharing import Tolerance, quantised
 from reports.evidence import Evidence
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of, printed, styled
+from reports.paper_items import PaperItem
 from reports.rows import as_rows
 from reports.templates import Write, render, write_drawings
 
-TASKS: Mapping[str, Sequence[str]] = {}
+
+class Items:
+    figure3 = PaperItem()
+
+
 CENTRES = 3
 TRIALS = 5
 USUAL_USERS, USUAL_ENTRIES = 20, 150
@@ -34,7 +39,7 @@ PRINTED = {4000: 0.4}  # seconds of a user, by d: the text
 SAID = ", ".join(f"{seconds} s at d = {d:,}" for d, seconds in PRINTED.items())
 
 
-def build(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def figure3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     """Write index.html, figure3.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns what the
     text says of a user, and ours."""
     table = ours()

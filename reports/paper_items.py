@@ -1,0 +1,109 @@
+"""Tables and figures of papers by name, as dpfpl:table2. Imports nothing heavy.
+
+A file of `reports/papers/` that has a class `Items` lists some of them: its docstring begins with the paper's title
+("DP-FPL: ..." or "DP-FPL, Table 2: ..."), each attribute of the class is a `PaperItem`, and the module's function of
+the same name, `table2(evidence, write)`, writes the page and returns in a sentence how far our numbers agree with the
+printed ones. The paper's key is the file's name up to its first underscore.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from reports.report import Evidence
+    from reports.templates import Write
+
+ALL = "all"
+ITEMS = "Items"  # the class of a file that lists items
+
+Words = Mapping[str, Sequence[str]]  # command-line words by the name of a column or panel
+
+
+@dataclass(frozen=True)
+class PaperItem:
+    """A table or figure of a paper, and the commands that compute it: the words of `preset`, then those of each column
+    or panel in `tasks`. `scale` and `real` are preset and columns on the paper's own data, where there are such.
+    `tiny` are words with which tests run all items of the preset in seconds; one item of a preset has them. An item
+    without a preset trains nothing. `items` fills in what a file leaves out: `title`, `module`, and `shows` from the
+    first line of the file's docstring."""
+
+    shows: str = ""
+    preset: str | None = None
+    tasks: Words = field(default_factory=dict)
+    scale: str | None = None
+    real: Words | None = None
+    tiny: str = ""
+    title: str = ""  # as "DP-FPL, Table 2"
+    module: str = ""  # in `reports.papers`
+
+    @property
+    def paper(self) -> str:
+        """The paper's title, as DP-FPL."""
+        return self.title.partition(", ")[0]
+
+    @property
+    def summary(self) -> str:
+        """Title and content in one line."""
+        return f"{self.title}: {self.shows}."
+
+    def build(self, evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+        """Write the item's files through `write(name, bytes)`, index.html last, from the runs by column; returns in a
+        sentence how far ours agrees. ValueError: the runs have nothing to show."""
+        module = importlib.import_module(f"reports.papers.{self.module}")
+        name = self.title.rpartition(", ")[2].replace(" ", "").lower()
+        return cast("Callable[..., str]", getattr(module, name))(evidence, write)
+
+
+@functools.cache
+def items() -> dict[str, PaperItem]:
+    """All tables and figures by name: grouped by paper, tables before figures, in the order of their numbers."""
+    by_name = {}
+    for path in plugins.package_folder("reports.papers").glob("*.py"):
+        head, _, shows = plugins.summary(path).partition(": ")
+        for name, item in vars(plugins.class_of(path, ITEMS) or object).items():
+            if isinstance(item, PaperItem):
+                title = f"{head.partition(', ')[0]}, {re.sub(r'(?=[0-9])', ' ', name.title(), count=1)}"
+                by_name[f"{path.stem.partition('_')[0]}:{name}"] = dataclasses.replace(
+                    item, title=title, module=path.stem, shows=item.shows or shows.rstrip(".")
+                )
+    return dict(sorted(by_name.items(), key=lambda named: _reading_order(named[0])))
+
+
+def _reading_order(name: str) -> tuple[str, bool, int, str]:
+    paper, _, item = name.partition(":")
+    number = re.search(r"\d+", item)
+    return paper, not item.startswith("table"), int(number[0]) if number else 0, item
+
+
+def find(name: str) -> PaperItem:
+    """The item of that name. InputError: there is none; it lists those that there are."""
+    if name not in items():
+        near = nearest(name, [*items(), *papers(), ALL])
+        raise InputError(
+            f"--paper {name}: no such table or figure{near}; there are {', '.join(items())}; of all of a paper give "
+            f"{', '.join(papers())}, of all papers {ALL}"
+        )
+    return items()[name]
+
+
+def papers() -> list[str]:
+    """The names of the papers that have items, as dpfpl."""
+    return list(dict.fromkeys(name.partition(":")[0] for name in items()))
+
+
+def matching(text: str) -> list[str]:
+    """Names of items: that one, all of the paper of that name, or all. InputError: there is nothing of that name."""
+    if text == ALL or text in papers():
+        return [name for name in items() if text in (ALL, name.partition(":")[0])]
+    find(text)
+    return [text]
