@@ -275,9 +275,10 @@ WORLDS: Mapping[str, Any] = {"lora": _lora, "maple": _dual, "prompts": _prompts}
 
 
 def with_rates(settings: Any, rate: float) -> Any:
-    """A copy with these learning rates: set past validation, which refuses 0."""
+    """A copy with these rates of clients' steps: set past validation, which refuses 0. Those of the server, which call
+    it by name, stay: it rests where no client has moved."""
     changed = copy.copy(settings)
     for field in dataclasses.fields(settings):
-        if field.name.endswith("rate"):
+        if field.name.endswith("rate") and not field.name.startswith("server"):
             object.__setattr__(changed, field.name, rate)
     return changed

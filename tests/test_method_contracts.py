@@ -196,7 +196,7 @@ def learns(subject: Subject) -> None:
     assert all(map(math.isfinite, losses))
     assert (sum(losses) < sum(before) - 1e-4) == subject.trains
     for r in range(ROUNDS):
-        held = [run.server(r + 1), *(run.private(r, k) for k in range(CLIENTS))]
+        held = [run.broadcast(r + 1), *(run.private(r, k) for k in range(CLIENTS))]
         for name, tensor in ((name, t) for state in held for name, t in state.items()):
             assert tensor.any() or (name in start and not start[name].any()), f"{name} is zero"
         assert subject.trains or all(close_where_both(state, start) for state in held)
@@ -245,6 +245,7 @@ def releases_nobody(subject: Subject) -> None:
 def explains(subject: Subject) -> None:
     """What attacks are told of a message of prompts is so: what its records made of it (`data_gradient_sum`) is the sum
     over the steps of their coefficients times the batch's gradient where the client began, to first order in the rates.
+    What the client has kept is nudged, since at these rates its traces in the next message would be too small.
 
     What clients put into a sum on shares is such a message too, in which every record is once.
     """
@@ -255,6 +256,7 @@ def explains(subject: Subject) -> None:
     assert isinstance(method, PromptMethod)
     for r in range(ROUNDS):
         server, own, clients = subject.moment(r)
+        own = [nudged(state) for state in own] if r else own
         for client, held, update in zip(clients, own, subject.updates(server, own, clients), strict=True):
             sent = method.broadcast(server)
             known = {name: t for name, t in sent.items() if update.upload and name not in method.by_client}
@@ -460,6 +462,17 @@ def blind_to_weights(original: Any, self: Any, server: State, own: State, client
     return found
 
 
+def pacing(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
+    """Moves on by the rate of its server, which is not the clients'."""
+    found: State = original(self, server, uploads, site)
+    return {name: tensor + with_rates(ServerRate(), 0.0).server_rate for name, tensor in found.items()}
+
+
+@dataclass(frozen=True)
+class ServerRate:
+    server_rate: float = 0.01
+
+
 def outspoken(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
     """Makes public by how much each tensor moved."""
     found: State = original(self, server, uploads, site)
@@ -481,6 +494,14 @@ def louder(original: Any, self: Any, server: State, own: State, client: Any) -> 
     done: Update = original(self, server, own, client)
     sent = done.upload["p_G"] + 0.1 * (done.upload["p_G"] - server["p_G"])
     return dataclasses.replace(done, upload={"p_G": sent})
+
+
+def drifting(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+    """Adds a tenth of how far it moved in the round before, which it keeps."""
+    done: Update = original(self, server, own, client)
+    drift = own["drift"] if "drift" in own else torch.zeros_like(done.upload["p_G"])
+    moved = done.upload["p_G"] - server["p_G"]
+    return dataclasses.replace(done, upload={"p_G": done.upload["p_G"] + 0.1 * drift}, private={"drift": moved})
 
 
 def hoarding(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
@@ -521,6 +542,8 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (weighs_nothing, "records of weight 0 trained on", altered(update=blind_to_weights), ("fedavg", "local", "dpfpl")),
     (releases_nobody, "messages in the released model", altered(aggregate=hoarding), ("promptfl",)),
     (explains, "a term that sees no record", updated(pushed), ("promptfl", "dpfpl", "fedprox")),
+    (explains, "a part of the round before", altered(update=drifting), ("promptfl", "fedprox")),
+    (rests, "a server that moves at a rate of its own", altered(aggregate=pacing), ("fedavg", "promptfl")),
     (explains, "messages of another size", altered(update=louder), ("promptfl", "fedpgp", "pfedme")),
     (is_audited, "momentum in the released model", altered(aggregate=outspoken, download=without_velocity), ("fedavg",)),
     (is_audited, "all of a state in a model", altered(model=unsorted), ("pfedme", "dp2fl")),
