@@ -121,6 +121,7 @@ def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, na
     oracle = prompt_oracle.oracle_of(name)(everybody, method.params, SETTINGS, PRIVACY[privacy], schedule)
     start = {n: t.double() for n, t in kept.broadcast(0).items()}
     each = oracle.gradients(oracle.leaves(start, start, 0, 0, 0), start, start, coin)
+    assert name in MOVED, f"say in MOVED how a record's gradient enters what {name} sends and keeps"
     for tensor, (leaf, factor) in MOVED[name].items():
         g = each[leaf]
         clipped = g * min(1.0, PRIVACY[privacy].clip_norm / float(g.norm()))
