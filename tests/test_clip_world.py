@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from transformers import AutoTokenizer
 
 from fedaudit.backbones import EMBEDDED
-from fedaudit.backbones.recipes import clip as recipe_of
-from fedaudit.backbones.recipes import symbols as pretrain_symbols
 from fedaudit.tasks import drawings
+from recipes import clip as recipe_of
+from recipes import symbols as pretrain_symbols
 
 torch.set_num_threads(1)
 FOLDERS = {

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones import vlm_prefix as prefix
-from fedaudit.backbones.recipes import vlm as pretrain_vlm
 from fedaudit.backbones.vlm import load
 from fedaudit.backbones.vlm_prefix import shared
 from fedaudit.machinery.store import claim
 from fedaudit.tasks import questions
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
+from recipes import vlm as pretrain_vlm
 from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)

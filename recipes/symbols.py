@@ -1,7 +1,7 @@
 """The world on which the embedded CLIP models are pre-trained: symbols in many looks, and captions of them.
 
 Digits, letters, Greek, signs and shapes are printed in fourteen fonts or written by hand, in inks, on grounds and with
-damages of several kinds. `FIRST` and `SECOND` are the languages of the two stages of `fedaudit.backbones.recipes.clip`:
+damages of several kinds. `FIRST` and `SECOND` are the languages of the two stages of `recipes.clip`:
 in the second, names have several senses ("k" may be a Georgian letter, "five" an Arabic digit), as words have for any
 CLIP, so that context has something to select. No font and no style is one of the tasks' (`fedaudit.tasks.drawings`).
 """

@@ -1,6 +1,6 @@
 """The recipe of the embedded vision-language model: a small LLaVA, pre-trained on procedural scenes.
 
-    python -m fedaudit.backbones.recipes.vlm --out FOLDER
+    python -m recipes.vlm --out FOLDER
 
 It runs for about 100 minutes on one core and writes a folder that `transformers` loads like any other model, with
 `training.json` beside it: the recipe, fingerprints of the data and of the first steps, and the held-out quality of the

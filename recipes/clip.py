@@ -1,13 +1,13 @@
 """The recipe of the embedded CLIP models: a small ViT and a small ResNet, pre-trained on a procedural world of symbols.
 
-    python -m fedaudit.backbones.recipes.clip --out FOLDER --tower vit|resnet
-    python -m fedaudit.backbones.recipes.clip --evaluate FOLDER
+    python -m recipes.clip --out FOLDER --tower vit|resnet
+    python -m recipes.clip --evaluate FOLDER
 
 The first runs for 10 to 30 minutes on one core and writes a folder that open_clip reads
 (`open_clip.create_model("local-dir:FOLDER")`), with `training.json` beside it: the recipe, a fingerprint of the data,
 losses and the quality of the weights as shipped. The second prints that quality.
 
-Two stages on the world of `fedaudit.backbones.recipes.symbols`. First both towers are trained on batches of two kinds.
+Two stages on the world of `recipes.symbols`. First both towers are trained on batches of two kinds.
 In *naming* batches a caption says which symbol it is and little else, and every picture that the caption is true of is
 a positive. In *describing* batches captions name font, size, style, colours and ground, with CLIP's own loss. Without
 the first, colours are learned at once and symbols never; without the second, captions know no style. Looks start mild
@@ -38,7 +38,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from fedaudit.backbones.recipes.symbols import (
+from fedaudit.tasks import drawings
+from fedaudit.tasks.drawings import Rng
+from recipes.symbols import (
     CHUNK,
     CONTEXT,
     FIRST,
@@ -55,8 +57,6 @@ from fedaudit.backbones.recipes.symbols import (
     naming_caption,
     vocabulary,
 )
-from fedaudit.tasks import drawings
-from fedaudit.tasks.drawings import Rng
 
 MEAN, STD = 0.5, 0.3  # of the pixel values in [0, 1]
 BLANK_STD = 0.02  # of the vectors that prompt learning starts from (CoOp, arXiv 2109.01134)
