@@ -4,7 +4,7 @@ tasks.
 A *form* is a symbol's outline, kept as a signed distance field; *placing* it (position, size, rotation, slant, a
 rubber-sheet warp) is the same in pre-training and in the tasks. What differs is the look. The styles here use fonts of
 `TASK_FONTS`, and ways of drawing (dots, glow, chalk, relief, a thin double contour, print on paper) that
-`recipes/symbols.py` never shows: zero-shot accuracy on them is that of a model that has not seen the
+`recipes/symbol_pictures.py` never shows: zero-shot accuracy on them is that of a model that has not seen the
 style. Forms without a font (`SHAPES`) share their family with pre-training.
 """
 
