@@ -13,7 +13,7 @@ from scipy.io import savemat
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import digits as digits_task
-from fedaudit.tasks import drawings, imagesets
+from fedaudit.tasks import drawings, image_layouts, imagesets
 from fedaudit.tasks import glyphs as glyphs_task
 from fedaudit.tasks import images as images_task
 from fedaudit.tasks.classification import Labelled, chosen, federate
@@ -606,8 +606,8 @@ def test_caltech_has_torchvisions_classes_but_for_the_cropped_faces(data):
 def test_the_flower_names_are_torchvisions():
     from torchvision.datasets import Flowers102
 
-    assert list(imagesets.FLOWERS) == Flowers102.classes
-    assert len(set(imagesets.FLOWERS)) == 102
+    assert list(image_layouts.FLOWERS) == Flowers102.classes
+    assert len(set(image_layouts.FLOWERS)) == 102
 
 
 @each_layout

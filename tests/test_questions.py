@@ -19,7 +19,7 @@ from fedaudit.tasks.questions import (
     question_prompt,
 )
 from fedaudit.tasks.vqa import Params, vqa
-from recipes.vlm import CAPTION_WORDS, UNK, WORDS, build_tokenizer
+from recipes.vlm_model import CAPTION_WORDS, UNK, WORDS, build_tokenizer
 
 SMALL = Params(records=20, reference=10, novel=12, test=30)
 

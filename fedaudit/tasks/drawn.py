@@ -1,5 +1,4 @@
-"""How many scenes are drawn, and how they are shared out: the parameters that the embedded tasks on scenes have.
-Imports nothing heavy."""
+"""Parameters of the embedded tasks on scenes: how many are drawn, and how clients share them. Imports nothing heavy."""
 
 from dataclasses import dataclass
 
