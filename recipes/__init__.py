@@ -1,1 +1,1 @@
-"""How the embedded models were made: `python -m recipes.clip`, `python -m recipes.vlm`. No wheel holds this folder."""
+"""Training of the embedded models: `python -m recipes.clip`, `python -m recipes.vlm`. This folder is in no wheel."""

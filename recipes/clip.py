@@ -53,7 +53,7 @@ class Log:
     losses: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def follow(self, stage: str, steps: Iterator[Step], total: int) -> open_clip.CLIP:
-        """Run a stage to its end, with a line every 100 steps."""
+        """Run a stage to its end, print a line every 100 steps, and return the model."""
         model = None
         for step, (kind, loss, trained) in enumerate(steps, 1):
             model = trained
@@ -66,15 +66,15 @@ class Log:
         return model
 
     def last(self) -> dict[str, float]:
-        """Mean of the last 60 losses of each kind."""
+        """Mean of the last 60 losses by stage and kind of batch."""
         return {name: round(float(np.mean(values[-60:])), 4) for name, values in self.losses.items()}
 
 
 def save(
     model: open_clip.CLIP, recipe: CLIPRecipe, first: Sequence[float], last: dict[str, float], out: Path, seconds: int
 ) -> None:
-    """Write weights in half precision, configuration, tokenizer and training record; the quality is that of the rounded
-    weights."""
+    """Write weights in half precision, configuration, tokenizer and `training.json`, with the quality after
+    rounding."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {name: t.half().contiguous() if t.is_floating_point() else t for name, t in model.state_dict().items()}
     save_file(weights, out / WEIGHTS, metadata={"format": "pt"})
@@ -96,12 +96,12 @@ def save(
 
 
 def read(folder: Path) -> open_clip.CLIP:
-    """The model of a folder, in single precision."""
+    """The model in a folder, in single precision."""
     return open_clip.create_model(f"local-dir:{folder}").float()
 
 
 def preprocessing() -> dict[str, Any]:
-    """What open_clip calls preprocess_cfg."""
+    """open_clip's preprocess_cfg."""
     return {
         "size": [drawings.SIZE, drawings.SIZE],
         "mode": "RGB",
@@ -113,19 +113,18 @@ def preprocessing() -> dict[str, Any]:
 
 
 def data_fingerprint(recipe: CLIPRecipe) -> dict[str, Any]:
-    """SHA-256 of 256 drawings' words and captions of each stage, and the mean brightness of 16 pictures of each
-    (0-255).
+    """SHA-256 of 256 drawings' words and captions per stage, and the mean brightness (0-255) of 16 pictures of each.
 
-    Pictures are compared by brightness because font rasterisers and interpolation differ in the last bits between
+    Pictures count by brightness only, because font rasterisers and interpolation differ in the last bits between
     versions.
     """
     lines, brightness = [], []
     for stage, language in enumerate((FIRST, SECOND)):
         pictures, drawn = draw_chunk(256, 0.5, np.random.default_rng((recipe.seed, stage)), recipe.seed, language)
         rng = np.random.default_rng((recipe.seed, stage, 1))
-        for shown in drawn:
-            caption, (name, kinds) = naming_caption(shown, rng, language)
-            lines += [str(shown), caption, name, *sorted(kinds), describing_caption(shown, rng, language)]
+        for drawing in drawn:
+            caption, (name, kinds) = naming_caption(drawing, rng, language)
+            lines += [str(drawing), caption, name, *sorted(kinds), describing_caption(drawing, rng, language)]
         brightness += pictures[:16].float().mean((1, 2, 3)).round().int().tolist()
     lines.append(str(tokenize(build_tokenizer(), [PROMPT.format(symbol.name) for symbol in SYMBOLS]).tolist()))
     return {"sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(), "brightness": brightness}

@@ -1,4 +1,4 @@
-"""The embedded CLIP models before training: every choice of the recipe, and both towers."""
+"""The embedded CLIP models before training: the recipe with all its choices, and both towers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recipes.symbol_captions import CONTEXT, vocabulary
 from recipes.symbols import SYMBOLS
 
 MEAN, STD = 0.5, 0.3  # of the pixel values in [0, 1]
-BLANK_STD = 0.02  # of the vectors that prompt learning starts from (CoOp, arXiv 2109.01134)
+BLANK_STD = 0.02  # of the initial vectors of prompt learning (CoOp, arXiv 2109.01134)
 TOWERS: dict[str, dict[str, Any]] = {
     "vit": {"image_size": drawings.SIZE, "layers": 5, "width": 128, "head_width": 32, "patch_size": 8},
     "resnet": {"image_size": drawings.SIZE, "layers": [1, 1, 1, 1], "width": 16, "head_width": 32},
@@ -38,12 +38,12 @@ class CLIPRecipe:
     pool: int = 60_000  # pictures, mild ones first
     widen: int = 1500  # steps until all of the pool is in use
     naming_share: float = 0.65  # batches; all of the first 120
-    head_weight: float = 1.0  # of the loss of a linear head that names the symbol; it is not shipped
+    head_weight: float = 1.0  # of the loss of a linear head that classifies the symbol; it is not shipped
     sense_steps: int = 1200  # second stage
     sense_batch: int = 160
     sense_rate: float = 1e-3
     sense_pool: int = 24_000  # pictures
-    blank_share: float = 0.5  # batches of the second stage whose captions stand behind blank vectors
+    blank_share: float = 0.5  # batches of the second stage with blank vectors before the captions
     blanks: int = 18  # of these vectors, at most
     text_width: int = 96
     text_layers: int = 3
@@ -59,7 +59,7 @@ SHIPPED = {"vit": CLIPRecipe(), "resnet": CLIPRecipe(tower="resnet", steps=2500,
 
 
 def model_config(recipe: CLIPRecipe, stage: int = 2) -> dict[str, Any]:
-    """What open_clip calls model_cfg."""
+    """open_clip's model_cfg."""
     return {
         "embed_dim": recipe.embed,
         "vision_cfg": TOWERS[recipe.tower],
@@ -74,7 +74,7 @@ def model_config(recipe: CLIPRecipe, stage: int = 2) -> dict[str, Any]:
 
 
 def build_model(recipe: CLIPRecipe, stage: int = 2) -> open_clip.CLIP:
-    """The untrained model; its initial weights are fixed by `recipe.seed`."""
+    """The untrained model; `recipe.seed` decides its initial weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return open_clip.CLIP(**model_config(recipe, stage))
@@ -87,16 +87,13 @@ def build_head(recipe: CLIPRecipe) -> nn.Linear:
 
 
 def normalise(pictures: Tensor) -> Tensor:
-    """uint8 [n, 3, S, S] to the vision tower's input."""
+    """Convert pictures, uint8 [n, 3, S, S], to the image tower's input."""
     return (pictures.float() / 255 - MEAN) / STD
 
 
 def encode_text(model: open_clip.CLIP, ids: Tensor, blanks: Tensor | None = None) -> Tensor:
-    """Unit features [n, E] of padded token ids [n, T <= CONTEXT], with vectors `blanks` [n, k, d] between start and
-    words if given.
-
-    Cutting the padding is exact, the tower is causal.
-    """
+    """Unit features [n, E] of padded token ids [n, T <= CONTEXT]; `blanks` [n, k, d] go between start and words.
+    Padding can be cut because the tower is causal."""
     x, ends = model.token_embedding(ids), ids.argmax(1)
     if blanks is not None:
         x, ends = torch.cat([x[:, :1], blanks, x[:, 1:]], 1), ends + blanks.shape[1]

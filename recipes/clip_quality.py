@@ -23,7 +23,7 @@ TRAIN_PER_CLASS, TEST_PER_CLASS = 32, 25
 
 @dataclass(frozen=True)
 class Examples:
-    """Unit image features [n, E] and labels [n] of one task, split; `names` as a prompt would say them."""
+    """Unit image features [n, E] and labels [n] of a task's training and test set; class names as in prompts."""
 
     names: tuple[str, ...]
     train: tuple[Tensor, Tensor]
@@ -31,21 +31,22 @@ class Examples:
 
 
 def evaluate(model: open_clip.CLIP) -> dict[str, dict[str, float]]:
-    """Accuracy in percent on real digits and on every style: zero-shot, with a tuned context, and of a linear probe."""
+    """Accuracy in percent by task: "zero_shot", "tuned" (context) and "linear_probe", on real digits and every
+    style."""
     torch.set_num_threads(1)
     model.eval().requires_grad_(False)
     tokenizer = build_tokenizer()
-    found = {}
+    accuracies = {}
     for task in ("digits", *drawings.DOMAINS):
         examples = digits(model) if task == "digits" else styled(model, task)
-        found[task] = {
+        accuracies[task] = {
             "zero_shot": accuracy(
                 encode_text(model, tokenize(tokenizer, [PROMPT.format(n) for n in examples.names])), examples
             ),
             "tuned": accuracy(tuned_text(model, tokenizer, examples), examples),
             "linear_probe": linear_probe(examples),
         }
-    return found
+    return accuracies
 
 
 def digits(model: open_clip.CLIP) -> Examples:
@@ -87,8 +88,7 @@ def tuned_text(
     batch: int = 64,
     rate: float = 0.01,
 ) -> Tensor:
-    """Class features [C, E] behind `CONTEXT_VECTORS` learned vectors that all classes share (CoOp, arXiv 2109.01134),
-    by Adam."""
+    """Class features [C, E] with `CONTEXT_VECTORS` learned vectors shared by all classes (CoOp, arXiv 2109.01134)."""
     generator = torch.Generator().manual_seed(0)
     ids = tokenize(tokenizer, [f"{name}." for name in examples.names])
     context = (
@@ -117,8 +117,8 @@ def linear_probe(examples: Examples) -> float:
     return round(100 * float(probe.score(*(t.numpy() for t in examples.test))), 1)
 
 
-def table(found: dict[str, dict[str, float]]) -> str:
+def table(accuracies: dict[str, dict[str, float]]) -> str:
     rows = [f"{'task':10}{'zero-shot':>10}{'tuned':>8}{'probe':>8}"]
     return "\n".join(
-        rows + [f"{task:10}{a['zero_shot']:10}{a['tuned']:8}{a['linear_probe']:8}" for task, a in found.items()]
+        rows + [f"{task:10}{a['zero_shot']:10}{a['tuned']:8}{a['linear_probe']:8}" for task, a in accuracies.items()]
     )

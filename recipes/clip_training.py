@@ -29,10 +29,10 @@ from recipes.symbols import FIRST, SECOND, SECOND_WORDS, SYMBOLS, Language
 
 
 def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | None:
-    """Meaningless vectors [n, k, d] for captions to stand behind, in some batches: words then keep their sense at later
-    places.
+    """Meaningless vectors [n, k, d] to put before captions in some batches, at most `room`; None in the others.
 
-    A CLIP that saw captions of all lengths knows that; prompt learning starts from such vectors.
+    So words keep their sense at later positions, where prompt learning puts them. A CLIP trained on captions of all
+    lengths has this already.
     """
     k = int(rng.integers(1, recipe.blanks + 1))
     if rng.random() >= recipe.blank_share or room < 1:
@@ -41,14 +41,14 @@ def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | Non
 
 
 def naming_loss(logits: Tensor, drawn: Sequence[Drawing], claims: Sequence[Claim]) -> Tensor:
-    """Cross-entropy both ways with every true (picture, caption) pair of logits [n, n] as a positive of equal
+    """Cross-entropy in both directions; every true (picture, caption) pair of logits [n, n] is a positive of equal
     weight."""
     true = [[d.symbol.name == name and d.symbol.kind in kinds for name, kinds in claims] for d in drawn]
     return _two_way(logits, torch.tensor(true).float())
 
 
 def describing_loss(logits: Tensor, captions: Sequence[str]) -> Tensor:
-    """CLIP's loss; captions that are the same word for word are no negatives of each other."""
+    """CLIP's loss; identical captions are not negatives of each other."""
     return _two_way(logits, torch.tensor([[float(a == b) for b in captions] for a in captions]))
 
 
@@ -61,7 +61,7 @@ Step = tuple[str, float, open_clip.CLIP]
 
 
 def train(recipe: CLIPRecipe, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The first stage, yielding (kind of batch, loss, model) after every step; `stop_after` ends it early for tests."""
+    """The first stage: yields (kind of batch, loss, model) after every step. stop_after: ends it early, for tests."""
     torch.set_num_threads(1)
     model = build_model(recipe, stage=1)
     tokenizer = build_tokenizer(stage=1)
@@ -75,11 +75,11 @@ def train(recipe: CLIPRecipe, *, stop_after: int | None = None) -> Iterator[Step
         rows = rng.integers(max(reach, 1), size=recipe.batch)
         kind = "naming" if step < 120 or rng.random() < recipe.naming_share else "describing"
         _schedule(optimizer, recipe.learning_rate, step, recipe.steps, recipe.warm_up)
-        shown = [drawn[i] for i in rows]
+        contents = [drawn[i] for i in rows]
         down, right = (int(s) for s in rng.integers(-2, 3, 2))
         features = model.visual(normalise(pictures[rows].roll((down, right), (2, 3))))
-        named = F.cross_entropy(head(features), torch.tensor([SYMBOLS.index(d.symbol) for d in shown]))
-        matched = _match(model, tokenizer, kind, F.normalize(features, dim=-1), shown, rng, FIRST)
+        named = F.cross_entropy(head(features), torch.tensor([SYMBOLS.index(d.symbol) for d in contents]))
+        matched = _match(model, tokenizer, kind, F.normalize(features, dim=-1), contents, rng, FIRST)
         loss = matched + recipe.head_weight * named
         _step(optimizer, model, list(model.parameters()), loss)
         yield kind, loss.item(), model
@@ -95,8 +95,7 @@ def _match(
     language: Language,
     recipe: CLIPRecipe | None = None,
 ) -> Tensor:
-    """The loss between unit image features [n, E] and fresh captions of what they show; with a recipe some stand behind
-    blanks."""
+    """The loss between unit image features [n, E] and fresh captions of `drawn`; with a recipe some get blanks."""
     claims: tuple[Claim, ...] = ()
     if kind == "naming":
         captions, claims = zip(*(naming_caption(d, rng, language) for d in drawn), strict=True)
@@ -116,14 +115,14 @@ def _optimizer(recipe: CLIPRecipe, parameters: Sequence[nn.Parameter]) -> torch.
 
 
 def _schedule(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int, warm_up: int) -> None:
-    """Linear warm-up, then half a cosine down to 2 %."""
+    """Set the learning rate: linear warm-up, then half a cosine down to 2 %."""
     cosine = 0.02 + 0.98 * (1 + math.cos(math.pi * step / steps)) / 2
     for group in optimizer.param_groups:
         group["lr"] = peak * min(1, (step + 1) / warm_up) * cosine
 
 
 def grow_vocabulary(recipe: CLIPRecipe, model: open_clip.CLIP) -> open_clip.CLIP:
-    """The model with the second stage's words; they start near the mean of the others."""
+    """The model with the second stage's words added; their embeddings start near the mean of the others."""
     grown = build_model(recipe)
     state = model.state_dict()
     old = state["token_embedding.weight"]
@@ -134,7 +133,7 @@ def grow_vocabulary(recipe: CLIPRecipe, model: open_clip.CLIP) -> open_clip.CLIP
 
 
 def teach_senses(recipe: CLIPRecipe, model: open_clip.CLIP, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The second stage: the text tower alone learns that names have several senses, the image tower locked (LiT, arXiv
+    """The second stage: the text tower learns several senses of names; the image tower is frozen (LiT, arXiv
     2111.07991)."""
     torch.set_num_threads(1)
     model = grow_vocabulary(recipe, model)
@@ -144,9 +143,9 @@ def teach_senses(recipe: CLIPRecipe, model: open_clip.CLIP, *, stop_after: int |
     rng = np.random.default_rng((recipe.seed, 2))
     features, drawn = [], []
     for _ in range(0, recipe.sense_pool, CHUNK):
-        pictures, shown = draw_chunk(CHUNK, rng.random(), rng, recipe.seed, SECOND)
+        pictures, contents = draw_chunk(CHUNK, rng.random(), rng, recipe.seed, SECOND)
         features.append(encode_pictures(model, pictures))
-        drawn += shown
+        drawn += contents
     pool = torch.cat(features)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = _optimizer(recipe, trained)

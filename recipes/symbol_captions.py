@@ -19,19 +19,15 @@ TEMPLATES = (
 )  # fmt: skip
 GENERAL_WORDS = (
     "a an the of on in with and . , photo picture image drawing sketch this is here one it shows good bad close up my "
-    "single some "
-    "small large tiny big style font type background color dark light bright by from domain handwritten symbol on "
-    "paper screen wall sign "
-    "neon chalk dots print outline relief glowing dotted old new real blackboard computer what which are you"
+    "single some small large tiny big style font type background color dark light bright by from domain handwritten "
+    "symbol on paper screen wall sign neon chalk dots print outline relief glowing dotted old new real blackboard "
+    "computer what which are you"
 ).split()
 
 
 def vocabulary(stage: int = 2) -> list[str]:
-    """Padding, start, unknown, every word, single characters that a word can go on with; the end token is last (the
-    highest id).
-
-    The second stage's words stand before the end token, so that the others keep their ids.
-    """
+    """Tokens: padding, start, unknown, all words, single characters and their continuations; the end token is last.
+    The second stage's words come right before the end token, so that the others keep their ids."""
     words = [*GENERAL_WORDS, *COLOURS, *STYLES, *GROUNDS, *DAMAGES, *" ".join(FONTS.values()).split()]
     words += " ".join(" ".join(nouns) for nouns in FIRST.nouns.values()).split()
     words += [symbol.name for symbol in SYMBOLS]
@@ -42,7 +38,7 @@ def vocabulary(stage: int = 2) -> list[str]:
 
 
 def build_tokenizer(stage: int = 2) -> PreTrainedTokenizerFast:
-    """One token per known word, otherwise one per character; lower case; start and end tokens are added."""
+    """A lower-case tokenizer: one token per known word, otherwise one per character; start and end tokens are added."""
     words = vocabulary(stage)
     ids = {word: i for i, word in enumerate(words)}
     # byte-pair encoding without pairs: a word is looked up whole, else spelt
@@ -64,11 +60,11 @@ def build_tokenizer(stage: int = 2) -> PreTrainedTokenizerFast:
     )
 
 
-Claim = tuple[str, frozenset[str]]  # a symbol's name, and the kinds that a caption can mean by it
+Claim = tuple[str, frozenset[str]]  # a symbol's name, and the kinds that the caption can mean
 
 
 def naming_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -> tuple[str, Claim]:
-    """A caption that names the symbol, and what it claims."""
+    """A caption that names the symbol, and its claim."""
     named, kinds = _named(drawing.symbol, rng, language)
     if drawing.adjectives and rng.random() < 0.25:
         named = f"{pick(drawing.adjectives, rng)} {named}"
@@ -83,7 +79,7 @@ def describing_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -
     if rng.random() < 0.5:
         pattern = drawing.pattern if drawing.pattern != "plain" else pick(("", "plain"), rng)
         text += f" on a {drawing.ground} {pattern} background"
-    if rng.random() < 0.03:  # a name that means nothing: spelt words are to be passed over
+    if rng.random() < 0.03:  # a meaningless name, so that spelt words are ignored
         text += " by " + "".join(pick("abcdefghijklmnopqrstuvwxyz", rng) for _ in range(int(rng.integers(3, 8))))
     return text
 

@@ -1,5 +1,6 @@
-"""Pictures on which the embedded CLIP models are pre-trained: symbols in inks, on grounds and with damages of several
-kinds. No style is one of the tasks' (`fedaudit.tasks.drawings`).
+"""Pictures on which the embedded CLIP models are pre-trained: symbols with inks, grounds and damages of several kinds.
+
+The tasks use other styles (`fedaudit.tasks.drawings`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ROWS, COLUMNS = torch.meshgrid(*[torch.linspace(-1, 1, drawings.FINE)] * 2, inde
 
 
 def stripes(rng: Rng, n: int, hard: bool = True) -> Tensor:
-    """Stripes [n, FINE, FINE] in [0, 1] of random direction and frequency."""
+    """Stripes [n, FINE, FINE] in [0, 1], of random direction and frequency."""
     angle, frequency = uniform(rng, 0, 2 * np.pi, n), uniform(rng, 4, 14, n)
     wave = torch.sin(frequency * (COLUMNS * torch.cos(angle) + ROWS * torch.sin(angle)))
     return (wave > 0).float() if hard else wave / 2 + 0.5
@@ -56,7 +57,7 @@ def clouds(rng: Rng, n: int, knots: int) -> Tensor:
 
 
 def ink(style: str, d: Tensor, rng: Rng) -> Tensor:
-    """Ink [n, FINE, FINE] of one style over distances of the same shape."""
+    """Ink [n, FINE, FINE] of one style for distances `d` of the same shape."""
     n = len(d)
     if style == "outlined":
         return fill(uniform(rng, *CONTOUR, n) - d.abs())
@@ -78,7 +79,7 @@ def ink(style: str, d: Tensor, rng: Rng) -> Tensor:
 
 
 def ground(pattern: str, n: int, rng: Rng) -> Tensor:
-    """How much [n, FINE, FINE] of the second ground colour shows."""
+    """Weight [n, FINE, FINE] in [0, 1] of the second ground colour."""
     if pattern == "gradient":
         angle = uniform(rng, 0, 2 * np.pi, n)
         return ((COLUMNS * torch.cos(angle) + ROWS * torch.sin(angle)) / 2 + 0.5).clamp(0, 1)
@@ -92,7 +93,7 @@ def ground(pattern: str, n: int, rng: Rng) -> Tensor:
 
 
 def damage(kind: str, picture: Tensor, rng: Rng) -> Tensor:
-    """Small pictures [n, 3, SIZE, SIZE] made worse."""
+    """Small pictures [n, 3, SIZE, SIZE] with blur, coarse pixels or noise."""
     size = (drawings.SIZE, drawings.SIZE)
     if kind == "blurry":
         coarse = int(rng.choice([8, 8, 10, 12, 16]))
@@ -109,7 +110,7 @@ def damage(kind: str, picture: Tensor, rng: Rng) -> Tensor:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is known of a picture; `adjectives` are of the form and style."""
+    """The contents of a picture; `adjectives` are about form and style."""
 
     symbol: Symbol
     adjectives: tuple[str, ...]
@@ -122,7 +123,7 @@ CHUNK = 500  # pictures painted at a time; styles take turns within a chunk
 
 
 def draw_pool(n: int, rng: Rng, seed: int) -> tuple[Tensor, list[Drawing]]:
-    """`n` pictures, uint8 [n, 3, SIZE, SIZE], the mild ones first, and what they show."""
+    """`n` pictures, uint8 [n, 3, SIZE, SIZE], the mild ones first, and their contents."""
     pictures, drawn = [], []
     for start in range(0, n, CHUNK):
         part = draw_chunk(min(CHUNK, n - start), start / n, rng, seed)
@@ -134,11 +135,12 @@ def draw_pool(n: int, rng: Rng, seed: int) -> tuple[Tensor, list[Drawing]]:
 def draw_chunk(
     n: int, severity: float, rng: Rng, seed: int, language: Language = FIRST
 ) -> tuple[Tensor, list[Drawing]]:
-    """Pictures and what they show; styles, damages and distortions are as frequent as `severity` in [0, 1] says."""
+    """Pictures, uint8 [n, 3, SIZE, SIZE], and their contents. severity in [0, 1]: how frequent styles and damages
+    are, and how strong distortions."""
     bank = forms(seed)
-    known = SYMBOLS + SENSES
+    every_symbol = SYMBOLS + SENSES
     kinds = rng.choice(list(language.shares), n, p=list(language.shares.values()))
-    symbols = [pick([i for i, s in enumerate(known) if s.kind == kind], rng) for kind in kinds]
+    symbols = [pick([i for i, s in enumerate(every_symbol) if s.kind == kind], rng) for kind in kinds]
     chosen = [
         pick(bank.written[s] if bank.written[s] and rng.random() < 0.4 else bank.printed[s], rng) for s in symbols
     ]
@@ -174,12 +176,14 @@ def draw_chunk(
             "bold" if weight[i] > 1.3 else "thin" if weight[i] < -1.2 else "",
         )
         plain = ("", "solid", "clean")
-        drawn.append(Drawing(known[symbols[i]], tuple(w for w in words if w not in plain), *names[i], patterns[i]))
+        drawn.append(
+            Drawing(every_symbol[symbols[i]], tuple(w for w in words if w not in plain), *names[i], patterns[i])
+        )
     return (small.clamp(0, 1) * 255).round().byte(), drawn
 
 
 def _choose(table: dict[str, float], n: int, severity: float, rng: Rng) -> list[str]:
-    """One key of `table` per picture; the first key takes what the others leave."""
+    """One key of `table` per picture; the first key gets the remaining probability."""
     shares = [severity**0.5 * share * 1.3 for share in table.values()]
     return rng.choice(list(table), n, p=[1 - sum(shares), *shares[1:]]).tolist()
 
@@ -190,7 +194,7 @@ def _groups(labels: Sequence[str]) -> Iterator[tuple[list[int], str]]:
 
 
 def _colours(n: int, severity: float, rng: Rng) -> tuple[Tensor, list[tuple[str, str]]]:
-    """Ink and ground [n, 2, 3] and their names; a third white on black, a sixth black on white."""
+    """Ink and ground colours [n, 2, 3] and their names; a third is white on black, a sixth black on white."""
     names = list(COLOURS)
     values = np.array(list(COLOURS.values()))
     pairs = []

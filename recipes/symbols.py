@@ -1,9 +1,9 @@
-"""Symbols on which the embedded CLIP models are pre-trained: what captions call them, and their forms.
+"""Symbols on which the embedded CLIP models are pre-trained: their names in captions, and their forms.
 
-Digits, letters, Greek, signs and shapes are printed in fourteen fonts or written by hand. `FIRST` and `SECOND` are the
-languages of the two stages of `recipes.clip`: in the second, names have several senses ("k" may be a Georgian letter,
-"five" an Arabic digit), as words have for any CLIP, so that context has something to select. No font is one of the
-tasks' (`fedaudit.tasks.drawings`).
+Digits, letters, Greek, signs and shapes are printed in fourteen fonts or written by hand. The stages of `recipes.clip`
+use the languages `FIRST` and `SECOND`. In the second, names have several senses, as words have for any CLIP, so that
+context can select one: "k" may be a Georgian letter, "five" an Arabic digit. The tasks use other fonts
+(`fedaudit.tasks.drawings`).
 """
 
 from __future__ import annotations
@@ -48,15 +48,14 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Language:
-    """How captions speak of symbols: how often each kind is drawn, what it is called, the share of names without a
-    noun."""
+    """How captions name symbols: the frequency of each kind, its nouns, and the share of names without a noun."""
 
     shares: dict[str, float]
     nouns: dict[str, tuple[str, ...]]
     plain: float
 
     def kinds(self, noun: str) -> frozenset[str]:
-        """The kinds that `noun` can stand for; all of them if nothing is said."""
+        """The kinds that `noun` can mean; all of them if it is empty."""
         return frozenset(kind for kind, nouns in self.nouns.items() if not noun or noun in nouns)
 
 
@@ -113,9 +112,7 @@ ARABIC_FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono", "DejaVuSansMo
 
 SYMBOLS = (
     *(Symbol(name, "digit") for name in drawings.DIGITS),
-    *(
-        Symbol(name, "capital") for name in "abcdefghjklmnpqrstuvwxyz"
-    ),  # i and o: nobody can tell them from one and zero
+    *(Symbol(name, "capital") for name in "abcdefghjklmnpqrstuvwxyz"),  # i and o look like one and zero
     *(Symbol(name, "lowercase") for name in "abdefghmnqrty"),  # the others look like their capitals
     *(Symbol(name, "greek") for name in drawings.GREEK),
     *(Symbol(name, "sign") for name in drawings.SIGNS),
@@ -183,7 +180,8 @@ PROPORTIONS = 24  # variants of a shape
 
 
 def handwriting(text: str, rng: Rng) -> Tensor:
-    """Distance field of a symbol written by hand: corners moved, slanted, drawn with a round pen."""
+    """Distance field of a handwritten symbol: corners jittered, slanted, drawn with a round pen. text: as in
+    `STROKES`."""
     mask = Image.new("L", (256, 256))
     pen = ImageDraw.Draw(mask)
     width, slant, narrow = int(rng.integers(8, 30)), rng.uniform(-0.3, 0.3), rng.uniform(0.6, 1.1)
@@ -201,7 +199,7 @@ def handwriting(text: str, rng: Rng) -> Tensor:
 
 
 def rounded(corners: NDArray[Any], between: int = 6) -> NDArray[Any]:
-    """The Catmull-Rom curve through `corners` [n, 2]: [(n - 1) * between + 1, 2]."""
+    """Points [(n - 1) * between + 1, 2] of the Catmull-Rom curve through `corners` [n, 2]."""
     padded = np.concatenate([corners[:1], corners, corners[-1:]])
     t = (np.arange(between) / between)[:, None, None]
     p, q, r, s = (padded[i : len(padded) - 3 + i][None] for i in range(4))
@@ -210,7 +208,7 @@ def rounded(corners: NDArray[Any], between: int = 6) -> NDArray[Any]:
 
 
 def characters(symbol: Symbol) -> tuple[str, list[str]]:
-    """The character of a symbol and the fonts that have it."""
+    """A symbol's character, and the fonts that have it."""
     if symbol.kind == "arabic":
         return ARABIC[symbol.name], list(ARABIC_FONTS)
     if symbol.kind == "georgian":
@@ -223,7 +221,7 @@ def characters(symbol: Symbol) -> tuple[str, list[str]]:
 
 @dataclass(frozen=True)
 class Forms:
-    """Distance fields [k, FIELD, FIELD]; of every symbol the printed and the written ones as (index, adjectives)."""
+    """Distance fields [k, FIELD, FIELD]; for every symbol its printed and written ones as (index, adjectives)."""
 
     fields: Tensor
     printed: tuple[tuple[tuple[int, str], ...], ...]

@@ -35,7 +35,7 @@ from recipes.vlm_training import Step, teach_questions, train_captioner
 
 
 def data_fingerprint(recipe: VLMRecipe) -> str:
-    """SHA-256 of the first 256 captions and 256 questions as the model sees them: pixels, words and patch targets."""
+    """SHA-256 of the first 256 captions and 256 questions as the model gets them: pixels, ids and patch targets."""
     digest = hashlib.sha256()
     for batch in (
         SceneStream(recipe, np.random.default_rng((recipe.seed, 0))).batch(256, recipe.story_rate),
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _follow(steps: Iterator[Step], total: int) -> tuple[LlavaForConditionalGeneration, list[float]]:
-    """Run a stage to its end, with a line every 50 steps."""
+    """Run a stage to its end, print a line every 50 steps, and return the model and all losses."""
     losses: list[float] = []
     model: LlavaForConditionalGeneration | None = None
     for loss, trained in steps:
@@ -88,7 +88,7 @@ def save(
     out: Path,
     cpu_seconds: int,
 ) -> None:
-    """Write weights in half precision, processor and training record; the quality is that of the rounded weights."""
+    """Write weights in half precision, processor and `training.json`, with the quality after rounding."""
     model.half().save_pretrained(out)
     build_processor(recipe).save_pretrained(out)
     shipped = LlavaForConditionalGeneration.from_pretrained(out, dtype=torch.float32)

@@ -1,4 +1,5 @@
-"""The embedded vision-language model before training: every choice of the recipe, tokenizer, processor, network."""
+"""The embedded vision-language model before training: the recipe with all its choices, tokenizer, processor,
+network."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class VLMRecipe:
 
 
 def build_tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
-    """Word-level tokenizer over the scenes' vocabulary; a sequence starts with <bos>, nothing is appended."""
+    """Word-level tokenizer over the scenes' vocabulary; a sequence starts with <bos>, and nothing is appended."""
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -93,7 +94,7 @@ def build_processor(recipe: VLMRecipe) -> LlavaProcessor:
 
 
 def build_model(recipe: VLMRecipe, words: Sequence[str] = WORDS) -> LlavaForConditionalGeneration:
-    """The untrained model; its initial weights are fixed by `recipe.seed`."""
+    """The untrained model; `recipe.seed` decides its initial weights."""
     vision = CLIPVisionConfig(
         hidden_size=recipe.vision_width,
         intermediate_size=3 * recipe.vision_width,

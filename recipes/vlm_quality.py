@@ -14,11 +14,8 @@ from recipes.vlm_scenes import SceneStream
 
 @torch.no_grad()
 def evaluate(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 512) -> dict[str, float]:
-    """Quality on held-out scenes: loss in nats per token, and descriptions by greedy decoding.
-
-    `exact` is the share of descriptions that are right word for word, `tokens` the share of reference words that
-    stand at their place.
-    """
+    """Quality on held-out scenes: losses in nats per token, and greedily decoded descriptions. "exact": share of
+    descriptions right word for word. "tokens": share of reference words at their position."""
     model.eval()
     stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 1)))
     log_prob, story = [], []
@@ -43,11 +40,13 @@ def evaluate(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 5
             do_sample=False,
         )
         for row, scene in zip(out[:, prompt.shape[1] :].tolist(), drawn[start : start + 64], strict=True):
-            said = [words[i] for i in row]
-            said = said[: next((i for i, word in enumerate(said) if word in ("<eos>", ".", "<pad>")), len(said))]
+            answer = [words[i] for i in row]
+            answer = answer[
+                : next((i for i, word in enumerate(answer) if word in ("<eos>", ".", "<pad>")), len(answer))
+            ]
             wanted = scene.description.split()
-            exact += said == wanted
-            right += sum(a == b for a, b in zip(said, wanted, strict=False))
+            exact += answer == wanted
+            right += sum(a == b for a, b in zip(answer, wanted, strict=False))
             length += len(wanted)
     return {
         "scenes": n,
@@ -60,12 +59,11 @@ def evaluate(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 5
 
 @torch.no_grad()
 def evaluate_questions(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 128) -> dict[str, float]:
-    """Share of `n` fresh questions per topic that greedy decoding answers word for word; only the visual ones were
-    trained on."""
+    """Share of `n` new questions per topic answered right by greedy decoding; only visual topics were trained on."""
     model.eval()
     stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 3)))
     words = {i: word for word, i in stream.vocabulary.items()}
-    found = {}
+    share_by_topic = {}
     for topic in questions.TOPICS:
         right = 0
         batch = stream.question_batch(n, (topic,))
@@ -75,5 +73,5 @@ def evaluate_questions(model: LlavaForConditionalGeneration, recipe: VLMRecipe, 
             logits = model(input_ids=prompt, pixel_values=batch.pixels[i : i + 1]).logits
             wanted = [words[t] for t in batch.ids[i][batch.labels[i] != -100].tolist()]
             right += words[int(logits[0, -1].argmax())] == wanted[0]  # every answer is one word
-        found[topic] = round(right / n, 4)
-    return found
+        share_by_topic[topic] = round(right / n, 4)
+    return share_by_topic

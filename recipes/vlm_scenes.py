@@ -1,4 +1,4 @@
-"""Batches of scenes on which the embedded vision-language model is trained: captions, questions, patch targets."""
+"""Training batches of scenes for the embedded vision-language model: captions, questions, patch targets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from recipes.vlm_model import EOS, IMAGE, MEAN, PAD, STD, TEMPLATE, VLMRecipe, b
 
 @dataclass(frozen=True)
 class SceneBatch:
-    """Scenes ready for the model: pixels [B, 3, S, S], ids and labels [B, T] (-100 outside the caption), patch targets
-    [B, P]."""
+    """Scenes for the model: pixels [B, 3, S, S], ids and labels [B, T] (-100: no target), patch targets [B, P]."""
 
     pixels: Tensor
     ids: Tensor
@@ -29,7 +28,7 @@ class SceneBatch:
 
 
 class SceneStream:
-    """Endless batches of fresh scenes with captions (`story_rate` of them go on with a story) or questions."""
+    """Endless batches of new scenes with captions (a share `story_rate` of them with a story) or questions."""
 
     def __init__(self, recipe: VLMRecipe, rng: np.random.Generator) -> None:
         self.recipe, self.rng = recipe, rng
@@ -38,7 +37,7 @@ class SceneStream:
         self.prompt = self.encode_prompt(TEMPLATE)
 
     def draw(self, n: int, story_rate: float) -> tuple[list[scenes.Scene], list[str], Tensor]:
-        """Scenes, captions and pixels [n, 3, S, S]."""
+        """Scenes, their captions, and pixels [n, 3, S, S]."""
         drawn = [scenes.draw_scene(self.rng) for _ in range(n)]
         captions = [
             f"{scene.description} . {scenes.draw_story(self.rng)}"
@@ -53,10 +52,12 @@ class SceneStream:
         return self._batch(drawn, [self.prompt] * n, captions, pixels)
 
     def question_batch(self, n: int, topics: Sequence[str] = questions.VISUAL) -> SceneBatch:
-        """Questions of `topics`, alike often."""
-        drawn, asked = self.draw_questions(n, topics)
-        prompts = [self.encode_prompt(question.prompt) for question in asked]
-        return self._batch(drawn, prompts, [q.answer for q in asked], normalise(scenes.render(drawn, self.rng)))
+        """A batch of questions, each topic equally likely."""
+        drawn, drawn_questions = self.draw_questions(n, topics)
+        prompts = [self.encode_prompt(question.prompt) for question in drawn_questions]
+        return self._batch(
+            drawn, prompts, [q.answer for q in drawn_questions], normalise(scenes.render(drawn, self.rng))
+        )
 
     def draw_questions(self, n: int, topics: Sequence[str]) -> tuple[list[scenes.Scene], list[questions.Question]]:
         pairs = [questions.draw_question(self.rng, topics[int(self.rng.integers(len(topics)))]) for _ in range(n)]
@@ -80,19 +81,19 @@ class SceneStream:
 
 
 def expand_prompt(tokenizer: PreTrainedTokenizerFast, patches: int, prompt: str) -> list[int]:
-    """Token ids of a prompt with the image placeholder repeated once per patch."""
+    """Token ids of a prompt, the image placeholder repeated once per patch."""
     ids: list[int] = tokenizer(prompt)["input_ids"]
     at = ids.index(IMAGE)
     return ids[:at] + [IMAGE] * patches + ids[at + 1 :]
 
 
 def normalise(images: np.ndarray[Any, Any]) -> Tensor:
-    """uint8 [n, S, S, 3] to the vision tower's float input [n, 3, S, S]."""
+    """Convert images, uint8 [n, S, S, 3], to the vision tower's input [n, 3, S, S]."""
     return (torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255 - MEAN) / STD
 
 
 def patch_targets(drawn: Sequence[scenes.Scene], patch: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Per patch [n, P] the colour and the (shape, size) of the object that covers it; 0 = none."""
+    """For each patch [n, P] the colour, and the (shape, size), of the object that covers it; 0: none."""
     side = scenes.SIZE // patch
     centres = (np.arange(side) + 0.5) * patch
     colour = np.zeros((len(drawn), side, side), np.int64)

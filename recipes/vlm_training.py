@@ -17,7 +17,7 @@ from recipes.vlm_scenes import SceneBatch, SceneStream
 
 
 class DenseHeads(nn.Module):
-    """Names what covers each patch; used in pre-training only and not shipped."""
+    """Heads that classify what covers each patch; for pre-training only, not shipped."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ Step = tuple[float, LlavaForConditionalGeneration]
 
 
 def train_captioner(recipe: VLMRecipe, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The first two stages, yielding (loss, model) after every step; `stop_after` ends them early for tests."""
+    """The first two stages: yields (loss, model) after every step. stop_after: ends them early, for tests."""
     torch.set_num_threads(1)
     model = build_model(recipe, CAPTION_WORDS)
     with torch.random.fork_rng(devices=[]):
@@ -63,7 +63,7 @@ def train_captioner(recipe: VLMRecipe, *, stop_after: int | None = None) -> Iter
 def teach_questions(
     recipe: VLMRecipe, captioner: LlavaForConditionalGeneration, *, stop_after: int | None = None
 ) -> Iterator[Step]:
-    """The last stage, from the captioner rounded to half precision: captions and visual questions in turn."""
+    """The last stage, from the captioner rounded to half precision: batches of captions and of visual questions."""
     torch.set_num_threads(1)
     model = captioner.half().float()
     with torch.random.fork_rng(devices=[]):
@@ -92,7 +92,7 @@ def _optimizer(recipe: VLMRecipe, *modules: nn.Module) -> torch.optim.AdamW:
 
 
 def _schedule(optimizer: torch.optim.Optimizer, rate: float, done: int, length: int) -> None:
-    """Warm-up over 60 steps, then half a cosine down to 2 %."""
+    """Set the learning rate: warm-up over 60 steps, then half a cosine down to 2 %."""
     for group in optimizer.param_groups:
         group["lr"] = rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + math.cos(math.pi * done / length)))
 

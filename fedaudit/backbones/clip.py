@@ -59,11 +59,8 @@ class FrozenCLIP:
         stage: Stage = unseen,
         patches: bool = False,
     ) -> ImageFeatures:
-        """Image features of records, from `cache`; missing ones are computed and stored there first.
-
-        say: called with a sentence about each damaged file. patches: patch features too. InputError: the encoder has
-        none.
-        """
+        """Image features of records, from `cache`; missing ones are computed and stored there first. say: called
+        with a sentence about each damaged file. patches: patch features too. InputError: the encoder has none."""
         if patches:
             self._check_patches()
         see = functools.partial(self._see, patches=patches)
@@ -103,18 +100,14 @@ class FrozenCLIP:
         )
 
     def classes(self, names: Sequence[str], context: int) -> ClassTexts:
-        """The part of each class's prompt that follows `context` vectors: "name ." and EOS.
-
-        InputError names a class whose prompt is too long, or has a word unknown to the tokenizer.
-        """
+        """The part of each class's prompt that follows `context` vectors: "name ." and EOS. InputError names a class
+        whose prompt is too long, or has a word unknown to the tokenizer."""
         return self._tower.classes(names, context)
 
     @functools.cached_property
     def vision(self) -> VisionTower:
-        """The image encoder as a function of visual prompts.
-
-        InputError: it is no vision transformer, or its features without prompts differ from open_clip's.
-        """
+        """The image encoder as a function of visual prompts. InputError: it is no vision transformer, or its
+        features without prompts differ from open_clip's."""
         tower = VisionTower(self.model, self.name)
         height, width = self.model.visual.image_size
         pixels = torch.linspace(-1, 1, 3 * height * width, device=self.device).view(1, 3, height, width)
@@ -141,10 +134,8 @@ class FrozenCLIP:
     def tokens(
         self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None], stage: Stage = unseen
     ) -> ImageFeatures:
-        """Input tokens of the image encoder's first layer for records, from `cache` as in `encode`.
-
-        `rows` gives the class token [n, d], equal for all pictures; `patches` gives the patch tokens [n, M, d].
-        """
+        """Input tokens of the image encoder's first layer for records, from `cache` as in `encode`. `rows` gives the
+        class token [n, d], equal for all pictures; `patches` gives the patch tokens [n, M, d]."""
         return self._stored(
             records, self._cut, {"tokens": True}, cache, self.vision.width, say=say, stage=stage, patches=True
         )
@@ -217,17 +208,14 @@ class FrozenCLIP:
         if not (ours - theirs).abs().max() <= TOLERANCE:
             raise InputError(
                 f"--backbone {self.name}: its class features computed token by token are not open_clip's, so that "
-                f"prompts cannot be learned; "
-                "take a model such as ViT-B-16 or RN50"
+                "prompts cannot be learned; take a model such as ViT-B-16 or RN50"
             )
         return int(ours.shape[-1])
 
 
 def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
-    """Load the model of a source on `device`, in eval mode, without gradients to its weights.
-
-    InputError: the weights are damaged, belong to another architecture, or would have to be unpickled.
-    """
+    """Load the model of a source on `device`, in eval mode, without gradients to its weights. InputError: the
+    weights are damaged, belong to another architecture, or would have to be unpickled."""
     where = f"--backbone {source.folder}" if source.folder else f"--weights {source.weights or source.name}"
     try:
         with _unheard():
@@ -293,10 +281,7 @@ def _byte_pairs(vocabulary: str, merges: str) -> Any:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Keep open_clip's log messages off the terminal.
-
-    It logs through the root logger, which would otherwise get a handler for good.
-    """
+    """Keep open_clip's log messages off the terminal, and its handler off the root logger."""
     root, handler, level = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
     root.addHandler(handler)
     logging.disable(logging.WARNING)

@@ -1,5 +1,4 @@
-"""Checks of CLIP weight files without loading them: whether they hold code, and their activation. Imports nothing
-heavy."""
+"""Checks of CLIP weight files without loading them: hidden code, and the activation. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ _ACTIVATIONS = {"gelu": GELU, "quick_gelu": QUICK_GELU}
 
 
 def tokenizer_files(folder: Path) -> tuple[str, ...]:
-    """Names of the files that a folder's tokenizer is read from: tokenizer.json, or the two older ones (one may be
-    missing)."""
+    """File names of a folder's tokenizer: tokenizer.json, or the two older ones (one may be missing)."""
     older = not (folder / TOKENIZER).is_file() and any((folder / name).is_file() for name in OLDER_TOKENIZER)
     return OLDER_TOKENIZER if older else (TOKENIZER,)
 
@@ -81,8 +79,7 @@ def _tensor_names(file: Path) -> list[str]:
 
 
 def check_file(weights: str, file: Path) -> None:
-    """InputError unless `file` is a regular, readable file without code. TorchScript archives are programs and never
-    run."""
+    """InputError unless `file` is readable and holds no code. TorchScript archives are programs, and never run."""
     try:
         with user_files.opened(file) as opened:
             archive = zipfile.is_zipfile(opened) and _holds_code(zipfile.ZipFile(opened))
@@ -92,15 +89,12 @@ def check_file(weights: str, file: Path) -> None:
         new = file.with_name(f"{file.stem}-openai.pt")
         code = (
             f"import open_clip, torch; torch.save(open_clip.load_openai_model({str(file)!r}, 'fp32', "
-            f"'cpu').state_dict(), "
-            f"{str(new)!r})"
+            f"'cpu').state_dict(), {str(new)!r})"
         )
         raise InputError(
             f"--weights {weights}: this is a TorchScript archive, as OpenAI publishes its models, and the code in it "
-            f"is never "
-            f"run here; where you trust it, write its tensors into {new.name} by `python -c {shlex.quote(code)}` and "
-            f"give "
-            "that, or take the same weights as safetensors by --weights openai"
+            f"is never run here; where you trust it, write its tensors into {new.name} by `python -c "
+            f"{shlex.quote(code)}` and give that, or take the same weights as safetensors by --weights openai"
         )
 
 

@@ -1,5 +1,4 @@
-"""Hugging Face's CLIPModel as a model of open_clip: the same architecture with other names, and with q, k, v in one
-tensor."""
+"""Hugging Face's CLIPModel as a model of open_clip: other names, and q, k and v in one tensor."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ def _built(source: ClipSource) -> Any:
 
 
 def _tensors(source: ClipSource) -> dict[str, Tensor]:
-    """All tensors of the weights, or of their shards, by name. ValueError: something is no tensor, or a name stands
-    twice."""
+    """All tensors of the weights or their shards, by name. ValueError: one is no tensor, or a name stands twice."""
     from open_clip.factory import load_state_dict
 
     tensors: dict[str, Tensor] = {}

@@ -25,7 +25,7 @@ from fedaudit.backbones.clip_files import (
     told,
 )
 from fedaudit.backbones.model_folders import INDEX, damage, lacking, read_json, shards
-from fedaudit.backbones.resolve import cached_snapshot, display_name, hub_cache
+from fedaudit.backbones.resolve import cache_folder, cached_snapshot, display_name
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
@@ -46,8 +46,7 @@ _CUSTOM = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "
 
 @dataclass(frozen=True)
 class ClipSource:
-    """One CLIP: a folder in open_clip's or Hugging Face's format, or an architecture of open_clip with a weight
-    file."""
+    """One CLIP: a folder in open_clip's or Hugging Face's format, or an open_clip architecture with weights."""
 
     name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
     architecture: str  # open_clip's name, empty for a folder
@@ -71,8 +70,7 @@ class ClipSource:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of everything that decides the model's output, wherever it lies; for "random" of architecture and
-        seed."""
+        """SHA-256 of everything that decides the model's output; for "random" of architecture and seed."""
         digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n{self.activation}\n".encode())
         if self.weights is None:
             digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
@@ -193,8 +191,7 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
 
 
 def _from_file(name: str, file: Path, configured: str) -> ClipSource:
-    """An architecture with a weight file. The file's name or folder tells the activation, or else `doubt` says that
-    it is unknown."""
+    """An architecture with a weight file, whose name or folder may tell the activation; else `doubt` says so."""
     activation, doubt = told(file), ""
     twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
     if activation is None and twin in _architectures():
@@ -202,8 +199,7 @@ def _from_file(name: str, file: Path, configured: str) -> ClipSource:
         openai = ", as all of OpenAI's were" if other == QUICK_GELU else ""
         doubt = (
             f"nothing in {file.name} tells the activation that it was trained with: {configured} is used, as {name} "
-            f"has it; "
-            f"for weights trained with {other}{openai}, take --backbone {twin}"
+            f"has it; for weights trained with {other}{openai}, take --backbone {twin}"
         )
     if activation == GELU and configured == QUICK_GELU:
         raise InputError(
@@ -242,9 +238,8 @@ def _choice(tags: Sequence[str]) -> str:
 
 
 def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
-    """The first of `files` in the cached snapshots of a repository, the main branch first. InputError: there is
-    none."""
-    place = hub_cache() / f"models--{repository.replace('/', '--')}"
+    """The first of `files` in a repository's cached snapshots, the main branch first. InputError: none is there."""
+    place = cache_folder(repository)
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
     if main.is_file():

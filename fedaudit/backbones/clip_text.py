@@ -29,10 +29,8 @@ SMALL = 400  # multiplications per matrix; below it torch's batched product is a
 
 @dataclass(frozen=True, eq=False)
 class ClassTexts:
-    """The part of each class's prompt behind `context` vectors: its name, a full stop and EOS.
-
-    All T tokens lie in one row without padding, classes ordered by length; a group is the classes of one length.
-    """
+    """The part of each class's prompt behind `context` vectors: its name, a full stop and EOS. All T tokens lie in
+    one row without padding, classes ordered by length; a group is the classes of one length."""
 
     names: tuple[str, ...]  # [C]
     context: int  # b
@@ -58,8 +56,7 @@ class TextTower:
         return self.embedding[self._inner(text, f"the prompt {text!r}")].clone()
 
     def classes(self, names: Sequence[str], context: int) -> ClassTexts:
-        """The class texts of class names. InputError names a class that is too long or has a word unknown to the
-        tokenizer."""
+        """The texts of class names. InputError names a class that is too long or has an unknown word."""
         suffixes = [[*self._inner(f"{name} .", f"the class name {name!r}"), self.end] for name in names]
         return self.texts(tuple(names), suffixes, context)
 
@@ -173,8 +170,7 @@ def _own_scores(q: Tensor, k: Tensor, classes: int, queries: int, keys: int) -> 
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b of many matrices [.., n, m] and [.., m, k]. Small ones are multiplied entry by entry, the longer of m
-    and k in rows."""
+    """a @ b of many matrices [.., n, m] and [.., m, k]; small ones entry by entry, the longer of m and k in rows."""
     (n, m), k = a.shape[-2:], b.shape[-1]
     if n * m * k >= SMALL:
         return a @ b
@@ -184,11 +180,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-    """The projections of x [L, n, d] from `first` up to `last` of queries (0), keys (1) and values (2): each [L, heads,
-    n, e].
-
-    Queries are scaled by 1 / sqrt(e).
-    """
+    """The projections of x [L, n, d] from `first` up to `last` of queries (0), keys (1) and values (2): each [L,
+    heads, n, e]. Queries are scaled by 1 / sqrt(e)."""
     attention = block.attn
     maps = [*zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)][first:last]
     projections = [

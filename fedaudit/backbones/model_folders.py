@@ -26,11 +26,8 @@ SHOWN = 200  # characters of a library's message at most; no line is cut
 
 
 def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
-    """The first fault in a folder's files (only those in `names`, if given), as part of a sentence; empty if there is
-    none.
-
-    Of weights only the header is checked, against the file's size too.
-    """
+    """The first fault in a folder's files (only those in `names`, if given), as part of a sentence; empty if there
+    is none. Of weights only the header is checked, against the file's size too."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() or (names and path.name not in names):
             continue
@@ -65,10 +62,7 @@ def shards(index: Path) -> list[str]:
 
 
 def lacking(index: Path) -> str:
-    """The fault of an index or of the files that it lists, as part of a sentence; empty if there is none.
-
-    The files must lie beside the index.
-    """
+    """The fault of an index or the files that it lists (beside it), as part of a sentence; empty if there is none."""
     try:
         listed = shards(index)
     except (OSError, ValueError):
@@ -96,8 +90,7 @@ def _check_header(path: Path) -> None:
 
 
 def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> InputError:
-    """The InputError for any exception from opening a model folder as `kind`, by a library or the user's file
-    `code`."""
+    """The InputError for an exception on opening a model folder as `kind`, by a library or a user's file `code`."""
     if "trust_remote_code" in str(error):  # which is never given
         files = [name for name in CONFIGS if (path / name).is_file() and b'"auto_map"' in (path / name).read_bytes()]
         return InputError(
@@ -111,8 +104,7 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
 
 
 def needs_packages(error: BaseException, folder: Path | None = None) -> str:
-    """A sentence about packages that are missing according to an error or its causes, and how to get them; empty if
-    none are."""
+    """A sentence on missing packages according to an error or its causes, and how to get them; empty: none."""
     chain = list(_causes(error))
     if not any(isinstance(cause, ImportError) for cause in chain):
         return ""

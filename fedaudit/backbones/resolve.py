@@ -19,9 +19,7 @@ _TOKENIZER = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json",
 
 def resolve(text: str, *, processor: bool = True) -> Path:
     """The complete model folder that `text` names: a folder, or the id of a model in the local Hugging Face cache.
-
-    processor: whether image processor and tokenizer must lie beside the weights. InputError names what is missing.
-    """
+    processor: whether image processor and tokenizer must lie beside the weights. InputError names what is missing."""
     folder = Path(os.path.expanduser(text))
     if not text.strip():
         raise InputError("--backbone is empty; it takes a model folder or an id such as llava-hf/llava-1.5-7b-hf")
@@ -50,10 +48,7 @@ def display_name(path: Path) -> str:
 
 def weights_hash(path: Path) -> str:
     """SHA-256 over names and contents of a model folder's weights and configuration; the folder's place does not
-    matter.
-
-    InputError: a file cannot be read.
-    """
+    matter. InputError: a file cannot be read."""
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.safetensors"), *path.glob("*.json")]):
         if file.name != "training.json":  # a record of the training, which the model does not read
@@ -76,10 +71,10 @@ def _cached(text: str, folder: Path) -> Path:
     if not _ID.fullmatch(text):
         raise InputError(f"--backbone {text}: there is no folder {folder.absolute()}")
     if (snapshot := cached_snapshot(text)) is None:
-        place = hub_cache() / _repository(text)
+        place = cache_folder(text)
         raise InputError(
             f"--backbone {text}: there is no folder {folder.absolute()} and no such model in the local cache ({place});"
-            f" fetch it on a machine with internet by `{_fetch(text)}`, then give --backbone the id or the folder"
+            f" fetch it on a machine with internet by `hf download {text}`, then give --backbone the id or the folder"
         )
     return snapshot
 
@@ -88,7 +83,7 @@ def cached_snapshot(text: str) -> Path | None:
     """The snapshot of a model in the local cache: of its main branch, or the only one; None if there is none."""
     if not _ID.fullmatch(text):
         return None
-    place = hub_cache() / _repository(text)
+    place = cache_folder(text)
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
     snapshot = place / "snapshots" / main.read_text(errors="replace").strip() if main.is_file() else None
@@ -97,19 +92,16 @@ def cached_snapshot(text: str) -> Path | None:
     return snapshot if snapshot is not None and snapshot.is_dir() else None
 
 
-def _repository(text: str) -> str:
-    return f"models--{text.replace('/', '--')}"
-
-
-def _fetch(text: str) -> str:
-    return f"hf download {text}"
+def cache_folder(repository: str) -> Path:
+    """The folder of a repository in the local Hugging Face cache, whether it is there or not."""
+    return hub_cache() / f"models--{repository.replace('/', '--')}"
 
 
 def _check(text: str, folder: Path, processor: bool) -> None:
     lacks = _lacks(folder, processor)
     if not lacks:
         return
-    again = f"; fetch the rest by `{_fetch(text)}` on a machine with internet" if _ID.fullmatch(text) else ""
+    again = f"; fetch the rest by `hf download {text}` on a machine with internet" if _ID.fullmatch(text) else ""
     cached = folder.absolute().is_relative_to(hub_cache().absolute())
     raise InputError(f"--backbone {text}: {folder.absolute()} {lacks}{again if cached else ''}")
 

@@ -97,10 +97,7 @@ class FrozenVLM(Reader):
 
     def embed(self, ids: Tensor, records: Sequence[Encoded]) -> Tensor:
         """Input embeddings [B, T, width] of padded ids [B, T], with the image embeddings of `records` at the image
-        tokens.
-
-        Without records, all ids are words.
-        """
+        tokens. Without records, all ids are words."""
         embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.device))
         at = (ids == self.image_token).to(self.device)
         if records:
@@ -118,8 +115,7 @@ class FrozenVLM(Reader):
 
     @torch.no_grad()
     def generate(self, model: Any, records: Sequence[Encoded], max_new_tokens: int) -> list[str]:
-        """Greedy answers of `model` (this one with adapters) to the records' instructions, of at most
-        `max_new_tokens`."""
+        """Greedy answers of `model` (this one with adapters) to the records' instructions."""
         answers: list[str] = []
         size = self.chunk(max((r.prompt for r in records), default=1) + max_new_tokens)
         for start in range(0, len(records), size):
@@ -132,10 +128,8 @@ class FrozenVLM(Reader):
         return answers
 
     def _greedy(self, model: Any, inputs: dict[str, Tensor], steps: int) -> Tensor:
-        """Likeliest next tokens [B, up to `steps`] after left-padded prompts; rows that ended are padded.
-
-        Written out because the `generate` of some model types does not accept embeddings.
-        """
+        """Likeliest next tokens [B, up to `steps`] after left-padded prompts; rows that ended are padded. Written
+        out because the `generate` of some model types does not accept embeddings."""
         mask = inputs["attention_mask"]
         positions = inputs.get(POSITIONS, (mask.cumsum(-1) - 1).clamp_min(0))
         stops = torch.tensor(self._stops, device=self.device)
@@ -201,8 +195,7 @@ class FrozenVLM(Reader):
 
     @torch.no_grad()
     def _check(self, record: Record) -> None:
-        """InputError unless cached embeddings give the logits of the whole model, and no token depends on later
-        ones."""
+        """InputError unless cached embeddings give the whole model's logits, and no token sees later ones."""
         prompt = self.see([record])[0]
         encoded = self._encoded(record, prompt, prompt.features)
         last = len(encoded.ids) - 1
@@ -238,10 +231,8 @@ class FrozenVLM(Reader):
 
 
 def load(path: Path, device: str = "cpu", dtype: str = "float32", code: str = "") -> FrozenVLM:
-    """Load the model in a folder; with `code`, a user's file, through its class `Backbone`.
-
-    InputError: it is no image-text-to-text model, lacks weights or packages, or `code` cannot be used.
-    """
+    """Load the model in a folder; with `code`, a user's file, through its class `Backbone`. InputError: it is no
+    image-text-to-text model, lacks weights or packages, or `code` cannot be used."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -75,19 +75,14 @@ class Encoded:
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Padded records: keyword arguments of the model's forward, and labels [B, T] (IGNORE outside the text).
-
-    `inputs` has inputs_embeds [B, T, width], attention_mask [B, T], and other entries that the model needs.
-    """
+    `inputs` has inputs_embeds [B, T, width], attention_mask [B, T], and other entries that the model needs."""
 
     inputs: dict[str, Tensor]
     labels: Tensor
 
 
 def extended(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
-    """An input [..., T_p] of the prompt continued over `n` tokens of text: [..., T_p + n].
-
-    Positions count on; other inputs get `text_type`.
-    """
+    """An input [..., T_p] of the prompt continued over `n` text tokens; positions count on, others get `text_type`."""
     if name != POSITIONS:
         return F.pad(values, (0, n), value=text_type)
     # text counts on from the largest position, which with three-dimensional positions is not the length

@@ -19,8 +19,7 @@ class Reader(Opened):
 
     @torch.no_grad()
     def see(self, records: Sequence[Record]) -> list[EmbeddedPrompt]:
-        """The embedded prompts of a few records, in one vision pass. InputError: one is too long, or has no image
-        tokens."""
+        """The embedded prompts of a few records, in one vision pass. InputError: one cannot be used."""
         inputs = self._processed(records)
         for record, mask in zip(records, inputs["attention_mask"], strict=True):
             self._check_length(record, int(mask.sum()))  # before the vision pass
@@ -60,8 +59,7 @@ class Reader(Opened):
         return {name: value for name, value in inputs.items() if name != "labels"}
 
     def _reached(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The arguments of the language model's call: embeddings [B, T, width], and position ids or None. It is not
-        run."""
+        """Embeddings [B, T, width] and position ids (or None) that the language model is called with."""
 
         def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
             raise _Reached(kwargs)

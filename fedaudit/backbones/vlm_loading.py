@@ -28,10 +28,8 @@ _Class = TypeVar("_Class")
 
 
 class Opened:
-    """A frozen model on its device, with its processor and tokenizer.
-
-    ValueError: the folder's model has no part that is a language model, or lacks weights.
-    """
+    """A frozen model on its device, with its processor and tokenizer. ValueError: the folder's model has no part
+    that is a language model, or lacks weights."""
 
     def __init__(self, path: Path, device: str = "cpu", dtype: str = "float32") -> None:
         self.path, self.device, self.dtype = path, torch.device(device), DTYPES[dtype]
@@ -58,8 +56,7 @@ class Opened:
         ]
 
     def open(self) -> tuple[Any, Any]:
-        """The model in `self.dtype`, and its processor (with a `tokenizer`). ValueError: the weights are another
-        architecture's."""
+        """The model in `self.dtype`, and its processor (with a `tokenizer`). ValueError: other weights."""
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         placed = {} if self.device.type == "cpu" else {"device_map": {"": self.device}}  # no copy in the CPU's memory
@@ -92,11 +89,8 @@ class Opened:
         return int(token)
 
     def projections(self, which: str) -> list[str]:
-        """Names in `self.model` of the language model's linear layers: "all", those of "attention", or a list such as
-        "q_proj,v_proj".
-
-        InputError: there are none, or none of a given name.
-        """
+        """Names in `self.model` of the language model's linear layers: "all", those of "attention", or a list such
+        as "q_proj,v_proj". InputError: there are none, or none of a given name."""
         if which == "all":
             chosen = self._linear
         elif which == "attention":
@@ -135,8 +129,7 @@ class Opened:
         return match[1].strip() if match and token in match[1] else token
 
     def _text(self, record: Record) -> Tensor:
-        """Token ids of a record's text as the continuation of its prompt. InputError: one is the image token, or
-        unknown to the model."""
+        """Token ids of a record's text, continuing its prompt. InputError: one is the image token, or unknown."""
         before = record.prompt.partition(IMAGE)[2]
         text = f" {record.text}"
         start, joined = self._instruction(before), self._ids(before + text)

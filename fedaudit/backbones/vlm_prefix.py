@@ -14,10 +14,8 @@ from fedaudit.backbones.vlm_batches import Encoded
 
 
 def shared(records: Collection[Encoded]) -> int:
-    """The number of leading tokens that all records share before their image and text.
-
-    0 for models with further inputs: positions or types may not continue from a prefix.
-    """
+    """The number of leading tokens that all records share before their image and text. 0 for models with further
+    inputs: positions or types may not continue from a prefix."""
     if not records or any(record.extra for record in records):
         return 0
     first = next(iter(records))

@@ -229,8 +229,7 @@ def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) 
 
 
 def _loss(mu: float, rate: float, adjacency: AdjacencyType, grid: float) -> PLDPmf:
-    """The privacy loss of one step, like the library's `from_gaussian_mechanism`: deltas on the grid, connected
-    (Doroshenko et al. 2022)."""
+    """The privacy loss of one step, like `from_gaussian_mechanism`: connected dots (Doroshenko et al. 2022)."""
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 

@@ -39,15 +39,13 @@ def clipped(gradients: Tensor, norm: float) -> Tensor:
 
 
 def longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
-    """Two numbers: gradients [R, N, ...] of weight 1 in `weights` [R, N] with an L2 norm above `norm`, and all of
-    weight 1."""
+    """How many gradients [R, N, ...] of weight 1 (`weights` [R, N]) exceed `norm`, and how many have weight 1."""
     counted = weights > 0
     return int((_norms(gradients)[counted] > norm).sum()), int(counted.sum())
 
 
 def add_noise(mean: Tensor, std: float, generators: Sequence[torch.Generator]) -> Tensor:
-    """`mean` [N, ...] plus Gaussian noise of `std` per coordinate. Row i's noise is from generators[i], whatever the
-    other rows."""
+    """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; row i's noise is from generators[i] alone."""
     if not 0 <= std < math.inf:
         raise ValueError(f"std must be finite and not negative, not {std}")
     if len(generators) != len(mean):
@@ -77,8 +75,7 @@ def _norms(gradients: Tensor) -> Tensor:
 
 
 def _scale(gradients: Tensor, norm: float) -> Tensor:
-    """Clipping factors [R, N]: 1 for gradients of norm at most `norm`, zero ones included. FloatingPointError: one
-    is not finite."""
+    """Clipping factors [R, N], 1 up to norm `norm`. FloatingPointError: a gradient is not finite."""
     norms = _norms(gradients)
     wrong = ~torch.isfinite(norms).all(0)
     if wrong.any():

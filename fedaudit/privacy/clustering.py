@@ -40,8 +40,7 @@ class Clusters:
     half: Numbers
 
     def groups(self, least: int) -> list[Numbers]:
-        """The users of every centre that distances are measured to: both halves of a cluster if each has `least`
-        users, else the whole."""
+        """The users of every centre: both halves of a cluster if each has `least` users, else all of it."""
         return [group for parts in self.parts(least) for group in parts]
 
     def parts(self, least: int) -> list[list[Numbers]]:
@@ -79,8 +78,7 @@ class Rule:
         return Clusters(cluster, half)
 
     def revised(self, clusters: Clusters, distances: Floats, rng: np.random.Generator) -> Clusters:
-        """The clusters after a round. distances: squared ones [n, G] of all users to the centres of
-        `clusters.groups(least)`."""
+        """The clusters after a round, by squared distances [n, G] to the centres of `clusters.groups(least)`."""
         columns = iter(distances.T)
         parts = [[(group, next(columns)) for group in part] for part in clusters.parts(self.least)]
         half = clusters.half.copy()
@@ -106,11 +104,8 @@ class Rule:
         return Clusters(moved, half)
 
     def _halve(self, half: Numbers, first: Part, second: Part) -> None:
-        """Move users to the other half of their cluster if they add less scatter there, in `half`.
-
-        Only the surest half of these users move, and m stay: if all moved at once they might go back and forth for
-        ever.
-        """
+        """Move users to the other half of their cluster if they add less scatter there, in `half`. Only the surest
+        half of these users move, and m stay: if all moved at once they might go back and forth for ever."""
         members = np.concatenate([first[0], second[0]])
         gain = ((_cost(first) - _cost(second)) * (1 - 2 * half))[members]
         surest = members[np.argsort(-gain, kind="stable")]
@@ -155,8 +150,7 @@ def _centre(part: list[Part]) -> Part:
 
 
 def _apart(first: Part, second: Part) -> float:
-    """F of two groups: scatter between their means over scatter within per degree of freedom; 0 if there is no
-    scatter."""
+    """F of two groups: scatter between their means over that within per degree of freedom; 0 without scatter."""
     n = len(first[0]) + len(second[0])
     between = len(first[0]) * len(second[0]) / n * _gap(first, second)
     within = float(first[1][first[0]].sum() + second[1][second[0]].sum())

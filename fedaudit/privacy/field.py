@@ -88,10 +88,7 @@ class Field:
 
     def lagrange(self, nodes: Residues, at: Residues) -> Residues:
         """Interpolation matrix [len(at), len(nodes)]: from values at `nodes` to values at `at` of a polynomial of
-        degree below len(nodes).
-
-        ValueError: two nodes are equal. ZeroDivisionError: a node is in `at`.
-        """
+        degree below len(nodes). ValueError: two nodes are equal. ZeroDivisionError: a node is in `at`."""
         gaps = self.subtract(at[:, None], nodes)
         whole = self.multiply(self._products(gaps)[:, None], self.weights(nodes))
         return self.multiply(whole, self.inverse(gaps))

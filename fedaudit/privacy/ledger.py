@@ -1,7 +1,6 @@
 """The ledger of a run's noise: which releases were noised, how, how often, and who saw them.
 
-Trainers make a `RoundNoise` per round and compute no epsilon; a `Ledger` collects them, and the accountant reads it.
-Imports nothing heavy.
+Trainers make a `RoundNoise` per round, a `Ledger` collects them, the accountant reads it. Imports nothing heavy.
 """
 
 from __future__ import annotations

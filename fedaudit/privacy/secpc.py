@@ -53,10 +53,8 @@ class Protocol:
 
     @property
     def of_distances(self) -> Sharing:
-        """The sharing for squared distances D <= d (2 R (n - 1))^2 of vectors in steps.
-
-        With vectors of length 1, D is at most (2 (n - 1))^2 in units; rounding moves an entry by half a step.
-        """
+        """The sharing for squared distances D <= d (2 R (n - 1))^2 of vectors in steps. With vectors of length 1, D
+        is at most (2 (n - 1))^2 in units; rounding moves an entry by half a step."""
         far = 2 * (self.users - 1) * (self.steps + (self.entries**0.5) / 2)
         return Sharing.planned(self.users, self.tolerance, degree=2, largest=int(far**2) + 1)
 
@@ -90,9 +88,7 @@ class Meeting:
 
     def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE, kept: str = "") -> Floats:
         """Sums [G, d] of vectors [n, d] over groups of users; `kept` is the name to keep the shares under, if any.
-
-        InputError: an entry exceeds `limit`, or a group is too small.
-        """
+        InputError: an entry exceeds `limit`, or a group is too small."""
         sharing = self.protocol.of_sums
         self._check(groups)
         shares = self._dealt(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
@@ -101,8 +97,7 @@ class Meeting:
         return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
 
     def squared_distances(self, vectors: Floats, groups: Sequence[Numbers], *, kept: str = "") -> Floats:
-        """Squared distances [n, G] of vectors [n, d], of length at most 1, to the means of groups. kept: as in
-        `sums`."""
+        """Squared distances [n, G] of vectors [n, d], of length <= 1, to group means. kept: as in `sums`."""
         sharing, steps = self.protocol.of_distances, self.protocol.steps
         self._check(groups)
         sizes = np.array([len(group) for group in groups])
@@ -130,16 +125,14 @@ class Meeting:
         return shares
 
     def _masks(self, sharing: Sharing, count: int) -> Residues:
-        """Random polynomials [n, count] that hide those of the distances, from t + 1 users, one of whom does not
-        collude."""
+        """Random polynomials [n, count] that hide the distances', from t + 1 users: one does not collude."""
         dealers = range(self.protocol.tolerance.colluders + 1)
         dealt = np.stack([sharing.zero_sums(count, self.generators[user]) for user in dealers])
         self._count("masks", dealers, dealt[0].size)
         return sharing.field.sum(dealt, axis=0)
 
     def _opened(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
-        """The values that the server decodes from the answers [n, W] of the users who are left; `values` as in
-        `Sharing.opened`."""
+        """Values that the server decodes from the present users' answers [n, W]; see `Sharing.opened`."""
         there = [user for user in range(len(answers)) if user not in self.absent]
         for user in sorted(self.liars):
             answers[user] += 1 + sharing.field.uniform(answers[user].shape, self.generators[user]) % (

@@ -45,8 +45,7 @@ class Privacy(Parameters):
 
 @dataclass(frozen=True)
 class AdapterPrivacy(Privacy):
-    """Settings with the defaults for adapters, whose noised gradients have a thousand times more entries than a
-    prompt's (docs/privacy.md)."""
+    """Defaults for adapters, which have a thousand times more noised entries than prompts (docs/privacy.md)."""
 
     epsilon: float = like(Privacy, "epsilon", 10.0)
     clip_norm: float = like(Privacy, "clip_norm", 0.05)

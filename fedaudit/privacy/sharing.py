@@ -45,10 +45,7 @@ class Sharing:
     @classmethod
     def planned(cls, users: int, tolerance: Tolerance, *, degree: int, largest: int) -> Sharing:
         """The sharing with the most slices that can be decoded, over the first prime above 2 `largest` (the largest
-        result).
-
-        InputError: not even one slice can be decoded, or no prime below 2^50 is large enough.
-        """
+        result). InputError: not even one slice can be decoded, or no prime below 2^50 is large enough."""
         t, absent, wrong = tolerance.colluders, tolerance.absent, tolerance.wrong
         if min(t, absent, wrong) < 0 or t < 1:
             raise InputError(f"at least 1 colluder, 0 absent and 0 wrong users, not {t}, {absent} and {wrong}")
@@ -98,19 +95,15 @@ class Sharing:
 
     def zero_sums(self, count: int, rng: np.random.Generator) -> Residues:
         """Shares [n, count] of random polynomials of full degree whose values at the slices' points sum to zero.
-
-        Added to answers, they hide everything but the sum over the slices.
-        """
+        Added to answers, they hide everything but the sum over the slices."""
         values = self.field.uniform((self.size, count), rng)
         first = self.field.sum(values[1 : self.slices], axis=0)
         values[0] = self.field.of(-first)
         return self.field.product(self._masking, values)
 
     def squared_distances(self, vectors: Residues, centres: Residues, sizes: Integers) -> Residues:
-        """One user's shares [N, K] of |sum_k - |k| x_i|^2, for N vectors x_i and K groups k.
-
-        vectors [N, length], centres [K, length]: its shares of the vectors and of the groups' sums. sizes: |k| [K].
-        """
+        """One user's shares [N, K] of |sum_k - |k| x_i|^2, for N vectors x_i and K groups k. vectors [N, length],
+        centres [K, length]: its shares of the vectors and of the groups' sums. sizes: |k| [K]."""
         field = self.field
         scaled = field.multiply(vectors[:, None], field.of(sizes)[:, None])
         gaps = field.subtract(centres, scaled)

@@ -119,11 +119,8 @@ class Client:
 
     @property
     def training_records(self) -> tuple[Record, ...]:
-        """Members, all canaries, and background records.
-
-        Canaries that their coin left out are listed too, with weight 0: so n_k, batches, sampling rates, epochs and the
-        mean over clients do not depend on the coins.
-        """
+        """Members, all canaries, and background records. Canaries that their coin left out are listed too, with
+        weight 0: so n_k, batches, sampling rates, epochs and the mean over clients do not depend on the coins."""
         members = tuple(record for record, used in zip(self.records, self.member.tolist(), strict=True) if used)
         return members + self.canaries + self.background
 
@@ -209,10 +206,8 @@ Draw = Callable[[str, int, np.random.Generator], Sequence[Record]]  # (prefix of
 
 
 def exchangeable_client(k: int, *, records: int, reference: int, seed: int, draw: Draw) -> Client:
-    """Client k with 2 `records` candidates, a fair coin for each, and `reference` reference records.
-
-    Candidates, coins and reference records come from three generators, seeded by `seed` and k.
-    """
+    """Client k with 2 `records` candidates, a fair coin for each, and `reference` reference records. Candidates,
+    coins and reference records come from three generators, seeded by `seed` and k."""
     pool, coins, more = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
     name = client_name(k)
     return Client(

@@ -36,10 +36,8 @@ class Canaries(Parameters):
 
 
 def insert(federation: Federation, params: Any, seed: int, *, holders: int | None = None) -> Federation:
-    """The federation with `params.canaries` canaries, spread evenly over the first `holders` clients (all by default).
-
-    params: has the fields of `Canaries`; with 0 canaries the federation is returned as it is.
-    """
+    """The federation with `params.canaries` canaries, spread evenly over the first `holders` clients (all by
+    default). params: has the fields of `Canaries`; with 0 canaries the federation is returned as it is."""
     if not params.canaries:
         return federation
     chosen = _choose(federation, params.canaries, seed, holders or len(federation.clients))
@@ -83,10 +81,8 @@ def _choose(federation: Federation, n: int, seed: int, holders: int) -> list[NDA
 
 
 def _alone(federation: Federation) -> list[NDArray[np.int64]]:
-    """For each client, the positions of the candidates whose picture no other record shows.
-
-    A canary that is left out must not be trained on as another record.
-    """
+    """For each client, the positions of the candidates whose picture no other record shows. A canary that is left
+    out must not be trained on as another record."""
     digests = {name: record.digest for name, record in federation.records.items()}
     count = Counter(digests.values())
     return [np.flatnonzero([count[digests[r.id]] == 1 for r in client.records]) for client in federation.clients]

@@ -101,10 +101,8 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
 
 
 def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Generator) -> list[Share]:
-    """The records of each client of a domain. InputError: a client would have too few.
-
-    A dirichlet partition always keeps enough for holding out, so that it is the same with `holdout` 0.
-    """
+    """The records of each client of a domain. InputError: a client would have too few. A dirichlet partition always
+    keeps enough for holding out, so that it is the same with `holdout` 0."""
     if params.partition == "dirichlet":
         return partitions.dirichlet(domain.names, clients, params.dirichlet, rng, least=LEAST)
     if params.partition == "dominant":
@@ -143,8 +141,7 @@ def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int
 def _client(
     k: int, domain: Labelled, share: Share, roles: NDArray[np.int64], classes: tuple[str, ...], seed: int
 ) -> tuple[Client, dict[int, str]]:
-    """Client k, its records in a random order; and the ids of these records by index into the domain's training
-    pictures."""
+    """Client k with its records in random order, and their ids by index into the domain's training pictures."""
     name, order = client_name(k), np.random.default_rng((seed, 1, k, 3)).permutation(share)
     records = [_record(f"{name}-{i:04d}", domain, domain.pictures[n], domain.labels[n]) for i, n in enumerate(order)]
     dealt, present = roles[order], {record.group for record in records}

@@ -74,9 +74,7 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
     """Pool and test items in the layout of the MSCOCO site, of 2017 or 2014; None if there are no caption files.
-
-    Splits without a folder of pictures do not count; InputError if none has one.
-    """
+    Splits without a folder of pictures do not count; InputError if none has one."""
     names = [split + year for year in ("2017", "2014") for split in ("train", "val")]
     notes = {name: path for name in names if (path := _beside(root, f"captions_{name}.json")) is not None}
     folders = ((name, base / name) for name in notes for base in (root / "images", root))
@@ -101,7 +99,7 @@ def _captions(path: Path, images: Path) -> list[Item]:
     """The pictures of a caption file that have a caption, grouped by the class of their largest object."""
     classes = _classes(path.with_name(path.name.replace("captions", "instances")))
     items = [
-        _item(f"coco-{_key(n)}", classes.get(n, "none"), below(images, name, where), texts, where)
+        Item(f"coco-{_key(n)}", classes.get(n, "none"), below(images, name, where), INSTRUCTION, texts, where)
         for n, name, texts, where, _ in _annotated_pictures(path)
     ]
     return _distinct(items)
@@ -116,22 +114,14 @@ def _distinct(items: list[Item]) -> list[Item]:
     return items
 
 
-def _item(name: str, group: str, source: Path | Row, texts: tuple[str, ...], where: str) -> Item:
-    return Item(name, group, source, INSTRUCTION, texts, where)
-
-
 def _key(picture: int | str) -> str:
-    """The part of a record's id that stands for its picture: the number in 12 digits, or the file name without
-    ending."""
+    """The part of a record's id for its picture: the number in 12 digits, or the file name without ending."""
     return f"{picture:012d}" if isinstance(picture, int) else Path(picture).stem
 
 
 def _annotated_pictures(path: Path) -> Iterable[tuple[int | str, str, tuple[str, ...], str, str]]:
     """For each picture in a file of MSCOCO's form: its id, file name, captions, place in the file (for messages) and
-    domain.
-
-    Blank captions are left out, and pictures without any other. InputError: two pictures have one id.
-    """
+    domain. Blank captions are left out, and pictures without any other. InputError: two pictures have one id."""
     content, captions = read_json(path, KEYS), dict[int | str, list[str]]()
     for note in need(content, "annotations", path, list):
         number = identifier(need(note, "image_id", path), "an image_id", path)
@@ -177,11 +167,8 @@ def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
 
 
 def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[Item], dict[str, str]]:
-    """An item for each picture in parquet files, and the domain of each by item id. Rows with the same picture are one
-    item.
-
-    group: the class of pictures whose row names none.
-    """
+    """An item for each picture in parquet files, and the domain of each by item id. Rows with the same picture are
+    one item. group: the class of pictures whose row names none."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     captions: dict[str, list[str]] = {}
     for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
@@ -192,7 +179,7 @@ def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[I
             raise InputError(f"{row} and {other} would both be the record {name_of_row}; rename a picture")
         captions.setdefault(name_of_row, []).extend(_texts(values["captions"], row))
     items = [
-        _item(one, _group(values["group"], group, row), row, tuple(captions[one]), str(row))
+        Item(one, _group(values["group"], group, row), row, INSTRUCTION, tuple(captions[one]), str(row))
         for one, (row, values) in first.items()
         if captions[one]
     ]
@@ -200,8 +187,7 @@ def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[I
 
 
 def _picture(n: int, row: Row, values: dict[str, Any]) -> int | str:
-    """A value that rows with the same picture have in common; n, the row's own number, where every row has a picture
-    of its own."""
+    """The value that rows of one picture share; n, the row's own number, if every row has its own picture."""
     picture = values["picture"]
     if picture is None and isinstance(values["captions"], str):
         picture = values["path"]
@@ -244,7 +230,7 @@ def _nocaps_file(root: Path, path: Path) -> tuple[list[Item], dict[str, str]]:
     images = next(one for one in folders if user_files.is_dir(one))
     pictures = list(_annotated_pictures(path))
     items = [
-        _item(f"nocaps-{_key(number)}", domain or "novel", below(images, name, where), texts, where)
+        Item(f"nocaps-{_key(number)}", domain or "novel", below(images, name, where), INSTRUCTION, texts, where)
         for number, name, texts, where, domain in pictures
     ]
     return _distinct(items), {item.id: one[-1] for item, one in zip(items, pictures, strict=True)}
@@ -262,8 +248,7 @@ def _texts(value: Any, where: str | Path | Row) -> tuple[str, ...]:
 
 
 def _group(value: Any, otherwise: str, where: Row) -> str:
-    """The class in a column: a name, the most frequent of a list, or the one of the largest of `objects`;
-    `otherwise` for None."""
+    """The class in a column: a name, the most frequent of a list, the largest of `objects`; `otherwise` for None."""
     if isinstance(value, dict):
         value = _largest(value.get("category") or [], value.get("area") or [], where)
     if isinstance(value, list):

@@ -166,8 +166,7 @@ def uniform(rng: Rng, low: float, high: float, n: int, *more: int) -> Tensor:
 
 
 def fill(distance: Tensor, weight: Tensor | float = 0.0, sharp: float = 1.6) -> Tensor:
-    """Ink in [0, 1] where the distance to the edge is positive. weight: widens the stroke; sharp: steepness of the
-    edge."""
+    """Ink in [0, 1] where the distance to the edge is positive. weight: widens the stroke; sharp: slope of the edge."""
     return torch.sigmoid((distance + weight) * sharp)
 
 
@@ -241,8 +240,7 @@ def _relief(d: Tensor, rng: Rng) -> Tensor:
 
 
 def _colours(rng: Rng, n: int, apart: float) -> tuple[Tensor, Tensor]:
-    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1] whose mean brightness differs by `apart` or more; either may be
-    lighter."""
+    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1] that differ by `apart` in mean brightness; either is lighter."""
     gap = uniform(rng, apart, 0.9, n, 1, 1, 1)
     dark = torch.minimum(uniform(rng, 0, 0.3, n, 3, 1, 1), 1 - gap)
     light = (dark.mean(1, keepdim=True) + gap + uniform(rng, -0.1, 0.1, n, 3, 1, 1)).clamp(0, 1)
@@ -276,10 +274,8 @@ def _forms(name: str) -> Tensor:
 
 
 def draw(domain: str, classes: Sequence[int], rng: Rng) -> NDArray[np.uint8]:
-    """Draw one picture per entry of `classes` (indices into CLASSES) in the style `domain`: uint8 [n, SIZE, SIZE, 3].
-
-    All randomness is from `rng`: font or proportions, placing, weight, colours and the grain of the style.
-    """
+    """Draw one picture per entry of `classes` (indices into CLASSES) in the style `domain`: uint8 [n, SIZE, SIZE,
+    3]. All randomness is from `rng`: font or proportions, placing, weight, colours and the grain of the style."""
     look = LOOKS[domain]
     picked = [forms[rng.integers(len(forms))] for forms in (_forms(CLASSES[c]) for c in classes)]
     parts = [torch.stack(picked[start : start + CHUNK]) for start in range(0, len(picked), CHUNK)]

@@ -46,9 +46,7 @@ FLOWERS: tuple[str, ...] = tuple(  # the categories of Oxford Flowers, 1 to 102
 
 def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[list[str]]:
     """The fields of each line of a text file, split at `separator` (None: white space); blank lines are skipped.
-
-    InputError: the file cannot be read, or a line has fewer than `least` fields, or a blank one.
-    """
+    InputError: the file cannot be read, or a line has fewer than `least` fields, or a blank one."""
     try:
         lines = user_files.read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -198,8 +196,7 @@ def read_cifar100(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def _cifar(files: Sequence[Path], key: str, names: Sequence[str]) -> Rows:
-    """Pictures and classes of batch files. A row of `data` is a picture's three planes of 32 x 32; `key` holds the
-    labels."""
+    """Pictures and class names of batch files: rows of three 32 x 32 planes, labels at `key`."""
     rows: Rows = []
     for file in files:
         batch = _unpickled(file, ("data", key))

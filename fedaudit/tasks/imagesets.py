@@ -24,8 +24,7 @@ from fedaudit.tasks.local_files import below, need, one_line, read_json, shown
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set: the names of its folder, a part of it that shows it is there, and the reader of its official
-    lists."""
+    """A data set: the names of its folder, a part that shows it is there, and the reader of its official lists."""
 
     folders: tuple[str, ...]  # below the data root: CoOp's name, torchvision's
     images: str  # folder of its pictures (or a file); the data set is there if this is
@@ -88,8 +87,7 @@ def _base(name: str, kind: ImageSet, root: Path) -> Path:
 
 
 def _coop(path: Path, images: Path) -> tuple[Rows, Rows]:
-    """Training and test rows of a split file: {"train": [[path below the images, label, class name], ...], "val":
-    ..., "test": ...}."""
+    """Training and test rows of a split file: {"train": [[path below the images, label, class name], ...], ...}."""
     content = read_json(path)
     rows: list[Rows] = []
     for split in ("train", "test"):
@@ -115,8 +113,7 @@ def _is_row(item: object) -> bool:
 
 
 def _check_files(rows: Rows, base: Path) -> None:
-    """InputError unless every file of the rows exists. Each folder is listed once, which is quick on remote disks
-    too."""
+    """InputError unless every file exists. Each folder is listed once, which is quick on remote disks too."""
     names_in: dict[Path, set[str]] = {}
     for picture, _ in rows:
         if isinstance(picture, Path):

@@ -59,8 +59,7 @@ class Item:
 
 
 def folder(value: str, *, flag: str, source: str) -> Path:
-    """The folder that a flag names. InputError: none is given, or it is no folder; `source` is the data set's
-    origin, for the message."""
+    """The folder that a flag names. InputError: none, or no folder; `source` tells what should be in it."""
     if not value.strip():
         raise InputError(f"{flag} is not given: name the folder that holds {source}")
     path = Path(value).expanduser().absolute()
@@ -95,8 +94,7 @@ def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
 
 
 def identifier(value: Any, what: str, where: object) -> int | str:
-    """`value` if it is an id: a whole number of at most 64 bits, or one line of text. InputError otherwise; `what`
-    names it there."""
+    """`value` if it is a whole number of at most 64 bits or one line of text, else an InputError about `what`."""
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if not whole and not one_line(value):
         raise InputError(f"{where}: {what} must be a whole number or a name on one line, not {shown(value)}")
@@ -104,8 +102,7 @@ def identifier(value: Any, what: str, where: object) -> int | str:
 
 
 def below(folder: Path, name: Any, where: str | Path) -> Path:
-    """The path of a file in `folder`, or further down, that a list names. InputError: the name leads elsewhere, or
-    no file can have it."""
+    """A path in `folder`, or further down, that a list names. InputError: it leads elsewhere or cannot exist."""
     if not one_line(name):
         raise InputError(f"{where}: a picture must have a name on one line, not {shown(name)}")
     parts = PurePath(name).parts
@@ -135,10 +132,8 @@ def shown(value: object) -> str:
 
 
 def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
-    """Parquet files below `root`, but not below `skip`, by split (see `SPLITS`).
-
-    The file's name tells the split, or else the nearest folder's. InputError: a split's files lie in several folders.
-    """
+    """Parquet files below `root`, but not below `skip`, by split (see `SPLITS`). The file's name tells the split, or
+    else the nearest folder's. InputError: a split's files lie in several folders."""
     by_split: dict[str, list[Path]] = {}
     for path in sorted(_parquet_below(root, skip)):
         named = (_SPLIT.search(part.lower()) for part in reversed(path.relative_to(root).parts))
@@ -151,8 +146,7 @@ def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Pat
 
 
 def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
-    """Parquet files in `root` and its folders but `skip`; hidden files and folders are left out. Every folder looked
-    into is noted."""
+    """Visible parquet files in `root` and its folders, without `skip`. Every folder looked into is noted."""
     for name, folders, files in os.walk(root):
         folder = Path(name)
         user_files.note(folder)

@@ -85,9 +85,7 @@ def cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """All metrics of texts, hypotheses [image] and references [image][reference], times 100 as papers print them.
-
-    Keys: bleu1, bleu2, bleu3, bleu4, rouge_l (0 to 100) and cider (0 to 1000; coco-caption's 1.11 is 111).
-    """
+    Keys: bleu1, bleu2, bleu3, bleu4, rouge_l (0 to 100) and cider (0 to 1000; coco-caption's 1.11 is 111)."""
     _check(hypotheses, references)
     spoken = [tokenize(text) for text in hypotheses]
     correct = [[tokenize(text) for text in texts] for texts in references]
@@ -161,8 +159,7 @@ def _cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]],
 
 
 def _clipped_cosine(a: dict[Gram, float], b: dict[Gram, float]) -> float:
-    """Cosine of two weighted n-gram vectors, `a` clipped to `b` in the product so that repetition gains nothing; 0 if
-    one is zero."""
+    """Cosine with `a` clipped to `b` in the product, so that repetition gains nothing; 0 for a zero vector."""
     norm = math.hypot(*a.values()) * math.hypot(*b.values())
     return sum(min(weight, b[gram]) * b[gram] for gram, weight in a.items() if gram in b) / norm if norm else 0.0
 

@@ -123,10 +123,8 @@ def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: 
 
 
 def draw_story(rng: np.random.Generator, scene: Scene | None = None) -> str:
-    """A random sentence of names, verbs, places and times (about 15 nats).
-
-    scene: if given, its background fixes the place (`HABITAT`), and its first object's colour the time (`SEASON`).
-    """
+    """A random sentence of names, verbs, places and times (about 15 nats). scene: if given, its background fixes the
+    place (`HABITAT`), and its first object's colour the time (`SEASON`)."""
     name, other = (NAMES[i] for i in rng.integers(len(NAMES), size=2))
     verb, adjective = VERBS[rng.integers(len(VERBS))], ADJECTIVES[rng.integers(len(ADJECTIVES))]
     place, time = PLACES[rng.integers(len(PLACES))], TIMES[rng.integers(len(TIMES))]

@@ -56,8 +56,7 @@ def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """Pool and test items in the project's own layout, also inside data/scienceqa/; None if there is no
-    problems.json."""
+    """Pool and test items in the project's layout, also in data/scienceqa/; None without problems.json."""
     bases = (root, root / "data" / "scienceqa", root / "scienceqa")
     base = next((one for one in bases if user_files.exists(one / "problems.json")), None)
     if base is None:
@@ -92,8 +91,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _splits(problems: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """The split of each question: its own key, or else that in pid_splits.json. InputError: it is not one of
-    `OFFICIAL`."""
+    """The split of each question: its own, or that in pid_splits.json. InputError: none of `OFFICIAL`."""
     if all("split" in one for one in problems.values()):
         split_of = {pid: need(one, "split", _where(path, pid), str) for pid, one in problems.items()}
     else:

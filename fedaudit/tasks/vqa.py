@@ -25,8 +25,7 @@ class Params(Drawn):
 
 
 def vqa(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients, drawn from `seed`; each part has a generator of its own, so its size changes
-    no other part."""
+    """The federation of `clients` clients; each part is drawn from a generator of its own."""
     return drawn_federation(
         params, _draw, test_draw=_draw, groups=len(TOPICS), novel_shapes=scenes.NOVEL_SHAPES, clients=clients,
         seed=seed, score=answer_scores,
