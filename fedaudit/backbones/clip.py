@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedaudit.backbones import clip_images
 from fedaudit.backbones.clip_images import ImageFeatures
-from fedaudit.backbones.clip_loading import opened
+from fedaudit.backbones.clip_loading import open_model
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.clip_text import ClassTexts, TextTower
 from fedaudit.backbones.clip_vision import VisionTower
@@ -92,7 +92,7 @@ class FrozenCLIP:
             say=say,
             stage=stage,
         )
-        return clip_images.gathered(
+        return clip_images.gather_features(
             {r.id: row[d] for r, d in zip(records, digests, strict=True)},
             [stored[digest] for digest in row],
             torch.empty(0, width, device=self.device),
@@ -218,10 +218,10 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
     weights are damaged, belong to another architecture, or would have to be unpickled."""
     where = f"--backbone {source.folder}" if source.folder else f"--weights {source.weights or source.name}"
     try:
-        with _unheard():
-            model = opened(where, source).to(device).eval().requires_grad_(False)
+        with _silence_logging():
+            model = open_model(where, source).to(device).eval().requires_grad_(False)
             encode, unknown = _tokenizer(source)
-            clip = _wrapped(where, source, model, encode, unknown, device)
+            clip = _with_text_tower(where, source, model, encode, unknown, device)
     except InputError:
         raise
     except Exception as error:  # the user's files can raise anything
@@ -231,7 +231,7 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
     return clip
 
 
-def _wrapped(
+def _with_text_tower(
     where: str, source: ClipSource, model: Any, encode: Callable[[str], list[int]], unknown: int | None, device: str
 ) -> FrozenCLIP:
     """The model with its text tower. InputError: the tokenizer does not fit it."""
@@ -280,7 +280,7 @@ def _byte_pairs(vocabulary: str, merges: str) -> Any:
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def _silence_logging() -> Iterator[None]:
     """Keep open_clip's log messages off the terminal, and its handler off the root logger."""
     root, handler, level = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
     root.addHandler(handler)

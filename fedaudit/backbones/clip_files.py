@@ -103,7 +103,7 @@ def _holds_code(archive: zipfile.ZipFile) -> bool:
     return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
 
 
-def told(file: Path) -> str | None:
+def activation_hint(file: Path) -> str | None:
     """The activation according to a file's name or its folder's configuration; None if neither tells it."""
     if file.name in HUB_FILES and (file.parent / CONFIG).is_file():
         try:

@@ -41,7 +41,7 @@ _BLOCK = re.compile(r"(text_model|vision_model)\.encoder\.layers\.(\d+)\.(.+)\.(
 _RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
-def built(source: ClipSource) -> Any:
+def build_model(source: ClipSource) -> Any:
     """The model that a folder describes, randomly initialised, with its `preprocess_cfg`."""
     from open_clip import CLIP
     from open_clip.factory import set_model_preprocess_cfg
@@ -79,7 +79,7 @@ def _transformer(tower: Any) -> dict[str, Any]:
     }
 
 
-def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_open_clip_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors by open_clip's names; those that CLIPModel does not have keep their name."""
     tensors_by_name: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

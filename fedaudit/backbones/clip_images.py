@@ -78,7 +78,7 @@ def encode(
     return {digest: stored[digest] for digest in pictures}
 
 
-def gathered(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:
+def gather_features(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:
     """Features of records, read from files. row: a record's index in `stored`. empty: a tensor [0, E] of the wanted
     type and device. patches: whether to keep patch features, in memory if they fit (`IN_MEMORY`)."""
     from safetensors import safe_open

@@ -16,18 +16,18 @@ from fedaudit.machinery.errors import InputError
 _TAGGED = ("mean", "std", "interpolation", "resize_mode")  # image preprocessing in a tag of open_clip
 
 
-def opened(where: str, source: ClipSource) -> Any:
+def open_model(where: str, source: ClipSource) -> Any:
     """The model in float32, with its `preprocess_cfg`. InputError, beginning with `where`: its weights do not fit."""
     from open_clip.factory import load_checkpoint
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(RANDOM_SEED)
-        model = clip_huggingface.built(source) if source.huggingface else _built(source)
+        model = clip_huggingface.build_model(source) if source.huggingface else _build(source)
     if source.weights is None:
         return model
     try:
         if source.huggingface:
-            model.load_state_dict(clip_huggingface.renamed(_tensors(source)))
+            model.load_state_dict(clip_huggingface.to_open_clip_names(_tensors(source)))
         else:
             load_checkpoint(model, str(source.weights), weights_only=True)
     except Exception as error:  # the user's files can raise anything
@@ -35,7 +35,7 @@ def opened(where: str, source: ClipSource) -> Any:
     return model
 
 
-def _built(source: ClipSource) -> Any:
+def _build(source: ClipSource) -> Any:
     import open_clip
 
     tag = open_clip.get_pretrained_cfg(source.architecture, source.tag) if source.tag else {}
@@ -74,7 +74,7 @@ def _misfit(model: Any, source: ClipSource) -> str:
             "save the model's state_dict as *.safetensors"
         )
     if source.huggingface:
-        tensors = clip_huggingface.renamed(tensors)
+        tensors = clip_huggingface.to_open_clip_names(tensors)
     elif "text_model.final_layer_norm.weight" in tensors:
         return f"{file} holds tensors by Hugging Face's names; give the folder with its config.json as --backbone"
     return f"{file} does not hold {kind}: {_difference(model.state_dict(), tensors)}"

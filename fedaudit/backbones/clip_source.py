@@ -18,13 +18,13 @@ from fedaudit.backbones.clip_files import (
     QUICK_GELU,
     SUFFIXES,
     WEIGHTS,
+    activation_hint,
     check_file,
     check_name,
     hidden_activation,
     tokenizer_files,
-    told,
 )
-from fedaudit.backbones.model_folders import INDEX, damage, lacking, read_json, shards
+from fedaudit.backbones.model_folders import INDEX, damage, index_fault, read_json, shards
 from fedaudit.backbones.resolve import cache_folder, cached_snapshot, display_name
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
@@ -160,7 +160,7 @@ def _shards(flag: str, weights: Path) -> tuple[Path, ...]:
     if not weights.name.endswith(INDEX):
         return ()
     folder = weights.parent
-    if wrong := lacking(weights) or damage(folder, frozenset(shards(weights))):
+    if wrong := index_fault(weights) or damage(folder, frozenset(shards(weights))):
         raise InputError(f"{flag}: {folder} {wrong}")
     return tuple(folder / name for name in shards(weights))
 
@@ -192,7 +192,7 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
 
 def _from_file(name: str, file: Path, configured: str) -> ClipSource:
     """An architecture with a weight file, whose name or folder may tell the activation; else `doubt` says so."""
-    activation, doubt = told(file), ""
+    activation, doubt = activation_hint(file), ""
     twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
     if activation is None and twin in _architectures():
         other = GELU if configured == QUICK_GELU else QUICK_GELU

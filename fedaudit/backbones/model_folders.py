@@ -61,7 +61,7 @@ def shards(index: Path) -> list[str]:
     return sorted(set(listed.values()))
 
 
-def lacking(index: Path) -> str:
+def index_fault(index: Path) -> str:
     """The fault of an index or the files that it lists (beside it), as part of a sentence; empty if there is none."""
     try:
         listed = shards(index)

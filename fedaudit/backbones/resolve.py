@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from fedaudit.backbones.model_folders import damage, lacking
+from fedaudit.backbones.model_folders import damage, index_fault
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -113,7 +113,7 @@ def _lacks(folder: Path, processor: bool) -> str:
     if not (folder / "config.json").is_file():
         return f"is no model folder: it lacks config.json; {user_files.largest(folder)}"
     for index in sorted(folder.glob("*.safetensors.index.json")):
-        if wrong := lacking(index):
+        if wrong := index_fault(index):
             return wrong
     if not any(file.is_file() for file in folder.glob("*.safetensors")):
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""

@@ -25,10 +25,10 @@ from fedaudit.backbones.vlm_batches import (
     EmbeddedPrompt,
     Encoded,
     Stored,
-    extended,
-    packed,
-    padded,
-    unpacked,
+    extend_input,
+    pack_tensors,
+    pad_rows,
+    unpack_tensors,
 )
 from fedaudit.backbones.vlm_embeddings import Reader
 from fedaudit.backbones.vlm_loading import CHUNK, DTYPES, user_class
@@ -79,7 +79,7 @@ class FrozenVLM(Reader):
                 Executor(lambda: self, workers=workers if sys.platform == "linux" else 1) as readers,
                 stage("image embeddings", len(missing)) as advance,
             ):
-                packs = readers.map(FrozenVLM._packed, (shards[name] for name in missing))
+                packs = readers.map(FrozenVLM._pack, (shards[name] for name in missing))
                 for name, tensors in zip(missing, packs, strict=True):
                     cache.write_tensors(name, tensors)
                     advance()
@@ -87,13 +87,13 @@ class FrozenVLM(Reader):
         return {
             record.id: self._encoded(record, prompt, source)
             for name, part in shards.items()
-            for record, prompt, source in unpacked(part, cache, name, in_memory=in_memory)
+            for record, prompt, source in unpack_tensors(part, cache, name, in_memory=in_memory)
         }
 
-    def _packed(self, records: Sequence[Record]) -> dict[str, Tensor]:
+    def _pack(self, records: Sequence[Record]) -> dict[str, Tensor]:
         """The embedded prompts of records as the tensors of one file."""
         with self._readable(records):
-            return packed(records, self.see(records))
+            return pack_tensors(records, self.see(records))
 
     def embed(self, ids: Tensor, records: Sequence[Encoded]) -> Tensor:
         """Input embeddings [B, T, width] of padded ids [B, T], with the image embeddings of `records` at the image
@@ -158,9 +158,9 @@ class FrozenVLM(Reader):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The first `lengths` tokens of records, padded: ids [B, T], and the model's keyword arguments."""
         pairs = list(zip(records, lengths, strict=True))
-        ids = padded([r.ids[:n] for r, n in pairs], self.tokenizer.pad_token_id, left=left)
-        mask = padded([torch.ones(n, dtype=torch.int64) for _, n in pairs], left=left)
-        extra = {name: padded([r.extra[name][..., :n] for r, n in pairs], left=left) for name in records[0].extra}
+        ids = pad_rows([r.ids[:n] for r, n in pairs], self.tokenizer.pad_token_id, left=left)
+        mask = pad_rows([torch.ones(n, dtype=torch.int64) for _, n in pairs], left=left)
+        extra = {name: pad_rows([r.extra[name][..., :n] for r, n in pairs], left=left) for name in records[0].extra}
         inputs = {"attention_mask": mask} | extra
         return ids, {"inputs_embeds": self.embed(ids, records)} | {n: t.to(self.device) for n, t in inputs.items()}
 
@@ -169,7 +169,7 @@ class FrozenVLM(Reader):
         self._check_length(record, len(prompt.ids))
         places = torch.nonzero(prompt.ids == self.image_token).flatten()
         image = slice(int(places[0]), int(places[-1]) + 1)
-        extra = {name: extended(name, values, len(tail), self.text_type) for name, values in prompt.extra.items()}
+        extra = {name: extend_input(name, values, len(tail), self.text_type) for name, values in prompt.extra.items()}
         return Encoded(record.id, torch.cat([prompt.ids, tail]), len(prompt.ids), image, source, extra)
 
     def _shards(self, records: Sequence[Record]) -> dict[str, Sequence[Record]]:

@@ -81,7 +81,7 @@ class Batch:
     labels: Tensor
 
 
-def extended(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
+def extend_input(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
     """An input [..., T_p] of the prompt continued over `n` text tokens; positions count on, others get `text_type`."""
     if name != POSITIONS:
         return F.pad(values, (0, n), value=text_type)
@@ -89,7 +89,7 @@ def extended(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
     return torch.cat([values, (values.max() + 1 + torch.arange(n)).expand(*values.shape[:-1], n)], dim=-1)
 
 
-def padded(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Tensor:
+def pad_rows(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Tensor:
     """Rows [..., T_i] as one tensor [..., B, T], padded with `value` on the right, or on the left."""
     longest = max(row.shape[-1] for row in rows)
     gaps = [longest - row.shape[-1] for row in rows]
@@ -98,7 +98,7 @@ def padded(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Ten
     )
 
 
-def packed(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -> dict[str, Tensor]:
+def pack_tensors(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -> dict[str, Tensor]:
     """The embedded prompts of records as tensors by name, for one file."""
     tensors: dict[str, Tensor] = {}
     for record, prompt in zip(records, prompts, strict=True):
@@ -107,10 +107,10 @@ def packed(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -> dict
     return tensors
 
 
-def unpacked(
+def unpack_tensors(
     records: Sequence[Record], cache: Folder, name: str, *, in_memory: bool
 ) -> Iterator[tuple[Record, EmbeddedPrompt, Tensor | Stored]]:
-    """Read a file of `packed`: records, their embedded prompts (features empty), and their image embeddings
+    """Read a file of `pack_tensors`: records, their embedded prompts (features empty), and their image embeddings
     (`in_memory`) or where these are."""
     from safetensors import safe_open
 

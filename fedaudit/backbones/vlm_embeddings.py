@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from fedaudit.backbones.vlm_batches import POSITIONS, EmbeddedPrompt, extended
+from fedaudit.backbones.vlm_batches import POSITIONS, EmbeddedPrompt, extend_input
 from fedaudit.backbones.vlm_loading import Opened
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import IMAGE, Record
@@ -41,7 +41,7 @@ class Reader(Opened):
         """Logits [T, V] of prompt, picture and text by the whole model, for comparison with cached embeddings."""
         inputs = self._processed([record])
         further = len(ids) - inputs["input_ids"].shape[1]
-        types = {n: extended(n, rows.cpu(), further, self.text_type) for n, rows in self._types(inputs).items()}
+        types = {n: extend_input(n, rows.cpu(), further, self.text_type) for n, rows in self._types(inputs).items()}
         inputs |= types | {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
         logits: Tensor = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits[0]
         return logits

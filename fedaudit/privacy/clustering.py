@@ -67,9 +67,9 @@ class Rule:
 
     def first(self, users: int, rng: np.random.Generator) -> Clusters:
         """All users in one cluster, with random halves."""
-        return self.divided(np.zeros(users, np.int64), rng)
+        return self.with_random_halves(np.zeros(users, np.int64), rng)
 
-    def divided(self, cluster: Numbers, rng: np.random.Generator) -> Clusters:
+    def with_random_halves(self, cluster: Numbers, rng: np.random.Generator) -> Clusters:
         """The clusters [n] with random halves."""
         half = np.zeros_like(cluster)
         for s in range(cluster.max() + 1):
@@ -77,7 +77,7 @@ class Rule:
             half[members[: len(members) // 2]] = 1
         return Clusters(cluster, half)
 
-    def revised(self, clusters: Clusters, distances: Floats, rng: np.random.Generator) -> Clusters:
+    def revise(self, clusters: Clusters, distances: Floats, rng: np.random.Generator) -> Clusters:
         """The clusters after a round, by squared distances [n, G] to the centres of `clusters.groups(least)`."""
         columns = iter(distances.T)
         parts = [[(group, next(columns)) for group in part] for part in clusters.parts(self.least)]
@@ -91,16 +91,16 @@ class Rule:
                 members = centres[s][0]
                 cluster = clusters.cluster.copy()
                 cluster[members[half[members] == 1]] = cluster.max() + 1
-                return self.divided(cluster, rng)
+                return self.with_random_halves(cluster, rng)
         pairs = itertools.combinations(range(len(centres)), 2)
         apart = {(s, other): _apart(centres[s], centres[other]) for s, other in pairs}
         if apart and apart[nearest := min(apart, key=apart.__getitem__)] < self.merge:
-            return self.divided(_joined(clusters.cluster, *nearest), rng)
-        moved = self._moved(clusters.cluster, centres)
+            return self.with_random_halves(_merge(clusters.cluster, *nearest), rng)
+        moved = self._move(clusters.cluster, centres)
         # halves may change names
         settled = all(len(set(half[group] ^ clusters.half[group])) == 1 for group in clusters.members)
         if settled or (moved != clusters.cluster).any():
-            return self.divided(moved, rng)
+            return self.with_random_halves(moved, rng)
         return Clusters(moved, half)
 
     def _halve(self, half: Numbers, first: Part, second: Part) -> None:
@@ -113,7 +113,7 @@ class Rule:
             if (half[members] == half[user]).sum() > self.least:
                 half[user] = 1 - half[user]
 
-    def _moved(self, cluster: Numbers, centres: list[Part]) -> Numbers:
+    def _move(self, cluster: Numbers, centres: list[Part]) -> Numbers:
         costs = np.stack([_cost(part) for part in centres], axis=1)
         gain = costs[np.arange(len(cluster)), cluster] - costs.min(axis=1)
         moved = cluster.copy()
@@ -159,7 +159,7 @@ def _apart(first: Part, second: Part) -> float:
     return between * (n - 2) / within
 
 
-def _joined(cluster: Numbers, s: int, other: int) -> Numbers:
+def _merge(cluster: Numbers, s: int, other: int) -> Numbers:
     """The clusters with s < other merged, renumbered without a gap."""
     merged = np.where(cluster == other, s, cluster)
     return merged - (merged > other)

@@ -91,9 +91,9 @@ class Meeting:
         InputError: an entry exceeds `limit`, or a group is too small."""
         sharing = self.protocol.of_sums
         self._check(groups)
-        shares = self._dealt(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
+        shares = self._deal(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
         answers = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
-        values = self._opened(sharing, answers.reshape(len(answers), -1)).reshape(sharing.slices, len(groups), -1)
+        values = self._decode(sharing, answers.reshape(len(answers), -1)).reshape(sharing.slices, len(groups), -1)
         return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
 
     def squared_distances(self, vectors: Floats, groups: Sequence[Numbers], *, kept: str = "") -> Floats:
@@ -101,22 +101,22 @@ class Meeting:
         sharing, steps = self.protocol.of_distances, self.protocol.steps
         self._check(groups)
         sizes = np.array([len(group) for group in groups])
-        shares = self._dealt(sharing, [quantised(vector, steps, 1.0 + 1e-9) for vector in vectors], kept)
+        shares = self._deal(sharing, [quantised(vector, steps, 1.0 + 1e-9) for vector in vectors], kept)
         centres = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
         answers = np.stack(
             [sharing.squared_distances(shares[:, j], centres[j], sizes) for j in range(len(self.generators))]
         )
         words = answers.reshape(len(answers), -1)
         if self.masked:
-            slices = self._opened(sharing, sharing.field.add(words, self._masks(sharing, words.shape[1])))
+            slices = self._decode(sharing, sharing.field.add(words, self._masks(sharing, words.shape[1])))
         else:
-            values = self._opened(sharing, words, values=sharing.size)
+            values = self._decode(sharing, words, values=sharing.size)
             self.polynomials = values.reshape(sharing.size, len(vectors), len(groups))
             slices = values[: sharing.slices]
         whole = sharing.field.sum(sharing.field.of(slices), axis=0).reshape(len(vectors), len(groups))
         return whole / (steps * sizes.astype(np.float64)) ** 2
 
-    def _dealt(self, sharing: Sharing, vectors: Sequence[Integers], kept: str) -> Residues:
+    def _deal(self, sharing: Sharing, vectors: Sequence[Integers], kept: str) -> Residues:
         """The shares [dealer, holder, length] of all users' vectors."""
         shares = np.stack([sharing.share(v, rng) for v, rng in zip(vectors, self.generators, strict=True)])
         self._count("shares", range(len(shares)), shares[0].size)
@@ -131,7 +131,7 @@ class Meeting:
         self._count("masks", dealers, dealt[0].size)
         return sharing.field.sum(dealt, axis=0)
 
-    def _opened(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
+    def _decode(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
         """Values that the server decodes from the present users' answers [n, W]; see `Sharing.opened`."""
         there = [user for user in range(len(answers)) if user not in self.absent]
         for user in sorted(self.liars):
@@ -170,4 +170,4 @@ def secpc(
 ) -> tuple[Clusters, Floats]:
     """Algorithm 1: the clusters after a round, and the distances [n, G] revealed for it."""
     distances = meeting.squared_distances(vectors, clusters.groups(rule.least), kept="prompts")
-    return rule.revised(clusters, distances, rng), distances
+    return rule.revise(clusters, distances, rng), distances

@@ -47,8 +47,8 @@ def insert(federation: Federation, params: Any, seed: int, *, holders: int | Non
     clients = []
     for k, (client, places) in enumerate(zip(federation.clients, chosen, strict=True)):
         coins, looks = (np.random.default_rng((seed, STREAM, k, part)) for part in (1, 2))
-        made = [_made(params.canary_kind, client.records[i], texts, looks) for i in places]
-        clients.append(_holding(client, places, made, coins.random(len(places)) < 0.5))
+        made = [_make_canary(params.canary_kind, client.records[i], texts, looks) for i in places]
+        clients.append(_replace_with_canaries(client, places, made, coins.random(len(places)) < 0.5))
     return dataclasses.replace(federation, clients=tuple(clients))
 
 
@@ -61,9 +61,11 @@ def _choose(federation: Federation, n: int, seed: int, holders: int) -> list[NDA
     """For each client, the positions of the candidates that become canaries, drawn at random; empty after `holders`.
     InputError: a client has too few."""
     clients = federation.clients[:holders]
-    alone = _alone(federation)[:holders]
+    alone = _unshared_candidates(federation)[:holders]
     generators = [np.random.default_rng((seed, STREAM, k, 0)) for k in range(len(clients))]
-    free = [_free(client, unshared, rng) for client, unshared, rng in zip(clients, alone, generators, strict=True)]
+    free = [
+        _convertible(client, unshared, rng) for client, unshared, rng in zip(clients, alone, generators, strict=True)
+    ]
     room = [len(places) for places in free]
     for client, unshared, share, most in zip(clients, alone, shares(n, holders), room, strict=True):
         if share > most:
@@ -80,7 +82,7 @@ def _choose(federation: Federation, n: int, seed: int, holders: int) -> list[NDA
     return chosen + [np.zeros(0, dtype=np.int64) for _ in federation.clients[holders:]]
 
 
-def _alone(federation: Federation) -> list[NDArray[np.int64]]:
+def _unshared_candidates(federation: Federation) -> list[NDArray[np.int64]]:
     """For each client, the positions of the candidates whose picture no other record shows. A canary that is left
     out must not be trained on as another record."""
     digests = {name: record.digest for name, record in federation.records.items()}
@@ -88,13 +90,15 @@ def _alone(federation: Federation) -> list[NDArray[np.int64]]:
     return [np.flatnonzero([count[digests[r.id]] == 1 for r in client.records]) for client in federation.clients]
 
 
-def _free(client: Client, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _convertible(client: Client, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """`places` without two members and two held-out records that stay candidates; empty if the client has fewer."""
     roles = [rng.permutation(np.flatnonzero(role))[:KEPT] for role in (client.member, ~client.member)]
     return np.setdiff1d(places, np.concatenate(roles)) if min(map(len, roles)) == KEPT else places[:0]
 
 
-def _holding(client: Client, places: NDArray[np.int64], made: list[Record], included: NDArray[np.bool_]) -> Client:
+def _replace_with_canaries(
+    client: Client, places: NDArray[np.int64], made: list[Record], included: NDArray[np.bool_]
+) -> Client:
     """The client with the candidates at `places` replaced by the canaries `made`."""
     kept = np.delete(np.arange(len(client.records)), places)
     return dataclasses.replace(
@@ -106,7 +110,7 @@ def _holding(client: Client, places: NDArray[np.int64], made: list[Record], incl
     )
 
 
-def _made(kind: str, record: Record, texts: _Texts, rng: np.random.Generator) -> Record:
+def _make_canary(kind: str, record: Record, texts: _Texts, rng: np.random.Generator) -> Record:
     """The canary of that kind made from a candidate; it keeps the candidate's id."""
     if kind == "mislabelled":
         return texts.wrong(record, rng)

@@ -58,7 +58,7 @@ class Labelled:
         return np.array(self.classes)[self.labels]
 
 
-def chosen(value: str, valid: Collection[str], *, flag: str) -> list[str]:
+def split_names(value: str, valid: Collection[str], *, flag: str) -> list[str]:
     """The names in `value`, which is NAME or NAME+NAME and so on. InputError: one is not valid, or stands twice."""
     names = [name.strip() for name in value.split("+")]
     for name in names:

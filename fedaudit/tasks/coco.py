@@ -20,7 +20,6 @@ from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local_files import (
     Item,
     Row,
-    below,
     choose_splits,
     federate,
     finite,
@@ -31,8 +30,9 @@ from fedaudit.tasks.local_files import (
     parquet_files,
     parquet_items,
     parquet_rows,
+    path_below,
     read_json,
-    shown,
+    short_repr,
 )
 
 SOURCE = (
@@ -99,7 +99,7 @@ def _captions(path: Path, images: Path) -> list[Item]:
     """The pictures of a caption file that have a caption, grouped by the class of their largest object."""
     classes = _classes(path.with_name(path.name.replace("captions", "instances")))
     items = [
-        Item(f"coco-{_key(n)}", classes.get(n, "none"), below(images, name, where), INSTRUCTION, texts, where)
+        Item(f"coco-{_key(n)}", classes.get(n, "none"), path_below(images, name, where), INSTRUCTION, texts, where)
         for n, name, texts, where, _ in _annotated_pictures(path)
     ]
     return _distinct(items)
@@ -144,13 +144,15 @@ def _classes(path: Path) -> dict[int | str, str]:
     for kind in need(content, "categories", path, list):
         number, name = need(kind, "id", path, int), need(kind, "name", path, str)
         if number in names or name in names.values() or not one_line(name):
-            raise InputError(f"{path}: the category {number} ({shown(name)}) must have an id and a name of its own")
+            raise InputError(
+                f"{path}: the category {number} ({short_repr(name)}) must have an id and a name of its own"
+            )
         names[number] = name
     for thing in need(content, "annotations", path, list):
         picture = identifier(need(thing, "image_id", path), "an image_id", path)
         size = (need(thing, "area", path), need(thing, "category_id", path, int))
         if not finite(size[0]):
-            raise InputError(f"{path}: an area must be a number, not {shown(size[0])}")
+            raise InputError(f"{path}: an area must be a number, not {short_repr(size[0])}")
         largest[picture] = max(size, largest.get(picture, size))
     unknown = {kind for _, kind in largest.values()} - set(names)
     if unknown:
@@ -201,7 +203,7 @@ def _picture(n: int, row: Row, values: dict[str, Any]) -> int | str:
 
 def _domain(value: Any, where: Row) -> str:
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{where}: a domain must be a text, not {shown(value)}")
+        raise InputError(f"{where}: a domain must be a text, not {short_repr(value)}")
     return value or ""
 
 
@@ -230,7 +232,7 @@ def _nocaps_file(root: Path, path: Path) -> tuple[list[Item], dict[str, str]]:
     images = next(one for one in folders if user_files.is_dir(one))
     pictures = list(_annotated_pictures(path))
     items = [
-        Item(f"nocaps-{_key(number)}", domain or "novel", below(images, name, where), INSTRUCTION, texts, where)
+        Item(f"nocaps-{_key(number)}", domain or "novel", path_below(images, name, where), INSTRUCTION, texts, where)
         for number, name, texts, where, domain in pictures
     ]
     return _distinct(items), {item.id: one[-1] for item, one in zip(items, pictures, strict=True)}
@@ -243,7 +245,7 @@ def _texts(value: Any, where: str | Path | Row) -> tuple[str, ...]:
     if isinstance(value, list):
         return tuple(text for one in value for text in _texts(one, where))
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{where}: captions must be text, or a list of texts, not {shown(value)}")
+        raise InputError(f"{where}: captions must be text, or a list of texts, not {short_repr(value)}")
     return (value.strip(),) if value and value.strip() else ()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedaudit.tasks.base import Federation
-from fedaudit.tasks.classification import Labelled, chosen, federate
+from fedaudit.tasks.classification import Labelled, federate, split_names
 from fedaudit.tasks.drawings import CLASSES, DOMAINS, draw
 from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.partition_params import Drawings
@@ -27,7 +27,7 @@ class Params(Drawings):
 
 def glyphs(params: Drawings, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients; each style's training and test pictures have generators of their own."""
-    styles = chosen(params.domain, DOMAINS, flag="--domain")
+    styles = split_names(params.domain, DOMAINS, flag="--domain")
     drawn = [_drawn(style, params, d, seed) for d, style in enumerate(styles)]
     return federate(drawn, params=params, clients=clients, seed=seed)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.classification import Picture
-from fedaudit.tasks.local_files import below, need, one_line, read_json, shown
+from fedaudit.tasks.local_files import need, one_line, path_below, read_json, short_repr
 
 Rows = list[tuple[Picture, str]]  # pictures with the class as the files name it
 TEST_SHARE = 0.3  # where a data set has no test list; CoOp's share
@@ -94,7 +94,7 @@ def read_oxford_pets(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     def rows(split: str) -> Rows:
         path = base / "annotations" / f"{split}.txt"
         names = (parts[0] for parts in _lines(path, 4))
-        return [(below(base / "images", f"{name}.jpg", path), name.rpartition("_")[0].lower()) for name in names]
+        return [(path_below(base / "images", f"{name}.jpg", path), name.rpartition("_")[0].lower()) for name in names]
 
     return rows("trainval"), rows("test")
 
@@ -140,8 +140,10 @@ def read_food101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
             raise InputError(f"{path} must hold one JSON object, not {type(content).__name__}")
         listed = {name: need(content, name, path, list) for name in content}
         if bad := [file for files in listed.values() for file in files if not isinstance(file, str)]:
-            raise InputError(f"{path}: its lists must hold pictures by name, not {shown(bad[0])}")
-        return [(below(base / "images", f"{file}.jpg", path), name) for name, files in listed.items() for file in files]
+            raise InputError(f"{path}: its lists must hold pictures by name, not {short_repr(bad[0])}")
+        return [
+            (path_below(base / "images", f"{file}.jpg", path), name) for name, files in listed.items() for file in files
+        ]
 
     return rows("train"), rows("test")
 
@@ -152,7 +154,7 @@ def read_dtd(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     def rows(*splits: str) -> Rows:
         lists = [base / "labels" / f"{split}1.txt" for split in splits]
         return [
-            (below(base / "images", f"{name}/{file.strip()}", path), name)
+            (path_below(base / "images", f"{name}/{file.strip()}", path), name)
             for path in lists
             for name, file in _lines(path, 2, "/")
         ]
@@ -165,7 +167,7 @@ def read_fgvc_aircraft(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows
 
     def rows(split: str) -> Rows:
         path = base / f"images_variant_{split}.txt"
-        return [(below(base / "images", f"{n}.jpg", path), name.strip()) for n, name in _lines(path, 2, " ")]
+        return [(path_below(base / "images", f"{n}.jpg", path), name.strip()) for n, name in _lines(path, 2, " ")]
 
     return rows("train"), rows("test")
 
@@ -177,7 +179,7 @@ def read_ucf101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
         path, frames = base / "ucfTrainTestlist" / f"{split}list01.txt", Rows()
         for action, video in _lines(path, 2, "/"):
             name = "_".join(re.findall("[A-Z][^A-Z]*", action))
-            frame = below(base / "UCF-101-midframes", f"{name}/{video.partition('.avi')[0]}.jpg", path)
+            frame = path_below(base / "UCF-101-midframes", f"{name}/{video.partition('.avi')[0]}.jpg", path)
             frames.append((frame, name))
         return frames
 
@@ -215,7 +217,7 @@ def _cifar_names(file: Path, key: str) -> list[str]:
     """The class names of CIFAR, by label."""
     names = _unpickled(file, (key,))[key]
     if not isinstance(names, list) or not all(map(one_line, names)) or len(set(names)) < len(names):
-        raise InputError(f"{file}: {key} must list the names of classes, each once, not {shown(names)}")
+        raise InputError(f"{file}: {key} must list the names of classes, each once, not {short_repr(names)}")
     return names
 
 

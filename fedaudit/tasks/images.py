@@ -11,7 +11,7 @@ import numpy as np
 
 from fedaudit.machinery.parameters import text
 from fedaudit.tasks.base import Federation
-from fedaudit.tasks.classification import chosen, federate
+from fedaudit.tasks.classification import federate, split_names
 from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
 from fedaudit.tasks.local_files import folder
@@ -34,7 +34,7 @@ class Params(Partitioned):
 
 def images(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the files of `data_root`; pictures are decoded when they are used."""
-    names = chosen(params.dataset, IMAGE_SETS, flag="--dataset")
+    names = split_names(params.dataset, IMAGE_SETS, flag="--dataset")
     root = folder(
         params.data_root, flag="--data-root", source=" and ".join(IMAGE_SETS[name].folders[0] for name in names)
     )

@@ -19,7 +19,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import image_layouts as layouts
 from fedaudit.tasks.classification import Labelled, Picture
 from fedaudit.tasks.image_layouts import Rows
-from fedaudit.tasks.local_files import below, need, one_line, read_json, shown
+from fedaudit.tasks.local_files import need, one_line, path_below, read_json, short_repr
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _check_names(names: Mapping[str, str], base: Path) -> None:
     raw_of: dict[str, str] = {}
     for raw, name in names.items():
         if not one_line(name):
-            raise InputError(f"{base}: a class must have a name on one line, not {shown(raw)}")
+            raise InputError(f"{base}: a class must have a name on one line, not {short_repr(raw)}")
         if raw_of.setdefault(name, raw) != raw:
             raise InputError(
                 f"{base}: the classes {raw_of[name]!r} and {raw!r} are both {name!r} in prompts; rename one"
@@ -95,9 +95,9 @@ def _coop(path: Path, images: Path) -> tuple[Rows, Rows]:
         bad = [item for item in items if not _is_row(item)]
         if bad or not items:
             raise InputError(
-                f"{path}: {split!r} must list [picture, label, class name], not {shown(bad[0] if bad else items)}"
+                f"{path}: {split!r} must list [picture, label, class name], not {short_repr(bad[0] if bad else items)}"
             )
-        rows.append([(below(images, picture, path), class_name) for picture, _, class_name in items])
+        rows.append([(path_below(images, picture, path), class_name) for picture, _, class_name in items])
         pairs = {(str(label), str(class_name)) for _, label, class_name in items}
         if len(pairs) != len({label for label, _ in pairs}) or len(pairs) != len(
             {class_name for _, class_name in pairs}

@@ -89,7 +89,7 @@ def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
     if not isinstance(thing, dict) or key not in thing:
         raise InputError(f"{where}: an object lacks the key {key!r}, which the official file has")
     if not isinstance(thing[key], kind) or (kind is int and isinstance(thing[key], bool)):
-        raise InputError(f"{where}: {key!r} must hold a {kind.__name__}, not {shown(thing[key])}")
+        raise InputError(f"{where}: {key!r} must hold a {kind.__name__}, not {short_repr(thing[key])}")
     return thing[key]
 
 
@@ -97,19 +97,19 @@ def identifier(value: Any, what: str, where: object) -> int | str:
     """`value` if it is a whole number of at most 64 bits or one line of text, else an InputError about `what`."""
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if not whole and not one_line(value):
-        raise InputError(f"{where}: {what} must be a whole number or a name on one line, not {shown(value)}")
+        raise InputError(f"{where}: {what} must be a whole number or a name on one line, not {short_repr(value)}")
     return value
 
 
-def below(folder: Path, name: Any, where: str | Path) -> Path:
+def path_below(folder: Path, name: Any, where: str | Path) -> Path:
     """A path in `folder`, or further down, that a list names. InputError: it leads elsewhere or cannot exist."""
     if not one_line(name):
-        raise InputError(f"{where}: a picture must have a name on one line, not {shown(name)}")
+        raise InputError(f"{where}: a picture must have a name on one line, not {short_repr(name)}")
     parts = PurePath(name).parts
     if ".." in parts or PurePath(name).is_absolute():
         raise InputError(f"{where}: the picture {name} lies outside {folder}; names must lead below that folder")
     if any(len(part.encode()) > NAME_BYTES for part in parts):
-        raise InputError(f"{where}: the picture {shown(name)} has a name of more than {NAME_BYTES} bytes")
+        raise InputError(f"{where}: the picture {short_repr(name)} has a name of more than {NAME_BYTES} bytes")
     return folder / name
 
 
@@ -126,7 +126,7 @@ def finite(value: object) -> bool:
     return whole or (isinstance(value, float) and math.isfinite(value))
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A short one-line representation of any value, for messages."""
     return reprlib.repr(value)
 

@@ -17,7 +17,6 @@ from fedaudit.tasks.base import Federation
 from fedaudit.tasks.local_files import (
     Item,
     Row,
-    below,
     choose_splits,
     federate,
     folder,
@@ -25,8 +24,9 @@ from fedaudit.tasks.local_files import (
     one_line,
     parquet_items,
     parquet_rows,
+    path_below,
     read_json,
-    shown,
+    short_repr,
 )
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import question_prompt
@@ -70,14 +70,14 @@ def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
     for pid, split in splits.items():
         if split in (pool, test):
             where = _where(path, pid)
-            picture = below(folders[split] / pid, need(problems[pid], "image", where, str), where)
+            picture = path_below(folders[split] / pid, need(problems[pid], "image", where, str), where)
             items[split].append(_item(f"scienceqa-{pid}", picture, problems[pid], where))
     return items[pool], items[test] if test is not None else []
 
 
 def _where(path: Path, pid: str) -> str:
     """The question's place for messages. InputError if `pid`, which is also the name of its folder, cannot be one."""
-    below(path.parent, pid, f"{path}, question {shown(pid)}")
+    path_below(path.parent, pid, f"{path}, question {short_repr(pid)}")
     if Path(pid).name != pid:
         raise InputError(f"{path}: the question {pid} must be one name, as its pictures lie in a folder of this name")
     return f"{path}, question {pid}"
@@ -99,7 +99,7 @@ def _splits(problems: Mapping[str, Any], path: Path) -> dict[str, str]:
         split_of = _listed(_object(path), problems, path)
     for pid, split in split_of.items():
         if split not in OFFICIAL:
-            raise InputError(f"{_where(path, pid)}: the split must be {', '.join(OFFICIAL)}, not {shown(split)}")
+            raise InputError(f"{_where(path, pid)}: the split must be {', '.join(OFFICIAL)}, not {short_repr(split)}")
     return split_of
 
 
@@ -109,7 +109,7 @@ def _listed(content: dict[str, Any], problems: Mapping[str, Any], path: Path) ->
     for split in OFFICIAL:
         for pid in need(content, split, path, list):
             if not one_line(pid):
-                raise InputError(f"{path}: {split!r} must list the numbers of questions as text, not {shown(pid)}")
+                raise InputError(f"{path}: {split!r} must list the numbers of questions as text, not {short_repr(pid)}")
             if split_of.setdefault(pid, split) != split:
                 raise InputError(f"{path}: question {pid} is in {split_of[pid]!r} and in {split!r}; download it again")
     return {pid: need(split_of, pid, path) for pid in problems}
@@ -141,9 +141,11 @@ def _item(name: str, source: Path | Row, question: Mapping[str, Any], where: str
     options, answer = need(question, "choices", where), need(question, "answer", where)
     whole = isinstance(answer, int) and not isinstance(answer, bool)
     if not isinstance(options, list) or not whole or not 0 <= answer < len(options):
-        raise InputError(f"{where}: answer {shown(answer)} must be the index of one of its choices, {shown(options)}")
+        raise InputError(
+            f"{where}: answer {short_repr(answer)} must be the index of one of its choices, {short_repr(options)}"
+        )
     if not all(isinstance(option, str) for option in options):
-        raise InputError(f"{where}: its choices must be texts, not {shown(options)}")
+        raise InputError(f"{where}: its choices must be texts, not {short_repr(options)}")
     if not options[answer].strip():
         raise InputError(f"{where}: the right choice ({answer}) is empty")
     text = need(question, "question", where, str)
