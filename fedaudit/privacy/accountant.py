@@ -110,7 +110,7 @@ def provable(
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation must be {' or '.join(RELATIONS)}, not {relation}")
-    observed = ledger.seen(threat_model, whose=whose)
+    observed = ledger.view(threat_model, whose=whose)
     if observed.clear:
         return Provable(math.inf, f"unbounded: {observed.clear}")
     if not ledger.exposures:

@@ -190,7 +190,7 @@ class Ledger:
         """The public batch size; 1 if nothing is noised."""
         return next((m.batch for step in self.steps for m in step), 1)
 
-    def seen(self, threat_model: str, *, whose: str) -> Observed:
+    def view(self, threat_model: str, *, whose: str) -> Observed:
         """The releases that the view of `threat_model` depends on, for a record of the attacked client ("own") or of
         another ("other").
 

@@ -131,7 +131,7 @@ class Client:
         return frozenset(record.id for record, used in coins if not used)
 
     @property
-    def drawn(self) -> list[tuple[Record, bool]]:
+    def labelled_candidates(self) -> list[tuple[Record, bool]]:
         """Every candidate and canary, with True where it is trained on (with weight 1)."""
         used = np.concatenate([self.member, self.canary_included]).tolist()
         return list(zip((*self.records, *self.canaries), used, strict=True))
@@ -169,7 +169,7 @@ class Federation:
     @property
     def truth(self) -> dict[str, bool]:
         """Whether each candidate and canary is trained on, by record id. Audits get this, attacks never do."""
-        return {record.id: used for client in self.clients for record, used in client.drawn}
+        return {record.id: used for client in self.clients for record, used in client.labelled_candidates}
 
     @property
     def coins(self) -> dict[str, tuple[str, str]]:
