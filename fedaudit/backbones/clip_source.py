@@ -64,7 +64,7 @@ class ClipSource:
         return self.images is not None
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """A sentence with the model's name and activation, and the doubt about the latter if there is one."""
         return f"Backbone: {self.name}, activation {self.activation}{'; ' if self.doubt else ''}{self.doubt}."
 
