@@ -38,7 +38,7 @@ def clipped(gradients: Tensor, norm: float) -> Tensor:
     return gradients * scale.reshape(-1, *[1] * (gradients.ndim - 1))
 
 
-def longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
+def count_longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
     """How many gradients [R, N, ...] of weight 1 (`weights` [R, N]) exceed `norm`, and how many have weight 1."""
     counted = weights > 0
     return int((_norms(gradients)[counted] > norm).sum()), int(counted.sum())
