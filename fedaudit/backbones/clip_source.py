@@ -107,9 +107,9 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
         return _from_folder(backbone, folder, weights)
     if os.path.isfile(folder / _HF_CONFIG):
         return _from_huggingface(backbone, folder, weights)
-    known = _architectures()
-    if backbone in known:
-        return _from_architecture(backbone, known[backbone], weights)
+    configs = _architectures()
+    if backbone in configs:
+        return _from_architecture(backbone, configs[backbone], weights)
     if os.path.isdir(folder):
         raise InputError(
             f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and "
@@ -117,9 +117,9 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
-        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, "
-        f"the id of such "
-        "a model that `hf download` put into the local cache, and an architecture such as ViT-B-16"
+        f"{nearest(backbone, configs)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's "
+        f"{_HF_CONFIG}, the id of such a model that `hf download` put into the local cache, and an architecture such "
+        "as ViT-B-16"
     )
 
 

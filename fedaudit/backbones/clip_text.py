@@ -106,11 +106,11 @@ class TextTower:
     def _project(self, x: Tensor) -> Tensor:
         if self.projection is None:
             return x
-        found: Tensor = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
-        return found
+        projected: Tensor = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
+        return projected
 
     def _inner(self, text: str, what: str) -> list[int]:
-        """Tokens between SOS and EOS."""
+        """Token ids of a text without SOS and EOS. InputError: one is unknown; `what` names the text."""
         ids = self.encode(text)[1:-1]
         if self.unknown in ids or any(i >= self.end for i in ids):  # EOS is found as the highest id
             raise InputError(

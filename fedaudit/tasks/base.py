@@ -50,7 +50,7 @@ class Record:
 
     @property
     def called(self) -> str:
-        """What messages call the record: its id, and in brackets where it is from."""
+        """The record's name in messages: its id, and in brackets where it is from."""
         name = self.id if self.id.isprintable() else ascii(self.id)
         return f"record {name} ({self.where})" if self.where else f"record {name}"
 

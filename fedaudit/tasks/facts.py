@@ -1,4 +1,4 @@
-"""What a task's file states about it: its class `Facts`, read without importing the file. Imports nothing heavy."""
+"""Statements of a task's file about it: its class `Facts`, read without importing the file. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -35,5 +35,5 @@ def glyphs(params: Drawings, *, clients: int, seed: int) -> Federation:
 def _drawn(style: str, params: Drawings, d: int, seed: int) -> Labelled:
     train, test = (np.repeat(np.arange(len(CLASSES)), each) for each in (params.train, params.test))
     pictures = draw(style, train.tolist(), np.random.default_rng((seed, 5, d)))
-    unseen = draw(style, test.tolist(), np.random.default_rng((seed, 3, d)))
-    return Labelled(style, CLASSES, pictures, train, unseen, test)
+    test_pictures = draw(style, test.tolist(), np.random.default_rng((seed, 3, d)))
+    return Labelled(style, CLASSES, pictures, train, test_pictures, test)

@@ -146,7 +146,7 @@ def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Pat
 
 
 def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
-    """Visible parquet files in `root` and its folders, without `skip`. Every folder looked into is noted."""
+    """Visible parquet files in `root` and its folders, without `skip`. Folders looked into are recorded as read."""
     for name, folders, files in os.walk(root):
         folder = Path(name)
         user_files.note(folder)
