@@ -16,7 +16,7 @@ from fedaudit.tasks import digits as digits_task
 from fedaudit.tasks import drawings, image_layouts, imagesets
 from fedaudit.tasks import glyphs as glyphs_task
 from fedaudit.tasks import images as images_task
-from fedaudit.tasks.classification import Labelled, chosen, federate
+from fedaudit.tasks.classification import Labelled, federate, split_names
 from fedaudit.tasks.digits import digits
 from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.images import images
@@ -275,11 +275,11 @@ def test_two_domains_give_each_half_of_the_clients_one():
 )
 def test_domains_that_are_not_there(value, complaint):
     known = ("print", "neon", "dots")
-    assert chosen("neon", known, flag="--domain") == ["neon"]
-    assert chosen("neon + print", known, flag="--domain") == ["neon", "print"]
-    assert chosen("neon+print+dots", known, flag="--domain") == ["neon", "print", "dots"]
+    assert split_names("neon", known, flag="--domain") == ["neon"]
+    assert split_names("neon + print", known, flag="--domain") == ["neon", "print"]
+    assert split_names("neon+print+dots", known, flag="--domain") == ["neon", "print", "dots"]
     with pytest.raises(InputError, match=complaint):
-        chosen(value, known, flag="--domain")
+        split_names(value, known, flag="--domain")
 
 
 def test_classes_without_records_are_named():
