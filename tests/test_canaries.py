@@ -262,7 +262,7 @@ def test_labels_of_ood_canaries_are_drawn_from_all_classes(federations):
 def _coins(seeds, n=4, kind="natural"):
     """[seeds, n] coins of a federation of two clients, and the members among the candidates that became canaries."""
     federation, coins, before = _federation(), [], []
-    role = {_shown(r): used for c in federation.clients for r, used in c.drawn}
+    role = {_shown(r): used for c in federation.clients for r, used in c.labelled_candidates}
     for seed in range(seeds):
         found = insert(federation, Canaries(canaries=n, canary_kind=kind), seed)
         coins.append(np.concatenate([c.canary_included for c in found.clients]))
@@ -303,7 +303,7 @@ def test_kind_and_other_clients_change_neither_choice_nor_coins(federation):
 def test_the_seed_decides_everything(federation, kind):
     def content(seed):
         found = insert(federation, Canaries(canaries=N, canary_kind=kind), seed)
-        return [(r.content, r.text, used) for c in found.clients for r, used in c.drawn]
+        return [(r.content, r.text, used) for c in found.clients for r, used in c.labelled_candidates]
 
     assert content(1) == content(1) != content(2)
 

@@ -13,10 +13,10 @@ from scipy.io import savemat
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import digits as digits_task
-from fedaudit.tasks import drawings, imagesets
+from fedaudit.tasks import drawings, image_layouts, imagesets
 from fedaudit.tasks import glyphs as glyphs_task
 from fedaudit.tasks import images as images_task
-from fedaudit.tasks.classification import Labelled, chosen, federate
+from fedaudit.tasks.classification import Labelled, federate, split_names
 from fedaudit.tasks.digits import digits
 from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.images import images
@@ -275,11 +275,11 @@ def test_two_domains_give_each_half_of_the_clients_one():
 )
 def test_domains_that_are_not_there(value, complaint):
     known = ("print", "neon", "dots")
-    assert chosen("neon", known, flag="--domain") == ["neon"]
-    assert chosen("neon + print", known, flag="--domain") == ["neon", "print"]
-    assert chosen("neon+print+dots", known, flag="--domain") == ["neon", "print", "dots"]
+    assert split_names("neon", known, flag="--domain") == ["neon"]
+    assert split_names("neon + print", known, flag="--domain") == ["neon", "print"]
+    assert split_names("neon+print+dots", known, flag="--domain") == ["neon", "print", "dots"]
     with pytest.raises(InputError, match=complaint):
-        chosen(value, known, flag="--domain")
+        split_names(value, known, flag="--domain")
 
 
 def test_classes_without_records_are_named():
@@ -606,8 +606,8 @@ def test_caltech_has_torchvisions_classes_but_for_the_cropped_faces(data):
 def test_the_flower_names_are_torchvisions():
     from torchvision.datasets import Flowers102
 
-    assert list(imagesets.FLOWERS) == Flowers102.classes
-    assert len(set(imagesets.FLOWERS)) == 102
+    assert list(image_layouts.FLOWERS) == Flowers102.classes
+    assert len(set(image_layouts.FLOWERS)) == 102
 
 
 @each_layout

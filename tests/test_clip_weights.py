@@ -372,8 +372,8 @@ def test_a_state_dict_is_run_with_the_activation_that_is_said(
     shutil.copy(twins, file) if suffix == ".safetensors" else torch.save(load_file(twins), file)
     source = resolve_clip(name, str(file))
     assert activation(load(source)) == {used}
-    assert f"Backbone: {name} ({file.name}), activation {used}; nothing in {file.name} tells" in source.said
-    assert source.said.endswith(f", take --backbone {other}.")
+    assert f"Backbone: {name} ({file.name}), activation {used}; nothing in {file.name} tells" in source.summary
+    assert source.summary.endswith(f", take --backbone {other}.")
     assert source.sha256 != resolve_clip(other, str(file)).sha256
 
 
@@ -386,7 +386,7 @@ def test_a_name_that_tells_the_activation_is_believed(name: str, twins: Path) ->
     source = resolve_clip("ViT-tiny", str(file))
     assert (source.activation, source.doubt) == ("QuickGELU", "")
     assert activation(load(source)) == {"QuickGELU"}
-    assert source.said == f"Backbone: ViT-tiny ({name}), activation QuickGELU."
+    assert source.summary == f"Backbone: ViT-tiny ({name}), activation QuickGELU."
 
 
 def test_the_configuration_beside_a_file_tells_its_activation(twins: Path) -> None:

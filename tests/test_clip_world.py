@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from transformers import AutoTokenizer
 
 from fedaudit.backbones import EMBEDDED
-from fedaudit.backbones.recipes import clip as recipe_of
-from fedaudit.backbones.recipes import symbols as pretrain_symbols
 from fedaudit.tasks import drawings
+from recipes import clip, clip_model, clip_quality, clip_training, symbol_captions, symbol_pictures, symbols
 
 torch.set_num_threads(1)
 FOLDERS = {
@@ -102,32 +101,32 @@ class TestHeldOutLooks:
     """Zero-shot accuracy is honest only if pre-training has not shown the tasks' looks."""
 
     def test_fonts(self):
-        assert not set(drawings.TASK_FONTS) & set(pretrain_symbols.FONTS)
+        assert not set(drawings.TASK_FONTS) & set(symbols.FONTS)
 
     def test_styles(self):
-        shown = {*pretrain_symbols.STYLES, *pretrain_symbols.GROUNDS, *pretrain_symbols.DAMAGES}
+        shown = {*symbol_pictures.STYLES, *symbol_pictures.GROUNDS, *symbol_pictures.DAMAGES}
         assert not set(drawings.DOMAINS) & shown
         assert set(drawings.DOMAINS) == set(drawings.LOOKS)
 
     def test_outlines(self):
-        assert drawings.CONTOUR[1] < pretrain_symbols.CONTOUR[0]
+        assert drawings.CONTOUR[1] < symbol_pictures.CONTOUR[0]
 
     def test_captions_never_name_a_task_style(self):
         rng = np.random.default_rng(0)
-        drawn = pretrain_symbols.draw_chunk(100, 1.0, rng, 0)[1]
-        words = " ".join(pretrain_symbols.describing_caption(d, rng) for d in drawn * 5).split()
+        drawn = symbol_pictures.draw_chunk(100, 1.0, rng, 0)[1]
+        words = " ".join(symbol_captions.describing_caption(d, rng) for d in drawn * 5).split()
         assert not set(words) & set(drawings.DOMAINS)
         assert "worn" in words  # they do name those of pre-training
 
 
 class TestCaptions:
-    @pytest.mark.parametrize("language", [pretrain_symbols.FIRST, pretrain_symbols.SECOND], ids=["first", "second"])
+    @pytest.mark.parametrize("language", [symbols.FIRST, symbols.SECOND], ids=["first", "second"])
     def test_what_a_naming_caption_claims_is_true(self, language):
         rng = np.random.default_rng(1)
-        symbols = [s for s in pretrain_symbols.SYMBOLS + pretrain_symbols.SENSES if s.kind in language.shares]
-        for symbol in symbols * 4:
-            drawing = pretrain_symbols.Drawing(symbol, ("bold",), "red", "black", "plain")
-            text, (name, kinds) = pretrain_symbols.naming_caption(drawing, rng, language)
+        spoken = [s for s in symbols.SYMBOLS + symbols.SENSES if s.kind in language.shares]
+        for symbol in spoken * 4:
+            drawing = symbol_pictures.Drawing(symbol, ("bold",), "red", "black", "plain")
+            text, (name, kinds) = symbol_captions.naming_caption(drawing, rng, language)
             words = set(text.rstrip(".").split())
             assert {name, drawings.character(name)} & words
             assert symbol.kind in kinds
@@ -142,52 +141,55 @@ class TestCaptions:
                 assert not {"georgian", "arabic", "greek"} & kinds
 
     def test_kinds_that_a_noun_can_mean(self):
-        assert pretrain_symbols.FIRST.kinds("letter") == {"capital", "lowercase"}
-        assert pretrain_symbols.SECOND.kinds("letter") == {"capital", "lowercase", "georgian"}
-        assert pretrain_symbols.SECOND.kinds("latin") == {"digit", "capital", "lowercase"}
-        assert pretrain_symbols.SECOND.kinds("") == set(pretrain_symbols.SECOND.shares)
-        for language in (pretrain_symbols.FIRST, pretrain_symbols.SECOND):
+        assert symbols.FIRST.kinds("letter") == {"capital", "lowercase"}
+        assert symbols.SECOND.kinds("letter") == {"capital", "lowercase", "georgian"}
+        assert symbols.SECOND.kinds("latin") == {"digit", "capital", "lowercase"}
+        assert symbols.SECOND.kinds("") == set(symbols.SECOND.shares)
+        for language in (symbols.FIRST, symbols.SECOND):
             assert sum(language.shares.values()) == pytest.approx(1)
             assert list(language.shares) == list(language.nouns)
 
     def test_every_word_is_known(self):
         rng = np.random.default_rng(2)
-        for stage, language in ((1, pretrain_symbols.FIRST), (2, pretrain_symbols.SECOND)):
-            words = set(pretrain_symbols.vocabulary(stage))
-            drawn = pretrain_symbols.draw_chunk(300, 0.9, rng, 0, language)[1]
-            texts = [pretrain_symbols.describing_caption(d, rng, language).split(" by ")[0] for d in drawn]
+        for stage, language in ((1, symbols.FIRST), (2, symbols.SECOND)):
+            words = set(symbol_captions.vocabulary(stage))
+            drawn = symbol_pictures.draw_chunk(300, 0.9, rng, 0, language)[1]
+            texts = [symbol_captions.describing_caption(d, rng, language).split(" by ")[0] for d in drawn]
             assert {word for text in texts for word in text.rstrip(".").split()} <= words
 
     def test_second_stage_keeps_the_ids_of_the_first(self):
-        first, second = pretrain_symbols.vocabulary(1), pretrain_symbols.vocabulary(2)
+        first, second = symbol_captions.vocabulary(1), symbol_captions.vocabulary(2)
         assert second[: len(first) - 1] == first[:-1]
         assert first[-1] == second[-1] == "<end>"
 
     def test_naming_loss_by_hand(self):
         """Two pictures, B and b; the captions say "capital b" and "b": the second is true of both."""
         capital, small = (
-            pretrain_symbols.Drawing(pretrain_symbols.Symbol("b", kind), (), "", "", "")
-            for kind in ("capital", "lowercase")
+            symbol_pictures.Drawing(symbols.Symbol("b", kind), (), "", "", "") for kind in ("capital", "lowercase")
         )
         logits = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
         lse = [math.log(math.e + 1), math.log(math.exp(2) + math.exp(3))]
         rows = ((lse[0] - 1 + lse[0] - 0) / 2 + lse[1] - 3) / 2
         lse = [math.log(math.e + math.exp(2)), math.log(1 + math.exp(3))]
         columns = (lse[0] - 1 + (lse[1] - 0 + lse[1] - 3) / 2) / 2
-        found = recipe_of.naming_loss(logits, [capital, small], [("b", {"capital"}), ("b", {"capital", "lowercase"})])
+        found = clip_training.naming_loss(
+            logits, [capital, small], [("b", {"capital"}), ("b", {"capital", "lowercase"})]
+        )
         assert found.item() == pytest.approx((rows + columns) / 2)
 
     def test_describing_loss_without_repeats_is_clips_own(self):
         logits = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
         label = torch.arange(5)
         plain = (F.cross_entropy(logits, label) + F.cross_entropy(logits.T, label)) / 2
-        assert torch.allclose(recipe_of.describing_loss(logits, list("abcde")), plain)
-        assert recipe_of.describing_loss(logits, list("aaaaa")) > 0
-        assert torch.allclose(recipe_of.describing_loss(torch.zeros(5, 5), list("aabcd")), torch.tensor(math.log(5)))
+        assert torch.allclose(clip_training.describing_loss(logits, list("abcde")), plain)
+        assert clip_training.describing_loss(logits, list("aaaaa")) > 0
+        assert torch.allclose(
+            clip_training.describing_loss(torch.zeros(5, 5), list("aabcd")), torch.tensor(math.log(5))
+        )
 
     def test_rounded_strokes_pass_through_their_corners(self):
         corners = np.array([(0.0, 0.0), (3.0, 1.0), (2.0, 5.0)])
-        path = pretrain_symbols.rounded(corners, between=4)
+        path = symbols.rounded(corners, between=4)
         assert len(path) == 2 * 4 + 1
         assert np.allclose(path[::4], corners)
 
@@ -204,14 +206,14 @@ def record(tower):
 
 @pytest.fixture(scope="module")
 def model(tower):
-    return recipe_of.read(FOLDERS[tower]).eval()
+    return clip.read(FOLDERS[tower]).eval()
 
 
 class TestShipped:
     """The weights in the repository are what the recipe's code and configuration describe."""
 
     def test_recipe_is_the_codes_own(self, tower, record):
-        assert recipe_of.CLIPRecipe(**record["recipe"]) == recipe_of.SHIPPED[tower]
+        assert clip_model.CLIPRecipe(**record["recipe"]) == clip_model.SHIPPED[tower]
 
     def test_weights_are_the_ones_that_training_wrote(self, tower, record):
         weights = (FOLDERS[tower] / "open_clip_model.safetensors").read_bytes()
@@ -220,42 +222,42 @@ class TestShipped:
 
     def test_configuration_is_the_recipes(self, tower):
         config = json.loads((FOLDERS[tower] / "open_clip_config.json").read_text())
-        assert config["model_cfg"] == json.loads(json.dumps(recipe_of.model_config(recipe_of.SHIPPED[tower])))
-        assert config["preprocess_cfg"] == recipe_of.preprocessing()
+        assert config["model_cfg"] == json.loads(json.dumps(clip_model.model_config(clip_model.SHIPPED[tower])))
+        assert config["preprocess_cfg"] == clip.preprocessing()
 
     def test_architecture_is_the_recipes(self, tower, model):
-        built = recipe_of.build_model(recipe_of.SHIPPED[tower]).state_dict()
+        built = clip_model.build_model(clip_model.SHIPPED[tower]).state_dict()
         assert {n: t.shape for n, t in built.items()} == {n: t.shape for n, t in model.state_dict().items()}
 
     def test_data_is_the_recipes(self, tower, record):
-        found = recipe_of.data_fingerprint(recipe_of.SHIPPED[tower])
+        found = clip.data_fingerprint(clip_model.SHIPPED[tower])
         assert found["sha256"] == record["data"]["sha256"]
         assert np.abs(np.subtract(found["brightness"], record["data"]["brightness"])).max() <= 2
 
     def test_tokenizer_is_the_recipes(self, tower):
         stored = AutoTokenizer.from_pretrained(FOLDERS[tower])
         texts = ["A photo of a Zebra.", "the digit 7", "neon psi"]
-        assert stored(texts)["input_ids"] == pretrain_symbols.build_tokenizer()(texts)["input_ids"]
+        assert stored(texts)["input_ids"] == symbol_captions.build_tokenizer()(texts)["input_ids"]
         ids = stored("a zebra")["input_ids"]
         assert ids[-1] == max(stored.get_vocab().values()) == stored.eos_token_id
         assert stored.convert_ids_to_tokens(ids)[1:-1] == ["a", "z", "##e", "##b", "##r", "##a"]
         assert stored.pad_token_id == 0
 
     def test_short_text_pass_equals_open_clips(self, model):
-        ids = recipe_of.tokenize(pretrain_symbols.build_tokenizer(), ["a photo of a k.", "psi"])
-        full = F.pad(ids, (0, pretrain_symbols.CONTEXT - ids.shape[1]))
+        ids = clip_model.tokenize(symbol_captions.build_tokenizer(), ["a photo of a k.", "psi"])
+        full = F.pad(ids, (0, symbol_captions.CONTEXT - ids.shape[1]))
         with torch.no_grad():
-            ours, theirs = recipe_of.encode_text(model, ids), model.encode_text(full, normalize=True)
+            ours, theirs = clip_model.encode_text(model, ids), model.encode_text(full, normalize=True)
         assert torch.allclose(ours, theirs, atol=1e-5)
 
     def test_names_real_digits_without_an_example(self, model, record):
-        examples = recipe_of.digits(model)
+        examples = clip_quality.digits(model)
         found = zero_shot(model, examples)
         assert found == pytest.approx(record["accuracy"]["digits"]["zero_shot"], abs=1)
         assert found > 50
 
     def test_leaves_room_on_an_unseen_style(self, model, record):
-        found = zero_shot(model, recipe_of.styled(model, "chalk"))
+        found = zero_shot(model, clip_quality.styled(model, "chalk"))
         assert found == pytest.approx(record["accuracy"]["chalk"]["zero_shot"], abs=2)
         assert 35 < found < 80
 
@@ -266,57 +268,57 @@ class TestShipped:
 
 
 def zero_shot(model, examples):
-    prompts = [recipe_of.PROMPT.format(name) for name in examples.names]
+    prompts = [clip_quality.PROMPT.format(name) for name in examples.names]
     with torch.no_grad():
-        text = recipe_of.encode_text(model, recipe_of.tokenize(pretrain_symbols.build_tokenizer(), prompts))
-    return recipe_of.accuracy(text, examples)
+        text = clip_model.encode_text(model, clip_model.tokenize(symbol_captions.build_tokenizer(), prompts))
+    return clip_quality.accuracy(text, examples)
 
 
 class TestTraining:
     def test_learns_and_repeats(self):
-        recipe = recipe_of.CLIPRecipe(tower="resnet", pool=256, batch=32, learning_rate=3e-3, warm_up=5)
-        runs = [[loss for _, loss, _ in recipe_of.train(recipe, stop_after=12)] for _ in range(2)]
+        recipe = clip_model.CLIPRecipe(tower="resnet", pool=256, batch=32, learning_rate=3e-3, warm_up=5)
+        runs = [[loss for _, loss, _ in clip_training.train(recipe, stop_after=12)] for _ in range(2)]
         assert runs[0] == runs[1]
         assert np.mean(runs[0][-3:]) < np.mean(runs[0][:3]) - 0.3
 
     def test_second_stage_leaves_the_image_tower_alone(self):
-        recipe = recipe_of.CLIPRecipe(tower="resnet", pool=64, sense_pool=500, sense_batch=32, warm_up=2)
-        untrained = recipe_of.build_model(recipe, stage=1)
+        recipe = clip_model.CLIPRecipe(tower="resnet", pool=64, sense_pool=500, sense_batch=32, warm_up=2)
+        untrained = clip_model.build_model(recipe, stage=1)
         before = {n: t.clone() for n, t in untrained.state_dict().items()}
-        *_, (_, _, model) = recipe_of.teach_senses(recipe, untrained, stop_after=3)
+        *_, (_, _, model) = clip_training.teach_senses(recipe, untrained, stop_after=3)
         after = model.state_dict()
         assert all(torch.equal(after[n], t) for n, t in before.items() if n.startswith("visual."))
         assert not torch.equal(after["text_projection"], before["text_projection"])
 
     def test_grown_vocabulary_reads_old_prompts_as_before(self):
-        recipe = recipe_of.CLIPRecipe()
-        small = recipe_of.build_model(recipe, stage=1).eval()
-        large = recipe_of.grow_vocabulary(recipe, small).eval()
+        recipe = clip_model.CLIPRecipe()
+        small = clip_model.build_model(recipe, stage=1).eval()
+        large = clip_training.grow_vocabulary(recipe, small).eval()
         with torch.no_grad():
             one, other = (
-                recipe_of.encode_text(
-                    m, recipe_of.tokenize(pretrain_symbols.build_tokenizer(stage), ["a photo of a k."])
+                clip_model.encode_text(
+                    m, clip_model.tokenize(symbol_captions.build_tokenizer(stage), ["a photo of a k."])
                 )
                 for m, stage in ((small, 1), (large, 2))
             )
         assert torch.allclose(one, other, atol=1e-6)
 
     def test_seed_matters(self):
-        one, other = (recipe_of.build_model(recipe_of.CLIPRecipe(seed=seed)).text_projection for seed in (0, 1))
+        one, other = (clip_model.build_model(clip_model.CLIPRecipe(seed=seed)).text_projection for seed in (0, 1))
         assert not torch.equal(one, other)
 
     def test_unknown_tower(self):
         with pytest.raises(ValueError, match="tower must be one of vit, resnet, not mlp"):
-            recipe_of.CLIPRecipe(tower="mlp")
+            clip_model.CLIPRecipe(tower="mlp")
 
     @pytest.mark.slow
     def test_first_losses_are_the_recorded_ones(self, tower, record, monkeypatch):
         """The first steps take from the mildest sixth of the pool: what is wilder is left blank, and shows nothing."""
-        draw, blank = pretrain_symbols.draw_chunk, torch.zeros(1, 3, drawings.SIZE, drawings.SIZE, dtype=torch.uint8)
+        draw, blank = symbol_pictures.draw_chunk, torch.zeros(1, 3, drawings.SIZE, drawings.SIZE, dtype=torch.uint8)
 
         def mild(n, severity, *more):
             return draw(n, severity, *more) if severity < 1 / 6 else (blank.expand(n, -1, -1, -1), [None] * n)
 
-        monkeypatch.setattr(pretrain_symbols, "draw_chunk", mild)
-        losses = [loss for _, loss, _ in recipe_of.train(recipe_of.SHIPPED[tower], stop_after=3)]
+        monkeypatch.setattr(symbol_pictures, "draw_chunk", mild)
+        losses = [loss for _, loss, _ in clip_training.train(clip_model.SHIPPED[tower], stop_after=3)]
         assert losses == pytest.approx(record["first_losses"], abs=2e-3)

@@ -196,7 +196,7 @@ def of_modules() -> set[str]:
     paths = [
         *ROOT.glob("benchmarks/*.py"),
         ROOT / "docs/pictures/__main__.py",
-        *ROOT.glob("fedaudit/backbones/recipes/*.py"),
+        *ROOT.glob("recipes/*.py"),
     ]
     return {
         flag

@@ -435,7 +435,7 @@ def test_rooms_have_a_row_each() -> None:
     folders = {
         "fedaudit/" + path.name for path in (ROOT / "fedaudit").iterdir() if path.is_dir() and any(path.glob("*.py"))
     }
-    packages = {"attacks", "audits", "benchmarks", "reports", "trainers", "docs/pictures"}
+    packages = {"attacks", "audits", "benchmarks", "recipes", "reports", "trainers", "docs/pictures"}
     assert said == folders | packages | {"fedaudit/api.py", "__main__.py"}
 
 

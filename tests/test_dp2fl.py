@@ -433,7 +433,7 @@ def test_everybody_s_ledger_is_unbounded() -> None:
     ledger = Ledger(steps=(), exposures=(), shared=METHOD.shared)
     for threat_model in ("released-model", "peer", "server", "owner", "prompt-user"):
         for whose in ("own", "other"):
-            assert "validation records" in ledger.seen(threat_model, whose=whose).clear
+            assert "validation records" in ledger.view(threat_model, whose=whose).clear
 
 
 # --- what the server makes of messages ------------------------------------------------------------------------------

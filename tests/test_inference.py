@@ -413,12 +413,12 @@ class TestOneRound:
         cell, findings, tables = self.audited(lab, 8, tmp_path)
         client = lab.federation.clients[0]
         seen = targets.trained_on(cell, lab.federation, 0)
-        members = {r.id for r, inside in client.drawn if inside}
+        members = {r.id for r, inside in client.labelled_candidates if inside}
         assert seen < members
         table = tables["records"][tables["records"].threat_model == "owner"]
         kinds = {kind: set(of_kind.record) for kind, of_kind in table.groupby("kind")}
         candidates, canaries = ({r.id for r in records} for records in (client.records, client.canaries))
-        out = {r.id for r, inside in client.drawn if not inside}
+        out = {r.id for r, inside in client.labelled_candidates if not inside}
         assert kinds["member"] == members & candidates
         assert kinds["held-out"] == out & candidates
         assert kinds.get("canary", set()) == members & canaries

@@ -36,7 +36,7 @@ ON_HOST = {
     "attacks/tokens/signals.py": ("_scratch",),
     "fedaudit/backbones/clip_text.py": ("texts",),  # what looks up rows of tables of the device
     "fedaudit/backbones/vlm.py": ("batch", "_inputs", "_encoded"),  # token ids, before they are sent
-    "fedaudit/backbones/vlm_batches.py": ("extended", "unpacked"),
+    "fedaudit/backbones/vlm_batches.py": ("extend_input", "unpack_tensors"),
     "fedaudit/backbones/vlm_loading.py": ("_text",),
     "trainers/base.py": ("_round",),  # a client's fact
     "trainers/dp2fl.py": ("update",),  # a client's number

@@ -6,7 +6,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedaudit.backbones.recipes.vlm import CAPTION_WORDS, UNK, WORDS, build_tokenizer
 from fedaudit.tasks import scenes
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import (
@@ -20,6 +19,7 @@ from fedaudit.tasks.questions import (
     question_prompt,
 )
 from fedaudit.tasks.vqa import Params, vqa
+from recipes.vlm_model import CAPTION_WORDS, UNK, WORDS, build_tokenizer
 
 SMALL = Params(records=20, reference=10, novel=12, test=30)
 

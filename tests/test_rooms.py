@@ -45,10 +45,14 @@ IMPORTS = {module: [name for name in closure.imported(module) if name in FILES] 
 
 def named(module: str) -> list[str]:
     """Everything of ours that a file imports, for type checkers only too."""
-    path, package = FILES[module], module.rpartition(".")[0]
+    return sorted(parts_named(FILES[module], module.rpartition(".")[0]) & FILES.keys())
+
+
+def parts_named(path: Path, package: str) -> set[str]:
+    """Everything that a file imports, with the packages that it lies in."""
     nodes = ast.walk(ast.parse(path.read_bytes()))
     names = (name for node in nodes for name in closure._names(node, package))
-    return sorted({part for name in names for part in closure._with_packages(name)} & FILES.keys())
+    return {part for name in names for part in closure._with_packages(name)}
 
 
 HEIGHT = {room: i for i, rooms in enumerate(STOREYS) for room in rooms}
@@ -91,6 +95,14 @@ def circle(imports: dict[str, list[str]]) -> list[str]:
 @pytest.mark.parametrize("module", [m for m in FILES if FILES[m].name != "__init__.py"])
 def test_a_room_imports_only_what_is_under_it(module):
     assert forbidden(module, named(module)) == []
+
+
+def test_recipes_stand_above_backbones_and_the_product_imports_none():
+    """No wheel holds them."""
+    assert [m for m, path in FILES.items() if "recipes" in parts_named(path, m.rpartition(".")[0])] == []
+    below = {"fedaudit", *(room for rooms in STOREYS[:3] for room in rooms)}
+    recipes = [path for path in (ROOT / "recipes").glob("*.py") if path.name != "__init__.py"]
+    assert all({room(m) for m in parts_named(path, "recipes") & FILES.keys()} <= below for path in recipes)
 
 
 def test_no_files_import_each_other_in_a_circle():

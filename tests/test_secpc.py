@@ -42,7 +42,7 @@ def clustered(vectors: Floats, rule: Rule, rounds: int, seed: int = 0) -> Cluste
     g = rng(seed)
     clusters = rule.first(len(vectors), g)
     for _ in range(rounds):
-        clusters = rule.revised(clusters, plain_distances(vectors, clusters.groups(rule.least)), g)
+        clusters = rule.revise(clusters, plain_distances(vectors, clusters.groups(rule.least)), g)
     return clusters
 
 
@@ -71,7 +71,7 @@ def test_secpc_is_that_of_the_plaintext_to_the_users_cluster() -> None:
     one = other = rule.first(20, rng(4))
     for _ in range(8):
         one, distances = secpc(parties, rule, one, vectors, shared)
-        other = rule.revised(other, plain_distances(vectors, other.groups(8)), plain)
+        other = rule.revise(other, plain_distances(vectors, other.groups(8)), plain)
         assert distances.shape[1] <= 20 // 8, "no more centres are asked about in a round"
         assert (one.cluster == other.cluster).all()
         assert (one.half == other.half).all()
@@ -132,7 +132,7 @@ def test_clusters_that_come_together_are_merged() -> None:
     rule = Rule(8, 2.1, 1.6)
     clusters = Clusters(owner, np.zeros(20, np.int64))
     for vectors, count in ((apart, 2), (together, 1)):
-        after = rule.revised(clusters, plain_distances(vectors, clusters.groups(8)), rng())
+        after = rule.revise(clusters, plain_distances(vectors, clusters.groups(8)), rng())
         assert len(after.members) == count
 
 
@@ -142,7 +142,7 @@ def test_a_user_in_the_wrong_cluster_moves_unless_too_few_are_left() -> None:
     wrong[np.flatnonzero(owner == 0)[0]] = 1
     for least, right in ((8, True), (10, False)):
         clusters = Clusters(wrong, np.zeros(20, np.int64))
-        found = Rule(least, 1e3, 0.1).revised(clusters, plain_distances(vectors, clusters.groups(least)), rng())
+        found = Rule(least, 1e3, 0.1).revise(clusters, plain_distances(vectors, clusters.groups(least)), rng())
         assert (partition(found.cluster) == partition(owner)) == right
 
 
@@ -153,7 +153,7 @@ def test_the_gap_and_the_scatter_come_from_distances_alone() -> None:
     apart = calinski_harabasz_score(vectors, owner)
     distances = plain_distances(vectors, clusters.groups(8))
     for limit, count in ((apart - 1e-6, 2), (apart + 1e-6, 1)):
-        assert len(Rule(8, limit, 0.0).revised(clusters, distances, rng()).members) == count
+        assert len(Rule(8, limit, 0.0).revise(clusters, distances, rng()).members) == count
 
 
 def test_equal_prompts_stay_together() -> None:

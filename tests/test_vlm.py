@@ -12,12 +12,13 @@ import torch.nn.functional as F
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones import vlm_prefix as prefix
-from fedaudit.backbones.recipes import vlm as pretrain_vlm
 from fedaudit.backbones.vlm import load
 from fedaudit.backbones.vlm_prefix import shared
 from fedaudit.machinery.store import claim
 from fedaudit.tasks import questions
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
+from recipes import vlm_model, vlm_quality, vlm_training
+from recipes.vlm import data_fingerprint
 from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)
@@ -251,7 +252,7 @@ class TestShippedWeights:
     """The weights in the repository are what the recipe's code and configuration describe."""
 
     def test_recipe_is_the_codes_default(self, record):
-        assert pretrain_vlm.VLMRecipe(**record["recipe"]) == pretrain_vlm.VLMRecipe()
+        assert vlm_model.VLMRecipe(**record["recipe"]) == vlm_model.VLMRecipe()
 
     def test_files_are_the_ones_that_training_wrote(self, record):
         weights = (EMBEDDED / "model.safetensors").read_bytes()
@@ -259,20 +260,20 @@ class TestShippedWeights:
         assert len(weights) < 10_000_000
 
     def test_architecture_is_the_recipes(self, vlm):
-        built = pretrain_vlm.build_model(pretrain_vlm.VLMRecipe())
+        built = vlm_model.build_model(vlm_model.VLMRecipe())
         shapes = {name: tuple(t.shape) for name, t in built.state_dict().items()}
         assert {name: tuple(t.shape) for name, t in vlm.model.state_dict().items()} == shapes
         assert vlm.model.config.text_config.num_hidden_layers >= 6
 
     def test_data_are_the_ones_it_was_trained_on(self, record):
-        assert pretrain_vlm.data_fingerprint(pretrain_vlm.VLMRecipe()) == record["data_sha256"]
+        assert data_fingerprint(vlm_model.VLMRecipe()) == record["data_sha256"]
 
     def test_first_steps_repeat(self, record):
-        losses = [loss for loss, _ in pretrain_vlm.train_captioner(pretrain_vlm.VLMRecipe(), stop_after=3)]
+        losses = [loss for loss, _ in vlm_training.train_captioner(vlm_model.VLMRecipe(), stop_after=3)]
         assert losses == pytest.approx(record["first_losses"], abs=2e-3)
 
     def test_quality_is_what_the_card_says(self, vlm, record):
-        found = pretrain_vlm.evaluate(vlm.model, pretrain_vlm.VLMRecipe(), n=128)
+        found = vlm_quality.evaluate(vlm.model, vlm_model.VLMRecipe(), n=128)
         assert found["exact"] >= 0.5
         assert found["tokens"] >= 0.85
         assert abs(found["exact"] - record["held_out"]["exact"]) < 4 * (0.25 / 128) ** 0.5
@@ -282,7 +283,7 @@ class TestShippedWeights:
 
     @pytest.mark.slow
     def test_visual_questions_are_answered_as_the_card_says_and_others_are_not(self, vlm, record):
-        found = pretrain_vlm.evaluate_questions(vlm.model, pretrain_vlm.VLMRecipe(), n=48)
+        found = vlm_quality.evaluate_questions(vlm.model, vlm_model.VLMRecipe(), n=48)
         for topic, share in record["questions"].items():
             assert abs(found[topic] - share) <= 4 * (0.25 / 48) ** 0.5
         assert min(found[topic] for topic in questions.VISUAL) > 0.3
@@ -290,17 +291,17 @@ class TestShippedWeights:
 
     def test_the_last_stage_keeps_the_captioners_words_and_learns(self, vlm):
         """A short last stage from a smaller captioner: the vocabulary grows, old embeddings stay, the loss falls."""
-        recipe = pretrain_vlm.VLMRecipe(question_steps=30, batch=16)
-        captioner = pretrain_vlm.build_model(recipe, pretrain_vlm.CAPTION_WORDS)
+        recipe = vlm_model.VLMRecipe(question_steps=30, batch=16)
+        captioner = vlm_model.build_model(recipe, vlm_model.CAPTION_WORDS)
         old = captioner.get_input_embeddings().weight.detach().half().float().clone()
-        steps = pretrain_vlm.teach_questions(recipe, captioner, stop_after=12)
+        steps = vlm_training.teach_questions(recipe, captioner, stop_after=12)
         first, model = next(steps)
         new = model.get_input_embeddings().weight
-        assert new.shape[0] == len(pretrain_vlm.WORDS)
+        assert new.shape[0] == len(vlm_model.WORDS)
         assert (new[: len(old)] - old).abs().max() < 2 * recipe.question_learning_rate
         assert np.mean([loss for loss, _ in steps][-4:]) < first
 
     def test_tokenizer_knows_the_template(self, vlm):
-        assert pretrain_vlm.TEMPLATE == INSTRUCTION
+        assert vlm_model.TEMPLATE == INSTRUCTION
         ids = vlm.tokenizer(INSTRUCTION)["input_ids"]
-        assert pretrain_vlm.UNK not in ids
+        assert vlm_model.UNK not in ids

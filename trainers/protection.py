@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedaudit.privacy.clipping import add_noise, clipped_mean, longer
+from fedaudit.privacy.clipping import add_noise, clipped_mean, count_longer
 from fedaudit.privacy.ledger import Mechanism, sensitivity
 from fedaudit.privacy.settings import Privacy
 from trainers.base import Noised
@@ -58,7 +58,7 @@ class Protection:
             return gradients[0]
         how, norm = self.privacy.clip, self.privacy.clip_norm
         counted = weights if self.per_record else weights.amax(0, keepdim=True)  # an empty batch has no mean
-        cut, asked = longer(gradients, counted, norm=norm)
+        cut, asked = count_longer(gradients, counted, norm=norm)
         before = party.noised.clipped.get(release, (0, 0))
         party.noised.clipped[release] = before[0] + cut, before[1] + asked
         return clipped_mean(gradients, weights if self.per_record else None, how=how, norm=norm, batch=self.batch)

@@ -2,4 +2,4 @@
 
 from pathlib import Path
 
-EMBEDDED = Path(__file__).parent / "scenes-llava"  # the vision-language model that is shipped
+EMBEDDED = Path(__file__).parent / "scenes-llava"  # the vision-language model in the package

@@ -1,6 +1,6 @@
 """A frozen CLIP of open_clip: image features computed once, class features as a function of learned context vectors.
 
-Which one is decided by `fedaudit.backbones.clip_source`; the embedded one is `symbols-clip`.
+`fedaudit.backbones.clip_source` decides which one; the embedded one is `symbols-clip`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedaudit.backbones import clip_images
 from fedaudit.backbones.clip_images import ImageFeatures
-from fedaudit.backbones.clip_loading import opened
+from fedaudit.backbones.clip_loading import open_model
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.clip_text import ClassTexts, TextTower
 from fedaudit.backbones.clip_vision import VisionTower
@@ -31,11 +31,11 @@ from fedaudit.tasks.base import Record
 
 __all__ = ["ClassTexts", "FrozenCLIP", "ImageFeatures", "load"]
 
-TOLERANCE = 1e-4  # between class features computed here and by open_clip
+TOLERANCE = 1e-4  # between features computed here and by open_clip
 
 
 class FrozenCLIP:
-    """A CLIP that nobody trains, in float32."""
+    """A CLIP in float32 whose weights are never trained."""
 
     def __init__(self, source: ClipSource, model: Any, tower: TextTower, device: str) -> None:
         from open_clip.transform import PreprocessCfg, image_transform_v2
@@ -59,8 +59,8 @@ class FrozenCLIP:
         stage: Stage = unseen,
         patches: bool = False,
     ) -> ImageFeatures:
-        """Image features of records; they come from `cache`, which is filled first where it lacks them. `say` names
-        damage."""
+        """Image features of records, from `cache`; missing ones are computed and stored there first. say: called
+        with a sentence about each damaged file. patches: patch features too. InputError: the encoder has none."""
         if patches:
             self._check_patches()
         see = functools.partial(self._see, patches=patches)
@@ -80,7 +80,7 @@ class FrozenCLIP:
         stage: Stage,
         patches: bool,
     ) -> ImageFeatures:
-        """What `see` makes of records, each picture once; `what` it is decides its place in the cache."""
+        """Results of `see` for records, once per picture, from `cache`; `what` distinguishes kinds of results there."""
         digests = [record.digest for record in records]
         row = {digest: i for i, digest in enumerate(dict.fromkeys(digests))}
         pictures = dict(zip(digests, records, strict=True))
@@ -92,7 +92,7 @@ class FrozenCLIP:
             say=say,
             stage=stage,
         )
-        return clip_images.gathered(
+        return clip_images.gather_features(
             {r.id: row[d] for r, d in zip(records, digests, strict=True)},
             [stored[digest] for digest in row],
             torch.empty(0, width, device=self.device),
@@ -100,16 +100,14 @@ class FrozenCLIP:
         )
 
     def classes(self, names: Sequence[str], context: int) -> ClassTexts:
-        """What stands behind `context` vectors in the prompt of each class: "name ." and EOS.
-
-        InputError names a class whose prompt is too long, or that holds a word unknown to the tokenizer.
-        """
+        """The part of each class's prompt that follows `context` vectors: "name ." and EOS. InputError names a class
+        whose prompt is too long, or has a word unknown to the tokenizer."""
         return self._tower.classes(names, context)
 
     @functools.cached_property
     def vision(self) -> VisionTower:
-        """The image encoder as a function of visual prompts. InputError: it is no vision transformer, or its features
-        without prompts are not open_clip's."""
+        """The image encoder as a function of visual prompts. InputError: it is no vision transformer, or its
+        features without prompts differ from open_clip's."""
         tower = VisionTower(self.model, self.name)
         height, width = self.model.visual.image_size
         pixels = torch.linspace(-1, 1, 3 * height * width, device=self.device).view(1, 3, height, width)
@@ -124,36 +122,35 @@ class FrozenCLIP:
 
     @property
     def picture_bytes(self) -> int:
-        """Of a picture as large as the model reads it, a byte per pixel and colour."""
+        """Bytes of a picture at the model's input size, one per pixel and colour."""
         height, width = self.model.visual.image_size
         return int(3 * height * width)
 
     @property
     def depth(self) -> int:
-        """Layers that both encoders have."""
+        """The number of layers that both encoders have."""
         return min(len(self._tower.blocks), len(self.vision.blocks))
 
     def tokens(
         self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None], stage: Stage = unseen
     ) -> ImageFeatures:
-        """What the first layer of the image encoder gets of records: as `rows` the class token [n, d], which is the
-        same of all, as `patches` [n, M, d]. They come from `cache`, as in `encode`."""
+        """Input tokens of the image encoder's first layer for records, from `cache` as in `encode`. `rows` gives the
+        class token [n, d], equal for all pictures; `patches` gives the patch tokens [n, M, d]."""
         return self._stored(
             records, self._cut, {"tokens": True}, cache, self.vision.width, say=say, stage=stage, patches=True
         )
 
     def text(self, context: Tensor, texts: ClassTexts, deeper: Tensor | None = None) -> Tensor:
-        """L2-normalised class features [..., C, E] for context vectors [..., b, d], with further ones of deeper layers
-        [..., D, b, d]; differentiable in the vectors, once.
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d], and for those of deeper layers
+        [..., D, b, d].
 
-        Per-record gradients need no other forward pass (`trainers.prompts.taken_back`). NotImplementedError: a second
-        derivative.
+        Differentiable once in the vectors; NotImplementedError on a second derivative. Per-record gradients reuse this
+        pass (`trainers.prompts.taken_back`).
         """
         return self._tower(context, texts, deeper)
 
     def words(self, text: str) -> Tensor:
-        """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS; on the host, as states
-        are."""
+        """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS, on the CPU."""
         return self._tower.words(text).cpu()
 
     @torch.no_grad()
@@ -170,7 +167,7 @@ class FrozenCLIP:
         return torch.stack([self._prepare(Image.fromarray(record.image)) for record in records]).to(self.device)
 
     def _identity(self) -> dict[str, Any]:
-        """What decides the features of a picture."""
+        """Everything but the picture that decides its features."""
         return {
             "model": self.source.sha256,
             "preprocessing": asdict(self._preprocessing),
@@ -193,10 +190,10 @@ class FrozenCLIP:
 
     @torch.no_grad()
     def _check(self) -> int:
-        """E, the size of a feature; InputError unless class features equal those of open_clip on two hard prompts."""
+        """E, the size of a feature. InputError unless class features equal open_clip's on two hard prompts."""
         from PIL import Image
 
-        self._prepare(Image.new("RGB", (2, 2)))  # what it is configured with may be no numbers
+        self._prepare(Image.new("RGB", (2, 2)))  # its configuration may hold no numbers
         tower = self._tower
         plain = [i for i in range(tower.end) if i != tower.start][-3:]
         if len(plain) < 3 or self.context_length < 6:
@@ -211,23 +208,20 @@ class FrozenCLIP:
         if not (ours - theirs).abs().max() <= TOLERANCE:
             raise InputError(
                 f"--backbone {self.name}: its class features computed token by token are not open_clip's, so that "
-                f"prompts cannot be learned; "
-                "take a model such as ViT-B-16 or RN50"
+                "prompts cannot be learned; take a model such as ViT-B-16 or RN50"
             )
         return int(ours.shape[-1])
 
 
 def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
-    """The model of a source on its device, in eval mode and without gradients to its weights.
-
-    InputError if the weights are damaged, are another architecture's, or would have to be unpickled.
-    """
+    """Load the model of a source on `device`, in eval mode, without gradients to its weights. InputError: the
+    weights are damaged, belong to another architecture, or would have to be unpickled."""
     where = f"--backbone {source.folder}" if source.folder else f"--weights {source.weights or source.name}"
     try:
-        with _unheard():
-            model = opened(where, source).to(device).eval().requires_grad_(False)
+        with _silence_logging():
+            model = open_model(where, source).to(device).eval().requires_grad_(False)
             encode, unknown = _tokenizer(source)
-            clip = _wrapped(where, source, model, encode, unknown, device)
+            clip = _with_text_tower(where, source, model, encode, unknown, device)
     except InputError:
         raise
     except Exception as error:  # the user's files can raise anything
@@ -237,10 +231,10 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
     return clip
 
 
-def _wrapped(
+def _with_text_tower(
     where: str, source: ClipSource, model: Any, encode: Callable[[str], list[int]], unknown: int | None, device: str
 ) -> FrozenCLIP:
-    """The model with its text tower. InputError if the tokenizer does not fit it."""
+    """The model with its text tower. InputError: the tokenizer does not fit it."""
     if len(ids := encode("")) != 2 or ids[0] >= ids[1]:
         raise InputError(
             f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, "
@@ -256,7 +250,7 @@ def _wrapped(
 
 
 def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | None]:
-    """From text to token ids with SOS and EOS, and the id that stands for unknown words, if there is one."""
+    """A function from text to token ids with SOS and EOS; and the id of unknown words, or None."""
     if source.folder is None:
         import open_clip
 
@@ -273,7 +267,7 @@ def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | No
 
 
 def _byte_pairs(vocabulary: str, merges: str) -> Any:
-    """CLIP's tokenizer from the two files of older folders. ValueError: they do not belong together, or one is cut."""
+    """CLIP's tokenizer from vocab.json and merges.txt. ValueError: they do not belong together, or one is truncated."""
     from tokenizers.models import BPE
     from transformers import CLIPTokenizer
 
@@ -286,9 +280,8 @@ def _byte_pairs(vocabulary: str, merges: str) -> Any:
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep what open_clip logs off the terminal. It logs through the root logger, which else would get a handler for
-    good."""
+def _silence_logging() -> Iterator[None]:
+    """Keep open_clip's log messages off the terminal, and its handler off the root logger."""
     root, handler, level = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
     root.addHandler(handler)
     logging.disable(logging.WARNING)

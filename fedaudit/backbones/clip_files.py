@@ -1,5 +1,4 @@
-"""What files of CLIP weights say of themselves: whether they are programs, and which activation they were trained with.
-Imports nothing heavy."""
+"""Checks of CLIP weight files without loading them: hidden code, and the activation. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,23 +16,22 @@ from fedaudit.machinery.errors import InputError
 
 GELU, QUICK_GELU = "GELU", "QuickGELU"
 CONFIG, WEIGHTS, TOKENIZER = "open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"
-OLDER_TOKENIZER = ("vocab.json", "merges.txt")  # the same in two files, as before there were tokenizer.json
+OLDER_TOKENIZER = ("vocab.json", "merges.txt")  # two files, in folders older than tokenizer.json
 HUB_FILES = (WEIGHTS, "open_clip_pytorch_model.bin")  # in the order in which open_clip looks for them
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")  # of a file of weights
-_CHECKPOINT = re.compile(r".*\.pth\.tar(-\d+)?")  # model.pth.tar-50, as CoOp's trainer names what it has learned
+_CHECKPOINT = re.compile(r".*\.pth\.tar(-\d+)?")  # model.pth.tar-50, as CoOp's trainer names its checkpoints
 _QUICK = re.compile(r"quick[-_]?gelu|openai", re.IGNORECASE)  # OpenAI trained all of its models with QuickGELU
 _ACTIVATIONS = {"gelu": GELU, "quick_gelu": QUICK_GELU}
 
 
 def tokenizer_files(folder: Path) -> tuple[str, ...]:
-    """The files that a folder's tokenizer is read from: one, or the two of older folders, of which one may be
-    missing."""
+    """File names of a folder's tokenizer: tokenizer.json, or the two older ones (one may be missing)."""
     older = not (folder / TOKENIZER).is_file() and any((folder / name).is_file() for name in OLDER_TOKENIZER)
     return OLDER_TOKENIZER if older else (TOKENIZER,)
 
 
 def check_name(weights: str, file: Path) -> None:
-    """InputError unless a file is there and ends as weights do: what it is instead, or what lies in its place."""
+    """InputError unless `file` exists and ends as weights do. The message says what is there instead."""
     where, place = f"--weights {weights}: ", file.absolute()
     ends = f"weights end in {', '.join(SUFFIXES)}"
     if os.path.isfile(file):
@@ -53,23 +51,23 @@ def check_name(weights: str, file: Path) -> None:
 
 
 def _other(file: Path) -> str:
-    """What a file is whose name does not end as weights do, and what to do about it."""
+    """For a message: the contents of a file that does not end as weights do, and what to do about it."""
     names = _tensor_names(file)
-    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
+    some = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
     checkpoint = _CHECKPOINT.fullmatch(file.name)
     kind = f"{file.name} is {'a checkpoint, as CoOp names what it has learned' if checkpoint else 'there'}, and holds"
     if len(names) > 50 and any(name.endswith("token_embedding.weight") for name in names):
-        return f"{kind} a whole model ({shown}, ...); where that is a CLIP, let its name end in .pt"
+        return f"{kind} a whole model ({some}, ...); where that is a CLIP, let its name end in .pt"
     if names:
         return (
-            f"{kind} {len(names)} tensors ({shown}), which are no whole CLIP; give the weights that it was trained on, "
+            f"{kind} {len(names)} tensors ({some}), which are no whole CLIP; give the weights that it was trained on, "
             "such as --weights openai"
         )
     return f"{kind} no tensors that can be read here; give the weights of a CLIP"
 
 
 def _tensor_names(file: Path) -> list[str]:
-    """The names of the tensors in a file of torch's, which is never unpickled; none where it cannot be read so."""
+    """Names of the tensors in a file of torch's, read without unpickling; empty if that fails."""
     import torch
 
     try:
@@ -81,8 +79,7 @@ def _tensor_names(file: Path) -> list[str]:
 
 
 def check_file(weights: str, file: Path) -> None:
-    """InputError unless a file is a regular one that holds data: a TorchScript archive is a program, and is never
-    run."""
+    """InputError unless `file` is readable and holds no code. TorchScript archives are programs, and never run."""
     try:
         with user_files.opened(file) as opened:
             archive = zipfile.is_zipfile(opened) and _holds_code(zipfile.ZipFile(opened))
@@ -92,31 +89,28 @@ def check_file(weights: str, file: Path) -> None:
         new = file.with_name(f"{file.stem}-openai.pt")
         code = (
             f"import open_clip, torch; torch.save(open_clip.load_openai_model({str(file)!r}, 'fp32', "
-            f"'cpu').state_dict(), "
-            f"{str(new)!r})"
+            f"'cpu').state_dict(), {str(new)!r})"
         )
         raise InputError(
             f"--weights {weights}: this is a TorchScript archive, as OpenAI publishes its models, and the code in it "
-            f"is never "
-            f"run here; where you trust it, write its tensors into {new.name} by `python -c {shlex.quote(code)}` and "
-            f"give "
-            "that, or take the same weights as safetensors by --weights openai"
+            f"is never run here; where you trust it, write its tensors into {new.name} by `python -c "
+            f"{shlex.quote(code)}` and give that, or take the same weights as safetensors by --weights openai"
         )
 
 
 def _holds_code(archive: zipfile.ZipFile) -> bool:
-    """True for an archive of `torch.jit.save`; one of `torch.save` holds neither code nor constants."""
+    """Whether an archive is one of `torch.jit.save` (those of `torch.save` have neither code nor constants)."""
     return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
 
 
-def told(file: Path) -> str | None:
-    """The activation that a file's name, or the configuration of its folder, tells; None if neither does."""
+def activation_hint(file: Path) -> str | None:
+    """The activation according to a file's name or its folder's configuration; None if neither tells it."""
     if file.name in HUB_FILES and (file.parent / CONFIG).is_file():
         try:
-            found = read_json(file.parent / CONFIG)["model_cfg"].get("quick_gelu")
+            quick = read_json(file.parent / CONFIG)["model_cfg"].get("quick_gelu")
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        return QUICK_GELU if found else GELU
+        return QUICK_GELU if quick else GELU
     return QUICK_GELU if _QUICK.search(file.name) else None
 
 
@@ -124,12 +118,12 @@ def hidden_activation(flag: str, config: Mapping[str, Any]) -> str:
     """The activation in a configuration of Hugging Face's CLIPModel. InputError if open_clip has no such model."""
     towers = [_tower(config, name).get("hidden_act", "quick_gelu") for name in ("text_config", "vision_config")]
     if towers[0] != towers[1] or str(towers[0]) not in _ACTIVATIONS:
-        shown = " and ".join(str(name)[:40] for name in dict.fromkeys(map(str, towers)))
-        raise InputError(f"{flag}: its hidden_act is {shown}, and gelu or quick_gelu, in both towers, is valid")
+        names = " and ".join(str(name)[:40] for name in dict.fromkeys(map(str, towers)))
+        raise InputError(f"{flag}: its hidden_act is {names}, and gelu or quick_gelu, in both towers, is valid")
     return _ACTIVATIONS[towers[0]]
 
 
 def _tower(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The configuration of one tower; older folders hold it twice, and the second one counts."""
+    """The configuration of one tower; if an older folder has it twice, the second one counts."""
     parts = [config.get(name), config.get(f"{name}_dict")]
     return {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}

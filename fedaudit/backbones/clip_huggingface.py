@@ -1,5 +1,4 @@
-"""Hugging Face's CLIPModel as a model of open_clip: the same architecture under other names, with q, k and v in one
-tensor."""
+"""Hugging Face's CLIPModel as a model of open_clip: other names, and q, k and v in one tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
 _TOWERS = {"text_model": "", "vision_model": "visual."}
-_NAMES = {  # of what stands outside of the residual blocks
+_NAMES = {  # tensors outside the residual blocks
     "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
     "text_model.embeddings.position_embedding.weight": "positional_embedding",
     "text_model.final_layer_norm.weight": "ln_final.weight",
@@ -42,7 +41,7 @@ _BLOCK = re.compile(r"(text_model|vision_model)\.encoder\.layers\.(\d+)\.(.+)\.(
 _RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
-def built(source: ClipSource) -> Any:
+def build_model(source: ClipSource) -> Any:
     """The model that a folder describes, randomly initialised, with its `preprocess_cfg`."""
     from open_clip import CLIP
     from open_clip.factory import set_model_preprocess_cfg
@@ -71,7 +70,7 @@ def built(source: ClipSource) -> Any:
 
 
 def _transformer(tower: Any) -> dict[str, Any]:
-    """What both towers' configurations have."""
+    """The part of the configuration that both towers share."""
     return {
         "width": tower.hidden_size,
         "layers": tower.num_hidden_layers,
@@ -80,52 +79,51 @@ def _transformer(tower: Any) -> dict[str, Any]:
     }
 
 
-def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by open_clip's names; what CLIPModel does not have keeps its own."""
-    found: dict[str, Tensor] = {}
+def to_open_clip_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by open_clip's names; those that CLIPModel does not have keep their name."""
+    tensors_by_name: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("position_ids"):  # a buffer that older versions stored
             continue
         if block := _BLOCK.fullmatch(name):
             tower, number, part, kind = block.groups()
             place = f"{_TOWERS[tower]}transformer.resblocks.{number}"
-            asked = [f"{name.partition('self_attn.')[0]}self_attn.{one}_proj.{kind}" for one in "qkv"]
-            if name not in asked:
-                found[f"{place}.{_PARTS.get(part, part)}.{kind}"] = tensor
-            elif all(one in tensors for one in asked):
-                found[f"{place}.attn.in_proj_{kind}"] = torch.cat([tensors[one] for one in asked])
+            parts = [f"{name.partition('self_attn.')[0]}self_attn.{one}_proj.{kind}" for one in "qkv"]
+            if name not in parts:
+                tensors_by_name[f"{place}.{_PARTS.get(part, part)}.{kind}"] = tensor
+            elif all(one in tensors for one in parts):
+                tensors_by_name[f"{place}.attn.in_proj_{kind}"] = torch.cat([tensors[one] for one in parts])
         elif name in _TURNED:
-            found[_TURNED[name]] = tensor.t()
+            tensors_by_name[_TURNED[name]] = tensor.t()
         else:
-            found[_NAMES.get(name, name)] = tensor
-    return found
+            tensors_by_name[_NAMES.get(name, name)] = tensor
+    return tensors_by_name
 
 
 def _preprocessing(source: ClipSource, size: int) -> dict[str, Any]:
-    """How images are prepared, in open_clip's words. InputError if it has none for it."""
+    """Image preprocessing in open_clip's terms. InputError if open_clip cannot do it."""
     assert source.images is not None
-    held = json.loads(user_files.read_bytes(source.images))
-    given = held.get("image_processor", held)
-    edges = [_edge(given.get(name, size)) for name in ("size", "crop_size")]
-    steps = all(given.get(f"do_{step}", True) for step in ("resize", "center_crop", "rescale", "normalize"))
-    interpolation = _RESAMPLING.get(given.get("resample", 3))
+    content = json.loads(user_files.read_bytes(source.images))
+    settings = content.get("image_processor", content)
+    edges = [_edge(settings.get(name, size)) for name in ("size", "crop_size")]
+    steps = all(settings.get(f"do_{step}", True) for step in ("resize", "center_crop", "rescale", "normalize"))
+    interpolation = _RESAMPLING.get(settings.get("resample", 3))
     if edges != [size, size] or interpolation is None or not steps:
         raise InputError(
             f"--backbone {source.folder}: {source.images.name} must resize the shorter side to {size} (bilinear or "
-            f"bicubic), "
-            f"cut out {size} x {size}, rescale and normalise, as CLIP does"
+            f"bicubic), cut out {size} x {size}, rescale and normalise, as CLIP does"
         )
     return {
         "size": size,
         "mode": "RGB",
-        "mean": tuple(given["image_mean"]),
-        "std": tuple(given["image_std"]),
+        "mean": tuple(settings["image_mean"]),
+        "std": tuple(settings["image_std"]),
         "interpolation": interpolation,
         "resize_mode": "shortest",
         "fill_color": 0,
     }
 
 
-def _edge(given: Any) -> Any:
-    """The shorter side in a size, which older folders give as a number."""
-    return given.get("shortest_edge", given.get("height")) if isinstance(given, dict) else given
+def _edge(size: Any) -> Any:
+    """The shorter side of a size, which older folders give as a number."""
+    return size.get("shortest_edge", size.get("height")) if isinstance(size, dict) else size

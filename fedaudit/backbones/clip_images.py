@@ -1,4 +1,4 @@
-"""Image features of a frozen CLIP, computed once per picture and kept on disk under the picture's content."""
+"""Image features of a frozen CLIP: computed once per picture, stored on disk under a hash of its content."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedaudit.backbones.vlm_batches import Stored
 from fedaudit.machinery.progress import Stage
 from fedaudit.machinery.store import Folder, key_of
 
-BATCH = 16  # pictures per forward pass, always: what is computed beside a picture must not change its numbers
+BATCH = 16  # pictures per forward pass, always: other pictures in the batch must not change a feature
 SHARD = 64_000_000  # bytes of features per file at most
-PICTURES = 32 * BATCH  # per file at most: what a run that is stopped has to compute again
+PICTURES = 32 * BATCH  # per file at most: an interrupted run computes no more than these again
 IN_MEMORY = 1_000_000_000  # bytes of patch features; more are read from disk when they are asked for
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFeatures:
-    """Features of records by id."""
+    """Features of records, looked up by record id."""
 
     _row: Mapping[str, int]
     _features: Tensor = field(repr=False)  # [pictures, E]
@@ -35,11 +35,11 @@ class ImageFeatures:
         return self._features[[self._row[i] for i in ids]]
 
     def patches(self, ids: Sequence[str]) -> Tensor:
-        """L2-normalised patch features [n, M, E]."""
+        """L2-normalised patch features [n, M, E]. ValueError: none were encoded."""
         if self._patches is None:
             raise ValueError("patches were not encoded; call encode with patches=True")
-        found = [self._patches[self._row[i]] for i in ids]
-        return torch.stack([p.read()[1:] if isinstance(p, Stored) else p[1:] for p in found]).to(self._features.device)
+        stored = [self._patches[self._row[i]] for i in ids]
+        return torch.stack([p.read()[1:] if isinstance(p, Stored) else p[1:] for p in stored]).to(self._features.device)
 
 
 def encode(
@@ -51,36 +51,36 @@ def encode(
     say: Callable[[str], None],
     stage: Stage,
 ) -> dict[str, Stored]:
-    """Where the features [rows, E] of each picture are, by the SHA-256 of its content; what `cache` lacks is computed
+    """Where the features [rows, E] of each picture are stored, by SHA-256 of its content; missing ones are computed
     first.
 
-    see: what the model makes of BATCH pictures, [BATCH, rows, E]. model: what decides the numbers beside the picture.
+    see: computes the features of BATCH pictures, [BATCH, rows, E]. model: everything but the picture that decides them.
     """
     prefix = f"clip-{key_of(model)}-"
-    found: dict[str, Stored] = {}
+    stored: dict[str, Stored] = {}
     for name in cache.names():
         if name.startswith(prefix) and cache.usable(name, say):
-            found |= _listed(cache, name)
-    missing = [digest for digest in pictures if digest not in found]
+            stored |= _listed(cache, name)
+    missing = [digest for digest in pictures if digest not in stored]
     if missing:
         with stage("image features", -(-len(missing) // BATCH)) as advance:
             shard: dict[str, Tensor] = {}
             for start in range(0, len(missing), BATCH):
                 part = missing[start : start + BATCH]
-                seen = see([pictures[digest] for digest in (part * BATCH)[:BATCH]]).cpu()
-                shard |= dict(zip(part, seen, strict=False))  # what fills up the last batch is left out
-                if len(shard) + BATCH > min(PICTURES, SHARD // seen[0].nbytes) or start + BATCH >= len(missing):
+                features = see([pictures[digest] for digest in (part * BATCH)[:BATCH]]).cpu()
+                shard |= dict(zip(part, features, strict=False))  # what fills up the last batch is left out
+                if len(shard) + BATCH > min(PICTURES, SHARD // features[0].nbytes) or start + BATCH >= len(missing):
                     name = f"{prefix}{key_of({'pictures': list(shard)})}.safetensors"
                     cache.write_tensors(name, shard)
-                    found |= _listed(cache, name)
+                    stored |= _listed(cache, name)
                     shard = {}
                 advance()
-    return {digest: found[digest] for digest in pictures}
+    return {digest: stored[digest] for digest in pictures}
 
 
-def gathered(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:
-    """Features of records from where those of their pictures are; `row` is a record's place in `stored`, `empty` is [0,
-    E]."""
+def gather_features(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:
+    """Features of records, read from files. row: a record's index in `stored`. empty: a tensor [0, E] of the wanted
+    type and device. patches: whether to keep patch features, in memory if they fit (`IN_MEMORY`)."""
     from safetensors import safe_open
 
     features: list[Tensor] = [empty] * len(stored)
@@ -89,11 +89,11 @@ def gathered(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *,
     for file, same in groupby(by_file, key=lambda i: stored[i].file):
         with safe_open(file, framework="pt") as opened:
             for i in same:
-                found = opened.get_slice(stored[i].key)
-                features[i] = found[:1]
-                size += 4 * math.prod(found.get_shape())
-    held = [s.read() for s in stored] if patches and size < IN_MEMORY else stored
-    return ImageFeatures(row, torch.cat(features).to(empty) if features else empty, held if patches else None)
+                rows = opened.get_slice(stored[i].key)
+                features[i] = rows[:1]
+                size += 4 * math.prod(rows.get_shape())
+    kept = [s.read() for s in stored] if patches and size < IN_MEMORY else stored
+    return ImageFeatures(row, torch.cat(features).to(empty) if features else empty, kept if patches else None)
 
 
 def _listed(cache: Folder, name: str) -> dict[str, Stored]:
@@ -105,29 +105,29 @@ def _listed(cache: Folder, name: str) -> dict[str, Stored]:
 
 
 def see(model: Any, pixels: Tensor, *, patches: bool) -> Tensor:
-    """L2-normalised features [B, 1, E] of prepared images [B, 3, H, W], or with `patches` [B, 1 + M, E].
+    """L2-normalised features [B, 1, E] of preprocessed images [B, 3, H, W], or with `patches` [B, 1 + M, E].
 
-    Patches of a ViT: its patch tokens after the last norm, projected like the class token. Of CLIP's ResNet: what its
-    attention pool gives at every position, where the feature is what it gives at their mean (both as FedOTP takes them,
-    Li et al. 2024).
+    A ViT's patches are its patch tokens after the last norm, projected like the class token. A ResNet's are the outputs
+    of its attention pool at every position; its feature is the output at their mean. FedOTP takes both so (Li et al.
+    2024).
     """
     if not patches:
         return F.normalize(model.encode_image(pixels), dim=-1)[:, None]
     visual = model.visual
     pool = getattr(visual, "attnpool", None)
     shape = "NCHW" if pool is not None else "NLC"
-    found = visual.forward_intermediates(pixels, indices=1, normalize_intermediates=True, output_fmt=shape)
-    last = found["image_intermediates"][-1]
+    intermediates = visual.forward_intermediates(pixels, indices=1, normalize_intermediates=True, output_fmt=shape)
+    last = intermediates["image_intermediates"][-1]
     tokens = _pooled(pool, last) if pool is not None else (last @ visual.proj if visual.proj is not None else last)
-    return F.normalize(torch.cat([found["image_features"][:, None], tokens], dim=1), dim=-1)
+    return F.normalize(torch.cat([intermediates["image_features"][:, None], tokens], dim=1), dim=-1)
 
 
 def _pooled(pool: Any, x: Tensor) -> Tensor:
-    """An attention pool's output at every position of a feature map: [B, channels, H, W] to [B, H W, E]."""
+    """Outputs [B, H W, E] of an attention pool at every position of a feature map [B, channels, H, W]."""
     x = x.flatten(2).mT
     x = torch.cat([x.mean(1, keepdim=True), x], dim=1) + pool.positional_embedding
     q, k, v = (
         part(x).unflatten(-1, (pool.num_heads, -1)).transpose(1, 2) for part in (pool.q_proj, pool.k_proj, pool.v_proj)
     )
-    found: Tensor = pool.c_proj(F.scaled_dot_product_attention(q[:, :, 1:], k, v).transpose(1, 2).flatten(2))
-    return found
+    output: Tensor = pool.c_proj(F.scaled_dot_product_attention(q[:, :, 1:], k, v).transpose(1, 2).flatten(2))
+    return output

@@ -1,4 +1,4 @@
-"""A model of open_clip as a source describes it: built, then given its weights, which are tensors and never objects."""
+"""Build the open_clip model of a source and load its weights: tensors only, never pickled objects."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from fedaudit.backbones.clip_files import QUICK_GELU
 from fedaudit.backbones.clip_source import RANDOM_SEED, ClipSource
 from fedaudit.machinery.errors import InputError
 
-_TAGGED = ("mean", "std", "interpolation", "resize_mode")  # what a tag of open_clip says about images
+_TAGGED = ("mean", "std", "interpolation", "resize_mode")  # image preprocessing in a tag of open_clip
 
 
-def opened(where: str, source: ClipSource) -> Any:
-    """The model in float32, with its `preprocess_cfg`. InputError, which begins with `where`, if its weights are not of
-    this model."""
+def open_model(where: str, source: ClipSource) -> Any:
+    """The model in float32, with its `preprocess_cfg`. InputError, beginning with `where`: its weights do not fit."""
     from open_clip.factory import load_checkpoint
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(RANDOM_SEED)
-        model = clip_huggingface.built(source) if source.huggingface else _built(source)
+        model = clip_huggingface.build_model(source) if source.huggingface else _build(source)
     if source.weights is None:
         return model
     try:
         if source.huggingface:
-            model.load_state_dict(clip_huggingface.renamed(_tensors(source)))
+            model.load_state_dict(clip_huggingface.to_open_clip_names(_tensors(source)))
         else:
             load_checkpoint(model, str(source.weights), weights_only=True)
     except Exception as error:  # the user's files can raise anything
@@ -36,7 +35,7 @@ def opened(where: str, source: ClipSource) -> Any:
     return model
 
 
-def _built(source: ClipSource) -> Any:
+def _build(source: ClipSource) -> Any:
     import open_clip
 
     tag = open_clip.get_pretrained_cfg(source.architecture, source.tag) if source.tag else {}
@@ -49,49 +48,47 @@ def _built(source: ClipSource) -> Any:
 
 
 def _tensors(source: ClipSource) -> dict[str, Tensor]:
-    """What the weights hold by name, of shards what all of them hold. ValueError if that is not tensors only, or a name
-    stands twice."""
+    """All tensors of the weights or their shards, by name. ValueError: one is no tensor, or a name stands twice."""
     from open_clip.factory import load_state_dict
 
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in source.shards or (source.weights,):
         part = load_state_dict(str(file), weights_only=True)
         if not isinstance(part, dict) or not all(isinstance(value, Tensor) for value in part.values()):
             raise ValueError(f"not all values of {file} are tensors")
-        if twice := part.keys() & found.keys():
+        if twice := part.keys() & tensors.keys():
             raise ValueError(f"{file} holds {min(twice)} once more")
-        found |= part
-    return found
+        tensors |= part
+    return tensors
 
 
 def _misfit(model: Any, source: ClipSource) -> str:
-    """Why a file's weights cannot be given to a model, as part of a sentence."""
+    """Why the weights do not fit the model, as part of a sentence."""
     assert source.weights is not None
     file, kind = source.weights.name, source.architecture or "the model in its configuration"
     try:
-        found = _tensors(source)
+        tensors = _tensors(source)
     except Exception:  # the user's files can raise anything
         return (
             f"{file} cannot be loaded: it is damaged, or holds more than tensors by name, which is never unpickled; "
-            f"save "
-            "the model's state_dict as *.safetensors"
+            "save the model's state_dict as *.safetensors"
         )
     if source.huggingface:
-        found = clip_huggingface.renamed(found)
-    elif "text_model.final_layer_norm.weight" in found:
+        tensors = clip_huggingface.to_open_clip_names(tensors)
+    elif "text_model.final_layer_norm.weight" in tensors:
         return f"{file} holds tensors by Hugging Face's names; give the folder with its config.json as --backbone"
-    return f"{file} does not hold {kind}: {_difference(model.state_dict(), found)}"
+    return f"{file} does not hold {kind}: {_difference(model.state_dict(), tensors)}"
 
 
-def _difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
-    """The first difference between two sets of tensors by name, as part of a sentence."""
-    lacking = [name for name in expected if name not in found]
+def _difference(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> str:
+    """The first difference between two sets of tensors, as part of a sentence."""
+    lacking = [name for name in expected if name not in actual]
     if lacking:
         return f"it lacks {len(lacking)} of {len(expected)} tensors, {_shown(lacking[0])} first"
-    further = [name for name in found if name not in expected]
+    further = [name for name in actual if name not in expected]
     if further:
         return f"it has {len(further)} tensors that this model has not, {_shown(further[0])} first"
-    sizes = ([tuple(one[name].shape) for name in expected] for one in (found, expected))
+    sizes = ([tuple(one[name].shape) for name in expected] for one in (actual, expected))
     others = [parts for parts in zip(expected, *sizes, strict=True) if parts[1] != parts[2]]
     if others:
         name, its, ours = others[0]

@@ -1,4 +1,4 @@
-"""Which CLIP is meant, and where its weights lie on this disk. Imports nothing heavy; never asks the network."""
+"""Find the CLIP that is meant and its weights on this disk. Imports nothing heavy; never uses the network."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedaudit.backbones.clip_files import (
     QUICK_GELU,
     SUFFIXES,
     WEIGHTS,
+    activation_hint,
     check_file,
     check_name,
     hidden_activation,
     tokenizer_files,
-    told,
 )
-from fedaudit.backbones.model_folders import INDEX, damage, lacking, read_json, shards
-from fedaudit.backbones.resolve import cached_snapshot, display_name, hub_cache
+from fedaudit.backbones.model_folders import INDEX, damage, index_fault, read_json, shards
+from fedaudit.backbones.resolve import cache_folder, cached_snapshot, display_name
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
@@ -46,17 +46,16 @@ _CUSTOM = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "
 
 @dataclass(frozen=True)
 class ClipSource:
-    """One CLIP: a folder in open_clip's or Hugging Face's format, or an architecture of open_clip with a file of
-    weights."""
+    """One CLIP: a folder in open_clip's or Hugging Face's format, or an open_clip architecture with weights."""
 
     name: str  # display, such as "symbols-clip" or "ViT-B-16 (openai)"
     architecture: str  # open_clip's name, empty for a folder
-    folder: Path | None  # holds the configuration, the weights and the tokenizer
-    weights: Path | None  # a file of tensors, or the index of `shards`; None if it is randomly initialised
-    tag: str = ""  # open_clip's name of the weights, which says how images are prepared and which GELU is used
+    folder: Path | None  # with the configuration, the weights and the tokenizer
+    weights: Path | None  # a file of tensors, or the index of `shards`; None: random initialisation
+    tag: str = ""  # open_clip's name of the weights; decides preprocessing and activation
     activation: str = GELU  # or QUICK_GELU, in both towers
-    doubt: str = ""  # a sentence, if nothing tells that the weights were trained with this activation
-    images: Path | None = None  # how Hugging Face's format says that images are prepared
+    doubt: str = ""  # a sentence, if the activation that the weights were trained with is unknown
+    images: Path | None = None  # preprocessing file of Hugging Face's format
     shards: tuple[Path, ...] = ()  # files of tensors beside the index
 
     @property
@@ -65,14 +64,13 @@ class ClipSource:
         return self.images is not None
 
     @property
-    def said(self) -> str:
-        """Which model this is and with which activation it runs, as a sentence."""
+    def summary(self) -> str:
+        """A sentence with the model's name and activation, and the doubt about the latter if there is one."""
         return f"Backbone: {self.name}, activation {self.activation}{'; ' if self.doubt else ''}{self.doubt}."
 
     @property
     def sha256(self) -> str:
-        """SHA-256 over everything that decides what the model computes, wherever it lies; for "random" over
-        architecture and seed."""
+        """SHA-256 of everything that decides the model's output; for "random" of architecture and seed."""
         digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n{self.activation}\n".encode())
         if self.weights is None:
             digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
@@ -82,7 +80,7 @@ class ClipSource:
 
     @property
     def tokenizer(self) -> list[Path]:
-        """The files of the folder's own tokenizer; none where there is no folder."""
+        """The files of the folder's own tokenizer; empty without a folder."""
         return [self.folder / name for name in tokenizer_files(self.folder)] if self.folder else []
 
     @property
@@ -96,11 +94,11 @@ class ClipSource:
 
 
 def resolve_clip(backbone: str, weights: str) -> ClipSource:
-    """The CLIP that `--backbone` and `--weights` name: "" or "vit", "resnet", a folder or the id of a model of Hugging
-    Face's in the local cache, or an architecture of open_clip with weights.
+    """The CLIP that `--backbone` and `--weights` name.
 
-    Weights are a file, a tag of open_clip whose file lies in the local Hugging Face cache, or "random". InputError
-    names what is missing, or why prompts cannot be learned with this text encoder.
+    backbone: "" or "vit", "resnet", a folder, the id of a Hugging Face model in the local cache, or an architecture of
+    open_clip. weights, for the latter only: a file, a tag of open_clip whose file is in the local Hugging Face cache,
+    or "random". InputError: something is missing, or prompts cannot be learned with this text encoder.
     """
     folder = EMBEDDED_CLIP.get(backbone) or Path(os.path.expanduser(backbone))
     if not os.path.exists(folder):
@@ -109,9 +107,9 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
         return _from_folder(backbone, folder, weights)
     if os.path.isfile(folder / _HF_CONFIG):
         return _from_huggingface(backbone, folder, weights)
-    known = _architectures()
-    if backbone in known:
-        return _from_architecture(backbone, known[backbone], weights)
+    configs = _architectures()
+    if backbone in configs:
+        return _from_architecture(backbone, configs[backbone], weights)
     if os.path.isdir(folder):
         raise InputError(
             f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and "
@@ -119,9 +117,9 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
-        f"{nearest(backbone, known)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's {_HF_CONFIG}, "
-        f"the id of such "
-        "a model that `hf download` put into the local cache, and an architecture such as ViT-B-16"
+        f"{nearest(backbone, configs)}; valid are vit, resnet, a folder with {CONFIG} or Hugging Face's "
+        f"{_HF_CONFIG}, the id of such a model that `hf download` put into the local cache, and an architecture such "
+        "as ViT-B-16"
     )
 
 
@@ -137,10 +135,11 @@ def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
 
 
 def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
-    """A folder that `CLIPModel.save_pretrained` wrote, with its tokenizer and how images are prepared beside it."""
+    """A folder written by `CLIPModel.save_pretrained`, with tokenizer and image preprocessing beside the weights."""
     flag = f"--backbone {backbone}"
-    found = [
-        next((name for name in names if (folder / name).is_file()), names[0]) for names in (_HF_WEIGHTS, _HF_IMAGES)
+    names = [
+        next((name for name in options if (folder / name).is_file()), options[0])
+        for options in (_HF_WEIGHTS, _HF_IMAGES)
     ]
     config = _json(flag, folder / _HF_CONFIG)
     if (kind := config.get("model_type")) != "clip":
@@ -148,20 +147,20 @@ def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
             f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is "
             f"read"
         )
-    _check_whole(flag, folder, [_HF_CONFIG, *found, *tokenizer_files(folder)], weights)
+    _check_whole(flag, folder, [_HF_CONFIG, *names, *tokenizer_files(folder)], weights)
     place = folder.absolute()
     return ClipSource(
-        display_name(folder), "", place, place / found[0],
-        activation=hidden_activation(flag, config), images=place / found[1], shards=_shards(flag, place / found[0]),
+        display_name(folder), "", place, place / names[0],
+        activation=hidden_activation(flag, config), images=place / names[1], shards=_shards(flag, place / names[0]),
     )  # fmt: skip
 
 
 def _shards(flag: str, weights: Path) -> tuple[Path, ...]:
-    """The files that hold the tensors if `weights` is an index, else none. InputError if one is missing or damaged."""
+    """The weight files that `weights` lists if it is an index, else none. InputError: one is missing or damaged."""
     if not weights.name.endswith(INDEX):
         return ()
     folder = weights.parent
-    if wrong := lacking(weights) or damage(folder, frozenset(shards(weights))):
+    if wrong := index_fault(weights) or damage(folder, frozenset(shards(weights))):
         raise InputError(f"{flag}: {folder} {wrong}")
     return tuple(folder / name for name in shards(weights))
 
@@ -192,23 +191,21 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
 
 
 def _from_file(name: str, file: Path, configured: str) -> ClipSource:
-    """An architecture with a file, whose tensors do not tell the activation: what stands around them does, or it is
-    said to be unknown."""
-    known, doubt = told(file), ""
+    """An architecture with a weight file, whose name or folder may tell the activation; else `doubt` says so."""
+    activation, doubt = activation_hint(file), ""
     twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
-    if known is None and twin in _architectures():
+    if activation is None and twin in _architectures():
         other = GELU if configured == QUICK_GELU else QUICK_GELU
-        whose = ", as all of OpenAI's were" if other == QUICK_GELU else ""
+        openai = ", as all of OpenAI's were" if other == QUICK_GELU else ""
         doubt = (
             f"nothing in {file.name} tells the activation that it was trained with: {configured} is used, as {name} "
-            f"has it; "
-            f"for weights trained with {other}{whose}, take --backbone {twin}"
+            f"has it; for weights trained with {other}{openai}, take --backbone {twin}"
         )
-    if known == GELU and configured == QUICK_GELU:
+    if activation == GELU and configured == QUICK_GELU:
         raise InputError(
             f"--backbone {name}: {CONFIG} beside {file} says that it was trained with GELU; take --backbone {twin}"
         )
-    return ClipSource(f"{name} ({file.name})", name, None, file, activation=known or configured, doubt=doubt)
+    return ClipSource(f"{name} ({file.name})", name, None, file, activation=activation or configured, doubt=doubt)
 
 
 def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
@@ -217,18 +214,17 @@ def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
     tags = list_pretrained_tags_by_model(name)
     if not tag:
         raise InputError(f"--backbone {name} needs --weights: {_choice(tags)}")
-    found = get_pretrained_cfg(name, tag)
-    if not found:
+    pretrained = get_pretrained_cfg(name, tag)
+    if not pretrained:
         if os.path.lexists(tag):
             check_name(tag, Path(tag))
         raise InputError(
             f"--weights {tag}: there is no such file, and open_clip has no such weights for "
-            f"{name}{nearest(tag, tags)}; "
-            f"valid are {_choice(tags)}"
+            f"{name}{nearest(tag, tags)}; valid are {_choice(tags)}"
         )
-    repository, _, file = str(found["hf_hub"]).rpartition("/")
+    repository, _, file = str(pretrained["hf_hub"]).rpartition("/")
     weights = _cached(tag, repository, [file] if file else HUB_FILES)
-    activation = QUICK_GELU if found.get("quick_gelu") else configured
+    activation = QUICK_GELU if pretrained.get("quick_gelu") else configured
     return ClipSource(f"{name} ({tag})", name, None, weights, tag, activation)
 
 
@@ -237,30 +233,29 @@ def _configured(model: Mapping[str, Any]) -> str:
 
 
 def _choice(tags: Sequence[str]) -> str:
-    shown = [*tags[:4], *([f"{len(tags) - 4} more tags of open_clip"] if len(tags) > 4 else [])]
-    return ", ".join(["a file of weights", *shown]) + f", or {RANDOM} (untrained, for benchmarks)"
+    options = [*tags[:4], *([f"{len(tags) - 4} more tags of open_clip"] if len(tags) > 4 else [])]
+    return ", ".join(["a file of weights", *options]) + f", or {RANDOM} (untrained, for benchmarks)"
 
 
 def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
-    """The first of `files` in the local cache's snapshots of a repository, its main branch first."""
-    place = hub_cache() / f"models--{repository.replace('/', '--')}"
+    """The first of `files` in a repository's cached snapshots, the main branch first. InputError: none is there."""
+    place = cache_folder(repository)
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
     if main.is_file():
         snapshots.sort(key=lambda folder: folder.name != main.read_text(errors="replace").strip())
-    found = next((folder / file for folder in snapshots for file in files if (folder / file).is_file()), None)
-    if found is None:
+    path = next((folder / file for folder in snapshots for file in files if (folder / file).is_file()), None)
+    if path is None:
         raise InputError(
             f"--weights {tag}: {files[0]} is not in the local cache ({place}); fetch it on a machine with internet by "
             f"`hf download {repository} {files[0]}`"
             + (f" (older repositories hold {files[1]} instead)" if len(files) > 1 else "")
         )
-    return found
+    return path
 
 
 def _check_text(flag: str, config: Mapping[str, Any]) -> None:
-    """InputError unless prompts can be put before class names here: a causal encoder whose feature is read at the end
-    token."""
+    """InputError unless prompts can be learned with this text encoder: causal, its feature read at the end token."""
     text = config.get("text_cfg") or {}
     if not isinstance(text, dict):
         raise InputError(f"{flag}: its text_cfg must be an object, not {str(text)[:40]!r}")
@@ -277,14 +272,14 @@ def _check_text(flag: str, config: Mapping[str, Any]) -> None:
             text.get("block_type") == "custom" or any(text.get(key) for key in _CUSTOM)
         ),
     }  # fmt: skip
-    found = next((reason for reason, holds in reasons.items() if holds), None)
-    if found:
-        raise InputError(f"{flag}: its text encoder {found}; take a model such as ViT-B-16 or RN50")
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    if reason:
+        raise InputError(f"{flag}: its text encoder {reason}; take a model such as ViT-B-16 or RN50")
 
 
 @functools.cache
 def _architectures() -> dict[str, Path]:
-    """open_clip's architectures by name, each with its configuration file; open_clip itself is not imported."""
+    """Configuration files of open_clip's architectures by name; open_clip itself is not imported."""
     spec = importlib.util.find_spec("open_clip")
     if spec is None or spec.origin is None:
         raise InputError(
@@ -295,12 +290,12 @@ def _architectures() -> dict[str, Path]:
 
 def _json(flag: str, file: Path) -> dict[str, Any]:
     try:
-        found = read_json(file)
+        content = read_json(file)
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise InputError(f"{flag}: {file} is damaged")
-    return found
+    return content
 
 
 def _sha256(file: Path) -> bytes:

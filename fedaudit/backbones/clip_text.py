@@ -1,12 +1,12 @@
 """The text encoder of a frozen CLIP as a function of learned context vectors, for many clients and classes at once.
 
 The prompt of class c is [SOS][b context vectors][tokens of its name]["."][EOS]; its feature is read at EOS (CoOp, Zhou
-et al. 2022). Three facts make the pass cheap, and none of them changes a number: the encoder is causal, so that nothing
-behind EOS matters; what it makes of [SOS][context] is the same for every class, so that this prefix is encoded once per
-client and the tokens of a class attend to it; in the last layer only EOS asks.
+et al. 2022). Three facts make the pass cheap without changing a number. The encoder is causal, so tokens after EOS do
+not matter. [SOS][context] gives the same for every class, so this prefix is encoded once per client, and the tokens of
+the classes attend to it. In the last layer only EOS needs a query.
 
-One pass forward is followed by many back, one for each record: what these would all compute anew, the slopes of the
-activations, is computed once, in the pass forward.
+One forward pass is followed by many backward passes, one per record. The slopes of the activations, which all of these
+need, are computed once, in the forward pass.
 """
 
 from __future__ import annotations
@@ -24,22 +24,19 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
 
-SMALL = 400  # multiplications of one matrix product; below that torch's batched product is a plain loop without vectors
+SMALL = 400  # multiplications per matrix; below it torch's batched product is an unvectorised loop
 
 
 @dataclass(frozen=True, eq=False)
 class ClassTexts:
-    """What stands behind the context in the prompt of each class: its name, a full stop and EOS, for `context` vectors
-    before it.
-
-    All T tokens lie in one row, without padding, the classes ordered by length: a group holds classes of one length.
-    """
+    """The part of each class's prompt behind `context` vectors: its name, a full stop and EOS. All T tokens lie in
+    one row without padding, classes ordered by length; a group is the classes of one length."""
 
     names: tuple[str, ...]  # [C]
     context: int  # b
     tokens: Tensor = field(repr=False)  # [T, d], token and positional embedding
-    groups: tuple[tuple[int, int], ...]  # (classes, tokens per class), as they follow each other
-    places: Tensor = field(repr=False)  # [C], where class c stands in this order
+    groups: tuple[tuple[int, int], ...]  # (classes, tokens per class), in the row's order
+    places: Tensor = field(repr=False)  # [C], position of class c in this order
 
 
 class TextTower:
@@ -59,12 +56,12 @@ class TextTower:
         return self.embedding[self._inner(text, f"the prompt {text!r}")].clone()
 
     def classes(self, names: Sequence[str], context: int) -> ClassTexts:
-        """InputError names a class that is too long or holds a word that the tokenizer does not know."""
+        """The texts of class names. InputError names a class that is too long or has an unknown word."""
         suffixes = [[*self._inner(f"{name} .", f"the class name {name!r}"), self.end] for name in names]
         return self.texts(tuple(names), suffixes, context)
 
     def texts(self, names: tuple[str, ...], suffixes: Sequence[Sequence[int]], context: int) -> ClassTexts:
-        """The same from token ids, of which the last is EOS."""
+        """The class texts of token ids per class, each ending in EOS. InputError: one is too long."""
         if not names:
             raise ValueError("names must hold a class")
         longest = max(range(len(names)), key=lambda c: len(suffixes[c]))
@@ -86,10 +83,10 @@ class TextTower:
         )
 
     def __call__(self, context: Tensor, texts: ClassTexts, deeper: Tensor | None = None) -> Tensor:
-        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in both.
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in both arguments.
 
-        `deeper` [..., D, b, d] takes the place of what the first D layers made of the context, before the layers 2 to
-        D + 1 (MaPLe, Khattak et al. 2023, eq. 2).
+        deeper [..., D, b, d]: replaces the outputs of the first D layers at the context positions, before the layers 2
+        to D + 1 (MaPLe, Khattak et al. 2023, eq. 2).
         """
         *lead, b, d = context.shape
         if b != texts.context:
@@ -109,11 +106,11 @@ class TextTower:
     def _project(self, x: Tensor) -> Tensor:
         if self.projection is None:
             return x
-        found: Tensor = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
-        return found
+        projected: Tensor = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
+        return projected
 
     def _inner(self, text: str, what: str) -> list[int]:
-        """Tokens between SOS and EOS."""
+        """Token ids of a text without SOS and EOS. InputError: one is unknown; `what` names the text."""
         ids = self.encode(text)[1:-1]
         if self.unknown in ids or any(i >= self.end for i in ids):  # EOS is found as the highest id
             raise InputError(
@@ -127,9 +124,9 @@ def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[in
     """One residual block on prefix [L, P, d] and suffix tokens [1 or L, T, d]."""
     q, k, v = heads(block, block.ln_1(prefix), 0, 3)
     own_q, own_k, own_v = heads(block, block.ln_1(suffix), 0, 3)
-    seen = torch.softmax(q @ k.mT + _causal(q.shape[2], q), dim=-1) @ v
-    own_seen = _attend(own_q, own_k, own_v, k, v, [(classes, n, n) for classes, n in groups])
-    return after(block, prefix, seen), after(block, suffix, own_seen)
+    attended = torch.softmax(q @ k.mT + _causal(q.shape[2], q), dim=-1) @ v
+    own_attended = _attend(own_q, own_k, own_v, k, v, [(classes, n, n) for classes, n in groups])
+    return after_attention(block, prefix, attended), after_attention(block, suffix, own_attended)
 
 
 def _last_layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:
@@ -138,15 +135,15 @@ def _last_layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tup
     normed = block.ln_1(suffix)
     own_k, own_v = heads(block, normed, 1, 3)
     (own_q,) = heads(block, _ends(normed, groups), 0, 1)
-    seen = _attend(own_q, own_k, own_v, k, v, [(classes, 1, n) for classes, n in groups])
-    return after(block, _ends(suffix, groups), seen)
+    attended = _attend(own_q, own_k, own_v, k, v, [(classes, 1, n) for classes, n in groups])
+    return after_attention(block, _ends(suffix, groups), attended)
 
 
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, groups: Sequence[tuple[int, int, int]]
 ) -> Tensor:
-    """What suffix tokens [1 or L, heads, rows, e] see of the prefix [L, heads, P, e] and of their own class: [L, heads,
-    rows, e].
+    """Attention output [L, heads, rows, e] of suffix tokens [1 or L, heads, rows, e] over the prefix [L, heads, P, e]
+    and the tokens of their own class.
 
     groups: (classes, queries per class, keys per class); the queries are the last tokens of a class.
     """
@@ -154,24 +151,26 @@ def _attend(
     by_key = [classes * keys for classes, _, keys in groups]
     shared = (q @ prefix_k.mT).split(by_query, 2)  # [L, heads, rows, P]
     parts = zip(groups, shared, q.split(by_query, 2), k.split(by_key, 2), v.split(by_key, 2), strict=True)
-    found = []
+    outputs = []
     for (classes, queries_each, keys_each), before, queries, keys, values in parts:
-        own = _own_scores(queries, keys, classes, queries_each, keys_each).flatten(2, 3)
-        scores = torch.cat([before, own.expand(len(before), -1, -1, -1)], dim=-1)
-        weights, own = scores.softmax(-1).split([before.shape[-1], keys_each], dim=-1)
-        seen = _product(own.unflatten(2, (classes, queries_each)), values.unflatten(2, (classes, keys_each)))
-        found.append(weights @ prefix_v + seen.flatten(2, 3))
-    return torch.cat(found, dim=2)
+        own_scores = _own_scores(queries, keys, classes, queries_each, keys_each).flatten(2, 3)
+        scores = torch.cat([before, own_scores.expand(len(before), -1, -1, -1)], dim=-1)
+        weights, own_scores = scores.softmax(-1).split([before.shape[-1], keys_each], dim=-1)
+        own_values = _product(
+            own_scores.unflatten(2, (classes, queries_each)), values.unflatten(2, (classes, keys_each))
+        )
+        outputs.append(weights @ prefix_v + own_values.flatten(2, 3))
+    return torch.cat(outputs, dim=2)
 
 
 def _own_scores(q: Tensor, k: Tensor, classes: int, queries: int, keys: int) -> Tensor:
-    """[1 or L, heads, classes, queries, keys] of the tokens of each class, minus infinity for later ones."""
+    """Scores [1 or L, heads, classes, queries, keys] within each class; minus infinity for later tokens."""
     scores = _product(q.unflatten(2, (classes, queries)), k.unflatten(2, (classes, keys)).mT)
     return scores + _causal(keys, q)[-queries:]
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b of many matrices [.., n, m] and [.., m, k]; of small ones entry by entry, the longer of m and k in rows."""
+    """a @ b of many matrices [.., n, m] and [.., m, k]; small ones entry by entry, the longer of m and k in rows."""
     (n, m), k = a.shape[-2:], b.shape[-1]
     if n * m * k >= SMALL:
         return a @ b
@@ -181,36 +180,36 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-    """Queries (0), keys (1) and values (2) from `first` to `last` of x [L, n, d]: each [L, heads, n, e]; queries come
-    scaled."""
+    """The projections of x [L, n, d] from `first` up to `last` of queries (0), keys (1) and values (2): each [L,
+    heads, n, e]. Queries are scaled by 1 / sqrt(e)."""
     attention = block.attn
     maps = [*zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)][first:last]
-    found = [
+    projections = [
         F.linear(x, weight, bias).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for weight, bias in maps
     ]
-    return tuple(found) if first else (found[0] / math.sqrt(attention.head_dim), *found[1:])
+    return tuple(projections) if first else (projections[0] / math.sqrt(attention.head_dim), *projections[1:])
 
 
-def after(block: Any, x: Tensor, seen: Tensor) -> Tensor:
-    """The rest of a residual block: x [1 or L, n, d] with what attention saw [L, heads, n, e]."""
-    x = x + block.ls_1(block.attn.out_proj(seen.transpose(1, 2).flatten(2)))
+def after_attention(block: Any, x: Tensor, attended: Tensor) -> Tensor:
+    """The rest of a residual block after attention. x: [1 or L, n, d]; attended: attention output [L, heads, n, e]."""
+    x = x + block.ls_1(block.attn.out_proj(attended.transpose(1, 2).flatten(2)))
     inner = block.ln_2(x)
     for part in block.mlp:
         inner = _activated(part, inner) if part is block.mlp.gelu else part(inner)
-    found: Tensor = x + block.ls_2(inner)
-    return found
+    output: Tensor = x + block.ls_2(inner)
+    return output
 
 
 def _activated(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """function(x), entry by entry, with its slope computed at once where there will be a pass back."""
+    """function(x), entry by entry; with gradients enabled its slope is computed at once."""
     if not torch.is_grad_enabled():
         return function(x)
-    found: Tensor = _Activation.apply(x, function)[0]
-    return found
+    output: Tensor = _Activation.apply(x, function)[0]
+    return output
 
 
 class _Activation(torch.autograd.Function):
-    """An activation and its slope, by which every pass back only multiplies. It can be differentiated once."""
+    """An activation that stores its slope, so that a backward pass only multiplies. Differentiable once."""
 
     @staticmethod
     def forward(x: Tensor, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -240,5 +239,5 @@ def _ends(x: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:
 
 
 def _causal(n: int, like: Tensor) -> Tensor:
-    """[n, n], minus infinity where a token would see a later one."""
+    """The causal mask [n, n]: minus infinity for later tokens."""
     return torch.full((n, n), -math.inf, dtype=like.dtype, device=like.device).triu(1)

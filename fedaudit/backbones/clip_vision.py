@@ -1,8 +1,8 @@
 """The image encoder of a frozen CLIP as a function of learned visual prompts, for many clients and pictures at once.
 
-What a picture is before the first layer, its class token and patch embeddings with their positions, no prompt changes:
-these tokens are computed once. The prompts of the first layer stand behind them; those of each further layer take the
-places of what the layer before made of them (MaPLe, Khattak et al. 2023, eqs. 4 and 5).
+No prompt changes the input of the first layer: class token and patch embeddings with their positions. It is computed
+once per picture. The prompts of the first layer come behind these tokens; those of each further layer replace the
+previous layer's outputs for prompts (MaPLe, Khattak et al. 2023, eqs. 4 and 5).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedaudit.backbones.clip_text import after, heads
+from fedaudit.backbones.clip_text import after_attention, heads
 from fedaudit.machinery.errors import InputError
 
 
 class VisionTower:
-    """The weights of an open_clip vision transformer. InputError: the model's image encoder is none."""
+    """The weights of an open_clip vision transformer. InputError: the model's image encoder is something else."""
 
     def __init__(self, model: Any, name: str) -> None:
         from open_clip.transformer import VisionTransformer
@@ -36,23 +36,23 @@ class VisionTower:
         self.width = int(visual.positional_embedding.shape[1])  # of a token
 
     def tokens(self, pixels: Tensor) -> Tensor:
-        """What the first layer gets of prepared images [n, 3, H, W]: [n, 1 + M, d], the class token first."""
-        found: Tensor = self._visual._embeds(pixels)
-        return found
+        """Input of the first layer for preprocessed images [n, 3, H, W]: [n, 1 + M, d], the class token first."""
+        embedded: Tensor = self._visual._embeds(pixels)
+        return embedded
 
     def __call__(self, tokens: Tensor, prompts: Tensor | None = None) -> Tensor:
-        """L2-normalised features [N, B, E] of pictures [N, B, 1 + M, d] by the prompts [N, D, b, d] of N clients;
-        differentiable in the prompts, once."""
+        """L2-normalised features [N, B, E] of pictures [N, B, 1 + M, d] (see `tokens`) of N clients with prompts [N,
+        D, b, d]. Differentiable once in the prompts."""
         x = tokens.flatten(0, 1)
-        own, layers = x.shape[1], [] if prompts is None else list(prompts.unbind(1))
+        length, layers = x.shape[1], [] if prompts is None else list(prompts.unbind(1))
         for block, below in itertools.zip_longest(self.blocks, layers):
             if below is not None:
                 placed = self._visual.ln_pre(below) if below is layers[0] else below
-                x = torch.cat([x[:, :own], placed.repeat_interleave(tokens.shape[1], dim=0)], dim=1)
+                x = torch.cat([x[:, :length], placed.repeat_interleave(tokens.shape[1], dim=0)], dim=1)
             q, k, v = heads(block, block.ln_1(x), 0, 3)
-            if block is self.blocks[-1]:  # nobody asks what becomes of the prompts
-                q, x = q[:, :, :own], x[:, :own]
-            x = after(block, x, F.scaled_dot_product_attention(q, k, v, scale=1.0))  # queries come scaled
+            if block is self.blocks[-1]:  # outputs for prompts are not needed
+                q, x = q[:, :, :length], x[:, :length]
+            x = after_attention(block, x, F.scaled_dot_product_attention(q, k, v, scale=1.0))  # queries come scaled
         pooled, _ = self._visual._pool(x)
         projection = self._visual.proj
         features = pooled if projection is None else pooled @ projection

@@ -1,5 +1,4 @@
-"""The files of a model folder, before anything heavy is imported: regular, whole, and no code. Never runs what a folder
-brings."""
+"""Checks of a model folder's files before anything heavy is imported. Nothing in a folder is ever run."""
 
 from __future__ import annotations
 
@@ -14,18 +13,21 @@ from typing import Any
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
-CONFIGS = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")  # may name code
+CONFIGS = (
+    "config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "tokenizer_config.json",
+)  # may refer to code
 INDEX = ".index.json"  # ends the name of a file that lists weight files
 _PIP = re.compile(r"pip install (?:-U |--upgrade )?([A-Za-z0-9][\w.,\[\]-]*[\w\]])")
 _LIBRARY = re.compile(r"requires (?:the )?([A-Za-z0-9_-]+) library")
-SHOWN = 200  # characters of what a library says; nothing is cut off within a line
+SHOWN = 200  # characters of a library's message at most; no line is cut
 
 
 def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
-    """What is wrong with the files of a folder (those of `names`, if some are given); empty if nothing is.
-
-    Of weights only the header is read: whether it is one, knows its dtypes, and fits the size of the file.
-    """
+    """The first fault in a folder's files (only those in `names`, if given), as part of a sentence; empty if there
+    is none. Of weights only the header is checked, against the file's size too."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() or (names and path.name not in names):
             continue
@@ -43,7 +45,7 @@ def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file. OSError or ValueError: it cannot be read, or is no JSON."""
+    """The value in a JSON file. OSError or ValueError: it cannot be read, or is no JSON."""
     try:
         return json.loads(user_files.read_bytes(path))
     except RecursionError as error:
@@ -51,16 +53,16 @@ def read_json(path: Path) -> Any:
 
 
 def shards(index: Path) -> list[str]:
-    """The weight files that an index lists, sorted. OSError or ValueError: it cannot be read, or lists none."""
-    held = read_json(index)
-    listed = held.get("weight_map") if isinstance(held, dict) else None
+    """The weight files that an index lists, sorted. OSError or ValueError: the index cannot be read, or lists none."""
+    content = read_json(index)
+    listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
         raise ValueError("it has no weight_map that names files")
     return sorted(set(listed.values()))
 
 
-def lacking(index: Path) -> str:
-    """What is wrong with an index or with the files that it lists, which must lie beside it; empty if nothing is."""
+def index_fault(index: Path) -> str:
+    """The fault of an index or the files that it lists (beside it), as part of a sentence; empty if there is none."""
     try:
         listed = shards(index)
     except (OSError, ValueError):
@@ -73,8 +75,8 @@ def lacking(index: Path) -> str:
     ]
     if not absent:
         return ""
-    shown = absent[0] if absent[0].isprintable() else ascii(absent[0])
-    return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {shown} first"
+    first = absent[0] if absent[0].isprintable() else ascii(absent[0])
+    return f"lacks {len(absent)} of the {len(listed)} weight files that {index.name} lists, {first} first"
 
 
 def _check_header(path: Path) -> None:
@@ -88,13 +90,12 @@ def _check_header(path: Path) -> None:
 
 
 def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> InputError:
-    """The sentence for whatever was raised while a library, or the user's file `code`, opened a model folder."""
+    """The InputError for an exception on opening a model folder as `kind`, by a library or a user's file `code`."""
     if "trust_remote_code" in str(error):  # which is never given
-        own = [name for name in CONFIGS if (path / name).is_file() and b'"auto_map"' in (path / name).read_bytes()]
+        files = [name for name in CONFIGS if (path / name).is_file() and b'"auto_map"' in (path / name).read_bytes()]
         return InputError(
-            f"--backbone {path}: it needs code of its own ({', '.join(own) or 'auto_map'}), which is never run; write "
-            f"what reads "
-            "this model in a file and give that as --backbone-code"
+            f"--backbone {path}: it needs code of its own ({', '.join(files) or 'auto_map'}), which is never run; "
+            "write what reads this model in a file and give that as --backbone-code"
         )
     if lacking_packages := needs_packages(error, path):
         return InputError(f"--backbone {path}: {lacking_packages}")
@@ -103,12 +104,12 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
 
 
 def needs_packages(error: BaseException, folder: Path | None = None) -> str:
-    """Which packages an error, or what caused it, says are missing, and how to get them; empty if it says none."""
+    """A sentence on missing packages according to an error or its causes, and how to get them; empty: none."""
     chain = list(_causes(error))
     if not any(isinstance(cause, ImportError) for cause in chain):
         return ""
-    said = "\n".join(map(str, chain))
-    names = [*_PIP.findall(said)] or [name.lower() for name in _LIBRARY.findall(said)]
+    messages = "\n".join(map(str, chain))
+    names = [*_PIP.findall(messages)] or [name.lower() for name in _LIBRARY.findall(messages)]
     names = names or [cause.name for cause in chain if isinstance(cause, ModuleNotFoundError) and _absent(cause.name)]
     # transformers takes a tokenizer for one of tiktoken's where it could not read it as one of SentencePiece's
     if "tiktoken" in names and folder and not (folder / "tiktoken.model").exists() and _absent("sentencepiece"):
@@ -118,7 +119,7 @@ def needs_packages(error: BaseException, folder: Path | None = None) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what caused it or was being handled when it was raised, and so on."""
+    """An error, then its cause or the error that was being handled, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -129,9 +130,8 @@ def _absent(module: str | None) -> bool:
 
 
 def on_one_line(error: BaseException) -> str:
-    """What an exception says without line breaks; of a long text its first line or sentence, and its kind where these
-    are long, too."""
+    """The message of an exception without line breaks; of a long one the first line or sentence, or else its type."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     parts = (" ".join(lines), *lines[:1], *(line.partition(". ")[0] for line in lines[:1]))
-    said = next((text for text in parts if len(text) <= SHOWN), "")
-    return "".join(char if char.isprintable() else "?" for char in said).rstrip(":") or type(error).__name__
+    message = next((text for text in parts if len(text) <= SHOWN), "")
+    return "".join(char if char.isprintable() else "?" for char in message).rstrip(":") or type(error).__name__

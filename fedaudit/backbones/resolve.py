@@ -1,5 +1,4 @@
-"""Where a model lies on this disk, whether its folder is complete, and what it is. Imports nothing heavy; never asks
-the network."""
+"""Find a model folder on this disk and check that it is complete. Imports nothing heavy; never uses the network."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from fedaudit.backbones.model_folders import damage, lacking
+from fedaudit.backbones.model_folders import damage, index_fault
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -19,11 +18,8 @@ _TOKENIZER = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json",
 
 
 def resolve(text: str, *, processor: bool = True) -> Path:
-    """The complete model folder that `text` names: a folder, or else the id of a model in the local Hugging Face cache.
-
-    `processor` says whether image processor and tokenizer must lie beside the weights. InputError names what is
-    missing.
-    """
+    """The complete model folder that `text` names: a folder, or the id of a model in the local Hugging Face cache.
+    processor: whether image processor and tokenizer must lie beside the weights. InputError names what is missing."""
     folder = Path(os.path.expanduser(text))
     if not text.strip():
         raise InputError("--backbone is empty; it takes a model folder or an id such as llava-hf/llava-1.5-7b-hf")
@@ -34,7 +30,7 @@ def resolve(text: str, *, processor: bool = True) -> Path:
 
 
 def hub_cache() -> Path:
-    """The folder of the local Hugging Face cache: HF_HUB_CACHE, else `hub` below HF_HOME, else the usual one."""
+    """The folder of the local Hugging Face cache: HF_HUB_CACHE, else `hub` in HF_HOME, else the default."""
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if named:
         return Path(named).expanduser()
@@ -43,7 +39,7 @@ def hub_cache() -> Path:
 
 
 def display_name(path: Path) -> str:
-    """What a model is called: its id if the folder is a snapshot in the hub's cache, otherwise the folder's name."""
+    """A model's name: its id if the folder is a snapshot in the hub's cache, otherwise the folder's name."""
     place = path.absolute()
     if place.parent.name == "snapshots" and place.parent.parent.name.startswith("models--"):
         return place.parent.parent.name.removeprefix("models--").replace("--", "/")
@@ -51,13 +47,11 @@ def display_name(path: Path) -> str:
 
 
 def weights_hash(path: Path) -> str:
-    """SHA-256 over names and contents of a model folder's weights and configuration, wherever the folder lies.
-
-    InputError names a file that cannot be read.
-    """
+    """SHA-256 over names and contents of a model folder's weights and configuration; the folder's place does not
+    matter. InputError: a file cannot be read."""
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.safetensors"), *path.glob("*.json")]):
-        if file.name != "training.json":  # how it was made does not change what it is
+        if file.name != "training.json":  # a record of the training, which the model does not read
             digest.update(file.name.encode() + _sha256(file))
     return digest.hexdigest()
 
@@ -73,58 +67,53 @@ def _sha256(file: Path) -> bytes:
 
 
 def _cached(text: str, folder: Path) -> Path:
-    """The snapshot of the model called `text` in the local cache. InputError if there is none."""
+    """The cached snapshot of the model with id `text`. InputError if there is none."""
     if not _ID.fullmatch(text):
         raise InputError(f"--backbone {text}: there is no folder {folder.absolute()}")
-    if (found := cached_snapshot(text)) is None:
-        place = hub_cache() / _repository(text)
+    if (snapshot := cached_snapshot(text)) is None:
+        place = cache_folder(text)
         raise InputError(
-            f"--backbone {text}: there is no folder {folder.absolute()} and no such model in the local cache "
-            f"({place}); "
-            f"fetch it on a machine with internet by `{_fetch(text)}`, then give --backbone the id or the folder"
+            f"--backbone {text}: there is no folder {folder.absolute()} and no such model in the local cache ({place});"
+            f" fetch it on a machine with internet by `hf download {text}`, then give --backbone the id or the folder"
         )
-    return found
+    return snapshot
 
 
 def cached_snapshot(text: str) -> Path | None:
-    """The snapshot of the model with an id in the local cache: of its main branch, or the only one there is; None if
-    there is none."""
+    """The snapshot of a model in the local cache: of its main branch, or the only one; None if there is none."""
     if not _ID.fullmatch(text):
         return None
-    place = hub_cache() / _repository(text)
+    place = cache_folder(text)
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
-    found = place / "snapshots" / main.read_text(errors="replace").strip() if main.is_file() else None
-    if found is None and len(snapshots) == 1:
-        found = snapshots[0]
-    return found if found is not None and found.is_dir() else None
+    snapshot = place / "snapshots" / main.read_text(errors="replace").strip() if main.is_file() else None
+    if snapshot is None and len(snapshots) == 1:
+        snapshot = snapshots[0]
+    return snapshot if snapshot is not None and snapshot.is_dir() else None
 
 
-def _repository(text: str) -> str:
-    return f"models--{text.replace('/', '--')}"
-
-
-def _fetch(text: str) -> str:
-    return f"hf download {text}"
+def cache_folder(repository: str) -> Path:
+    """The folder of a repository in the local Hugging Face cache, whether it is there or not."""
+    return hub_cache() / f"models--{repository.replace('/', '--')}"
 
 
 def _check(text: str, folder: Path, processor: bool) -> None:
     lacks = _lacks(folder, processor)
     if not lacks:
         return
-    again = f"; fetch the rest by `{_fetch(text)}` on a machine with internet" if _ID.fullmatch(text) else ""
+    again = f"; fetch the rest by `hf download {text}` on a machine with internet" if _ID.fullmatch(text) else ""
     cached = folder.absolute().is_relative_to(hub_cache().absolute())
     raise InputError(f"--backbone {text}: {folder.absolute()} {lacks}{again if cached else ''}")
 
 
 def _lacks(folder: Path, processor: bool) -> str:
-    """What keeps `folder` from being a complete model; empty if nothing does."""
+    """The reason why `folder` is no complete model, as part of a sentence; empty if it is one."""
     if not folder.is_dir():
         return "is a file where a model folder is needed"
     if not (folder / "config.json").is_file():
         return f"is no model folder: it lacks config.json; {user_files.largest(folder)}"
     for index in sorted(folder.glob("*.safetensors.index.json")):
-        if wrong := lacking(index):
+        if wrong := index_fault(index):
             return wrong
     if not any(file.is_file() for file in folder.glob("*.safetensors")):
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""

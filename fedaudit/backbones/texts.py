@@ -1,4 +1,4 @@
-"""Texts that a language model can read: checked with the tokenizer alone, before any weights are in memory."""
+"""Checks of texts with a language model's tokenizer alone, before any weights are loaded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from fedaudit.tasks.base import IMAGE, Record
 
 
 def check_texts(path: Path, records: Iterable[Record]) -> None:
-    """InputError for the first record with more tokens than the language model in the folder `path` has positions.
+    """InputError for the first record with more tokens than the language model in folder `path` has positions.
 
-    Image tokens count as one here: how many there are is known when a picture was seen, and checked then. The folder's
-    configuration and tokenizer are opened: InputError if they are damaged, or are for code that transformers has not
-    got.
+    An image token counts as one here; their real number is known, and checked, once the picture was encoded. InputError
+    too if configuration or tokenizer cannot be opened.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -32,13 +31,13 @@ def check_texts(path: Path, records: Iterable[Record]) -> None:
 
 
 def positions(config: Any) -> int | None:
-    """How many tokens the language model of a configuration reads; None if that does not say."""
-    found = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else None
+    """The number of positions of a configuration's language model; None if it does not tell."""
+    number = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return number if isinstance(number, int) and number > 0 else None
 
 
 def check_length(record: Record, tokens: int, limit: int | None, path: Path) -> None:
-    """InputError if a record has more tokens than `limit`, the positions of the model in `path`."""
+    """InputError if a record has more tokens than `limit`, the positions of the model in `path` (None: unknown)."""
     if limit is not None and tokens > limit:
         raise InputError(
             f"{record.called}: with its prompt the text has {tokens} tokens, and the language model of {path} reads "

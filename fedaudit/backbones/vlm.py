@@ -1,8 +1,7 @@
-"""A frozen vision-language model and records as it reads them; image embeddings are computed once and cached.
+"""A frozen vision-language model, and records as it reads them; image embeddings are computed once and cached.
 
-Works for the image-text-to-text models of transformers that put image embeddings at placeholder tokens, the LLaVA
-family first; a check on one record refuses the others. The embedded model is `fedaudit.backbones.EMBEDDED`; its recipe
-is `pretrain_vlm`.
+Works for image-text-to-text models of transformers that put image embeddings at placeholder tokens, such as LLaVA; a
+check on one record refuses others. The embedded model is `fedaudit.backbones.EMBEDDED`, made by `recipes.vlm`.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from fedaudit.backbones.vlm_batches import (
     EmbeddedPrompt,
     Encoded,
     Stored,
-    extended,
-    packed,
-    padded,
-    unpacked,
+    extend_input,
+    pack_tensors,
+    pad_rows,
+    unpack_tensors,
 )
 from fedaudit.backbones.vlm_embeddings import Reader
 from fedaudit.backbones.vlm_loading import CHUNK, DTYPES, user_class
@@ -48,13 +47,13 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}  # of the largest logit,
 
 
 class FrozenVLM(Reader):
-    """A pre-trained model that nobody trains; adapters are put on it elsewhere.
+    """A pre-trained model whose weights are never trained; adapters are added elsewhere.
 
-    Models that need code of their own subclass this as `Backbone` and override `open`, `language_model`, `see` or
-    `whole`.
+    For a model that needs code of its own, a user's class `Backbone` inherits from this one and overrides `open`,
+    `language_model`, `see` or `whole`.
     """
 
-    code = ""  # SHA-256 of the file that defines a subclass of the user's
+    code = ""  # SHA-256 of the file with the user's subclass
 
     def encode(
         self,
@@ -65,10 +64,10 @@ class FrozenVLM(Reader):
         stage: Stage = unseen,
         workers: int = 1,
     ) -> dict[str, Encoded]:
-        """Records by id; image embeddings come from `cache`, which `workers` processes fill first where it lacks them.
-        `say` names damage.
+        """Records by id; image embeddings are from `cache`, where `workers` processes first add missing ones.
 
-        InputError if the model reads images in a way that cannot be cached, or if a picture or a text cannot be used.
+        say: called with a sentence about each damaged file. InputError: the model reads images in a way that cannot be
+        cached, or a picture or a text cannot be used.
         """
         shards = self._shards(records)
         missing = [name for name in shards if not cache.usable(name, say)]
@@ -80,25 +79,25 @@ class FrozenVLM(Reader):
                 Executor(lambda: self, workers=workers if sys.platform == "linux" else 1) as readers,
                 stage("image embeddings", len(missing)) as advance,
             ):
-                found = readers.map(FrozenVLM._packed, (shards[name] for name in missing))
-                for name, tensors in zip(missing, found, strict=True):
+                packs = readers.map(FrozenVLM._pack, (shards[name] for name in missing))
+                for name, tensors in zip(missing, packs, strict=True):
                     cache.write_tensors(name, tensors)
                     advance()
         in_memory = sum((cache.path / name).stat().st_size for name in shards) < IN_MEMORY
         return {
-            record.id: self._encoded(record, seen, source)
+            record.id: self._encoded(record, prompt, source)
             for name, part in shards.items()
-            for record, seen, source in unpacked(part, cache, name, in_memory=in_memory)
+            for record, prompt, source in unpack_tensors(part, cache, name, in_memory=in_memory)
         }
 
-    def _packed(self, records: Sequence[Record]) -> dict[str, Tensor]:
-        """What the model sees of records, under the names of a file."""
+    def _pack(self, records: Sequence[Record]) -> dict[str, Tensor]:
+        """The embedded prompts of records as the tensors of one file."""
         with self._readable(records):
-            return packed(records, self.see(records))
+            return pack_tensors(records, self.see(records))
 
     def embed(self, ids: Tensor, records: Sequence[Encoded]) -> Tensor:
-        """Input embeddings [B, T, width] of padded ids [B, T] with the image embeddings of `records` (none: of words
-        only) in place."""
+        """Input embeddings [B, T, width] of padded ids [B, T], with the image embeddings of `records` at the image
+        tokens. Without records, all ids are words."""
         embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.device))
         at = (ids == self.image_token).to(self.device)
         if records:
@@ -106,7 +105,7 @@ class FrozenVLM(Reader):
         return embeddings
 
     def batch(self, records: Sequence[Encoded]) -> Batch:
-        """Records padded on the right; the causal mask keeps padding out of every real position."""
+        """Records as one batch, padded on the right, where the causal mask hides padding from every real position."""
         lengths = [len(r.ids) for r in records]
         ids, inputs = self._inputs(records, lengths, left=False)
         position = torch.arange(ids.shape[1])[None]
@@ -129,55 +128,52 @@ class FrozenVLM(Reader):
         return answers
 
     def _greedy(self, model: Any, inputs: dict[str, Tensor], steps: int) -> Tensor:
-        """Likeliest next tokens [B, up to `steps`] after prompts that are padded on the left; rows that ended are
-        padded.
-
-        Written out because not every family's own `generate` starts from embeddings.
-        """
+        """Likeliest next tokens [B, up to `steps`] after left-padded prompts; rows that ended are padded. Written
+        out because the `generate` of some model types does not accept embeddings."""
         mask = inputs["attention_mask"]
         positions = inputs.get(POSITIONS, (mask.cumsum(-1) - 1).clamp_min(0))
         stops = torch.tensor(self._stops, device=self.device)
         ended = torch.zeros(len(mask), dtype=torch.bool, device=self.device)
-        given: dict[str, Any] = inputs | ({"logits_to_keep": 1} if self.keeps_logits else {})
-        said: list[Tensor] = []
+        arguments: dict[str, Any] = inputs | ({"logits_to_keep": 1} if self.keeps_logits else {})
+        tokens: list[Tensor] = []
         for _ in range(steps):
             if POSITIONS in self._forward:
-                given[POSITIONS] = positions
-            out = model(**given, use_cache=True)
-            said.append(out.logits[:, -1].argmax(-1).masked_fill(ended, self.tokenizer.pad_token_id))
-            ended |= torch.isin(said[-1], stops)
+                arguments[POSITIONS] = positions
+            out = model(**arguments, use_cache=True)
+            tokens.append(out.logits[:, -1].argmax(-1).masked_fill(ended, self.tokenizer.pad_token_id))
+            ended |= torch.isin(tokens[-1], stops)
             if ended.all():
                 break
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
             positions = positions[..., -1:] + 1
-            given = {
-                "inputs_embeds": self.model.get_input_embeddings()(said[-1][:, None]),
+            arguments = {
+                "inputs_embeds": self.model.get_input_embeddings()(tokens[-1][:, None]),
                 "attention_mask": mask,
                 "past_key_values": out.past_key_values,
             }
-        return torch.stack(said, dim=-1)
+        return torch.stack(tokens, dim=-1)
 
     def _inputs(
         self, records: Sequence[Encoded], lengths: Sequence[int], *, left: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The first `lengths` tokens of records, padded: ids [B, T] and what the model is called with."""
+        """The first `lengths` tokens of records, padded: ids [B, T], and the model's keyword arguments."""
         pairs = list(zip(records, lengths, strict=True))
-        ids = padded([r.ids[:n] for r, n in pairs], self.tokenizer.pad_token_id, left=left)
-        mask = padded([torch.ones(n, dtype=torch.int64) for _, n in pairs], left=left)
-        extra = {name: padded([r.extra[name][..., :n] for r, n in pairs], left=left) for name in records[0].extra}
+        ids = pad_rows([r.ids[:n] for r, n in pairs], self.tokenizer.pad_token_id, left=left)
+        mask = pad_rows([torch.ones(n, dtype=torch.int64) for _, n in pairs], left=left)
+        extra = {name: pad_rows([r.extra[name][..., :n] for r, n in pairs], left=left) for name in records[0].extra}
         inputs = {"attention_mask": mask} | extra
         return ids, {"inputs_embeds": self.embed(ids, records)} | {n: t.to(self.device) for n, t in inputs.items()}
 
-    def _encoded(self, record: Record, seen: EmbeddedPrompt, source: Tensor | Stored) -> Encoded:
+    def _encoded(self, record: Record, prompt: EmbeddedPrompt, source: Tensor | Stored) -> Encoded:
         tail = torch.cat([self._text(record), torch.tensor([self._stops[0]])])
-        self._check_length(record, len(seen.ids))
-        places = torch.nonzero(seen.ids == self.image_token).flatten()
+        self._check_length(record, len(prompt.ids))
+        places = torch.nonzero(prompt.ids == self.image_token).flatten()
         image = slice(int(places[0]), int(places[-1]) + 1)
-        extra = {name: extended(name, values, len(tail), self.text_type) for name, values in seen.extra.items()}
-        return Encoded(record.id, torch.cat([seen.ids, tail]), len(seen.ids), image, source, extra)
+        extra = {name: extend_input(name, values, len(tail), self.text_type) for name, values in prompt.extra.items()}
+        return Encoded(record.id, torch.cat([prompt.ids, tail]), len(prompt.ids), image, source, extra)
 
     def _shards(self, records: Sequence[Record]) -> dict[str, Sequence[Record]]:
-        """Runs of records by the name of the file with their image embeddings."""
+        """The records split into runs, by the name of the file with the image embeddings of each run."""
         if not records:
             return {}
         with self._readable(records[:1]):
@@ -199,10 +195,9 @@ class FrozenVLM(Reader):
 
     @torch.no_grad()
     def _check(self, record: Record) -> None:
-        """InputError unless cached embeddings give the whole model's logits, and text does not see what comes after
-        it."""
-        seen = self.see([record])[0]
-        encoded = self._encoded(record, seen, seen.features)
+        """InputError unless cached embeddings give the whole model's logits, and no token sees later ones."""
+        prompt = self.see([record])[0]
+        encoded = self._encoded(record, prompt, prompt.features)
         last = len(encoded.ids) - 1
         _, inputs = self._inputs([encoded], [last + 1], left=False)
         cached, whole = self.model(**inputs).logits[0], self.whole(record, encoded.ids)
@@ -215,13 +210,13 @@ class FrozenVLM(Reader):
             raise self._uncacheable("what it says of a token depends on later ones")
 
     def same(self, a: Tensor, b: Tensor) -> bool:
-        """Whether two ways to compute the same logits agree."""
+        """Whether two results for the same logits agree up to rounding."""
         difference = (a.float() - b.float()).abs().max()
         return bool(difference <= TOLERANCE[self.dtype] * b.float().abs().max())
 
     @contextmanager
     def _readable(self, records: Sequence[Record]) -> Iterator[None]:
-        """InputError for whatever a model raises that takes its inputs in another way."""
+        """Turn what a model raises on these records into an InputError that names them."""
         try:
             yield
         except InputError:
@@ -236,14 +231,12 @@ class FrozenVLM(Reader):
 
 
 def load(path: Path, device: str = "cpu", dtype: str = "float32", code: str = "") -> FrozenVLM:
-    """The model in a folder, as `Backbone` in the user's file `code` opens it, if one is given.
-
-    InputError if it is no image-text-to-text model, lacks weights or something to run on, or if `code` is of no use.
-    """
+    """Load the model in a folder; with `code`, a user's file, through its class `Backbone`. InputError: it is no
+    image-text-to-text model, lacks weights or packages, or `code` cannot be used."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # what it would warn of is checked
+    logging.set_verbosity_error()  # everything it warns about is checked here
     if dtype not in DTYPES:
         raise InputError(f"--dtype {dtype} is not valid; valid are {', '.join(DTYPES)}")
     kind = FrozenVLM

@@ -1,5 +1,4 @@
-"""Records as a language model reads them, one by one and in padded batches; their image embeddings in memory or on
-disk."""
+"""Records as a language model reads them, one by one and in padded batches; image embeddings in memory or on disk."""
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ POSITIONS = "position_ids"
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedPrompt:
-    """A prompt with its picture after the frozen parts."""
+    """A prompt and its picture as the language model gets them."""
 
     ids: Tensor  # [T_p], with one image token per image embedding
-    features: Tensor  # [P, width], what vision tower and connector put at the image tokens
+    features: Tensor  # [P, width], outputs of vision tower and connector at the image tokens
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # further inputs of the model, [T_p] or [3, T_p]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a safetensors file, read when it is asked for."""
+    """A tensor in a safetensors file, read on demand."""
 
     file: Path
     key: str
@@ -38,13 +37,13 @@ class Stored:
         from safetensors import safe_open
 
         with safe_open(self.file, framework="pt") as opened:
-            found: Tensor = opened.get_tensor(self.key).clone()  # a mapped file that changes would kill the process
-        return found
+            tensor: Tensor = opened.get_tensor(self.key).clone()  # a mapped file that changes would crash the process
+        return tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """One record as the language model reads it: instruction with image tokens, then text and end of sequence."""
+    """One record for the language model: instruction with image tokens, then the text and the end token."""
 
     id: str
     ids: Tensor  # [T]
@@ -55,15 +54,15 @@ class Encoded:
 
     @property
     def features(self) -> Tensor:
-        """[P, width], what the frozen vision tower and connector put at the image tokens."""
+        """Outputs [P, width] of the frozen vision tower and connector at the image tokens."""
         return self.source.read() if isinstance(self.source, Stored) else self.source
 
     @property
     def spans(self) -> dict[str, slice]:
-        """Rows of the token signals (row i predicts token i + 1) that belong to image, instruction and caption.
+        """Rows of the token signals for "image", "instruction" and "caption"; row i predicts token i + 1.
 
-        The instruction is what stands behind the image: the words before it are the same for everybody and see no
-        image. A part of n tokens gives n - 1 rows, as in Li et al. (2024); the caption part starts at the last token of
+        The instruction is the part behind the image: the words before it are the same for everybody and do not see the
+        image. A part of n tokens has n - 1 rows, as in Li et al. (2024); the caption's rows start at the last token of
         the prompt, so that every token of the caption is predicted once.
         """
         return {
@@ -76,24 +75,22 @@ class Encoded:
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Padded records: keyword arguments of the model's forward, and labels [B, T] (IGNORE outside the text).
-
-    `inputs` holds inputs_embeds [B, T, width], attention_mask [B, T] and what else the family needs.
-    """
+    `inputs` has inputs_embeds [B, T, width], attention_mask [B, T], and other entries that the model needs."""
 
     inputs: dict[str, Tensor]
     labels: Tensor
 
 
-def extended(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
-    """An input [..., T_p] of the prompt carried on over `n` tokens of text: [..., T_p + n]."""
+def extend_input(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
+    """An input [..., T_p] of the prompt continued over `n` text tokens; positions count on, others get `text_type`."""
     if name != POSITIONS:
         return F.pad(values, (0, n), value=text_type)
-    # text counts on from the largest position so far, which with positions in three dimensions is not the length
+    # text counts on from the largest position, which with three-dimensional positions is not the length
     return torch.cat([values, (values.max() + 1 + torch.arange(n)).expand(*values.shape[:-1], n)], dim=-1)
 
 
-def padded(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Tensor:
-    """Rows [..., T_i] as one tensor [..., B, T]."""
+def pad_rows(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Tensor:
+    """Rows [..., T_i] as one tensor [..., B, T], padded with `value` on the right, or on the left."""
     longest = max(row.shape[-1] for row in rows)
     gaps = [longest - row.shape[-1] for row in rows]
     return torch.stack(
@@ -101,19 +98,20 @@ def padded(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Ten
     )
 
 
-def packed(records: Sequence[Record], seen: Sequence[EmbeddedPrompt]) -> dict[str, Tensor]:
-    """What the model saw of records under the names of a file."""
+def pack_tensors(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -> dict[str, Tensor]:
+    """The embedded prompts of records as tensors by name, for one file."""
     tensors: dict[str, Tensor] = {}
-    for record, found in zip(records, seen, strict=True):
-        tensors |= {f"ids/{record.id}": found.ids, f"features/{record.id}": found.features}
-        tensors |= {f"{name}/{record.id}": values for name, values in found.extra.items()}
+    for record, prompt in zip(records, prompts, strict=True):
+        tensors |= {f"ids/{record.id}": prompt.ids, f"features/{record.id}": prompt.features}
+        tensors |= {f"{name}/{record.id}": values for name, values in prompt.extra.items()}
     return tensors
 
 
-def unpacked(
+def unpack_tensors(
     records: Sequence[Record], cache: Folder, name: str, *, in_memory: bool
 ) -> Iterator[tuple[Record, EmbeddedPrompt, Tensor | Stored]]:
-    """Records with what the model saw of them, and where their image embeddings are."""
+    """Read a file of `pack_tensors`: records, their embedded prompts (features empty), and their image embeddings
+    (`in_memory`) or where these are."""
     from safetensors import safe_open
 
     file = (cache.path / name).absolute()
@@ -122,5 +120,5 @@ def unpacked(
         for record in records:
             ids, *rest = (stored.get_tensor(f"{n}/{record.id}").clone() for n in ("ids", *sorted(names)))
             source = Stored(file, f"features/{record.id}")
-            seen = EmbeddedPrompt(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True)))
-            yield record, seen, source.read() if in_memory else source
+            prompt = EmbeddedPrompt(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True)))
+            yield record, prompt, source.read() if in_memory else source

@@ -1,4 +1,4 @@
-"""A pre-trained model and its processor as transformers open them: which parts there are, and which tokens it uses."""
+"""A pre-trained model and its processor, opened by transformers; its parts, and the tokens that it uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedaudit.backbones.texts import check_length, positions
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import IMAGE, Record
 
-CHUNK = 64  # records per forward pass at most; fixed, so that the numbers do not depend on what is computed beside them
+CHUNK = 64  # records per forward pass at most; fixed, so that results do not depend on the machine
 LOGITS = 256_000_000  # bytes of float32 logits per forward pass at most
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ELSEWHERE = re.compile(r"vision|visual|image|projector|connector|lm_head")  # parts that get no adapters
@@ -28,26 +28,27 @@ _Class = TypeVar("_Class")
 
 
 class Opened:
-    """A frozen model on its device, with its processor and tokenizer."""
+    """A frozen model on its device, with its processor and tokenizer. ValueError: the folder's model has no part
+    that is a language model, or lacks weights."""
 
     def __init__(self, path: Path, device: str = "cpu", dtype: str = "float32") -> None:
         self.path, self.device, self.dtype = path, torch.device(device), DTYPES[dtype]
         self.model, self.processor = self.open()
         self.model.to(self.device).eval().requires_grad_(False)
         self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        if self.tokenizer.pad_token_id is None:  # any will do: the mask says what is padding
+        if self.tokenizer.pad_token_id is None:  # any will do: the mask marks padding
             self.tokenizer.pad_token = self.tokenizer.convert_ids_to_tokens(self._stops[0])
         self.image_token = self.find_image_token()
         self._positions = positions(self.model.config)
         self._forward = inspect.signature(self.model.forward).parameters
         self.keeps_logits = "logits_to_keep" in self._forward
-        # PaliGemma reads what has type 0 in both directions; the types of all other models say where images are
+        # PaliGemma attends in both directions at type 0; the types of other models mark images
         self.text_type = int(getattr(self.model.config, "model_type", "") == "paligemma")
         part = self.language_model()
         self.language_prefix: str = next((name for name, m in self.model.named_modules() if m is part), "")
         if not self.language_prefix:
             raise ValueError("its language model is no part of its own")
-        # now, because adapters bring linear layers of their own
+        # now, because adapters add linear layers later
         self._linear = [
             f"{self.language_prefix}.{name}"
             for name, module in part.named_modules()
@@ -55,8 +56,7 @@ class Opened:
         ]
 
     def open(self) -> tuple[Any, Any]:
-        """The model in `self.dtype` and its processor (with a `tokenizer`). ValueError if the weights are another
-        architecture's."""
+        """The model in `self.dtype`, and its processor (with a `tokenizer`). ValueError: other weights."""
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         placed = {} if self.device.type == "cpu" else {"device_map": {"": self.device}}  # no copy in the CPU's memory
@@ -73,37 +73,34 @@ class Opened:
         return model, AutoProcessor.from_pretrained(self.path, local_files_only=True, trust_remote_code=False)
 
     def language_model(self) -> nn.Module:
-        """The language model's transformer inside `self.model`, which is called with `inputs_embeds`."""
-        found: nn.Module = self.model.get_decoder()
-        return found
+        """The transformer of the language model inside `self.model`; it is called with `inputs_embeds`."""
+        decoder: nn.Module = self.model.get_decoder()
+        return decoder
 
     def find_image_token(self) -> int:
-        """The token at whose places `see` puts image embeddings."""
+        """The id of the token whose embeddings `see` replaces by image embeddings. ValueError: none is configured."""
         config, processor = self.model.config, self.processor
         names = ("image_token_id", "image_token_index")
-        found = next(
+        token = next(
             (getattr(c, n) for c in (config, processor) for n in names if getattr(c, n, None) is not None), None
         )
-        if found is None:
+        if token is None:
             raise ValueError("neither its configuration nor its processor names an image token")
-        return int(found)
+        return int(token)
 
     def projections(self, which: str) -> list[str]:
-        """Names in `self.model` of linear layers in the language model's transformer: "all", those of "attention", or
-        "q_proj,v_proj".
-
-        InputError if there are none, or none of a name.
-        """
+        """Names in `self.model` of the language model's linear layers: "all", those of "attention", or a list such
+        as "q_proj,v_proj". InputError: there are none, or none of a given name."""
         if which == "all":
             chosen = self._linear
         elif which == "attention":
             chosen = [n for n in self._linear if _ATTENTION.search(self.short(n).rpartition(".")[0])]
         else:
-            known = {n.rpartition(".")[2] for n in self._linear}
-            for name in set(which.split(",")) - known:
+            names = {n.rpartition(".")[2] for n in self._linear}
+            for name in set(which.split(",")) - names:
                 raise InputError(
                     f"--target-modules {which}: the language model of {self.path} has no {name}; valid are all, "
-                    f"attention, or some of " + ", ".join(sorted(known))
+                    f"attention, or some of " + ", ".join(sorted(names))
                 )
             chosen = [n for n in self._linear if n.rpartition(".")[2] in which.split(",")]
         if not chosen:
@@ -111,39 +108,41 @@ class Opened:
         return list(chosen)
 
     def short(self, name: str) -> str:
-        """A name in `self.model` as one in the language model: `layers.0.self_attn.q_proj`."""
+        """A name in `self.model` as one in the language model, such as `layers.0.self_attn.q_proj`."""
         return name.removeprefix(f"{self.language_prefix}.")
 
     def chunk(self, length: int) -> int:
-        """Records of `length` tokens per forward pass, so that the logits stay below 256 MB."""
+        """The number of records of `length` tokens per forward pass that keeps the logits below 256 MB."""
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         return max(1, min(CHUNK, LOGITS // (4 * length * vocabulary)))
 
     @property
     def _placeholder(self) -> str:
-        """What stands for a picture in the text that the processor takes."""
-        own = str(getattr(self.processor, "image_token", IMAGE))
-        if own == IMAGE or not getattr(self.processor, "chat_template", None):
-            return own
-        # some families wrap the token into others, which only their template knows
+        """The text that stands for a picture in what the processor takes."""
+        token = str(getattr(self.processor, "image_token", IMAGE))
+        if token == IMAGE or not getattr(self.processor, "chat_template", None):
+            return token
+        # some models wrap the token into others, which only their template knows
         content = [{"type": "text", "text": "before"}, {"type": "image"}, {"type": "text", "text": "after"}]
         chat = self.processor.apply_chat_template([{"role": "user", "content": content}])
-        found = re.search(r"before(.*)after", chat, re.DOTALL)
-        return found[1].strip() if found and own in found[1] else own
+        match = re.search(r"before(.*)after", chat, re.DOTALL)
+        return match[1].strip() if match and token in match[1] else token
 
     def _text(self, record: Record) -> Tensor:
-        """Token ids of a record's text as it goes on from the prompt."""
+        """Token ids of a record's text, continuing its prompt. InputError: one is the image token, or unknown."""
         before = record.prompt.partition(IMAGE)[2]
         text = f" {record.text}"
         start, joined = self._instruction(before), self._ids(before + text)
-        # a tokenizer that marks the start of what it is given (SentencePiece) would do so again in the middle
-        found = joined[len(start) :] if start and joined[: len(start)] == start else self._ids(text)
-        if self.image_token in found:
+        # tokenizers that mark the start of a text (SentencePiece) must not do so in the middle
+        ids = joined[len(start) :] if start and joined[: len(start)] == start else self._ids(text)
+        if self.image_token in ids:
             raise InputError(f"{record.called}: its text holds the model's image token")
-        known = len(self.model.get_input_embeddings().weight)
-        if max(found, default=0) >= known:
-            raise self._refused(f"its tokenizer has a token {max(found)}, and its language model knows {known} tokens")
-        return torch.tensor(found, dtype=torch.int64)
+        vocabulary = len(self.model.get_input_embeddings().weight)
+        if max(ids, default=0) >= vocabulary:
+            raise self._refused(
+                f"its tokenizer has a token {max(ids)}, and its language model knows {vocabulary} tokens"
+            )
+        return torch.tensor(ids, dtype=torch.int64)
 
     def _check_length(self, record: Record, prompt: int) -> None:
         """InputError if prompt tokens, text and end are more than the model's positions."""
@@ -154,27 +153,27 @@ class Opened:
         return self._ids(text)
 
     def _ids(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     @property
     def _stops(self) -> list[int]:
-        """Tokens that end an answer; the first is the one that texts end with."""
-        named = [
+        """Tokens that end an answer; the first one ends the texts that are trained on."""
+        values = [
             getattr(c, "eos_token_id", None)
             for c in (self.tokenizer, getattr(self.model, "generation_config", None), self.model.config)
         ]
-        found = [int(i) for n in named if n is not None for i in (n if isinstance(n, list) else [n])]
-        if not found:
+        ids = [int(i) for n in values if n is not None for i in (n if isinstance(n, list) else [n])]
+        if not ids:
             raise self._refused("neither its tokenizer nor its configuration names an end-of-sequence token")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(ids))
 
     def _refused(self, reason: str) -> InputError:
         return InputError(f"--backbone {self.path}: {reason}")
 
 
 def user_class(file: Path, base: type[_Class]) -> type[_Class]:
-    """The class `Backbone` of the user's file. InputError if there is none."""
+    """The class `Backbone` in the user's file. InputError if there is none."""
     if not os.path.isfile(file):
         raise InputError(f"--backbone-code {file}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"backbone_{file.stem}", file)
@@ -186,7 +185,7 @@ def user_class(file: Path, base: type[_Class]) -> type[_Class]:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {on_one_line(error)}"
         raise InputError(f"--backbone-code {file}: cannot be imported ({reason})") from error
-    found = getattr(module, "Backbone", None)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    kind = getattr(module, "Backbone", None)
+    if not (isinstance(kind, type) and issubclass(kind, base)):
         raise InputError(f"--backbone-code {file}: defines no class Backbone that is a {base.__name__}")
-    return found
+    return kind

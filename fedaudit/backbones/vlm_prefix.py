@@ -1,4 +1,4 @@
-"""Prefix caching: the words that all prompts begin with are computed once per model, not once per record."""
+"""Prefix caching: the leading tokens that all prompts share are computed once per model instead of once per record."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from fedaudit.backbones.vlm_batches import Encoded
 
 
 def shared(records: Collection[Encoded]) -> int:
-    """How many leading tokens all records have in common before their image and text.
-
-    0 where the model reads more than tokens: its positions or types need not go on from a prefix.
-    """
+    """The number of leading tokens that all records share before their image and text. 0 for models with further
+    inputs: positions or types may not continue from a prefix."""
     if not records or any(record.extra for record in records):
         return 0
     first = next(iter(records))
@@ -27,10 +25,10 @@ def shared(records: Collection[Encoded]) -> int:
 
 
 class Prefix:
-    """Keys and values of the first tokens under one state of a model."""
+    """Keys and values of the shared leading tokens, for one state of a model."""
 
     def __init__(self, model: Any, embeddings: Tensor) -> None:
-        """`embeddings` [1, P, width] of the tokens. ValueError: the model keeps something else of what it has read."""
+        """Run the model on the tokens' `embeddings` [1, P, width]. ValueError: its cache is not keys and values."""
         out = model(inputs_embeds=embeddings, use_cache=True)
         layers = getattr(out.past_key_values, "layers", ())
         if not layers or any(type(layer) is not DynamicLayer for layer in layers):
@@ -39,7 +37,7 @@ class Prefix:
         self._kept = [(layer.keys, layer.values) for layer in layers]
 
     def logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits [B, T, V] of a batch whose rows all begin with these tokens."""
+        """Logits [B, T, V] of a batch; every row begins with the shared tokens."""
         rows = len(inputs["inputs_embeds"])
         past = DynamicCache([tuple(kept.expand(rows, -1, -1, -1) for kept in pair) for pair in self._kept])
         rest = self._model(

@@ -66,7 +66,7 @@ def _limits(plan: Plan) -> list[str]:
         embedded = plan.backbone.folder in EMBEDDED_CLIP.values()
         return [
             *([small] if embedded else []),
-            *([plan.backbone.said] if plan.backbone.doubt else []),
+            *([plan.backbone.summary] if plan.backbone.doubt else []),
             ALL_TRAINED if not getattr(plan.task_params, "holdout", 0.5) else PART_TRAINED,
             "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
             *(_attack_notes(plan) if plan.attacks else [UNATTACKED]),

@@ -88,7 +88,7 @@ class Workshop:
             self.progress.require_idle("starting the workers")
             self.progress.say("loading the model and its image embeddings")
             if isinstance(self.plan.backbone, ClipSource):
-                self.progress.say(self.plan.backbone.said)
+                self.progress.say(self.plan.backbone.summary)
             build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
             self._executor = Executor(build, workers=self.plan.workers)
         return self._executor

@@ -1,2 +1,1 @@
-"""Differential privacy of a run: clipping and noise, the ledger of what was noised, and the accountant that reads
-it."""
+"""Differential privacy of a run: clipping and noise, the ledger of noised releases, and the accountant."""

@@ -1,9 +1,9 @@
-"""What the noise of a run proves, and how much noise a promise takes: Gaussian mechanisms only, by dp_accounting.
+"""The epsilon that a run's noise proves, and the noise that an epsilon takes: Gaussian mechanisms, by dp_accounting.
 
 A record that takes part in every step of a joint release moves it by mu = sqrt(sum of squared shifts) standard
 deviations: the composition is one Gaussian mechanism (Dong, Roth, Su 2022, corollary 3.3), whose epsilon at delta is
-exact (Balle and Wang 2018). Poisson sampling goes through the library's privacy loss distributions, which round up;
-only the inverse of a privacy loss, which the library takes number by number in Python, is taken here for all at once.
+exact (Balle and Wang 2018). For Poisson sampling the library's privacy loss distributions are used, which round up.
+Only the inverse of a privacy loss is computed here, for all numbers at once, as the library does it one by one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
 RELATIONS = ("zero-out", "replace")
-GRID = 1e-4  # of the privacy loss distribution, the library's own; a finer one lowers an epsilon of 0.01 by 1 %
-COARSE = 1e-3  # of curves, which need fewer digits, over the mu of no sampling; it rounds up as well
-# an epsilon above it proves nothing: how much sampling lowers it is not computed, where the library would overflow
+GRID = 1e-4  # of the privacy loss distribution, the library's default; a finer one lowers an epsilon of 0.01 by 1 %
+COARSE = 1e-3  # of curves, as a multiple of mu without sampling: they need fewer digits; it rounds up too
+# above it epsilon proves nothing, and the gain from sampling is not computed: the library would overflow
 LARGEST = 1e6
-TOLERANCE = 1e-4  # calibrated noise is at most this share above the smallest that is enough
+TOLERANCE = 1e-4  # calibrated noise exceeds the smallest sufficient noise by at most this share
 
 
 @dataclass(frozen=True)
 class Provable:
-    """An upper bound of epsilon, and in one sentence what it rests on."""
+    """An upper bound of epsilon, and a sentence on what it is based on."""
 
     epsilon: float
     why: str
@@ -52,9 +52,10 @@ def nominal_std(*, sensitivity: float, steps: int, epsilon: float, delta: float)
 def calibrated_stds(
     sensitivities: Mapping[str, float], *, epsilon: float, delta: float, times: int, rate: float = 1.0
 ) -> dict[str, float]:
-    """Smallest noise per release, with one multiplier for all, that proves (epsilon, delta) for the joint release.
+    """The smallest noise per release, with one noise multiplier for all, that proves (epsilon, delta) for the joint
+    release.
 
-    `times`: steps that a record takes part in; with `rate` below 1: steps in each of which it takes part with that
+    times: steps that a record takes part in; with `rate` below 1, steps in each of which it takes part with that
     probability (Poisson).
     """
     multiplier = _multiplier(len(sensitivities), epsilon=epsilon, delta=delta, times=times, rate=rate)
@@ -64,11 +65,10 @@ def calibrated_stds(
 def noise_stds(
     privacy: Privacy, sensitivities: Mapping[str, float], *, steps: Sequence[int], batch: int, records: Sequence[int]
 ) -> dict[str, float]:
-    """Noise per release that the settings ask for, the same for all clients of a run.
+    """Noise per release according to the settings, the same for all clients of a run.
 
-    `sensitivities` holds every release that one record touches in a step, `steps` and `records` each client's number
-    of steps and n_i. Nominal noise takes the largest number of steps for its T, calibrated noise is that of the most
-    exposed client.
+    sensitivities: every release that one record affects in a step. steps, records: each client's number of steps and
+    n_i. Nominal noise uses the largest number of steps as T, calibrated noise the most exposed client.
     """
     if privacy.sigma == "nominal":
         return {
@@ -88,8 +88,7 @@ def noise_stds(
 
 
 def noise_to_signal(*, std: float, dimension: int, signal: float) -> float:
-    """Expected length of the noise over that of the clipped mean gradient, `signal`; infinite where there is no
-    signal."""
+    """Expected length of the noise over `signal`, the length of the clipped mean gradient; infinite if that is 0."""
     noise = std * math.sqrt(dimension)
     return noise / signal if signal > 0 else (math.inf if noise > 0 else 0.0)
 
@@ -103,43 +102,42 @@ def provable(
     relation: str = "zero-out",
     every_step: bool = False,
 ) -> Provable:
-    """Epsilon at `delta` per record, of the most exposed client, against the view of `threat_model`.
+    """Upper bound of epsilon at `delta` per record, for the most exposed client, against the view of `threat_model`.
 
-    `whose`: a record of the client looked at ("own") or of another one ("other"). `every_step`: as if each record had
-    been in every step, which is what DP-FPL's theorem composes; otherwise what really ran counts. ValueError where
-    sampler and relation do not fit each other.
+    whose: "own" for a record of the attacked client, "other" for one of another client. relation: "zero-out" or
+    "replace". every_step: assume that each record was in every step, as DP-FPL's theorem does; otherwise the steps that
+    really ran count. ValueError: sampler and relation do not fit.
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation must be {' or '.join(RELATIONS)}, not {relation}")
-    seen = ledger.seen(threat_model, whose=whose)
-    if seen.clear:
-        return Provable(math.inf, f"unbounded: {seen.clear}")
+    observed = ledger.view(threat_model, whose=whose)
+    if observed.clear:
+        return Provable(math.inf, f"unbounded: {observed.clear}")
     if not ledger.exposures:
         return Provable(0.0, "no client took part")
-    if not seen.releases:
-        return Provable(0.0, f"no such record reaches this view: {seen.why}")
+    if not observed.releases:
+        return Provable(0.0, f"no such record reaches this view: {observed.why}")
     sampled = ledger.sampler == "poisson" and not every_step
     if sampled and relation == "replace":
         raise ValueError(
             "relation must be zero-out for Poisson sampling, not replace: no proven worst case is known for replacing "
-            "a record there; "
-            "counting every step (every_step) bounds both"
+            "a record there; counting every step (every_step) bounds both"
         )
     shifts = [math.hypot(*(m.shift(relation) for m in step)) for step in ledger.steps]
     each = [_epsilon(ledger, exposure, shifts, delta, sampled, every_step) for exposure in ledger.exposures]
     worst = max(range(len(each)), key=each.__getitem__)
-    return Provable(each[worst], f"{seen.why}: {_counted(ledger, ledger.exposures[worst], sampled, every_step)}")
+    return Provable(each[worst], f"{observed.why}: {_counted(ledger, ledger.exposures[worst], sampled, every_step)}")
 
 
 @dataclass(frozen=True)
 class PoissonRun:
-    """Gaussian steps on Poisson samples, as they ran on records of the most exposed clients: all releases jointly."""
+    """Gaussian steps on Poisson samples, all releases jointly, for the most exposed clients."""
 
-    clients: tuple[tuple[tuple[tuple[float, int], ...], float], ...]  # each client's steps (mu, how often) and rate
+    clients: tuple[tuple[tuple[tuple[float, int], ...], float], ...]  # per client: its steps (mu, count), and its rate
 
     @classmethod
     def of(cls, ledger: Ledger) -> PoissonRun:
-        """Of clients one of which is in no fewer steps than another, and in each as likely or more so, the first."""
+        """The run in a ledger. A client with no more steps, and no higher rate, than another is left out."""
         shifts = [math.hypot(*(m.shift("zero-out") for m in step)) for step in ledger.steps]
         each = {(e.steps, sampling_rate(records=e.records, batch=ledger.batch)) for e in ledger.exposures}
         worst = sorted(one for one in each if not any(one != other and _covers(other, one) for other in each))
@@ -147,21 +145,21 @@ class PoissonRun:
 
     @property
     def unsampled(self) -> float:
-        """The largest shift of all steps of a client together, had no sample left the record out."""
+        """The largest mu of all steps of a client together, if it had no sampling."""
         return max(math.sqrt(sum(count * mu**2 for mu, count in steps)) for steps, _ in self.clients)
 
     def scaled(self, factor: float) -> PoissonRun:
-        """The same with every shift times `factor`."""
+        """The run with every shift multiplied by `factor`."""
         return PoissonRun(
             tuple((tuple((factor * mu, count) for mu, count in steps), rate) for steps, rate in self.clients)
         )
 
     def epsilon(self, delta: float) -> float:
-        """Of the most exposed client."""
+        """Epsilon at `delta` of the most exposed client."""
         return max(_sampled_epsilon(steps, rate, delta) for steps, rate in self.clients)
 
     def deltas(self, epsilons: Sequence[float]) -> list[float]:
-        """Upper bounds of delta at each epsilon, of whichever client's is the largest there."""
+        """Upper bounds of delta at each epsilon: the largest over the clients."""
         each = [_sampled_deltas(steps, rate, tuple(epsilons)) for steps, rate in self.clients]
         return [max(deltas) for deltas in zip(*each, strict=True)]
 
@@ -176,7 +174,7 @@ def _epsilon(
     if sampled:
         rate = sampling_rate(records=exposure.records, batch=ledger.batch)
         return _sampled_epsilon(tuple(zip(shifts, exposure.steps, strict=True)), rate, delta)
-    # which of the steps a record was in is not known: take those that move it most
+    # the steps of a record are unknown: take those that shift most
     left = sum(exposure.steps) if every_step else exposure.times
     square = 0.0
     for shift, count in sorted(zip(shifts, exposure.steps, strict=True), reverse=True):
@@ -194,18 +192,18 @@ def _counted(ledger: Ledger, exposure: Exposure, sampled: bool, every_step: bool
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of one Gaussian mechanism that a record moves by mu standard deviations."""
+    """Epsilon of one Gaussian mechanism that a record shifts by mu standard deviations."""
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
     return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
 
-@functools.cache  # every adversary's view of a run asks for the same clients
+@functools.cache  # the views of all threat models have the same clients
 def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: float) -> float:
-    """Epsilon of Gaussian steps (mu, how often), each with a Poisson sample at `rate`.
+    """Epsilon of Gaussian steps (mu, count), each on a Poisson sample of `rate`.
 
-    Never more than without sampling, since the divergence is jointly convex; where that alone is large, the grid is as
-    much coarser, because the library's memory grows with epsilon / grid.
+    At most that without sampling, as the divergence is jointly convex. If that is large, the grid is coarser in
+    proportion, because the library's memory grows with epsilon / grid.
     """
     always = _gaussian_epsilon(math.sqrt(sum(count * mu**2 for mu, count in steps)), delta)
     if rate == 1 or not 0 < always <= LARGEST:
@@ -217,8 +215,8 @@ def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: f
 
 
 def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) -> PrivacyLossDistribution:
-    """The privacy loss of Gaussian steps (mu, how often), each with a Poisson sample at `rate`, under trainings with
-    the record and without it."""
+    """The privacy loss distribution of Gaussian steps (mu, count), each on a Poisson sample of `rate`; both for the
+    training with the record and without it."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, identity
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
@@ -231,8 +229,7 @@ def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) 
 
 
 def _loss(mu: float, rate: float, adjacency: AdjacencyType, grid: float) -> PLDPmf:
-    """The privacy loss of one step, as `from_gaussian_mechanism` of the library makes it: deltas on the grid, connected
-    (Doroshenko et al. 2022)."""
+    """The privacy loss of one step, like `from_gaussian_mechanism`: connected dots (Doroshenko et al. 2022)."""
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
@@ -253,7 +250,7 @@ def _loss(mu: float, rate: float, adjacency: AdjacencyType, grid: float) -> PLDP
 
 @functools.cache
 def _sampled_deltas(steps: tuple[tuple[float, int], ...], rate: float, epsilons: tuple[float, ...]) -> list[float]:
-    """Deltas at growing epsilons of Gaussian steps (mu, how often), each with a Poisson sample at `rate`."""
+    """Deltas at increasing epsilons of Gaussian steps (mu, count), each on a Poisson sample of `rate`."""
     always = math.sqrt(sum(count * mu**2 for mu, count in steps))
     if not always:
         return [0.0] * len(epsilons)
@@ -263,7 +260,7 @@ def _sampled_deltas(steps: tuple[tuple[float, int], ...], rate: float, epsilons:
 
 @functools.cache
 def _multiplier(releases: int, *, epsilon: float, delta: float, times: int, rate: float) -> float:
-    """Noise over sensitivity, the same for each of the `releases` of a step."""
+    """Noise over sensitivity, the same for all `releases` of a step."""
     from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 
     if math.isinf(epsilon) or not times:

@@ -1,5 +1,4 @@
-"""The two verbs of the Gaussian mechanism on gradients: clip, and add noise. Who calls them says whether privacy is
-local or central."""
+"""Clipping and noise of the Gaussian mechanism on gradients. The caller decides whether privacy is local or central."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from torch import Tensor
 
 
 def clipped_mean(gradients: Tensor, weights: Tensor | None = None, *, how: str, norm: float, batch: int) -> Tensor:
-    """Clipped mean gradient [N, ...] of N clients, out of gradients [R, N, ...].
+    """Clipped mean gradient [N, ...] of N clients, from gradients [R, N, ...].
 
-    how "record": each record's gradient is scaled to an L2 norm of at most `norm`, multiplied by its weight of 0 or 1
-    in `weights` [R, N] (0: a record that a coin left out, or padding of a short batch), summed, and divided by the
-    fixed public `batch`, whatever the weights. Only so is the sensitivity norm / batch (DP-FPL, theorem 3.3), and a
-    weight that flips moves the mean by that record's clipped gradient over `batch`, nothing else.
+    how "record": each record's gradient is scaled to an L2 norm of at most `norm`, multiplied by its weight 0 or 1 in
+    `weights` [R, N] (0: left out by a coin, or padding), summed, and divided by the fixed public `batch`. So the
+    sensitivity is norm / batch (DP-FPL, theorem 3.3), and a flipped weight moves the mean by that record's clipped
+    gradient over `batch` only.
 
-    how "batch": `gradients` is the batch mean already, R = 1; it is scaled as a whole (weight 0: nothing weighs in that
-    client's batch).
+    how "batch": `gradients` is the batch mean already, R = 1, and is scaled as a whole (weight 0: the client has an
+    empty batch).
 
     An infinite `norm` clips nothing. FloatingPointError names the clients whose gradients are not finite.
     """
@@ -39,23 +38,24 @@ def clipped(gradients: Tensor, norm: float) -> Tensor:
     return gradients * scale.reshape(-1, *[1] * (gradients.ndim - 1))
 
 
-def longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
-    """How many of the gradients [R, N, ...] whose weight in `weights` [R, N] is 1 have an L2 norm above `norm`, and how
-    many these are."""
+def count_longer(gradients: Tensor, weights: Tensor, *, norm: float) -> tuple[int, int]:
+    """How many gradients [R, N, ...] of weight 1 (`weights` [R, N]) exceed `norm`, and how many have weight 1."""
     counted = weights > 0
     return int((_norms(gradients)[counted] > norm).sum()), int(counted.sum())
 
 
 def add_noise(mean: Tensor, std: float, generators: Sequence[torch.Generator]) -> Tensor:
-    """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; that of row i is drawn from generators[i], whoever
-    else takes part."""
+    """`mean` [N, ...] plus Gaussian noise of `std` per coordinate; row i's noise is from generators[i] alone."""
     if not 0 <= std < math.inf:
         raise ValueError(f"std must be finite and not negative, not {std}")
     if len(generators) != len(mean):
         raise ValueError(f"there must be one generator for each of the {len(mean)} rows, not {len(generators)}")
     if std == 0:
         return mean
-    rows = [torch.randn(mean.shape[1:], generator=own, dtype=mean.dtype, device=own.device) for own in generators]
+    rows = [
+        torch.randn(mean.shape[1:], generator=generator, dtype=mean.dtype, device=generator.device)
+        for generator in generators
+    ]
     return mean + std * torch.stack(rows).to(mean.device)
 
 
@@ -69,13 +69,13 @@ def _check(gradients: Tensor, weights: Tensor | None, how: str) -> None:
 
 
 def _norms(gradients: Tensor) -> Tensor:
-    """L2 norms [R, N]."""
+    """L2 norms [R, N] of gradients [R, N, ...]."""
     flat = gradients.flatten(2) if gradients.ndim > 2 else gradients.unsqueeze(2)
     return torch.linalg.vector_norm(flat, dim=2)
 
 
 def _scale(gradients: Tensor, norm: float) -> Tensor:
-    """What each gradient is multiplied by [R, N]: 1 where it is short enough, zero gradients included."""
+    """Clipping factors [R, N], 1 up to norm `norm`. FloatingPointError: a gradient is not finite."""
     norms = _norms(gradients)
     wrong = ~torch.isfinite(norms).all(0)
     if wrong.any():

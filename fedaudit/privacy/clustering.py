@@ -1,23 +1,22 @@
-"""The server's part of SecPC: which users belong together, from distances to centres alone (SecFPP, Algorithm 1).
+"""The server's part of SecPC: which users form a cluster, from distances to centres alone (SecFPP, Algorithm 1).
 
-The paper names no rule. Here a centre is the mean of at least m users, and a cluster that could be divided is asked
-about by the means of two halves. Distances to these say on which side of them a user lies, so that users change halves
-from round to round: 2-means, one step a round. They also give the gap between the halves, and with it how far apart
-these are: between their means lies F times the scatter that one degree of freedom has within them (Calinski and
-Harabasz 1974; about 1 where a division has nothing to do with the vectors). A round ends with the first of these that
-applies:
+The paper gives no rule. Here a centre is the mean of at least m users. If a cluster could be split, its users are
+compared with the means of two halves. Users then change to the nearer half: 2-means, one step a round. The distances
+also tell how far the halves are apart: F is the scatter between their means over the scatter within them per degree of
+freedom (Calinski and Harabasz 1974; about 1 for a division unrelated to the vectors). A round ends with the first of
+these that applies:
 
 - split:  a cluster whose halves are at least `split` apart becomes two;
 - merge:  the two clusters that are the least apart, if less than `merge`, become one;
-- move:   users go to the cluster that they add less scatter to than to their own, the farthest first, while m are left.
+- move:   users go to the cluster whose scatter they increase least, the largest gain first, while m are left.
 
-A user moves where it adds least to the scatter: |g| / (|g| - 1) of its squared distance to the centre of its own group,
-|g| / (|g| + 1) of that to another's (Hartigan and Wong 1979). Of unrelated users both are alike on average, while mere
-distances prefer a user's own group, whose centre it is a part of.
-Only the surest half of those that would change halves do so in a round: unrelated vectors have hardly a preference,
-and all at once may change back and forth.
-Two domains that lie symmetric about the first centre are equally far from it; halves drawn at random are not symmetric,
-and 2-means pulls them apart. Halves at which it comes to rest without a split are drawn anew.
+A user adds |g| / (|g| - 1) times its squared distance to the centre of its own group, or |g| / (|g| + 1) times that to
+another's, to the scatter (Hartigan and Wong 1979). For unrelated users both are equal on average; plain distances
+would favour a user's own group, as the user is part of that centre.
+Only the surest half of the users that would change halves do so in a round: unrelated vectors have hardly a preference,
+and if all changed at once they might go back and forth.
+Two domains that lie symmetric about the first centre are equally far from it; random halves are not symmetric, and
+2-means pulls them apart. If it converges without a split, the halves are drawn again.
 """
 
 from __future__ import annotations
@@ -35,23 +34,22 @@ Part = tuple[Numbers, Floats]  # a group, and the squared distances [n] of all u
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """The cluster [n] of every user, from 0 on, and the half [n] of it that the user is in, 0 or 1."""
+    """For every user, its cluster [n], numbered from 0, and its half [n] of the cluster, 0 or 1."""
 
     cluster: Numbers
     half: Numbers
 
     def groups(self, least: int) -> list[Numbers]:
-        """The users of every centre that is asked about: the halves of a cluster that can be divided, else all of
-        it."""
+        """The users of every centre: both halves of a cluster if each has `least` users, else all of it."""
         return [group for parts in self.parts(least) for group in parts]
 
     def parts(self, least: int) -> list[list[Numbers]]:
-        """The groups of every cluster."""
-        found = []
+        """The groups of each cluster (one or two), as in `groups`."""
+        parts = []
         for members in self.members:
             halves = [members[self.half[members] == side] for side in (0, 1)]
-            found.append(halves if min(map(len, halves)) >= least else [members])
-        return found
+            parts.append(halves if min(map(len, halves)) >= least else [members])
+        return parts
 
     @property
     def members(self) -> list[Numbers]:
@@ -61,27 +59,26 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Rule:
-    """How clusters change."""
+    """Thresholds for how clusters change."""
 
-    least: int  # m: users of a cluster, and of a group whose mean is asked about
+    least: int  # m: fewest users of a cluster, and of a group that distances are measured to
     split: float
     merge: float
 
     def first(self, users: int, rng: np.random.Generator) -> Clusters:
-        """All users together, in halves drawn at random."""
-        return self.divided(np.zeros(users, np.int64), rng)
+        """All users in one cluster, with random halves."""
+        return self.with_random_halves(np.zeros(users, np.int64), rng)
 
-    def divided(self, cluster: Numbers, rng: np.random.Generator) -> Clusters:
-        """The clusters with halves drawn at random."""
+    def with_random_halves(self, cluster: Numbers, rng: np.random.Generator) -> Clusters:
+        """The clusters [n] with random halves."""
         half = np.zeros_like(cluster)
         for s in range(cluster.max() + 1):
             members = rng.permutation(np.flatnonzero(cluster == s))
             half[members[: len(members) // 2]] = 1
         return Clusters(cluster, half)
 
-    def revised(self, clusters: Clusters, distances: Floats, rng: np.random.Generator) -> Clusters:
-        """The clusters after a round: `distances` [n, G] are the squared ones of all users to the centres of
-        `clusters.groups(least)`."""
+    def revise(self, clusters: Clusters, distances: Floats, rng: np.random.Generator) -> Clusters:
+        """The clusters after a round, by squared distances [n, G] to the centres of `clusters.groups(least)`."""
         columns = iter(distances.T)
         parts = [[(group, next(columns)) for group in part] for part in clusters.parts(self.least)]
         half = clusters.half.copy()
@@ -94,21 +91,21 @@ class Rule:
                 members = centres[s][0]
                 cluster = clusters.cluster.copy()
                 cluster[members[half[members] == 1]] = cluster.max() + 1
-                return self.divided(cluster, rng)
+                return self.with_random_halves(cluster, rng)
         pairs = itertools.combinations(range(len(centres)), 2)
         apart = {(s, other): _apart(centres[s], centres[other]) for s, other in pairs}
         if apart and apart[nearest := min(apart, key=apart.__getitem__)] < self.merge:
-            return self.divided(_joined(clusters.cluster, *nearest), rng)
-        moved = self._moved(clusters.cluster, centres)
+            return self.with_random_halves(_merge(clusters.cluster, *nearest), rng)
+        moved = self._move(clusters.cluster, centres)
         # halves may change names
         settled = all(len(set(half[group] ^ clusters.half[group])) == 1 for group in clusters.members)
         if settled or (moved != clusters.cluster).any():
-            return self.divided(moved, rng)
+            return self.with_random_halves(moved, rng)
         return Clusters(moved, half)
 
     def _halve(self, half: Numbers, first: Part, second: Part) -> None:
-        """Of the users that add less scatter to the other half the surest go there, half of them, while m are left: all
-        at once may go back and forth for ever."""
+        """Move users to the other half of their cluster if they add less scatter there, in `half`. Only the surest
+        half of these users move, and m stay: if all moved at once they might go back and forth for ever."""
         members = np.concatenate([first[0], second[0]])
         gain = ((_cost(first) - _cost(second)) * (1 - 2 * half))[members]
         surest = members[np.argsort(-gain, kind="stable")]
@@ -116,7 +113,7 @@ class Rule:
             if (half[members] == half[user]).sum() > self.least:
                 half[user] = 1 - half[user]
 
-    def _moved(self, cluster: Numbers, centres: list[Part]) -> Numbers:
+    def _move(self, cluster: Numbers, centres: list[Part]) -> Numbers:
         costs = np.stack([_cost(part) for part in centres], axis=1)
         gain = costs[np.arange(len(cluster)), cluster] - costs.min(axis=1)
         moved = cluster.copy()
@@ -127,23 +124,23 @@ class Rule:
 
 
 def _cost(part: Part) -> Floats:
-    """What every user adds to the scatter of a group: of its members as they are there, of others if they came."""
+    """The scatter [n] that every user adds to a group: members as they are there, others if they joined."""
     group, distances = part
     size = len(group)
-    found = distances * size / (size + 1)
-    found[group] = distances[group] * size / max(1, size - 1)
-    return found
+    costs = distances * size / (size + 1)
+    costs[group] = distances[group] * size / max(1, size - 1)
+    return costs
 
 
 def _gap(first: Part, second: Part) -> float:
-    """The squared distance of two means: how much farther the one's users are from the other's, on average."""
+    """The squared distance between two means, from how much farther one group's users are from the other mean."""
     there = (second[1] - first[1])[first[0]].mean()
     back = (first[1] - second[1])[second[0]].mean()
     return float(there + back) / 2
 
 
 def _centre(part: list[Part]) -> Part:
-    """A cluster and the distances to its mean, from those to the means of its halves."""
+    """A cluster with the distances to its mean, computed from those to the means of its halves."""
     if len(part) == 1:
         return part[0]
     (a, to_a), (b, to_b) = part
@@ -153,8 +150,7 @@ def _centre(part: list[Part]) -> Part:
 
 
 def _apart(first: Part, second: Part) -> float:
-    """F of two groups: the scatter between their means over that within them by degree of freedom; 0 where there is
-    none."""
+    """F of two groups: scatter between their means over that within per degree of freedom; 0 without scatter."""
     n = len(first[0]) + len(second[0])
     between = len(first[0]) * len(second[0]) / n * _gap(first, second)
     within = float(first[1][first[0]].sum() + second[1][second[0]].sum())
@@ -163,7 +159,7 @@ def _apart(first: Part, second: Part) -> float:
     return between * (n - 2) / within
 
 
-def _joined(cluster: Numbers, s: int, other: int) -> Numbers:
-    """Clusters s < other as one, the others numbered on without a gap."""
-    found = np.where(cluster == other, s, cluster)
-    return found - (found > other)
+def _merge(cluster: Numbers, s: int, other: int) -> Numbers:
+    """The clusters with s < other merged, renumbered without a gap."""
+    merged = np.where(cluster == other, s, cluster)
+    return merged - (merged > other)

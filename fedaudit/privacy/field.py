@@ -1,8 +1,8 @@
-"""Exact arithmetic modulo a prime on int64 arrays, and the polynomials that secret sharing is made of.
+"""Exact arithmetic modulo a prime on int64 arrays, and the polynomials of secret sharing.
 
-A product of two numbers below q < 2^50 does not fit 64 bits, but its remainder does: the quotient a b / q in double
-precision, rounded down, is off by at most one, and a b - quotient q modulo 2^64 is then the remainder but for one q
-(Shoup's NTL multiplies so). No product needs limbs or Python's integers.
+The product of two residues modulo q < 2^50 does not fit 64 bits, but its remainder can be computed: the quotient a b /
+q in double precision, rounded down, is off by at most one, so a b - quotient q modulo 2^64 is the remainder up to one q
+(as in Shoup's NTL). No big integers are needed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 
 Residues = NDArray[np.int64]  # numbers from 0 to q - 1
 
-LARGEST = 2**50  # of a prime: up to it the rounded quotient is off by at most one
-HALF = 25  # bits: sums are taken of the lower and of the upper half of the bits, so that none passes 2^63
+LARGEST = 2**50  # bound of a prime, so that the rounded quotient is off by at most one
+HALF = 25  # bits: lower and upper halves are summed apart, so that no sum passes 2^63
 
 
 @dataclass(frozen=True)
 class Field:
-    """The integers modulo a prime q < 2^50. Operations take residues and broadcast as numpy's do."""
+    """The integers modulo an odd prime q < 2^50. Operations take arrays of residues and broadcast like numpy."""
 
     q: int
 
@@ -35,7 +35,7 @@ class Field:
         return np.asarray(integers, np.int64) % self.q
 
     def signed(self, residues: Residues) -> NDArray[np.int64]:
-        """The integers from -(q - 1) / 2 to (q - 1) / 2 that have these residues."""
+        """Representatives of residues between -(q - 1) / 2 and (q - 1) / 2."""
         return np.where(residues > self.q // 2, residues - self.q, residues)
 
     def add(self, a: Residues, b: Residues) -> Residues:
@@ -58,28 +58,28 @@ class Field:
         return self.add(self.multiply(upper, self.of(2**HALF)), lower)
 
     def product(self, a: Residues, b: Residues) -> Residues:
-        """The matrix product of [n, k] and [k, m]."""
-        found = np.zeros((a.shape[0], b.shape[1]), np.int64)
+        """Matrix product of [n, k] and [k, m]."""
+        total = np.zeros((a.shape[0], b.shape[1]), np.int64)
         for column, row in zip(a.T, b, strict=True):
-            found = self.add(found, self.multiply(column[:, None], row))
-        return found
+            total = self.add(total, self.multiply(column[:, None], row))
+        return total
 
     def inverse(self, a: Residues) -> Residues:
-        """a^(q - 2), by squaring. ZeroDivisionError: there is a 0."""
+        """Inverses, as a^(q - 2) by squaring. ZeroDivisionError: one is 0."""
         if not np.all(a):
             raise ZeroDivisionError("0 has no inverse in a field")
-        found, power, exponent = np.ones_like(a), a, self.q - 2
+        result, power, exponent = np.ones_like(a), a, self.q - 2
         while exponent:
-            found = self.multiply(found, power) if exponent & 1 else found
+            result = self.multiply(result, power) if exponent & 1 else result
             power, exponent = self.multiply(power, power), exponent >> 1
-        return found
+        return result
 
     def uniform(self, shape: tuple[int, ...], rng: np.random.Generator) -> Residues:
-        """Independent draws, every residue equally likely."""
+        """Independent uniform residues."""
         return rng.integers(self.q, size=shape)
 
     def weights(self, nodes: Residues) -> Residues:
-        """Of each node x_i, 1 over the product of x_i - x_k over all others. ValueError: two nodes are the same."""
+        """Barycentric weights of nodes [n]: 1 / prod_k (x_i - x_k) over all others. ValueError: two nodes are equal."""
         gaps = self.subtract(nodes[:, None], nodes)
         np.fill_diagonal(gaps, 1)
         if not gaps.all():
@@ -87,23 +87,22 @@ class Field:
         return self.inverse(self._products(gaps))
 
     def lagrange(self, nodes: Residues, at: Residues) -> Residues:
-        """The matrix [len(at), len(nodes)] that takes the values at the nodes of a polynomial of degree below
-        len(nodes) to its values at other points. ValueError: two nodes are the same. ZeroDivisionError: a node is among
-        the others."""
+        """Interpolation matrix [len(at), len(nodes)]: from values at `nodes` to values at `at` of a polynomial of
+        degree below len(nodes). ValueError: two nodes are equal. ZeroDivisionError: a node is in `at`."""
         gaps = self.subtract(at[:, None], nodes)
         whole = self.multiply(self._products(gaps)[:, None], self.weights(nodes))
         return self.multiply(whole, self.inverse(gaps))
 
     def powers(self, points: Residues, count: int) -> Residues:
-        """x^0 to x^(count - 1) of every point, [count, n]."""
-        found = np.ones((count, len(points)), np.int64)
+        """Powers x^0 to x^(count - 1) of points [n]: [count, n]."""
+        powers = np.ones((count, len(points)), np.int64)
         for i in range(1, count):
-            found[i] = self.multiply(found[i - 1], points)
-        return found
+            powers[i] = self.multiply(powers[i - 1], points)
+        return powers
 
     def _products(self, a: Residues) -> Residues:
-        """The product of every row of [n, m]; 1 where m is 0."""
-        found = np.ones(len(a), np.int64)
+        """Product of each row of [n, m]; 1 if m is 0."""
+        products = np.ones(len(a), np.int64)
         for column in a.T:
-            found = self.multiply(found, column)
-        return found
+            products = self.multiply(products, column)
+        return products

@@ -1,7 +1,6 @@
-"""What was noised, how and how often, and who saw it: written down while a method trains, read by the accountant
-afterwards.
+"""The ledger of a run's noise: which releases were noised, how, how often, and who saw them.
 
-Trainers fill a `RoundNoise` per round and compute no epsilon. A `Ledger` is made of all of them. Imports nothing heavy.
+Trainers make a `RoundNoise` per round, a `Ledger` collects them, the accountant reads it. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -25,29 +24,27 @@ _WORDS = {
 
 
 def sensitivity(*, clip: str, norm: float, batch: int, clients: int = 1) -> float:
-    """L2 sensitivity of a clipped mean gradient, averaged over `clients`, when one record's contribution is replaced by
-    nothing.
+    """L2 sensitivity of a clipped mean gradient, averaged over `clients`, to replacing one record's contribution by
+    zero.
 
-    "record": norm / (clients * batch), DP-FPL's S_L and S_G (theorem 3.3). "batch": a record may turn the whole mean
-    round: 2 norm / clients.
+    clip "record": norm / (clients * batch), DP-FPL's S_L and S_G (theorem 3.3). "batch": a record can reverse the whole
+    mean, 2 norm / clients.
     """
     return norm / (clients * batch) if clip == "record" else 2 * norm / clients
 
 
 def epoch_length(*, records: int, batch: int) -> int:
-    """Steps of an epoch in batches of fixed size: the records that fill no batch sit out until the next shuffle. At
-    least 1."""
+    """Steps of an epoch in batches of fixed size, at least 1; records that fill no batch wait for the next shuffle."""
     return max(1, records // batch)
 
 
 def participations(*, steps: int, records: int, batch: int) -> int:
-    """In how many of `steps` one record can be, at most, when the epochs run on from round to round: one per epoch
-    begun."""
+    """The largest number of `steps` that one record can be in: one per epoch begun, as epochs continue over rounds."""
     return math.ceil(steps / epoch_length(records=records, batch=batch))
 
 
 def sampling_rate(*, records: int, batch: int) -> float:
-    """Probability of each record to be in a Poisson batch that holds `batch` of them on average."""
+    """The probability of each record to be in a Poisson batch of `batch` records on average."""
     return min(1.0, batch / records)
 
 
@@ -56,7 +53,7 @@ class Mechanism:
     """One Gaussian mechanism, as it ran in each step of a round."""
 
     release: str  # the tensor: "u", "v", "p_L", "p_G", ...
-    party: str  # "client": before anything leaves it; "server": on the aggregate, so the server sees uploads without it
+    party: str  # "client": before upload; "server": on the aggregate, so the server sees uploads without noise
     clip: str  # "record" or "batch"
     clip_norm: float
     sensitivity: float  # L2, of one record of one client, as implemented
@@ -79,8 +76,8 @@ class Mechanism:
     def shift(self, relation: str) -> float:
         """How far one record moves the release, in standard deviations: the mu of Gaussian differential privacy.
 
-        Replacing a record moves a sum of clipped gradients twice as far as leaving it out; a clipped batch mean cannot
-        move farther than from one side of its ball to the other, which "batch" counts already.
+        Replacing a record moves a sum of clipped gradients twice as far as zeroing it; a clipped batch mean can only
+        move from one side of its ball to the other, which its sensitivity covers already. Infinite without noise.
         """
         far = self.sensitivity * (2 if relation == "replace" and self.clip == "record" else 1)
         return far / self.std if self.std else math.inf
@@ -88,17 +85,17 @@ class Mechanism:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What one client did in one round."""
+    """One client's training in one round."""
 
     client: int
     records: int  # n_i, public
     steps: int  # noised steps
-    shuffles: int  # "epochs": how many epochs began in this round (no record is used twice within one); "poisson": 0
+    shuffles: int  # "epochs": epochs begun in this round (a record is used once in each); "poisson": 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundNoise:
-    """The noise of one round: the mechanisms that ran in each step of each client of the cohort."""
+    """The noise of one round: the mechanisms that ran in each step of each participating client."""
 
     mechanisms: tuple[Mechanism, ...]
     turns: tuple[Turn, ...]
@@ -118,26 +115,25 @@ class Exposure:
 
     client: int
     records: int  # n_i
-    steps: tuple[int, ...]  # how often each of the ledger's joint steps ran on this client
-    times: int  # in at most so many of these steps was one and the same record
+    steps: tuple[int, ...]  # per joint step of the ledger, how often it ran on this client
+    times: int  # one record was in at most this many of these steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What one adversary's view rests on: the releases that one record touches on the way there."""
+    """The noised releases that a threat model's view of a record depends on."""
 
-    releases: tuple[str, ...]  # count jointly; none: no record reaches the view
-    clear: str = ""  # what reaches the view without noise, as a sentence; empty: nothing
+    releases: tuple[str, ...]  # they count jointly; empty: no record reaches the view
+    clear: str = ""  # a sentence on what reaches the view without noise; empty: nothing does
     why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """All noise of a run. Mechanisms that ran in the same step are a joint step; equal joint steps of several rounds
-    are one.
+    """All noise of a run. Mechanisms of the same step form a joint step; equal joint steps of several rounds are one.
 
-    The method says what it releases: `shared` tensors are uploaded and broadcast, `local` ones stay with the client and
-    are part of its released prompt, `clear` names what is uploaded without noise beside or instead of the noised form.
+    Tensors by name, from the method: `shared` are uploaded and broadcast, `local` stay with the client as part of its
+    released prompt, `clear` are uploaded without noise beside or instead of the noised form.
     """
 
     steps: tuple[tuple[Mechanism, ...], ...]
@@ -148,9 +144,9 @@ class Ledger:
 
     def __post_init__(self) -> None:
         for name in ("sampler", "batch"):
-            found = sorted({str(getattr(m, name)) for step in self.steps for m in step})
-            if len(found) > 1:
-                raise ValueError(f"{name} must be the same for every mechanism of a run, not {' and '.join(found)}")
+            values = sorted({str(getattr(m, name)) for step in self.steps for m in step})
+            if len(values) > 1:
+                raise ValueError(f"{name} must be the same for every mechanism of a run, not {' and '.join(values)}")
         for step in self.steps:
             names = [m.release for m in step]
             unknown = sorted(set(names) - {*self.shared, *self.local})
@@ -168,7 +164,7 @@ class Ledger:
         local: Sequence[str] = (),
         clear: Sequence[str] = (),
     ) -> Ledger:
-        """The ledger of a run out of the noise of its rounds."""
+        """The ledger of a run from the noise of its rounds."""
         joint: dict[tuple[Mechanism, ...], int] = {}
         ran: dict[int, list[tuple[int, Turn]]] = {}
         for noise in rounds:
@@ -186,22 +182,22 @@ class Ledger:
 
     @property
     def sampler(self) -> str:
-        """The sampler that ran; "epochs" where nothing is noised."""
+        """The sampler that ran; "epochs" if nothing is noised."""
         return next((m.sampler for step in self.steps for m in step), "epochs")
 
     @property
     def batch(self) -> int:
-        """The public batch size; 1 where nothing is noised."""
+        """The public batch size; 1 if nothing is noised."""
         return next((m.batch for step in self.steps for m in step), 1)
 
-    def seen(self, threat_model: str, *, whose: str) -> Observed:
-        """What the view of `threat_model` rests on, for a record of the client looked at ("own") or of another client
-        ("other").
+    def view(self, threat_model: str, *, whose: str) -> Observed:
+        """The releases that the view of `threat_model` depends on, for a record of the attacked client ("own") or of
+        another ("other").
 
-        Whoever sees a shared tensor sees something computed at the client's local prompt, which earlier steps moved:
-        the later uploads of a client depend on its record through the local releases too, although these are hidden. So
-        shared and local releases count jointly in every view that a record reaches at all (adaptive composition, then
-        post-processing); the shared ones alone would not bound the view.
+        A shared tensor was computed at the client's local prompt, which earlier steps moved: so a client's later
+        uploads depend on its record through the local releases too, although these are hidden. Therefore shared and
+        local releases count jointly in every view that a record reaches at all (adaptive composition, then
+        post-processing); the shared ones alone would not bound it.
         """
         if whose not in ("own", "other"):
             raise ValueError(f"whose must be own or other, not {whose}")
@@ -251,7 +247,7 @@ class Ledger:
 
 
 def strict(value: float) -> float | str:
-    """A number as strict JSON can hold it: infinity and nan as the strings that float() reads."""
+    """A number for strict JSON: infinity and nan become the strings that float() reads."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -269,7 +265,7 @@ def _noised(step: Sequence[Mechanism], release: str) -> bool:
 
 
 def _exposure(client: int, ran: Sequence[tuple[int, Turn]], joint: Sequence[tuple[Mechanism, ...]]) -> Exposure:
-    """Sum of one client's turns; ValueError if they cannot be the schedule that ran."""
+    """The exposure of one client from its turns. ValueError: they cannot be the schedule of a run."""
     counts = [sum(turn.steps for kind, turn in ran if kind == k) for k in range(len(joint))]
     total, shuffles = sum(counts), sum(turn.shuffles for _, turn in ran)
     sizes = {turn.records for _, turn in ran}

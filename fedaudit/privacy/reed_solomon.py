@@ -1,12 +1,12 @@
-"""Reed-Solomon decoding at arbitrary points: polynomials from values, some missing, some wrong, and who sent those.
+"""Reed-Solomon decoding at arbitrary points: polynomials from values, of which some are missing and some wrong.
 
-The values of a polynomial of degree below k at m points are a code word: m - k wrong ones are noticed, (m - k) / 2
-corrected. A wrong sender has the same place in every word, so that each is looked for once, in the first word that it
-spoils, and then left out of all. Error locations come from the syndromes by the Berlekamp-Massey algorithm (Massey
-1969), which holds at arbitrary points for the generalised code (Roth 2006, chapter 6).
+The values of a polynomial of degree below k at m points are a code word: m - k wrong values can be detected, (m - k) /
+2 corrected. A wrong sender has the same position in every word; it is found in the first word that it spoils, then left
+out of all. Error locations come from the syndromes by the Berlekamp-Massey algorithm (Massey 1969), which works at
+arbitrary points for the generalised code (Roth 2006, chapter 6).
 
-The limit: e + 1 senders who agree on it shift a word onto another polynomial, and e honest ones are named. They need
-not know any share but their own (`tests/test_secret_sharing.py` does it).
+Limit: e + 1 colluding wrong senders can shift a word onto another polynomial, and then e honest senders are named. They
+need to know no share but their own (`tests/test_secret_sharing.py` does it).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ Places = NDArray[np.int64]
 
 
 def decode(field: Field, points: Residues, words: Residues, *, size: int, wrong: int) -> tuple[Places, Places]:
-    """The places of `size` points whose values in all words [m, W] are right, and the places of the wrong senders.
+    """The positions of `size` points whose values in all words [m, W] are right, and the positions of the wrong
+    senders.
 
-    Any polynomial of degree below `size` is given by its values at the former. InputError: fewer than size + 2 wrong
-    points, or more than `wrong` senders are wrong. ValueError: two points are the same.
+    Values at these points determine any polynomial of degree below `size`. wrong: how many wrong senders are corrected.
+    InputError: fewer than size + 2 wrong points, or more than `wrong` wrong senders. ValueError: two points are equal.
     """
     if len(words) != len(points):
         raise InputError(f"{len(words)} shares of {len(points)} users: each sends one")
@@ -35,32 +36,32 @@ def decode(field: Field, points: Residues, words: Residues, *, size: int, wrong:
     left = np.arange(len(points))
     while (spoilt := _spoilt(field, points[left], words[left], size)) is not None:
         named = len(points) - len(left)
-        found = _errors(field, points[left], words[left, spoilt], size, wrong - named)
-        if not len(found):
+        errors = _errors(field, points[left], words[left, spoilt], size, wrong - named)
+        if not len(errors):
             raise InputError(f"more than {wrong} of {len(points)} users sent wrong shares, and so many are corrected")
-        left = np.delete(left, found)
+        left = np.delete(left, errors)
     return left[:size], np.setdiff1d(np.arange(len(points)), left)
 
 
 def _spoilt(field: Field, points: Residues, words: Residues, size: int) -> int | None:
-    """The first word that no polynomial of degree below `size` has; None if each has one."""
+    """The index of the first word that belongs to no polynomial of degree below `size`; None if there is none."""
     beyond = field.lagrange(points[:size], points[size:])
     differs = (field.product(beyond, words[:size]) != words[size:]).any(axis=0)
     return int(differs.argmax()) if differs.any() else None
 
 
 def _errors(field: Field, points: Residues, word: Residues, size: int, most: int) -> Places:
-    """The places of at most `most` errors in a word; none where there must be more."""
+    """The positions of at most `most` errors in a word; empty if there are more."""
     checks = field.multiply(field.powers(points, len(points) - size), field.weights(points))
     locator = _locator(field, field.product(checks, word[:, None])[:, 0])
-    # 1 / x is a root of the locator for the point x of every error: reversed, x is
+    # the locator has the root 1 / x for the point x of every error; reversed, it has the root x
     values = field.product(locator[None, ::-1], field.powers(points, len(locator)))[0]
     places = np.flatnonzero(values == 0)
     return places if len(places) == len(locator) - 1 <= most else places[:0]
 
 
 def _locator(field: Field, syndromes: Residues) -> Residues:
-    """The shortest recurrence sum_i c_i s_(n-i) = 0 with c_0 = 1 of a sequence (Berlekamp-Massey)."""
+    """The shortest recurrence sum_i c_i s_(n-i) = 0, c_0 = 1, of a sequence of syndromes (Berlekamp-Massey)."""
     current = before = np.ones(1, np.int64)
     length, gap, last = 0, 1, np.ones(1, np.int64)
     for n in range(len(syndromes)):

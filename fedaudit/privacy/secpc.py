@@ -1,15 +1,13 @@
-"""A round of SecFPP between users and a server: what is computed on shares, and nothing else revealed (Algorithm 1).
+"""A round of SecFPP between users and a server: the results computed on shares are all that is revealed (Algorithm 1).
 
-Every user deals shares of its vectors to all users; they add and multiply what they hold and send the results, which
-the server decodes. It learns the sums of groups and the squared distances of users to groups' means, the latter under
-masks that hide all else that decoding would show. Users who vanish after they dealt shares are not missed, wrong
-answers are corrected, and both are named.
+Every user sends shares of its vectors to all users; they add and multiply shares and send the results, which the server
+decodes. It learns the sums of groups, and the squared distances of users to group means; masks hide everything else
+that decoding would show. Users may vanish after they sent shares, wrong answers are corrected, and both are named.
 
-Server and users are honest but curious, and the server colludes with nobody (SecFPP, 3.2). Up to t users who put their
-shares together learn nothing; of t + 1 and more the shares tell combinations of slices and noise, of ell + t all. A
-server that colludes with c users sees their shares too: nothing more than it is told as long as c <= t, but it takes
-their own vectors out of every sum, which is why groups have t + 2 users. Shares travel as between two users (encrypted,
-where the server passes them on).
+Server and users are honest but curious, and the server colludes with nobody (SecFPP, 3.2). Up to t users with pooled
+shares learn nothing; shares of t + 1 and more reveal combinations of slices and noise, those of ell + t everything. A
+server that colludes with c <= t users learns nothing from their shares, but can subtract their own vectors from every
+sum; therefore groups have t + 2 users. Shares travel as if between two users (encrypted, if the server passes them on).
 """
 
 from __future__ import annotations
@@ -25,27 +23,27 @@ from fedaudit.privacy.field import Residues
 from fedaudit.privacy.sharing import Integers, Sharing, Tolerance, quantised
 
 WIDTH = 8  # bytes of a residue
-FINE = 10**6  # steps per unit of what is summed: gradients and second moments
-RANGE = 1000.0  # of an entry of a gradient
+FINE = 10**6  # steps per unit of summed numbers: gradients and second moments
+RANGE = 1000.0  # largest absolute entry of a gradient
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What n users and the server have agreed on."""
+    """Parameters that n users and the server agree on. InputError: the results could not be decoded."""
 
     users: int
     tolerance: Tolerance
-    steps: int  # per unit of the vectors that distances are taken of, lambda: they have length 1
-    entries: int  # of these vectors
+    steps: int  # lambda: steps per unit of the vectors for distances, which have length 1
+    entries: int  # length d of these vectors
 
     def __post_init__(self) -> None:
-        _ = self.of_sums, self.of_distances  # what cannot be decoded is refused at once
+        _ = self.of_sums, self.of_distances  # raises InputError if results cannot be decoded
         if self.users < self.least:
             raise InputError(f"{self.users} users: a group has at least t + 2 = {self.least}")
 
     @property
     def least(self) -> int:
-        """Users of a group of which anything is revealed: with t colluders in it two others are left."""
+        """The smallest group for which anything is revealed: t colluders and two others."""
         return self.tolerance.colluders + 2
 
     @property
@@ -55,8 +53,8 @@ class Protocol:
 
     @property
     def of_distances(self) -> Sharing:
-        """D <= d (2 R (n - 1))^2 for the vectors in steps, and of vectors of length 1 at most (2 (n - 1))^2; rounding
-        moves an entry by half a step."""
+        """The sharing for squared distances D <= d (2 R (n - 1))^2 of vectors in steps. With vectors of length 1, D
+        is at most (2 (n - 1))^2 in units; rounding moves an entry by half a step."""
         far = 2 * (self.users - 1) * (self.steps + (self.entries**0.5) / 2)
         return Sharing.planned(self.users, self.tolerance, degree=2, largest=int(far**2) + 1)
 
@@ -66,55 +64,59 @@ class Meeting:
     """The parties of one round, and a record of what they did."""
 
     protocol: Protocol
-    generators: Sequence[np.random.Generator]  # of every user: its masks
-    absent: Collection[int] = ()  # users that vanish once they have dealt their shares
+    generators: Sequence[np.random.Generator]  # one per user, for its shares and masks
+    absent: Collection[int] = ()  # users that vanish after they sent their shares
     liars: Collection[int] = ()  # users whose answers are wrong
-    masked: bool = True  # False: the server decodes all of a distance's polynomial
-    named: set[int] = field(default_factory=set)  # users whose answers were found to be wrong
-    held: dict[str, Residues] = field(default_factory=dict)  # shares [holder, dealer, length] that are kept, by name
-    polynomials: Integers | None = None  # [D (ell + t - 1) + 1, n, G], what unmasked distances show: first their slices
-    sent: dict[str, Integers] = field(default_factory=dict)  # bytes [n] of every user: shares, masks and answers
-    decoded: int = 0  # residues
+    masked: bool = True  # False: the server decodes the whole polynomial of a distance
+    named: set[int] = field(default_factory=set)  # users whose answers turned out wrong
+    held: dict[str, Residues] = field(default_factory=dict)  # kept shares [holder, dealer, length], by name
+    polynomials: Integers | None = (
+        None  # [D (ell + t - 1) + 1, n, G]: values decoded from unmasked distances, slices first
+    )
+    sent: dict[str, Integers] = field(default_factory=dict)  # bytes [n] sent per user: "shares", "masks", "answers"
+    decoded: int = 0  # number of residues
 
     @property
     def bytes_up(self) -> int:
-        """Of all users; what is for other users passes through the server."""
+        """Bytes that all users send; what is meant for other users passes through the server."""
         return int(sum(each.sum() for each in self.sent.values()))
 
     @property
     def bytes_down(self) -> int:
+        """Bytes that the server passes on to users: shares and masks."""
         return int(sum(each.sum() for kind, each in self.sent.items() if kind != "answers"))
 
     def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE, kept: str = "") -> Floats:
-        """Sums [G, d] of the groups' vectors, of [n, d]; the shares are kept under that name, if there is one."""
+        """Sums [G, d] of vectors [n, d] over groups of users; `kept` is the name to keep the shares under, if any.
+        InputError: an entry exceeds `limit`, or a group is too small."""
         sharing = self.protocol.of_sums
         self._check(groups)
-        shares = self._dealt(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
+        shares = self._deal(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
         answers = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
-        values = self._opened(sharing, answers.reshape(len(answers), -1)).reshape(sharing.slices, len(groups), -1)
+        values = self._decode(sharing, answers.reshape(len(answers), -1)).reshape(sharing.slices, len(groups), -1)
         return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
 
     def squared_distances(self, vectors: Floats, groups: Sequence[Numbers], *, kept: str = "") -> Floats:
-        """Squared distances [n, G] of vectors [n, d], of length 1 at most, to the means of groups."""
+        """Squared distances [n, G] of vectors [n, d], of length <= 1, to group means. kept: as in `sums`."""
         sharing, steps = self.protocol.of_distances, self.protocol.steps
         self._check(groups)
         sizes = np.array([len(group) for group in groups])
-        shares = self._dealt(sharing, [quantised(vector, steps, 1.0 + 1e-9) for vector in vectors], kept)
+        shares = self._deal(sharing, [quantised(vector, steps, 1.0 + 1e-9) for vector in vectors], kept)
         centres = np.stack([sharing.field.sum(shares[group], axis=0) for group in groups], axis=1)  # [n, G, length]
         answers = np.stack(
             [sharing.squared_distances(shares[:, j], centres[j], sizes) for j in range(len(self.generators))]
         )
         words = answers.reshape(len(answers), -1)
         if self.masked:
-            slices = self._opened(sharing, sharing.field.add(words, self._masks(sharing, words.shape[1])))
+            slices = self._decode(sharing, sharing.field.add(words, self._masks(sharing, words.shape[1])))
         else:
-            values = self._opened(sharing, words, values=sharing.size)
+            values = self._decode(sharing, words, values=sharing.size)
             self.polynomials = values.reshape(sharing.size, len(vectors), len(groups))
             slices = values[: sharing.slices]
         whole = sharing.field.sum(sharing.field.of(slices), axis=0).reshape(len(vectors), len(groups))
         return whole / (steps * sizes.astype(np.float64)) ** 2
 
-    def _dealt(self, sharing: Sharing, vectors: Sequence[Integers], kept: str) -> Residues:
+    def _deal(self, sharing: Sharing, vectors: Sequence[Integers], kept: str) -> Residues:
         """The shares [dealer, holder, length] of all users' vectors."""
         shares = np.stack([sharing.share(v, rng) for v, rng in zip(vectors, self.generators, strict=True)])
         self._count("shares", range(len(shares)), shares[0].size)
@@ -123,24 +125,24 @@ class Meeting:
         return shares
 
     def _masks(self, sharing: Sharing, count: int) -> Residues:
-        """What hides the distances' polynomials [n, count]: t + 1 users deal it, one of whom does not collude."""
+        """Random polynomials [n, count] that hide the distances', from t + 1 users: one does not collude."""
         dealers = range(self.protocol.tolerance.colluders + 1)
         dealt = np.stack([sharing.zero_sums(count, self.generators[user]) for user in dealers])
         self._count("masks", dealers, dealt[0].size)
         return sharing.field.sum(dealt, axis=0)
 
-    def _opened(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
-        """What the server decodes of the answers [n, W] of those who are left."""
+    def _decode(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
+        """Values that the server decodes from the present users' answers [n, W]; see `Sharing.opened`."""
         there = [user for user in range(len(answers)) if user not in self.absent]
         for user in sorted(self.liars):
             answers[user] += 1 + sharing.field.uniform(answers[user].shape, self.generators[user]) % (
                 sharing.field.q - 1
             )
         self._count("answers", there, answers.shape[1])
-        found, wrong = sharing.opened(there, sharing.field.of(answers[there]), values=values)
+        decoded, wrong = sharing.opened(there, sharing.field.of(answers[there]), values=values)
         self.named |= set(wrong)
-        self.decoded += found.size
-        return found
+        self.decoded += decoded.size
+        return decoded
 
     def _count(self, kind: str, users: Sequence[int], residues: int) -> None:
         self.sent.setdefault(kind, np.zeros(self.protocol.users, np.int64))[users] += residues * WIDTH
@@ -152,18 +154,20 @@ class Meeting:
 
 
 def pooled_moment(meeting: Meeting, matrices: Floats) -> Floats:
-    """sum_i A_i^T A_i [d, d] over all users' matrices A_i [b, d] of [n, b, d], of length 1 at most, by a secure sum."""
+    """sum_i A_i^T A_i [d, d] over the users' matrices A_i [b, d] in [n, b, d], of length at most 1, by a secure sum."""
     upper = np.triu_indices(matrices.shape[2])
-    own = np.einsum("nbd,nbe->nde", matrices, matrices)[:, *upper]
-    (total,) = meeting.sums(RANGE * own, [np.arange(len(matrices))], limit=RANGE + 1 / FINE)  # as fine as can be
-    found = np.zeros((matrices.shape[2],) * 2)
-    found[upper] = total / RANGE
-    return found + np.triu(found, 1).T
+    moments = np.einsum("nbd,nbe->nde", matrices, matrices)[:, *upper]
+    (total,) = meeting.sums(
+        RANGE * moments, [np.arange(len(matrices))], limit=RANGE + 1 / FINE
+    )  # the finest steps possible
+    pooled = np.zeros((matrices.shape[2],) * 2)
+    pooled[upper] = total / RANGE
+    return pooled + np.triu(pooled, 1).T
 
 
 def secpc(
     meeting: Meeting, rule: Rule, clusters: Clusters, vectors: Floats, rng: np.random.Generator
 ) -> tuple[Clusters, Floats]:
-    """Algorithm 1: the clusters after a round, and the distances [n, G] that were revealed for it."""
+    """Algorithm 1: the clusters after a round, and the distances [n, G] revealed for it."""
     distances = meeting.squared_distances(vectors, clusters.groups(rule.least), kept="prompts")
-    return rule.revised(clusters, distances, rng), distances
+    return rule.revise(clusters, distances, rng), distances

@@ -1,4 +1,4 @@
-"""How a method is made private: what the command line offers. Imports nothing heavy."""
+"""Settings of clipping and noise, as the command line has them. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class Privacy(Parameters):
 
 @dataclass(frozen=True)
 class AdapterPrivacy(Privacy):
-    """The same with what is usual for adapters, whose noised gradients have a thousand times more entries than a
-    prompt's (docs/privacy.md has what these values rest on)."""
+    """Defaults for adapters, which have a thousand times more noised entries than prompts (docs/privacy.md)."""
 
     epsilon: float = like(Privacy, "epsilon", 10.0)
     clip_norm: float = like(Privacy, "clip_norm", 0.05)
@@ -56,6 +55,6 @@ class AdapterPrivacy(Privacy):
 
 @dataclass(frozen=True)
 class SilentPrivacy(Privacy):
-    """The same without noise, unless it is asked for: for baselines of a method that adds none."""
+    """Settings with no noise by default: for baselines of a method that adds none."""
 
     epsilon: float = like(Privacy, "epsilon", math.inf)

@@ -1,9 +1,10 @@
-"""Lagrange coded sharing: vectors in shares that users add, scale and take distances of (Yu et al. 2019; SecFPP, 4.1).
+"""Lagrange coded sharing: vectors as shares that users can add, scale and take distances of (Yu et al. 2019; SecFPP,
+4.1).
 
 A vector is cut into ell slices. A polynomial of degree ell + t - 1 has the slices as its values at ell points and
 uniform noise at t more; its values at the users' points are their shares. Any t shares are independent of the vector. A
-sum of shares is a share of the sum, a squared distance of shares one of a polynomial of twice the degree, D (ell + t -
-1) with D = 2: what is computed is decoded from D (ell + t - 1) + 1 answers, and 2 more for every wrong one.
+sum of shares is a share of the sum; a squared distance of shares is a share of a polynomial of twice the degree, D (ell
++ t - 1) with D = 2. Results are decoded from D (ell + t - 1) + 1 answers, and 2 more per wrong one.
 """
 
 from __future__ import annotations
@@ -24,29 +25,27 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a computation on shares endures."""
+    """The failures that a computation on shares withstands."""
 
-    colluders: int  # t: so many users together learn nothing of another's vector
+    colluders: int  # t: this many users together learn nothing of another's vector
     absent: int = 0  # users that may vanish before they answer
     wrong: int = 0  # users whose answers may be wrong
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How n users hold vectors. Points: 1 to n are the users', those from n + 1 on the slices', then the noise's."""
+    """How n users share vectors. Points 1 to n are the users'; from n + 1 on come the slices', then the noise's."""
 
     field: Field
     users: int
     slices: int  # ell
-    degree: int  # D of what is computed: 1 of sums, 2 of squared distances
+    degree: int  # D of the result: 1 for sums, 2 for squared distances
     tolerance: Tolerance
 
     @classmethod
     def planned(cls, users: int, tolerance: Tolerance, *, degree: int, largest: int) -> Sharing:
-        """With the most slices that can be decoded, over the first prime above 2 `largest`, the largest result.
-
-        InputError: none can, or no prime below 2^50 is large enough.
-        """
+        """The sharing with the most slices that can be decoded, over the first prime above 2 `largest` (the largest
+        result). InputError: not even one slice can be decoded, or no prime below 2^50 is large enough."""
         t, absent, wrong = tolerance.colluders, tolerance.absent, tolerance.wrong
         if min(t, absent, wrong) < 0 or t < 1:
             raise InputError(f"at least 1 colluder, 0 absent and 0 wrong users, not {t}, {absent} and {wrong}")
@@ -62,29 +61,29 @@ class Sharing:
 
     @property
     def size(self) -> int:
-        """Right answers that decode: D (ell + t - 1) + 1."""
+        """The number of right answers needed to decode: D (ell + t - 1) + 1."""
         return self.degree * (self.slices + self.tolerance.colluders - 1) + 1
 
     @property
     def points(self) -> Residues:
-        """Of the users."""
+        """The users' evaluation points [n]."""
         return np.arange(1, self.users + 1)
 
     def _nodes(self, count: int) -> Residues:
-        """Points of the slices, followed by others that are no user's."""
+        """`count` evaluation points: the slices', then others that are no user's."""
         return np.arange(self.users + 1, self.users + 1 + count)
 
     @functools.cached_property
     def encoding(self) -> Residues:
-        """The matrix [n, ell + t] that takes slices and noise to shares."""
+        """The matrix [n, ell + t] from slices and noise to shares."""
         return self.field.lagrange(self._nodes(self.slices + self.tolerance.colluders), self.points)
 
     def length(self, entries: int) -> int:
-        """Of a slice of a vector."""
+        """The length of a slice of a vector with `entries` entries."""
         return -(-entries // self.slices)
 
     def share(self, vector: Integers, rng: np.random.Generator) -> Residues:
-        """The users' shares [n, length] of a vector [d]; the last slice is filled up with zeros."""
+        """The users' shares [n, length] of a vector [d]; the last slice is padded with zeros."""
         length = self.length(len(vector))
         slices = np.pad(self.field.of(vector), (0, self.slices * length - len(vector))).reshape(self.slices, length)
         noise = self.field.uniform((self.tolerance.colluders, length), rng)
@@ -95,18 +94,16 @@ class Sharing:
         return self.field.lagrange(self._nodes(self.size), self.points)
 
     def zero_sums(self, count: int, rng: np.random.Generator) -> Residues:
-        """Shares [n, count] of random polynomials of the full degree whose values at the slices' points sum to zero.
-
-        Added to answers they hide everything that decoding would show but the sum over the slices.
-        """
+        """Shares [n, count] of random polynomials of full degree whose values at the slices' points sum to zero.
+        Added to answers, they hide everything but the sum over the slices."""
         values = self.field.uniform((self.size, count), rng)
         first = self.field.sum(values[1 : self.slices], axis=0)
         values[0] = self.field.of(-first)
         return self.field.product(self._masking, values)
 
     def squared_distances(self, vectors: Residues, centres: Residues, sizes: Integers) -> Residues:
-        """One user's shares [N, K] of |sum_k - |k| x_i|^2 from its shares of N vectors and of the sums of K groups, [N,
-        length] and [K, length], with the groups' sizes [K]."""
+        """One user's shares [N, K] of |sum_k - |k| x_i|^2, for N vectors x_i and K groups k. vectors [N, length],
+        centres [K, length]: its shares of the vectors and of the groups' sums. sizes: |k| [K]."""
         field = self.field
         scaled = field.multiply(vectors[:, None], field.of(sizes)[:, None])
         gaps = field.subtract(centres, scaled)
@@ -115,10 +112,11 @@ class Sharing:
     def opened(
         self, users: Sequence[int], answers: Residues | Sequence[Residues], *, values: int | None = None
     ) -> tuple[Integers, list[int]]:
-        """Values [ell, W] at the slices' points of the W polynomials of which some users sent values [m, W], and the
-        users whose values were wrong. InputError: too few users, one twice, or too many wrong ones.
+        """Decode W polynomials from values [m, W] of some users: their values [ell, W] at the slices' points, and the
+        wrong users.
 
-        `values`: so many, at further points that are no user's too; `size` of them are the whole polynomial.
+        values: decode at this many points instead; with `size` of them the whole polynomial is known. InputError: too
+        few users, one twice, too many wrong ones, or answers of unequal length.
         """
         twice = sorted({user for user in users if list(users).count(user) > 1})
         if twice:
@@ -136,7 +134,7 @@ class Sharing:
 
 
 def field_above(bound: int) -> Field:
-    """Over the first odd prime above `bound`. InputError: it does not fit."""
+    """The field over the first odd prime above `bound`. InputError: the prime is too large."""
     from sympy import nextprime
 
     if (prime := int(nextprime(max(2, bound)))) >= LARGEST:
@@ -148,7 +146,7 @@ def field_above(bound: int) -> Field:
 
 
 def quantised(values: NDArray[np.floating], steps: int, limit: float) -> Integers:
-    """Values as whole numbers of 1 / `steps`. InputError: one lies beyond +-limit or is not finite."""
-    if not (np.abs(values) <= limit).all():  # NaN is not either
+    """Values as whole multiples of 1 / `steps`. InputError: one lies beyond +-limit, or is not finite."""
+    if not (np.abs(values) <= limit).all():  # also False for NaN
         raise InputError(f"a value of {np.abs(values).max():.3g} lies beyond the range of +-{limit:g}; raise the range")
     return np.rint(np.asarray(values, np.float64) * steps).astype(np.int64)

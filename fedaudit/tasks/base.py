@@ -1,4 +1,4 @@
-"""What a task gives: a federation of clients with records, and the truth about who was trained on what."""
+"""A task's result: a federation of clients with their records, and which of these each client trained on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +22,15 @@ IMAGE = "<image>"  # where a prompt shows its picture
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One image with what is asked about it and the right answer. `id` is stable and says nothing about membership."""
+    """One image with an instruction and the right answer. `id` is stable and says nothing about membership.
+
+    InputError: a text with a NUL or half a character, a prompt without exactly one `<image>`, a blank `text`, or pixels
+    that are not [H, W, 3].
+    """
 
     id: str
     group: str  # what the partition goes by: the object class of a caption, the topic of a question
-    picture: (
-        NDArray[np.uint8] | Path | bytes
-    )  # pixels [H, W, 3], an image file, or the bytes of one; read when it is used
+    picture: NDArray[np.uint8] | Path | bytes  # pixels [H, W, 3], an image file or its bytes; decoded when used
     prompt: str  # the instruction, with one <image>
     text: str  # what the model learns to say
     references: tuple[str, ...] = ()  # right answers, for evaluation
@@ -36,8 +40,8 @@ class Record:
     def __post_init__(self) -> None:
         if isinstance(self.picture, np.ndarray):
             self._check(self.picture)
-        said = "".join((self.id, self.group, self.prompt, self.text, *self.references, self.domain))
-        if "\0" in said or not is_text(said):
+        texts = "".join((self.id, self.group, self.prompt, self.text, *self.references, self.domain))
+        if "\0" in texts or not is_text(texts):
             raise InputError(f"{self.called} holds a NUL or half a character (a lone surrogate), which no text has")
         if self.prompt.count(IMAGE) != 1:
             raise InputError(f"{self.called}: its prompt must hold {IMAGE} once, not {self.prompt.count(IMAGE)} times")
@@ -46,19 +50,18 @@ class Record:
 
     @property
     def called(self) -> str:
-        """The record as messages name it: by its id, and by where it is from."""
+        """The record's name in messages: its id, and in brackets where it is from."""
         name = self.id if self.id.isprintable() else ascii(self.id)
         return f"record {name} ({self.where})" if self.where else f"record {name}"
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """Pixels [H, W, 3]; transparency is ignored, of an animation the first picture counts. InputError: missing or
-        no image."""
+        """Pixels [H, W, 3] in RGB, of an animation the first frame. InputError: the file is missing or no image."""
         if isinstance(self.picture, np.ndarray):
             return self.picture
         try:
             with user_files.picture(self.picture) as opened:
-                whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else its transparency is warned of
+                whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else Pillow warns of transparency
                 pixels = np.asarray(whole.convert("RGB"))
         except OSError as error:
             where = f"{self.called}: {self.picture if isinstance(self.picture, Path) else 'its image'}"
@@ -68,7 +71,7 @@ class Record:
 
     @property
     def content(self) -> bytes:
-        """What names the picture: the bytes of its file, or of its pixels after their shape."""
+        """Bytes that identify the picture: those of its file, or its pixels after their shape."""
         if isinstance(self.picture, np.ndarray):
             return f"{self.picture.shape}".encode() + np.ascontiguousarray(self.picture).tobytes()
         if isinstance(self.picture, bytes):
@@ -98,40 +101,38 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One party. Members and held-out records come from one draw and a coin per record: they are exchangeable."""
+    """A party with its candidates (`records`), each a member or a held-out record by an independent coin."""
 
     name: str
-    records: tuple[
-        Record, ...
-    ]  # the candidates of an attack: members and held-out records in an order that says nothing
-    reference: tuple[Record, ...]  # more of the same distribution, never trained on: thresholds are taken from these
+    records: tuple[Record, ...]  # candidates of an attack: members and held-out records, in an uninformative order
+    reference: tuple[Record, ...]  # same distribution, never trained on: attacks take their thresholds from these
     member: NDArray[np.bool_] = field(repr=False)  # [len(records)]; for training and for audits only
-    background: tuple[Record, ...] = ()  # further training records, which nobody asks about
+    background: tuple[Record, ...] = ()  # further training records that are no candidates
     classes: tuple[str, ...] = ()  # classification: the classes of its records, in label order
-    canaries: tuple[Record, ...] = ()  # no candidates of an attack on membership: they bound epsilon
+    canaries: tuple[Record, ...] = ()  # for the bound of epsilon; not attacked otherwise
     canary_included: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool), repr=False)  # [len(canaries)]
 
     @property
     def candidates(self) -> list[str]:
-        """Ids of the records that a coin decided about, canaries at the end."""
+        """Ids of all records that a coin decided about: `records`, then `canaries`."""
         return [record.id for record in (*self.records, *self.canaries)]
 
     @property
     def training_records(self) -> tuple[Record, ...]:
-        """Its list: members, every canary, and background. What goes by the list (n_k, batches, sampling rates, epochs,
-        the mean over clients) does not depend on canaries' coins; those that a coin left out weigh 0."""
+        """Members, all canaries, and background records. Canaries that their coin left out are listed too, with
+        weight 0: so n_k, batches, sampling rates, epochs and the mean over clients do not depend on the coins."""
         members = tuple(record for record, used in zip(self.records, self.member.tolist(), strict=True) if used)
         return members + self.canaries + self.background
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Ids of the records of its list that weigh 0."""
+        """Ids of the training records with weight 0: canaries that their coin left out."""
         coins = zip(self.canaries, self.canary_included.tolist(), strict=True)
         return frozenset(record.id for record, used in coins if not used)
 
     @property
-    def drawn(self) -> list[tuple[Record, bool]]:
-        """Candidates and canaries, each with whether it is trained on, with weight."""
+    def labelled_candidates(self) -> list[tuple[Record, bool]]:
+        """Every candidate and canary, with True where it is trained on (with weight 1)."""
         used = np.concatenate([self.member, self.canary_included]).tolist()
         return list(zip((*self.records, *self.canaries), used, strict=True))
 
@@ -141,22 +142,20 @@ Score = Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """All clients of a task, records that no client holds, and a test set."""
+    """All clients of a task, records that no client has, and a test set."""
 
     clients: tuple[Client, ...]
-    novel: tuple[Record, ...]  # out of distribution: the papers' own non-members; may be empty
+    novel: tuple[Record, ...]  # out-of-distribution non-members, as in the papers; may be empty
     test: tuple[Record, ...]  # for utility, with several references each
-    score: Score = (
-        caption_scores  # utility of answers [record] against references [record][reference], 100 at best for most
-    )
+    score: Score = caption_scores  # utility of answers [record] against references [record][reference], most up to 100
     novel_test: tuple[Record, ...] = ()  # for utility out of distribution
     classes: tuple[str, ...] = ()  # classification: all class names, in label order
-    # record to the first one that shows the same picture, where several clients hold it and one coin decided for all
+    # record id to that of the first record with the same picture; only where clients share pictures, and so coins
     shared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def records(self) -> dict[str, Record]:
-        """Every record by id."""
+        """Every record of clients, novel and test sets, by id."""
         everything = [*self.novel, *self.test, *self.novel_test]
         for client in self.clients:
             everything += [*client.records, *client.canaries, *client.reference, *client.background]
@@ -164,30 +163,33 @@ class Federation:
 
     @property
     def sizes(self) -> list[int]:
-        """How many records each client's list holds, those of weight 0 included."""
+        """The number of training records of each client, those of weight 0 included."""
         return [len(client.training_records) for client in self.clients]
 
     @property
     def truth(self) -> dict[str, bool]:
-        """Record id to membership, for every candidate and canary of every client. Reaches audits, never attacks."""
-        return {record.id: used for client in self.clients for record, used in client.drawn}
+        """Whether each candidate and canary is trained on, by record id. Audits get this, attacks never do."""
+        return {record.id: used for client in self.clients for record, used in client.labelled_candidates}
 
     @property
     def coins(self) -> dict[str, tuple[str, str]]:
-        """Candidate or canary to its coin, and to the stratum within which coins may be exchanged without changing how
-        many members any client has: whoever holds the picture, canaries apart."""
+        """For each candidate and canary, by id: the id of its coin, and the stratum of the coin.
+
+        A stratum names the clients that have the picture (canaries form strata of their own). Permuting coins within a
+        stratum keeps every client's number of members.
+        """
         holders: dict[str, str] = {}
         for client in self.clients:
             for record in client.records:
                 coin = self.shared.get(record.id, record.id)
                 holders[coin] = f"{holders[coin]}, {client.name}" if coin in holders else client.name
-        coins = {r.id: self.shared.get(r.id, r.id) for client in self.clients for r in client.records}
+        coins = {r.id: self.shared.get(r.id, r.id) for c in self.clients for r in c.records}
         canaries = {r.id: (r.id, f"{c.name}, canaries") for c in self.clients for r in c.canaries}
         return {record: (coin, holders[coin]) for record, coin in coins.items()} | canaries
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be written as UTF-8: it holds no half of a surrogate pair."""
+    """Whether a string can be written as UTF-8 (no lone surrogates)."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -196,18 +198,16 @@ def is_text(value: str) -> bool:
 
 
 def client_name(k: int) -> str:
-    """How client k is called in tables and reports."""
+    """The name of client k in tables and reports, such as client-03."""
     return f"client-{k:02d}"
 
 
-Draw = Callable[
-    [str, int, np.random.Generator], Sequence[Record]
-]  # first part of the ids, how many, from which generator
+Draw = Callable[[str, int, np.random.Generator], Sequence[Record]]  # (prefix of the ids, how many, generator)
 
 
 def exchangeable_client(k: int, *, records: int, reference: int, seed: int, draw: Draw) -> Client:
-    """Client k with 2 `records` candidates from one draw, a coin for each, and reference records; each from a generator
-    of its own."""
+    """Client k with 2 `records` candidates, a fair coin for each, and `reference` reference records. Candidates,
+    coins and reference records come from three generators, seeded by `seed` and k."""
     pool, coins, more = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
     name = client_name(k)
     return Client(
@@ -218,8 +218,32 @@ def exchangeable_client(k: int, *, records: int, reference: int, seed: int, draw
     )
 
 
+def drawn_federation(
+    params: Any, draw: Callable[..., tuple[Record, ...]], *, test_draw: Callable[..., tuple[Record, ...]], groups: int,
+    novel_shapes: Sequence[str], clients: int, seed: int, score: Score = caption_scores,
+) -> Federation:  # fmt: skip
+    """A federation whose records are drawn on the spot, each part from a generator of its own.
+
+    params: has the fields of `Drawn`. draw: takes what `Draw` says, and the keywords `proportions` [groups] (a client's
+    share of each group) and `shapes` (the objects that may be drawn). test_draw: draws the test records.
+    """
+    rng = {part: np.random.default_rng((seed, part)) for part in (0, 2, 3, 4)}
+    return Federation(
+        clients=tuple(
+            exchangeable_client(
+                k, records=params.records, reference=params.reference, seed=seed, draw=partial(draw, proportions=shares)
+            )
+            for k, shares in enumerate(dirichlet_proportions(clients, groups, params.dirichlet, rng[0]))
+        ),
+        novel=draw("novel", params.novel, rng[2], shapes=novel_shapes),
+        test=test_draw("test", params.test, rng[3]),
+        score=score,
+        novel_test=test_draw("novel-test", params.test, rng[4], shapes=novel_shapes),
+    )
+
+
 def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Membership [n] by a fair coin per record, all flipped again until each side has two records (one of n < 4)."""
+    """Membership [n] by fair coins, drawn again until both sides have two records (one if n < 4)."""
     while True:
         member = rng.random(n) < 0.5
         if min(member.sum(), n - member.sum()) >= min(2, n // 2):
@@ -229,5 +253,5 @@ def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
 def dirichlet_proportions(
     clients: int, classes: int, concentration: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Class proportions [clients, classes] of each client, Dirichlet(concentration) (FedRand, section 4.1)."""
+    """Proportions [clients, classes], a row per client from Dirichlet(concentration) (FedRand, section 4.1)."""
     return rng.dirichlet(np.full(classes, concentration), size=clients)

@@ -1,10 +1,9 @@
-"""Canaries: records that a coin of their own puts into training or leaves out, so that one run can bound epsilon from
-below.
+"""Canaries: records that each go into training or not by a coin, so that one run gives a lower bound of epsilon.
 
-Some of each client's candidates leave these and become canaries, as they are or changed into something that a model can
-only know by heart: a mislabelled picture, or a picture of nothing. The coins are fair and independent of each other and
-of everything else; that is all that the one-run theorem asks for (`audits.statistics.one_run`). Source: Steinke, Nasr
-and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023).
+Some candidates of each client become canaries: unchanged, with a wrong label, or with a random picture. Models can only
+memorise the last two. The coins are fair and independent of everything else, which is all that the one-run theorem
+needs (`audits.statistics.one_run`). Source: Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run"
+(NeurIPS 2023).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Canaries(Parameters):
 
 
 def insert(federation: Federation, params: Any, seed: int, *, holders: int | None = None) -> Federation:
-    """The federation with `params.canaries` canaries (fields of `Canaries`), spread evenly over the first `holders`
-    clients, over all by default; itself if none are asked for."""
+    """The federation with `params.canaries` canaries, spread evenly over the first `holders` clients (all by
+    default). params: has the fields of `Canaries`; with 0 canaries the federation is returned as it is."""
     if not params.canaries:
         return federation
     chosen = _choose(federation, params.canaries, seed, holders or len(federation.clients))
@@ -48,57 +47,59 @@ def insert(federation: Federation, params: Any, seed: int, *, holders: int | Non
     clients = []
     for k, (client, places) in enumerate(zip(federation.clients, chosen, strict=True)):
         coins, looks = (np.random.default_rng((seed, STREAM, k, part)) for part in (1, 2))
-        made = [_made(params.canary_kind, client.records[i], texts, looks) for i in places]
-        clients.append(_holding(client, places, made, coins.random(len(places)) < 0.5))
+        made = [_make_canary(params.canary_kind, client.records[i], texts, looks) for i in places]
+        clients.append(_replace_with_canaries(client, places, made, coins.random(len(places)) < 0.5))
     return dataclasses.replace(federation, clients=tuple(clients))
 
 
 def shares(n: int, holders: int) -> list[int]:
-    """How many of n canaries each client that holds any gets: the first ones one more."""
+    """The number of canaries of each of `holders` clients, n in all; the first clients get the remainder."""
     return [n // holders + (k < n % holders) for k in range(holders)]
 
 
 def _choose(federation: Federation, n: int, seed: int, holders: int) -> list[NDArray[np.int64]]:
-    """Which candidates of each client become canaries: places in its records, drawn at random. InputError: a client has
-    too few."""
+    """For each client, the positions of the candidates that become canaries, drawn at random; empty after `holders`.
+    InputError: a client has too few."""
     clients = federation.clients[:holders]
-    alone = _alone(federation)[:holders]
+    alone = _unshared_candidates(federation)[:holders]
     generators = [np.random.default_rng((seed, STREAM, k, 0)) for k in range(len(clients))]
-    free = [_free(client, own, rng) for client, own, rng in zip(clients, alone, generators, strict=True)]
+    free = [
+        _convertible(client, unshared, rng) for client, unshared, rng in zip(clients, alone, generators, strict=True)
+    ]
     room = [len(places) for places in free]
-    for client, own, share, most in zip(clients, alone, shares(n, holders), room, strict=True):
+    for client, unshared, share, most in zip(clients, alone, shares(n, holders), room, strict=True):
         if share > most:
             valid = min(room) * len(clients) + room.index(min(room))  # the clients before that one give one more
             raise InputError(
                 f"--canaries {n}: {client.name} would give {share} of its {len(client.records)} candidates; {KEPT} "
-                f"members and {KEPT} "
-                f"held-out records stay, and {len(own)} show a picture that no other record shows; valid here are 0 to "
-                f"{valid}"
+                f"members and {KEPT} held-out records stay, and {len(unshared)} show a picture that no other record "
+                f"shows; valid here are 0 to {valid}"
             )
-    given = [
+    chosen = [
         rng.choice(places, share, replace=False)
         for rng, places, share in zip(generators, free, shares(n, holders), strict=True)
     ]
-    return given + [np.zeros(0, dtype=np.int64) for _ in federation.clients[holders:]]
+    return chosen + [np.zeros(0, dtype=np.int64) for _ in federation.clients[holders:]]
 
 
-def _alone(federation: Federation) -> list[NDArray[np.int64]]:
-    """Each client's candidates whose picture no other record shows: another could be trained on although the canary is
-    left out."""
+def _unshared_candidates(federation: Federation) -> list[NDArray[np.int64]]:
+    """For each client, the positions of the candidates whose picture no other record shows. A canary that is left
+    out must not be trained on as another record."""
     digests = {name: record.digest for name, record in federation.records.items()}
-    shown = Counter(digests.values())
-    return [np.flatnonzero([shown[digests[r.id]] == 1 for r in client.records]) for client in federation.clients]
+    count = Counter(digests.values())
+    return [np.flatnonzero([count[digests[r.id]] == 1 for r in client.records]) for client in federation.clients]
 
 
-def _free(client: Client, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """The places without some members and held-out records, drawn at random, that stay; none if the client has not got
-    them."""
+def _convertible(client: Client, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """`places` without two members and two held-out records that stay candidates; empty if the client has fewer."""
     roles = [rng.permutation(np.flatnonzero(role))[:KEPT] for role in (client.member, ~client.member)]
     return np.setdiff1d(places, np.concatenate(roles)) if min(map(len, roles)) == KEPT else places[:0]
 
 
-def _holding(client: Client, places: NDArray[np.int64], made: list[Record], included: NDArray[np.bool_]) -> Client:
-    """The client with canaries in the place of some candidates."""
+def _replace_with_canaries(
+    client: Client, places: NDArray[np.int64], made: list[Record], included: NDArray[np.bool_]
+) -> Client:
+    """The client with the candidates at `places` replaced by the canaries `made`."""
     kept = np.delete(np.arange(len(client.records)), places)
     return dataclasses.replace(
         client,
@@ -109,8 +110,8 @@ def _holding(client: Client, places: NDArray[np.int64], made: list[Record], incl
     )
 
 
-def _made(kind: str, record: Record, texts: _Texts, rng: np.random.Generator) -> Record:
-    """The canary of that kind that a candidate becomes; it still has the candidate's id."""
+def _make_canary(kind: str, record: Record, texts: _Texts, rng: np.random.Generator) -> Record:
+    """The canary of that kind made from a candidate; it keeps the candidate's id."""
     if kind == "mislabelled":
         return texts.wrong(record, rng)
     if kind == "ood":
@@ -120,7 +121,7 @@ def _made(kind: str, record: Record, texts: _Texts, rng: np.random.Generator) ->
 
 
 class _Texts:
-    """What can be said of a picture: a task's classes, or the texts of its records."""
+    """Wrong labels or texts for canaries: the task's classes, or else the texts of other records."""
 
     def __init__(self, federation: Federation, canaries: list[Record]) -> None:
         self.classes, self.canaries = federation.classes, canaries
@@ -129,11 +130,10 @@ class _Texts:
         self.used: Counter[str] = Counter()
 
     def wrong(self, record: Record, rng: np.random.Generator) -> Record:
-        """The record with another class, or with a text of another group (of any other record where all are of one
-        group).
+        """The record with another class, or with a text of another group (of any other record if all are of one group).
 
-        Texts come from what becomes a canary, each as rarely as can be: what a canary says is then no candidate's, and
-        few other canaries'.
+        Texts come from the canaries if one of them fits, each used as rarely as possible: then no candidate and few
+        other canaries have the same text.
         """
         if self.classes:
             return _labelled(record, [name for name in self.classes if name != record.group], rng)
@@ -148,7 +148,7 @@ class _Texts:
         return dataclasses.replace(record, text=other.text, references=other.references, group=other.group)
 
     def any_label(self, record: Record, rng: np.random.Generator) -> Record:
-        """The record with any class at random; in other tasks with its own text, which no other picture determines."""
+        """The record with a random class; in tasks without classes, the record unchanged."""
         return _labelled(record, self.classes, rng) if self.classes else record
 
     def _fitting(self, record: Record, others: list[Record]) -> list[Record]:
@@ -162,8 +162,7 @@ def _labelled(record: Record, names: tuple[str, ...] | list[str], rng: np.random
 
 
 def _pattern(height: int, width: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A picture [height, width, 3] of nothing: blocks of random colours. Noise in every pixel would look all the same
-    to a model."""
+    """A picture [height, width, 3] of random coloured blocks. Pixel noise would look alike to a model."""
     rows, columns = (np.arange(side) * rng.integers(2, CELLS + 1) // side for side in (height, width))
     colours: NDArray[np.uint8] = rng.integers(0, 256, (CELLS, CELLS, 3), np.uint8)
     return colours[rows][:, columns]

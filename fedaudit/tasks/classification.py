@@ -1,13 +1,12 @@
-"""Federations for classification: a data set with classes, a partition of it, and a coin for every record.
+"""Federations for classification: a labelled data set, a partition of it over clients, and a coin for every record.
 
-A client's share of the training records is dealt at random: a fixed part becomes its reference records, a fair coin
-makes each of the others a member or a held-out record. (With `holdout` 0 all of its records are members.) All of a
-class's records count alike in this, so members, held-out and reference records of a client are exchangeable. A
-picture that two clients hold (`dominant`) has one role for both: what is held out is trained on by nobody.
+A fixed part of a client's share, drawn at random, becomes its reference records; a fair coin makes each other record a
+member or a held-out record. (With `holdout` 0 all records are members.) So members, held-out and reference records of a
+client are exchangeable. A picture that two clients have (`dominant`) has the same role for both: nobody trains on what
+is held out.
 
-Two data sets give a federation of two domains (SecFPP, 5.1): the first half of the clients share the first, the others
-the second; of three each has a third of the clients. Its classes are those of all, a name that several have being one
-class; every client chooses among all of them.
+Several data sets make a federation of several domains (SecFPP, 5.1): of two, the first half of the clients share the
+first, the others the second. All clients choose among the classes of all domains; equal names are one class.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ UNDEALT, REFERENCE, HELD_OUT, MEMBER = range(4)  # roles of a training record
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Pictures with a class each, for training and for testing."""
+    """A data set: pictures with one class each, for training and for testing. InputError: a class has no record."""
 
     name: str  # as the flag calls it
     classes: tuple[str, ...]
     pictures: Pictures
-    labels: NDArray[np.int64]  # [len(pictures)], places in `classes`
+    labels: NDArray[np.int64]  # [len(pictures)], indices into `classes`
     test_pictures: Pictures
     test_labels: NDArray[np.int64]
 
@@ -55,23 +54,23 @@ class Labelled:
 
     @property
     def names(self) -> NDArray[np.str_]:
-        """The class of each training record by name."""
+        """Class name of each training record [len(pictures)]."""
         return np.array(self.classes)[self.labels]
 
 
-def chosen(value: str, known: Collection[str], *, flag: str) -> list[str]:
-    """The names of `known` in NAME, NAME+NAME and so on."""
+def split_names(value: str, valid: Collection[str], *, flag: str) -> list[str]:
+    """The names in `value`, which is NAME or NAME+NAME and so on. InputError: one is not valid, or stands twice."""
     names = [name.strip() for name in value.split("+")]
     for name in names:
-        if name not in known:
-            raise InputError(f"{flag} {value}: no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+        if name not in valid:
+            raise InputError(f"{flag} {value}: no {name!r}{nearest(name, valid)}; there are {', '.join(valid)}")
     if len(set(names)) < len(names):
         raise InputError(f"{flag} {value}: give one name, or different ones as in A+B")
     return names
 
 
 def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: int) -> Federation:
-    """The clients of one data set or several; `params` has the fields of `Partitioned`."""
+    """The federation over one data set or several. params: has the fields of `Partitioned`."""
     classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
     if clients < len(domains):
         raise InputError(f"--clients {clients}: {len(domains)} domains need at least a client each")
@@ -102,8 +101,8 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
 
 
 def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Generator) -> list[Share]:
-    """The shares of a domain's clients, or an InputError if one is too small; a dirichlet split is the same whatever is
-    held out."""
+    """The records of each client of a domain. InputError: a client would have too few. A dirichlet partition always
+    keeps enough for holding out, so that it is the same with `holdout` 0."""
     if params.partition == "dirichlet":
         return partitions.dirichlet(domain.names, clients, params.dirichlet, rng, least=LEAST)
     if params.partition == "dominant":
@@ -122,7 +121,7 @@ def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Gener
 
 
 def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int) -> None:
-    """Give those of client k's records a role that no earlier client gave one."""
+    """Assign a role to those of client k's records that have none yet, in `roles`. InputError: a role has no record."""
     if not params.holdout:
         roles[share] = MEMBER
         return
@@ -142,28 +141,27 @@ def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int
 def _client(
     k: int, domain: Labelled, share: Share, roles: NDArray[np.int64], classes: tuple[str, ...], seed: int
 ) -> tuple[Client, dict[int, str]]:
-    """Client k, its records numbered and listed in an order of their own, which says nothing about their roles; and the
-    record that shows each picture of its share."""
+    """Client k with its records in random order, and their ids by index into the domain's training pictures."""
     name, order = client_name(k), np.random.default_rng((seed, 1, k, 3)).permutation(share)
     records = [_record(f"{name}-{i:04d}", domain, domain.pictures[n], domain.labels[n]) for i, n in enumerate(order)]
-    dealt, own = roles[order], {record.group for record in records}
+    dealt, present = roles[order], {record.group for record in records}
     client = Client(
         name,
         records=tuple(record for record, role in zip(records, dealt, strict=True) if role != REFERENCE),
         reference=tuple(record for record, role in zip(records, dealt, strict=True) if role == REFERENCE),
         member=dealt[dealt != REFERENCE] == MEMBER,
-        classes=tuple(one for one in classes if one in own),
+        classes=tuple(one for one in classes if one in present),
     )
     return client, {int(n): record.id for n, record in zip(order, records, strict=True)}
 
 
 def _test(domain: Labelled, *, several: bool) -> list[Record]:
-    """All test records; ids name the domain where there are two."""
+    """All test records of a domain; with `several` domains their ids name it."""
     first = f"test-{domain.name}" if several else "test"
     pairs = enumerate(zip(domain.test_pictures, domain.test_labels, strict=True))
     return [_record(f"{first}-{i:05d}", domain, picture, label) for i, (picture, label) in pairs]
 
 
 def _record(name: str, domain: Labelled, picture: Picture, label: int) -> Record:
-    said = domain.classes[label]
-    return Record(name, said, picture, IMAGE, said, (said,), domain.name)
+    label_name = domain.classes[label]
+    return Record(name, label_name, picture, IMAGE, label_name, (label_name,), domain.name)

@@ -1,6 +1,6 @@
-"""MSCOCO captions from local files, with NoCaps as non-members that no client could hold.
+"""MSCOCO captions from local files, with NoCaps as out-of-distribution non-members.
 
-Clients draw by object class: the category of a picture's largest annotated object, Dirichlet(0.5). The default sizes
+Clients draw by object class, the category of a picture's largest annotated object, Dirichlet(0.5). The default sizes
 give the 300 members and 300 NoCaps pictures of FedRand's attack; unlike there, every client also holds out as many
 records of its own. Source of the set-up: FedRand, sections 4.1 and 4.2, appendix A. Layouts, downloads and costs:
 docs/data.md.
@@ -20,7 +20,6 @@ from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local_files import (
     Item,
     Row,
-    below,
     choose_splits,
     federate,
     finite,
@@ -29,9 +28,11 @@ from fedaudit.tasks.local_files import (
     need,
     one_line,
     parquet_files,
+    parquet_items,
     parquet_rows,
+    path_below,
     read_json,
-    shown,
+    short_repr,
 )
 
 SOURCE = (
@@ -61,7 +62,7 @@ class Params(Parameters):
 
 
 def coco(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients on the MSCOCO files of `data_root`."""
+    """The federation of `clients` clients on the MSCOCO files of `data_root`, with NoCaps if it is there."""
     root = folder(params.data_root, flag="--data-root", source=SOURCE)
     beside = root / "nocaps"
     wanted = params.nocaps_root or (str(beside) if user_files.is_dir(beside) else "")
@@ -72,8 +73,8 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """The layout of the MSCOCO site, of 2017 or 2014; None without caption files. Splits without pictures are not
-    there."""
+    """Pool and test items in the layout of the MSCOCO site, of 2017 or 2014; None if there are no caption files.
+    Splits without a folder of pictures do not count; InputError if none has one."""
     names = [split + year for year in ("2017", "2014") for split in ("train", "val")]
     notes = {name: path for name in names if (path := _beside(root, f"captions_{name}.json")) is not None}
     folders = ((name, base / name) for name in notes for base in (root / "images", root))
@@ -95,48 +96,44 @@ def _beside(root: Path, name: str) -> Path | None:
 
 
 def _captions(path: Path, images: Path) -> list[Item]:
-    """All pictures of one caption file that have a caption, with the class of their largest object."""
+    """The pictures of a caption file that have a caption, grouped by the class of their largest object."""
     classes = _classes(path.with_name(path.name.replace("captions", "instances")))
     items = [
-        _item(f"coco-{_key(n)}", classes.get(n, "none"), below(images, name, where), texts, where)
-        for n, name, texts, where, _ in _told(path)
+        Item(f"coco-{_key(n)}", classes.get(n, "none"), path_below(images, name, where), INSTRUCTION, texts, where)
+        for n, name, texts, where, _ in _annotated_pictures(path)
     ]
     return _distinct(items)
 
 
 def _distinct(items: list[Item]) -> list[Item]:
-    """The items. InputError if two go by one id: names that differ in their folders or endings only."""
-    seen: dict[str, Item] = {}
+    """The items. InputError if two have the same id: their file names differ only in folder or ending."""
+    first_by_id: dict[str, Item] = {}
     for item in items:
-        if (other := seen.setdefault(item.id, item)) is not item:
+        if (other := first_by_id.setdefault(item.id, item)) is not item:
             raise InputError(f"{item.where} and {other.where} would both be the record {item.id}; rename one of them")
     return items
 
 
-def _item(name: str, group: str, source: Path | Row, texts: tuple[str, ...], where: str) -> Item:
-    return Item(name, group, source, INSTRUCTION, texts, where)
-
-
 def _key(picture: int | str) -> str:
-    """What a picture goes by in the id of its record."""
+    """The part of a record's id for its picture: the number in 12 digits, or the file name without ending."""
     return f"{picture:012d}" if isinstance(picture, int) else Path(picture).stem
 
 
-def _told(path: Path) -> Iterable[tuple[int | str, str, tuple[str, ...], str, str]]:
-    """Id, file name, captions, place and domain of each picture in a file of MSCOCO's form; blank captions are left
-    out."""
-    content, told = read_json(path, KEYS), dict[int | str, list[str]]()
+def _annotated_pictures(path: Path) -> Iterable[tuple[int | str, str, tuple[str, ...], str, str]]:
+    """For each picture in a file of MSCOCO's form: its id, file name, captions, place in the file (for messages) and
+    domain. Blank captions are left out, and pictures without any other. InputError: two pictures have one id."""
+    content, captions = read_json(path, KEYS), dict[int | str, list[str]]()
     for note in need(content, "annotations", path, list):
         number = identifier(need(note, "image_id", path), "an image_id", path)
-        told.setdefault(number, []).append(need(note, "caption", path, str))
-    seen: set[int | str] = set()
+        captions.setdefault(number, []).append(need(note, "caption", path, str))
+    numbers: set[int | str] = set()
     for image in need(content, "images", path, list):
         number = identifier(need(image, "id", path), "the id of an image", path)
-        if number in seen:
+        if number in numbers:
             raise InputError(f"{path}: two images have the id {number}; download it again")
-        seen.add(number)
+        numbers.add(number)
         domain = need(image, "domain", path, str) if "domain" in image else ""
-        if texts := _texts(told.get(number), path):
+        if texts := _texts(captions.get(number), path):
             yield number, need(image, "file_name", path, str), texts, f"{path}, image {number}", domain
 
 
@@ -147,13 +144,15 @@ def _classes(path: Path) -> dict[int | str, str]:
     for kind in need(content, "categories", path, list):
         number, name = need(kind, "id", path, int), need(kind, "name", path, str)
         if number in names or name in names.values() or not one_line(name):
-            raise InputError(f"{path}: the category {number} ({shown(name)}) must have an id and a name of its own")
+            raise InputError(
+                f"{path}: the category {number} ({short_repr(name)}) must have an id and a name of its own"
+            )
         names[number] = name
     for thing in need(content, "annotations", path, list):
         picture = identifier(need(thing, "image_id", path), "an image_id", path)
         size = (need(thing, "area", path), need(thing, "category_id", path, int))
         if not finite(size[0]):
-            raise InputError(f"{path}: an area must be a number, not {shown(size[0])}")
+            raise InputError(f"{path}: an area must be a number, not {short_repr(size[0])}")
         largest[picture] = max(size, largest.get(picture, size))
     unknown = {kind for _, kind in largest.values()} - set(names)
     if unknown:
@@ -162,39 +161,35 @@ def _classes(path: Path) -> dict[int | str, str]:
 
 
 def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
-    files = parquet_files(root, skip=skip)
-    if not files:
-        raise InputError(
-            f"--data-root {root}: no data set recognised; looked for annotations/captions_train2017.json (or val2017, "
-            f"train2014, val2014) and for *.parquet anywhere below; it should hold {SOURCE}"
-        )
-    pool, test = choose_splits(files, ("val", "test", "train"))
-    items = {split: _items("coco", split, files[split], "all")[0] for split in (pool, test) if split is not None}
-    return items[pool], items[test] if test is not None else []
+    official = "annotations/captions_train2017.json (or val2017, train2014, val2014)"
+    return parquet_items(
+        root, lambda split, files: _items("coco", split, files, "all")[0], test=("val", "test", "train"),
+        official=official, source=SOURCE, skip=skip,
+    )  # fmt: skip
 
 
 def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[Item], dict[str, str]]:
-    """One item for each picture of parquet files, and its domain by id. Rows that name the same picture are one
-    item."""
+    """An item for each picture in parquet files, and the domain of each by item id. Rows with the same picture are
+    one item. group: the class of pictures whose row names none."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
-    told: dict[str, list[str]] = {}
+    captions: dict[str, list[str]] = {}
     for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
         values["picture"] = picture = _picture(n, row, values)
         name_of_row = "-".join(filter(None, (name, split, _key(picture))))
         other, same = first.setdefault(name_of_row, (row, values))
         if same["picture"] != picture:
             raise InputError(f"{row} and {other} would both be the record {name_of_row}; rename a picture")
-        told.setdefault(name_of_row, []).extend(_texts(values["captions"], row))
+        captions.setdefault(name_of_row, []).extend(_texts(values["captions"], row))
     items = [
-        _item(one, _group(values["group"], group, row), row, tuple(told[one]), str(row))
+        Item(one, _group(values["group"], group, row), row, INSTRUCTION, tuple(captions[one]), str(row))
         for one, (row, values) in first.items()
-        if told[one]
+        if captions[one]
     ]
     return items, {one: _domain(values["domain"], row) for one, (row, values) in first.items()}
 
 
 def _picture(n: int, row: Row, values: dict[str, Any]) -> int | str:
-    """What tells which rows show the same picture as this one, the n-th; n where every row has one of its own."""
+    """The value that rows of one picture share; n, the row's own number, if every row has its own picture."""
     picture = values["picture"]
     if picture is None and isinstance(values["captions"], str):
         picture = values["path"]
@@ -208,54 +203,54 @@ def _picture(n: int, row: Row, values: dict[str, Any]) -> int | str:
 
 def _domain(value: Any, where: Row) -> str:
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{where}: a domain must be a text, not {shown(value)}")
+        raise InputError(f"{where}: a domain must be a text, not {short_repr(value)}")
     return value or ""
 
 
 def _nocaps(root: Path, domain: str) -> list[Item]:
-    """NoCaps pictures of a domain; of all domains where nothing says which is whose, as in the usual parquet files."""
+    """NoCaps items of a domain; all items if the files name no domain, as the usual parquet files."""
     path = _beside(root, "nocaps_val_4500_captions.json")
     items, domains = _nocaps_file(root, path) if path is not None else ([], {})
     for split, paths in ({} if path else parquet_files(root)).items():
-        more, their = _items("nocaps", split, paths, "novel")
-        items, domains = items + more, domains | their
+        split_items, split_domains = _items("nocaps", split, paths, "novel")
+        items, domains = items + split_items, domains | split_domains
     if not items:
         raise InputError(
             f"--nocaps-root {root}: no picture with captions recognised in {path or root}; it should hold {NOCAPS}"
         )
-    there = Counter(filter(None, domains.values()))
-    if domain == "all" or not there:
+    count = Counter(filter(None, domains.values()))
+    if domain == "all" or not count:
         return items
-    if domain not in there:
-        raise InputError(f"--nocaps-domain {domain}: {root} has only {', '.join(sorted(there))}")
+    if domain not in count:
+        raise InputError(f"--nocaps-domain {domain}: {root} has only {', '.join(sorted(count))}")
     return [item for item in items if domains[item.id] == domain]
 
 
 def _nocaps_file(root: Path, path: Path) -> tuple[list[Item], dict[str, str]]:
-    """Items of the site's file, and the domain of each by id."""
+    """Items of the site's caption file, and the domain of each by id."""
     folders = [base / name for base in (path.parent, root) for name in ("images", "val", "nocaps_images", ".")]
     images = next(one for one in folders if user_files.is_dir(one))
-    told = list(_told(path))
+    pictures = list(_annotated_pictures(path))
     items = [
-        _item(f"nocaps-{_key(number)}", domain or "novel", below(images, name, where), texts, where)
-        for number, name, texts, where, domain in told
+        Item(f"nocaps-{_key(number)}", domain or "novel", path_below(images, name, where), INSTRUCTION, texts, where)
+        for number, name, texts, where, domain in pictures
     ]
-    return _distinct(items), {item.id: one[-1] for item, one in zip(items, told, strict=True)}
+    return _distinct(items), {item.id: one[-1] for item, one in zip(items, pictures, strict=True)}
 
 
 def _texts(value: Any, where: str | Path | Row) -> tuple[str, ...]:
-    """The captions in a string, a list of them, or sentences with their `raw` text; blank ones are left out."""
+    """The captions in a string, a list of these, or a dict with `raw` text; blank ones are left out."""
     if isinstance(value, dict) and "raw" in value:
         value = value["raw"]
     if isinstance(value, list):
         return tuple(text for one in value for text in _texts(one, where))
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{where}: captions must be text, or a list of texts, not {shown(value)}")
+        raise InputError(f"{where}: captions must be text, or a list of texts, not {short_repr(value)}")
     return (value.strip(),) if value and value.strip() else ()
 
 
 def _group(value: Any, otherwise: str, where: Row) -> str:
-    """The class in a column: a name, the most frequent of several, or the largest of `objects` with their areas."""
+    """The class in a column: a name, the most frequent of a list, the largest of `objects`; `otherwise` for None."""
     if isinstance(value, dict):
         value = _largest(value.get("category") or [], value.get("area") or [], where)
     if isinstance(value, list):
@@ -265,7 +260,7 @@ def _group(value: Any, otherwise: str, where: Row) -> str:
 
 
 def _largest(names: Any, areas: Any, where: Row) -> Any:
-    """The class of the largest area; all names where there are no areas."""
+    """The class with the largest area; `names` itself if there are no areas."""
     if not isinstance(names, list) or not isinstance(areas, list) or not all(map(finite, areas)):
         raise InputError(f"{where}: objects must have a list of category and a list of area in numbers")
     if areas and len(areas) != len(names):

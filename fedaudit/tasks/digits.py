@@ -1,7 +1,7 @@
 """Classification of real handwritten digits: the 1,797 of scikit-learn, 8 x 8 pixels enlarged to 32 x 32.
 
-Half of each class is for training, half for testing. Ten classes over ten clients leave one class each in a
-pathological split: for checks on real pictures that need no download; `glyphs` is the task for comparisons.
+Half of each class is for training, half for testing. In a pathological split over ten clients each has one class. Meant
+for checks on real pictures without a download; for comparisons take `glyphs`.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Facts(TaskFacts):
 
 @dataclass(frozen=True)
 class Params(Partitioned):
-    """Only those of the partition."""
+    """The parameters of the partition, and no others."""
 
 
 def digits(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients; the seed also draws which half of each class is for testing."""
+    """The federation of `clients` clients; `seed` also decides which half of each class is for testing."""
     pictures, labels = _load()
     rng = np.random.default_rng((seed, 5))
     halves = [np.array_split(rng.permutation(np.flatnonzero(labels == c)), 2) for c in range(len(CLASSES))]

@@ -1,11 +1,10 @@
-"""A procedural world of single symbols: forms as distance fields, and six styles of drawing them for the classification
-tasks.
+"""A procedural world of single symbols: their forms as distance fields, and six styles of drawing them.
 
-A *form* is a symbol's outline, kept as a signed distance field; *placing* it (position, size, rotation, slant, a
-rubber-sheet warp) is the same in pre-training and in the tasks. What differs is the look. The styles here use fonts of
-`TASK_FONTS`, and ways of drawing (dots, glow, chalk, relief, a thin double contour, print on paper) that
-`fedaudit/backbones/recipes/symbols.py` never shows: zero-shot accuracy on them is that of a model that has not seen the
-style. Forms without a font (`SHAPES`) share their family with pre-training.
+A *form* is a symbol's outline, as a signed distance field; *placing* it varies position, size, rotation and slant, and
+warps it. Tasks and pre-training share placing and differ in style: the styles here use the fonts in `TASK_FONTS` and
+ways of drawing (dots, glow, chalk, relief, a thin double contour, print on paper) that `recipes/symbol_pictures.py`
+never shows. So the model has not seen them, and zero-shot accuracy is honest. Shapes without a font (`SHAPES`) are the
+same in both.
 """
 
 from __future__ import annotations
@@ -60,21 +59,21 @@ Rng = np.random.Generator
 
 
 def character(name: str) -> str:
-    """What a font calls the symbol `name`: zero -> "0", b -> "B", sigma -> "Σ"."""
+    """The character of the symbol `name`: zero -> "0", b -> "B", sigma -> "Σ"."""
     if name in DIGITS:
         return str(DIGITS.index(name))
     return GREEK.get(name) or SIGNS.get(name) or name.upper()
 
 
 def distance_field(mask: Image.Image) -> Tensor:
-    """Signed distance [FIELD, FIELD] to the edge of what is white, in units of field samples; positive inside."""
+    """Signed distance [FIELD, FIELD] to the edge of the white area, positive inside; unit: one field sample."""
     inside = np.asarray(mask.resize((2 * FIELD, 2 * FIELD), Image.Resampling.BILINEAR)) > 127
     signed = distance_transform_edt(inside) - distance_transform_edt(~inside)
     return F.avg_pool2d(torch.from_numpy(signed / 2).float()[None], 2)[0]
 
 
 def glyph(char: str, font: str) -> Tensor:
-    """Distance field of a character whose longer side spans 70 % of the field."""
+    """Distance field of a character; its longer side is 70 % of the field."""
     face = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf", 160)
     left, top, right, bottom = face.getbbox(char)
     width, height = right - left, bottom - top
@@ -85,14 +84,14 @@ def glyph(char: str, font: str) -> Tensor:
 
 
 def polygon(points: NDArray[Any]) -> Tensor:
-    """Distance field of a filled polygon [n, 2] in [-1, 1], y upwards."""
+    """Distance field of a filled polygon with corners [n, 2] in [-1, 1], y pointing up."""
     mask = Image.new("L", (256, 256))
     ImageDraw.Draw(mask).polygon([(128 + 90 * x, 128 - 90 * y) for x, y in points], fill=255)
     return distance_field(mask)
 
 
 def shape(name: str, rng: Rng) -> NDArray[Any]:
-    """Corners [n, 2] of the shape called `name`, of random proportions."""
+    """Corners [n, 2] of the shape called `name`, with random proportions."""
     turn = np.linspace(0, 2 * np.pi, 64, endpoint=False)
     r = rng.uniform
     if name == "heart":
@@ -131,7 +130,7 @@ def _rotation(angle: float) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Placing:
-    """How widely forms vary; standard deviations unless a range."""
+    """How much forms vary; numbers are standard deviations unless noted."""
 
     scale: tuple[float, float] = (0.75, 1.2)
     rotation: float = 0.1  # radians
@@ -141,7 +140,7 @@ class Placing:
     warp: float = 0.07  # largest amplitude of the rubber sheet, of half the picture
 
     def place(self, fields: Tensor, rng: Rng) -> Tensor:
-        """Fields [n, FIELD, FIELD] to placed fields [n, FINE, FINE]; distances stay in the form's own units."""
+        """Place fields [n, FIELD, FIELD] at random: [n, FINE, FINE]. Distances keep the form's units."""
         n = len(fields)
         zoom = 1 / rng.uniform(*self.scale, n)
         turn, slant, aspect = (rng.normal(0, s, n) for s in (self.rotation, self.slant, self.aspect))
@@ -157,27 +156,27 @@ class Placing:
 
 
 def smooth(knots: NDArray[Any]) -> Tensor:
-    """Random knots [n, c, k, k] to a smooth surface [n, c, FINE, FINE]."""
+    """Interpolate random knots [n, c, k, k] to a smooth surface [n, c, FINE, FINE]."""
     return F.interpolate(torch.from_numpy(knots).float(), (FINE, FINE), mode="bicubic", align_corners=False)
 
 
 def uniform(rng: Rng, low: float, high: float, n: int, *more: int) -> Tensor:
-    """Float32 [n, 1, 1] or [n, *more]."""
+    """Draw float32 numbers in [low, high): [n, 1, 1], or [n, *more] if `more` is given."""
     return torch.from_numpy(rng.uniform(low, high, (n, *(more or (1, 1))))).float()
 
 
 def fill(distance: Tensor, weight: Tensor | float = 0.0, sharp: float = 1.6) -> Tensor:
-    """Ink in [0, 1] where the distance to the edge, the stroke widened by `weight`, is positive."""
+    """Ink in [0, 1] where the distance to the edge is positive. weight: widens the stroke; sharp: slope of the edge."""
     return torch.sigmoid((distance + weight) * sharp)
 
 
 def mix(ground: Tensor, colour: Tensor, ink: Tensor) -> Tensor:
-    """Colour [n, 3, 1, 1] over ground [n, 3, *, *] where there is ink [n, FINE, FINE]."""
+    """Paint colour [n, 3, 1, 1] over ground [n, 3, *, *] where there is ink [n, FINE, FINE]."""
     return ground + (colour - ground) * ink[:, None]
 
 
 def finish(picture: Tensor) -> NDArray[np.uint8]:
-    """Pictures [n, 3, FINE, FINE] in [0, 1] to uint8 [n, SIZE, SIZE, 3]."""
+    """Convert pictures [n, 3, FINE, FINE] in [0, 1] to uint8 [n, SIZE, SIZE, 3]."""
     small = F.avg_pool2d(picture, FINE // SIZE).clamp(0, 1)
     return (small * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
 
@@ -241,8 +240,7 @@ def _relief(d: Tensor, rng: Rng) -> Tensor:
 
 
 def _colours(rng: Rng, n: int, apart: float) -> tuple[Tensor, Tensor]:
-    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1], their mean brightness at least `apart` apart; either may be the
-    lighter."""
+    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1] that differ by `apart` in mean brightness; either is lighter."""
     gap = uniform(rng, apart, 0.9, n, 1, 1, 1)
     dark = torch.minimum(uniform(rng, 0, 0.3, n, 3, 1, 1), 1 - gap)
     light = (dark.mean(1, keepdim=True) + gap + uniform(rng, -0.1, 0.1, n, 3, 1, 1)).clamp(0, 1)
@@ -267,7 +265,7 @@ CONTOUR = (0.6, 0.9)  # half the width of an outline, in field samples; pre-trai
 
 @functools.cache
 def _forms(name: str) -> Tensor:
-    """Distance fields [k, FIELD, FIELD] of a class: one per font of the tasks, or a shape's proportions."""
+    """Distance fields [k, FIELD, FIELD] of a class: one per font of the tasks, or `PROPORTIONS` of a shape."""
     if name in SHAPES:
         rng = np.random.default_rng(SHAPES.index(name))
         return torch.stack([polygon(shape(name, rng)) for _ in range(PROPORTIONS)])
@@ -276,10 +274,8 @@ def _forms(name: str) -> Tensor:
 
 
 def draw(domain: str, classes: Sequence[int], rng: Rng) -> NDArray[np.uint8]:
-    """One picture per entry of `classes` (indices into CLASSES) in the style `domain`: uint8 [n, SIZE, SIZE, 3].
-
-    Everything random comes from `rng`: font or proportions, placing, weight, colours and the style's own grain.
-    """
+    """Draw one picture per entry of `classes` (indices into CLASSES) in the style `domain`: uint8 [n, SIZE, SIZE,
+    3]. All randomness is from `rng`: font or proportions, placing, weight, colours and the grain of the style."""
     look = LOOKS[domain]
     picked = [forms[rng.integers(len(forms))] for forms in (_forms(CLASSES[c]) for c in classes)]
     parts = [torch.stack(picked[start : start + CHUNK]) for start in range(0, len(picked), CHUNK)]

@@ -1,4 +1,4 @@
-"""What a task's file says of the task: its class `Facts`, read without importing it. Imports nothing heavy."""
+"""Statements of a task's file about it: its class `Facts`, read without importing the file. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from fedaudit.machinery.plugins import Plugins
 
 
 class TaskFacts:
-    """What holds of a task whose file says nothing else."""
+    """Defaults for a task whose file states nothing else."""
 
     learner: str = "lora"
-    """The module of trainers/ whose methods are usual for it."""
+    """The module of trainers/ whose methods train this task by default."""
 
 
 TASKS = Plugins("task", "fedaudit.tasks", TaskFacts)

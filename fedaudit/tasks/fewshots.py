@@ -1,7 +1,7 @@
-"""The drawn symbols of `glyphs` in DP2FL's split: a fifth of the classes missing, few shots, one dominant class.
+"""The drawn symbols of `glyphs` in DP2FL's partition: few shots, a fifth of the classes missing, one dominant class.
 
-Of 16 shots a client has 4 of each class that it is left with, and all 16 of its dominant one (Chang et al. 2025,
-heterogeneity simulation). Validation records are the method's to hold back; test images count in each client's own
+A client has 4 records of each class that it keeps, and all 16 of its dominant class (Chang et al. 2025, heterogeneity
+simulation). The method itself holds back validation records; test images are weighted by each client's own class
 proportions (`own_test`).
 """
 
@@ -24,5 +24,5 @@ class Params(Drawings):
 
 
 def fewshots(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients."""
+    """The federation of `clients` clients, as `glyphs` makes it."""
     return glyphs(params, clients=clients, seed=seed)

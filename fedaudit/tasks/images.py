@@ -11,7 +11,7 @@ import numpy as np
 
 from fedaudit.machinery.parameters import text
 from fedaudit.tasks.base import Federation
-from fedaudit.tasks.classification import chosen, federate
+from fedaudit.tasks.classification import federate, split_names
 from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
 from fedaudit.tasks.local_files import folder
@@ -33,10 +33,10 @@ class Params(Partitioned):
 
 
 def images(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients on the files of `data_root`; pictures are read when they are used."""
-    names = chosen(params.dataset, IMAGE_SETS, flag="--dataset")
+    """The federation of `clients` clients on the files of `data_root`; pictures are decoded when they are used."""
+    names = split_names(params.dataset, IMAGE_SETS, flag="--dataset")
     root = folder(
         params.data_root, flag="--data-root", source=" and ".join(IMAGE_SETS[name].folders[0] for name in names)
     )
-    found = [load(name, root, np.random.default_rng((seed, 5, d))) for d, name in enumerate(names)]
-    return federate(found, params=params, clients=clients, seed=seed)
+    data_sets = [load(name, root, np.random.default_rng((seed, 5, d))) for d, name in enumerate(names)]
+    return federate(data_sets, params=params, clients=clients, seed=seed)

@@ -1,8 +1,8 @@
-"""Data sets on the local disk: reading them, and drawing clients from one pool (FedRand, section 4.1 and appendix A.1).
+"""Data sets on the local disk: reading them, and drawing a federation from one pool (FedRand, section 4.1, appendix
+A.1).
 
-Nothing is downloaded. A data set is first a list of items, whose pictures nobody has touched; those that are drawn
-become records: image files stay files (their headers are checked), pictures inside parquet files are read then, and
-only those.
+Nothing is downloaded. A data set is first a list of items; their pictures are not opened. Drawn items become records:
+image files stay files (their headers are checked), pictures in parquet files are read then, and no others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import re
 import reprlib
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -30,14 +30,14 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips, dirichlet_proportions
 from fedaudit.tasks.metrics import caption_scores
 
-SPLITS = ("train", "val", "test", "")  # "": files whose names do not tell
+SPLITS = ("train", "val", "test", "")  # "": files whose names tell no split
 NAME_BYTES = 255  # of a file, on the file systems in use
 _SPLIT = re.compile(r"(?<![a-z])(train|val|test)(?:ing|id|idation)?(?![a-z])")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Where a parquet file holds a picture."""
+    """The place of a picture in a parquet file."""
 
     file: Path
     number: int
@@ -48,18 +48,18 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """What may become a record when it is drawn."""
+    """A possible record: it becomes one when it is drawn."""
 
     id: str
     group: str
     source: Path | Row
     prompt: str
-    texts: tuple[str, ...]  # right answers: one of them is learnt, all are references
-    where: str = ""  # file and what it is there, for messages
+    texts: tuple[str, ...]  # right answers: one of them is trained on, all are references
+    where: str = ""  # file, and row or number in it, for messages
 
 
 def folder(value: str, *, flag: str, source: str) -> Path:
-    """The folder that a flag names; `source` says where its data set comes from."""
+    """The folder that a flag names. InputError: none, or no folder; `source` tells what should be in it."""
     if not value.strip():
         raise InputError(f"{flag} is not given: name the folder that holds {source}")
     path = Path(value).expanduser().absolute()
@@ -69,7 +69,7 @@ def folder(value: str, *, flag: str, source: str) -> Path:
 
 
 def read_json(path: Path, keep: Collection[str] | None = None) -> Any:
-    """A JSON file, of every object only the keys in `keep`: COCO's polygons would take gigabytes."""
+    """The content of a JSON file; of every object only the keys in `keep`, as COCO's polygons would take gigabytes."""
     hook = None if keep is None else lambda thing: {key: thing[key] for key in keep if key in thing}
     try:
         with io.TextIOWrapper(user_files.opened(path), encoding="utf-8") as file:
@@ -85,69 +85,68 @@ def _refuse(word: str) -> float:
 
 
 def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
-    """thing[key] of a JSON object, or an InputError that names the file. True is no whole number."""
+    """thing[key] of a JSON object, of type `kind`. InputError names the file, `where`. A bool is not an int here."""
     if not isinstance(thing, dict) or key not in thing:
         raise InputError(f"{where}: an object lacks the key {key!r}, which the official file has")
     if not isinstance(thing[key], kind) or (kind is int and isinstance(thing[key], bool)):
-        raise InputError(f"{where}: {key!r} must hold a {kind.__name__}, not {shown(thing[key])}")
+        raise InputError(f"{where}: {key!r} must hold a {kind.__name__}, not {short_repr(thing[key])}")
     return thing[key]
 
 
 def identifier(value: Any, what: str, where: object) -> int | str:
-    """`value` as an id: a whole number of at most 64 bits, or one line of text. InputError if it is none."""
+    """`value` if it is a whole number of at most 64 bits or one line of text, else an InputError about `what`."""
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if not whole and not one_line(value):
-        raise InputError(f"{where}: {what} must be a whole number or a name on one line, not {shown(value)}")
+        raise InputError(f"{where}: {what} must be a whole number or a name on one line, not {short_repr(value)}")
     return value
 
 
-def below(folder: Path, name: Any, where: str | Path) -> Path:
-    """A file that a list names, in `folder` or further down. InputError: the name leads elsewhere, or no file can have
-    it."""
+def path_below(folder: Path, name: Any, where: str | Path) -> Path:
+    """A path in `folder`, or further down, that a list names. InputError: it leads elsewhere or cannot exist."""
     if not one_line(name):
-        raise InputError(f"{where}: a picture must have a name on one line, not {shown(name)}")
+        raise InputError(f"{where}: a picture must have a name on one line, not {short_repr(name)}")
     parts = PurePath(name).parts
     if ".." in parts or PurePath(name).is_absolute():
         raise InputError(f"{where}: the picture {name} lies outside {folder}; names must lead below that folder")
     if any(len(part.encode()) > NAME_BYTES for part in parts):
-        raise InputError(f"{where}: the picture {shown(name)} has a name of more than {NAME_BYTES} bytes")
+        raise InputError(f"{where}: the picture {short_repr(name)} has a name of more than {NAME_BYTES} bytes")
     return folder / name
 
 
 def one_line(value: object) -> bool:
-    """Whether it is a text that is not blank, without line breaks, control characters and halves of surrogate pairs."""
+    """Whether `value` is a non-blank text without line breaks, control characters and lone surrogates."""
     if not isinstance(value, str) or not value.strip():
         return False
     return value.isprintable() or not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in value)
 
 
 def finite(value: object) -> bool:
-    """Whether it is a number; true, NaN and infinities are none."""
+    """Whether `value` is a finite number (a bool is none)."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole or (isinstance(value, float) and math.isfinite(value))
 
 
-def shown(value: object) -> str:
-    """A value in a message: one short line, whatever it is."""
+def short_repr(value: object) -> str:
+    """A short one-line representation of any value, for messages."""
     return reprlib.repr(value)
 
 
 def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
-    """Parquet files anywhere below `root` but not below `skip`, by the split that their name, or else their folder,
-    names."""
-    found: dict[str, list[Path]] = {}
+    """Parquet files below `root`, but not below `skip`, by split (see `SPLITS`). The file's name tells the split, or
+    else the nearest folder's. InputError: a split's files lie in several folders."""
+    by_split: dict[str, list[Path]] = {}
     for path in sorted(_parquet_below(root, skip)):
         named = (_SPLIT.search(part.lower()) for part in reversed(path.relative_to(root).parts))
-        found.setdefault(next((match[1] for match in named if match), ""), []).append(path)
-    for split, paths in found.items():
+        by_split.setdefault(next((match[1] for match in named if match), ""), []).append(path)
+    for split, paths in by_split.items():
         folders = sorted({str(path.parent) for path in paths})
         if split and len(folders) > 1:
             raise InputError(f"{root}: {split} files lie in several folders ({', '.join(folders)}); name one of these")
-    return found
+    return by_split
 
 
 def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
-    """Every folder that is looked into is noted; hidden ones and hidden files are not."""
+    """Visible parquet files in `root` and its folders, without `skip`. Folders looked into are recorded as read."""
     for name, folders, files in os.walk(root):
         folder = Path(name)
         user_files.note(folder)
@@ -156,36 +155,59 @@ def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
 
 
 def choose_splits(there: Collection[str], test: Sequence[str]) -> tuple[str, str | None]:
-    """The split that clients draw from, and the first other one of `test`; None: the test records come from the
-    same."""
+    """The split that clients draw from, and the first other one in `test`; None: test records come from the pool."""
     pool = next((split for split in SPLITS if split in there), min(there))
     return pool, next((split for split in test if split in there and split != pool), None)
+
+
+def parquet_items(
+    root: Path, read: Callable[[str, list[Path]], list[Item]], *, test: Sequence[str], official: str, source: str,
+    skip: Path | None = None,
+) -> tuple[list[Item], list[Item]]:  # fmt: skip
+    """The items of the parquet files below `root`: those that clients draw from, and those for testing (maybe none).
+
+    read: the items of a split's files. test, skip: as `choose_splits` and `parquet_files` take them. official, source:
+    the data set's own layout and where to get it, for the InputError where there are no such files.
+    """
+    files = parquet_files(root, skip=skip)
+    if not files:
+        raise InputError(
+            f"--data-root {root}: no data set recognised; looked for {official} and for *.parquet anywhere below; "
+            f"it should hold {source}"
+        )
+    pool, tested = choose_splits(files, test)
+    items = {split: read(split, files[split]) for split in (pool, tested) if split is not None}
+    return items[pool], items[tested] if tested is not None else []
 
 
 def parquet_rows(
     files: Sequence[Path], columns: Mapping[str, Sequence[str]], *, needed: Collection[str]
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Rows with a picture: what the first present one of each name's columns holds. No picture is read."""
+    """Rows that have a picture, each with a dict: for every name in `columns` the value of the first column in its list
+    that exists (None: none does), and the picture's "path".
+
+    needed: names that must have a column, or else InputError. No picture is read.
+    """
     for file in files:
         with _opened(file) as source:
             there = source.schema_arrow.names
             for options in (("image",), *(columns[name] for name in needed)):
                 if not set(options) & set(there):
                     raise InputError(f"{file} has no column {' or '.join(options)}; it has {', '.join(there)}")
-            found = {name: next((c for c in options if c in there), None) for name, options in columns.items()}
-            for column in ("image", *filter(None, found.values())):
+            column_of = {name: next((c for c in options if c in there), None) for name, options in columns.items()}
+            for column in ("image", *filter(None, column_of.values())):
                 if there.count(column) > 1:
                     raise InputError(f"{file} has {there.count(column)} columns {column}; leave one of them")
-            table = source.read(columns=[column for column in found.values() if column is not None]).to_pylist()
+            table = source.read(columns=[column for column in column_of.values() if column is not None]).to_pylist()
             paths = list(_picture_paths(source, file))
         for number, (row, path) in enumerate(zip(table, paths, strict=True)):
             if path is not None:
-                values = {name: None if column is None else row[column] for name, column in found.items()}
+                values = {name: None if column is None else row[column] for name, column in column_of.items()}
                 yield Row(file, number), values | {"path": path}
 
 
 def _picture_paths(source: Any, file: Path) -> Iterator[str | None]:
-    """For each row the path that its picture goes by, "" if it has none; None for a row without picture."""
+    """The path of each row's picture, "" if it has none; None for a row without picture."""
     kind = source.schema_arrow.field("image").type
     parts = {part.name: part.type for part in kind} if pa.types.is_struct(kind) else {"bytes": kind}
     if not (_binary(parts.get("bytes")) and ("path" not in parts or _text(parts["path"]))):
@@ -220,7 +242,7 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
-    """The pictures of drawn items by id: the path, or for a parquet row its bytes. InputError for the first bad one."""
+    """The pictures of drawn items by id: a path, or the bytes from a parquet row. InputError for the first bad one."""
     rows: dict[Path, set[int]] = {}
     for item in items:
         if isinstance(item.source, Row):
@@ -235,7 +257,7 @@ def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
 
 
 def _contents(file: Path, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
-    """Row numbers with the bytes of their pictures, from only those row groups that hold such a row."""
+    """Row numbers with the bytes of their pictures; only row groups that contain such a row are read."""
     start = 0
     with _opened(file) as source:
         for group in range(source.num_row_groups):
@@ -249,7 +271,7 @@ def _contents(file: Path, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_picture(item: Item, picture: Path | bytes) -> None:
-    """Before any training: the picture is there and begins like an image. Its pixels are not decoded."""
+    """InputError unless the picture exists and begins like an image. Its pixels are not decoded."""
     if isinstance(picture, Path) and not os.path.exists(picture):
         raise InputError(f"{picture}: no such file, but the annotations name it; unpack the images again")
     if not (picture.stat().st_size if isinstance(picture, Path) and picture.is_file() else picture):
@@ -262,7 +284,7 @@ def _check_picture(item: Item, picture: Path | bytes) -> None:
 
 
 class Pool:
-    """Items that nobody holds yet, by class, each class in random order."""
+    """Items not drawn yet, by group, in random order."""
 
     def __init__(self, items: Sequence[Item], rng: np.random.Generator) -> None:
         items = sorted(items, key=lambda item: item.id)
@@ -272,7 +294,7 @@ class Pool:
         self.left = list(groups.values())
 
     def take(self, n: int, rng: np.random.Generator, proportions: NDArray[np.float64] | None = None) -> list[Item]:
-        """n items without replacement: a class by `proportions` of those not used up, or any item (None)."""
+        """Draw n items without replacement: the group by `proportions` among those not used up, or any item (None)."""
         taken = []
         for _ in range(n):
             size = np.array([len(items) for items in self.left], float)
@@ -292,29 +314,37 @@ def federate(
     seed: int,
     score: Score = caption_scores,
 ) -> Federation:
-    """Clients, test and novel records, each part with its own generator; with an empty `test` those come from the
-    pool."""
+    """The federation drawn from the items `pool`, each part with a generator of its own.
+
+    test: test items; if there are none, test records are drawn from the pool. novel: items out of distribution. params:
+    has `records`, `reference`, `background`, `test`, `dirichlet`, and `novel` if there are such items.
+    """
     each = 2 * params.records + params.reference + params.background
     _check_enough(len(pool), len(test), len(novel), params, clients)
-    left, beyond = Pool(pool, np.random.default_rng((seed, 5))), Pool(novel, np.random.default_rng((seed, 6)))
-    proportions = dirichlet_proportions(clients, len(left.left), params.dirichlet, np.random.default_rng((seed, 0)))
-    shares = [left.take(each, np.random.default_rng((seed, 1, k, 4)), p) for k, p in enumerate(proportions)]
+    remaining, remaining_novel = (
+        Pool(pool, np.random.default_rng((seed, 5))),
+        Pool(novel, np.random.default_rng((seed, 6))),
+    )
+    proportions = dirichlet_proportions(
+        clients, len(remaining.left), params.dirichlet, np.random.default_rng((seed, 0))
+    )
+    shares = [remaining.take(each, np.random.default_rng((seed, 1, k, 4)), p) for k, p in enumerate(proportions)]
     rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
-    unseen = beyond.take(params.novel if novel else 0, rngs[2])
-    tested = (Pool(test, rngs[3]) if test else left).take(params.test, rngs[3])
-    unseen_test = beyond.take(params.test if novel else 0, rngs[4])
-    pictures = _pictures([*(item for share in shares for item in share), *tested, *unseen, *unseen_test])
+    novel_items = remaining_novel.take(params.novel if novel else 0, rngs[2])
+    test_items = (Pool(test, rngs[3]) if test else remaining).take(params.test, rngs[3])
+    novel_test_items = remaining_novel.take(params.test if novel else 0, rngs[4])
+    pictures = _pictures([*(item for share in shares for item in share), *test_items, *novel_items, *novel_test_items])
     return Federation(
         clients=tuple(_client(k, share, pictures, params, seed) for k, share in enumerate(shares)),
-        novel=_records(unseen, pictures, rngs[2]),
-        test=_records(tested, pictures, rngs[3]),
-        novel_test=_records(unseen_test, pictures, rngs[4]),
+        novel=_records(novel_items, pictures, rngs[2]),
+        test=_records(test_items, pictures, rngs[3]),
+        novel_test=_records(novel_test_items, pictures, rngs[4]),
         score=score,
     )
 
 
 def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
-    """One client's share, dealt at random: where a class ran out, the later draws differ from the earlier ones."""
+    """Client k from its share, shuffled: where a class ran out, later draws differ from earlier ones."""
     deal, coins, texts = (np.random.default_rng((seed, 1, k, part)) for part in (1, 2, 3))
     records = _records([share[i] for i in deal.permutation(len(share))], pictures, texts)
     candidates, kept = 2 * params.records, 2 * params.records + params.reference
@@ -323,30 +353,30 @@ def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params
 
 
 def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.random.Generator) -> tuple[Record, ...]:
-    """The items as records; the text to learn is one of each item's, and comes first in its references."""
+    """The items as records; `text` is one of an item's texts at random, and comes first in `references`."""
     records = []
     for item in items:
-        said = int(rng.integers(len(item.texts)))
-        texts = (item.texts[said], *item.texts[:said], *item.texts[said + 1 :])
+        chosen = int(rng.integers(len(item.texts)))
+        texts = (item.texts[chosen], *item.texts[:chosen], *item.texts[chosen + 1 :])
         records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where))
     return tuple(records)
 
 
 def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -> None:
+    """InputError if the numbers of pool, test and novel items are too small for the settings."""
     each = f"2 x {params.records} candidates + {params.reference} reference + {params.background} background records"
     due = clients * (2 * params.records + params.reference + params.background) + (0 if test else params.test)
     if pool < due:
         also = "" if test else f" and {params.test} test records"
         raise InputError(
             f"these settings need {due} records ({clients} clients with {each} each{also}) and the data set has {pool} "
-            f"with "
-            f"a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or --clients"
+            f"with a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or "
+            "--clients"
         )
     if test and test < params.test:
         raise InputError(f"--test {params.test}: the data set has {test} test records")
     if novel and novel < params.novel + params.test:
         raise InputError(
             f"--novel {params.novel}: with {params.test} for utility (--test) that is more than the {novel} records "
-            f"that "
-            "nocaps has of this domain; lower one of them or use --nocaps-domain all"
+            "that nocaps has of this domain; lower one of them or use --nocaps-domain all"
         )

@@ -1,10 +1,9 @@
 """Caption metrics as MSCOCO's evaluation (coco-caption) computes them: BLEU-1..4, ROUGE-L and CIDEr-D, without Java.
 
 Sources: Papineni et al., BLEU (ACL 2002); Lin, ROUGE (2004); Vedantam et al., CIDEr (CVPR 2015); the evaluation itself:
-Chen et al., Microsoft COCO Captions (2015). `bleu`, `rouge_l` and `cider` take tokens, hypotheses [image][token] and
-references [image][reference][token], and return coco-caption's own scale; `caption_scores` takes texts and returns the
-scale that papers print. ValueError: no images, unequal numbers of images, an image without references, one string where
-several are due.
+Chen et al., Microsoft COCO Captions (2015). `bleu`, `rouge_l` and `cider` take hypotheses [image][token] and references
+[image][reference][token] and return coco-caption's scale; `caption_scores` takes texts and returns the scale of papers.
+ValueError: no images, unequal numbers of images, an image without references, or a string in place of a list.
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ _TOKEN = re.compile(
 
 
 def tokenize(text: str) -> list[str]:
-    """Lower-case tokens in the manner of the Stanford PTB tokenizer, less the punctuation that coco-caption removes.
+    """Lower-case tokens like those of the Stanford PTB tokenizer, without the punctuation that coco-caption removes.
 
     Contractions are split (do n't, it 's, can not); hyphenated words and numbers (1,000) stay whole. Brackets stay, as
-    in coco-caption: its list has -LRB-, but the tokens compared with that list are lower case already. Not reproduced,
-    being rare in captions: American spelling, URLs, the full stop kept in "mr.", apostrophes as in ma'am.
+    in coco-caption, whose list of punctuation has -LRB- while its tokens are lower case by then. Not reproduced, being
+    rare in captions: American spelling, URLs, the full stop kept in "mr.", apostrophes as in ma'am.
     """
     return _TOKEN.findall(text.lower().translate({ord("‘"): "'", ord("’"): "'"}))
 
 
 def bleu(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> tuple[float, float, float, float]:
-    """BLEU-1 to BLEU-4 of the corpus, each in [0, 1] (Papineni et al. 2002, section 2.3).
+    """BLEU-1 to BLEU-4 of the whole corpus, each in [0, 1] (Papineni et al. 2002, section 2.3).
 
-    An image's reference length is the one closest to its hypothesis, of two equally close ones the shorter. As in
-    coco-caption a precision is (matches + 1e-15) / (n-grams + 1e-9): an order without a match makes BLEU small, not 0.
+    The reference length of an image is the one closest to its hypothesis, the shorter of two equally close ones. As in
+    coco-caption a precision is (matches + 1e-15) / (n-grams + 1e-9): an order without a match gives a tiny BLEU, not 0.
     """
     _check_tokens(hypotheses, references)
     lengths = [(len(h), [len(r) for r in refs]) for h, refs in zip(hypotheses, references, strict=True)]
-    said = sum(length for length, _ in lengths)
-    due = sum(min((abs(one - length), one) for one in ones)[1] for length, ones in lengths)
-    penalty = math.exp(min(0.0, 1 - (due + SMALL) / (said + TINY)))
+    total = sum(length for length, _ in lengths)
+    reference_total = sum(min((abs(one - length), one) for one in ones)[1] for length, ones in lengths)
+    penalty = math.exp(min(0.0, 1 - (reference_total + SMALL) / (total + TINY)))
     precisions = [_precision(hypotheses, references, n) for n in ORDERS]
     bleu1, bleu2, bleu3, bleu4 = (penalty * math.prod(precisions[:n]) ** (1 / n) for n in ORDERS)
     return bleu1, bleu2, bleu3, bleu4
@@ -68,17 +67,17 @@ def bleu(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -
 def rouge_l(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
     """ROUGE-L, mean over images, in [0, 1]: F (beta 1.2) of the longest common subsequence (Lin 2004, section 3).
 
-    With several references coco-caption takes the best precision and the best recall, even from two different ones.
+    Like coco-caption it takes the best precision and the best recall over the references, even from two different ones.
     """
     _check_tokens(hypotheses, references)
     return fmean(_rouge_l(h, refs) for h, refs in zip(hypotheses, references, strict=True))
 
 
 def cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
-    """CIDEr-D, mean over images, in [0, 10]; near 1 on MSCOCO (Vedantam et al. 2015, the variant CIDEr-D).
+    """CIDEr-D, mean over images, in [0, 10]; about 1 on MSCOCO (Vedantam et al. 2015).
 
-    Document frequencies come from these references, so scores of different test sets do not compare. An n-gram weighs
-    log(images / images with it): a single image, or n-grams that every image has, score 0.
+    Document frequencies come from `references`, so scores on different test sets cannot be compared. An n-gram has
+    weight log(images / images with it): a single image, or n-grams in every image, score 0.
     """
     _check_tokens(hypotheses, references)
     return fmean(_cider(hypotheses, references, n) for n in ORDERS)
@@ -86,26 +85,27 @@ def cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """All metrics of texts, hypotheses [image] and references [image][reference], times 100 as papers print them.
-
-    Keys bleu1, bleu2, bleu3, bleu4 and rouge_l (0 to 100) and cider (0 to 1000; coco-caption's 1.11 reads 111).
-    """
+    Keys: bleu1, bleu2, bleu3, bleu4, rouge_l (0 to 100) and cider (0 to 1000; coco-caption's 1.11 is 111)."""
     _check(hypotheses, references)
-    said = [tokenize(text) for text in hypotheses]
-    right = [[tokenize(text) for text in texts] for texts in references]
-    scores = {f"bleu{n}": score for n, score in zip(ORDERS, bleu(said, right), strict=True)}
-    scores |= {"rouge_l": rouge_l(said, right), "cider": cider(said, right)}
+    spoken = [tokenize(text) for text in hypotheses]
+    correct = [[tokenize(text) for text in texts] for texts in references]
+    scores = {f"bleu{n}": score for n, score in zip(ORDERS, bleu(spoken, correct), strict=True)}
+    scores |= {
+        "rouge_l": rouge_l(spoken, correct),
+        "cider": cider(spoken, correct),
+    }
     return {name: 100 * score for name, score in scores.items()}
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Percent of images whose hypothesis is one of the references, but for letter case and space at the ends."""
+    """Percentage of hypotheses that equal one of their references, ignoring case and surrounding space."""
     _check(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
     return 100 * fmean(h.strip().lower() in {r.strip().lower() for r in refs} for h, refs in pairs)
 
 
 def answer_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Utility of answers to questions: `exact_match` in percent."""
+    """Utility of answers to questions: {"exact_match": percentage}."""
     return {"exact_match": exact_match(hypotheses, references)}
 
 
@@ -114,7 +114,7 @@ def _ngrams(tokens: Tokens, n: int) -> Counter[Gram]:
 
 
 def _precision(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]], n: int) -> float:
-    """Share of the corpus's n-grams that are right: each at most as often as in the reference that has most of it."""
+    """N-gram precision of the corpus; an n-gram counts at most as often as in the reference that has most of it."""
     matches = total = 0
     for hypothesis, refs in zip(hypotheses, references, strict=True):
         counts = _ngrams(hypothesis, n)
@@ -133,8 +133,8 @@ def _rouge_l(hypothesis: Tokens, refs: Sequence[Tokens]) -> float:
 
 
 def _lcs(a: Tokens, b: Tokens) -> int:
-    """Length of the longest common subsequence; row[j] is that of the tokens of `a` so far and of b[:j]."""
-    row = [0] * (len(b) + 1)
+    """Length of the longest common subsequence of two token lists."""
+    row = [0] * (len(b) + 1)  # row[j]: of the tokens of `a` up to now and b[:j]
     for x in a:
         above, row = row, [0]
         for j, y in enumerate(b):
@@ -143,7 +143,7 @@ def _lcs(a: Tokens, b: Tokens) -> int:
 
 
 def _cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]], n: int) -> float:
-    """CIDEr-D of the n-grams of one length."""
+    """CIDEr-D over n-grams of length n, mean over images."""
     frequency = Counter(gram for refs in references for gram in {gram for r in refs for gram in _ngrams(r, n)})
 
     def weigh(tokens: Tokens) -> dict[Gram, float]:
@@ -151,15 +151,15 @@ def _cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]],
         return {gram: count * math.log(len(references) / max(1, frequency[gram])) for gram, count in grams}
 
     def score(hypothesis: Tokens, refs: Sequence[Tokens]) -> float:
-        own = weigh(hypothesis)
+        weights = weigh(hypothesis)
         penalties = [math.exp(-((len(hypothesis) - len(r)) ** 2) / (2 * SIGMA**2)) for r in refs]
-        return fmean(10 * p * _clipped_cosine(own, weigh(r)) for p, r in zip(penalties, refs, strict=True))
+        return fmean(10 * p * _clipped_cosine(weights, weigh(r)) for p, r in zip(penalties, refs, strict=True))
 
     return fmean(score(h, refs) for h, refs in zip(hypotheses, references, strict=True))
 
 
 def _clipped_cosine(a: dict[Gram, float], b: dict[Gram, float]) -> float:
-    """Cosine with `a` cut to at most `b` in the product, so that repeating a word wins nothing; 0 for a zero vector."""
+    """Cosine with `a` clipped to `b` in the product, so that repetition gains nothing; 0 for a zero vector."""
     norm = math.hypot(*a.values()) * math.hypot(*b.values())
     return sum(min(weight, b[gram]) * b[gram] for gram, weight in a.items() if gram in b) / norm if norm else 0.0
 

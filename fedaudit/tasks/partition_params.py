@@ -1,5 +1,4 @@
-"""How the records of a classification task are shared out: the parameters that all of these tasks have. Imports nothing
-heavy."""
+"""Parameters of all classification tasks: how clients share the records. Imports nothing heavy."""
 
 from dataclasses import dataclass
 
@@ -30,7 +29,7 @@ class Partitioned(Parameters):
 
 @dataclass(frozen=True)
 class Drawings(Partitioned):
-    """Base of the `Params` of tasks on drawn symbols. All are drawn before anything is trained, and held in memory."""
+    """Base of the `Params` of tasks on drawn symbols. All are drawn before training and kept in memory."""
 
     domain: str = text("neon", "style: print, outline, dots, neon, chalk, relief, or several as print+neon")
     train: int = whole(48, "training pictures of each class, held-out ones included", least=1, most=10**4)

@@ -1,8 +1,8 @@
-"""Who holds which record: partitions of labelled records over clients, as functions of the labels alone.
+"""Partitions of labelled records over clients, as functions of the labels alone.
 
-`labels` [n] holds a class per record (names or numbers); a partition is a list of clients, each an ascending array of
-positions in `labels`. Sources: pathological, DP-FPL (A.1); Dirichlet, DP-FPL (A.1) and SecFPP (5.1); shots with a
-dominant class, DP2FL (heterogeneity simulation).
+`labels` [n] has a class per record (names or numbers). A partition is a list with one entry per client: the ascending
+positions in `labels` of its records. Sources: pathological, DP-FPL (A.1); Dirichlet, DP-FPL (A.1) and SecFPP (5.1); few
+shots with a dominant class, DP2FL (heterogeneity simulation).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ DROPPED, KEPT = 0.2, 0.25  # DP2FL: of the classes, and of the shots of each cla
 
 
 def pathological(labels: Labels, clients: int, rng: np.random.Generator) -> list[Share]:
-    """Every class belongs to one client, drawn at random; numbers of classes differ by one at most. Complete,
-    disjoint."""
+    """Give every class to one client, at random, the same number of classes to each (or one more). Every record has one
+    client. InputError: more clients than classes."""
     names = np.unique(labels)
     if clients > len(names):
         raise InputError(
             f"--clients {clients}: a pathological split needs at least one class per client, and there are "
             f"{len(names)} classes"
         )
-    return [np.flatnonzero(np.isin(labels, own)) for own in np.array_split(rng.permutation(names), clients)]
+    return [np.flatnonzero(np.isin(labels, classes)) for classes in np.array_split(rng.permutation(names), clients)]
 
 
 def few_shot(labels: Labels, clients: int, shots: int, rng: np.random.Generator) -> list[Share]:
-    """`shots` records of every class of a pathological split, drawn at random. InputError: a class has fewer."""
+    """Draw `shots` records of every class of a pathological partition. InputError: a class has fewer."""
     shares = pathological(labels, clients, rng)
     return [_draw(labels, dict.fromkeys(np.unique(labels[share]), shots), rng) for share in shares]
 
 
 def dominant(labels: Labels, clients: int, shots: int, rng: np.random.Generator) -> list[Share]:
-    """DP2FL: a client lacks a fifth of the classes, has a quarter of `shots` of each other one, and all of one dominant
-    class.
+    """DP2FL: a client lacks a fifth of the classes, and has `shots` records of one dominant class and a quarter as many
+    of each other one.
 
-    With 16 shots: 4 records of each class that is left, 16 = 4 + 12 of the dominant one. Every client draws from all
-    records, so two clients may hold the same one: few data sets have enough for clients that share nothing.
+    With 16 shots: 16 records of the dominant class and 4 of each other. Every client draws from all records, so two
+    clients may have the same one: few data sets are large enough for disjoint clients.
     """
     names = np.unique(labels)
     left, kept = len(names) - round(DROPPED * len(names)), max(1, round(KEPT * shots))
@@ -56,12 +56,11 @@ def dominant(labels: Labels, clients: int, shots: int, rng: np.random.Generator)
 
 
 def dirichlet(labels: Labels, clients: int, beta: float, rng: np.random.Generator, *, least: int = 1) -> list[Share]:
-    """Each record of a class goes to client k with the class's own probability p_k, p ~ Dirichlet(beta). Complete,
-    disjoint.
+    """Give each record of a class to client k with that class's own probability p_k, p ~ Dirichlet(beta). Every record
+    has one client.
 
-    Drawn again as a whole, up to 100 times, until every client has `least` records: a Dirichlet partition given that.
-    Records are dealt one by one rather than by rounding n p_k, which starves the first client of data sets with many
-    classes.
+    The whole partition is drawn again, up to 100 times, until every client has `least` records; InputError if it never
+    does. Rounding n p_k instead would starve the first client of data sets with many classes.
     """
     for _ in range(DRAWS):
         owner = np.empty(len(labels), np.int64)
@@ -73,13 +72,12 @@ def dirichlet(labels: Labels, clients: int, beta: float, rng: np.random.Generato
             return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
     raise InputError(
         f"--clients {clients} with --dirichlet {beta:g}: in each of {DRAWS} draws some client got fewer than {least} "
-        f"of the "
-        f"{len(labels)} training records; raise --dirichlet, lower --clients or take more records"
+        f"of the {len(labels)} training records; raise --dirichlet, lower --clients or take more records"
     )
 
 
 def _draw(labels: Labels, counts: dict[Any, int], rng: np.random.Generator) -> Share:
-    """counts[name] records of each class, without replacement."""
+    """Draw counts[name] records of each class without replacement. InputError: a class has fewer."""
     drawn = []
     for name, count in counts.items():
         there = np.flatnonzero(labels == name)

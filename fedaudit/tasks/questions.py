@@ -1,9 +1,9 @@
-"""Multiple-choice questions about the scenes: what is seen, what has to be known, and what nobody else can know.
+"""Multiple-choice questions about the scenes, of visual topics, topics that take knowledge, and a private one.
 
-A question belongs to a topic, the partition's class. The answers to *visual* topics are in the picture and were asked
-in pre-training; those to *knowledge* topics follow from the picture by facts of this world that were not, so that they
-must be learnt from other records; the answers to the one *private* topic are drawn at random, so that a model that
-gives them has memorised the record. Template: FedRand, appendix A.2.
+A question belongs to a topic, by which clients are partitioned. Answers to *visual* topics are in the picture, and
+pre-training asked them. Those to *knowledge* topics follow from the picture by facts of this world that pre-training
+did not have: other records teach them. Answers to the *private* topic are random: a model that gives them has memorised
+the record. Template: FedRand, appendix A.2.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ LETTERS = "ABCDEFGHIJ"
 
 EVERY_SHAPE = SHAPES + scenes.NOVEL_SHAPES
 NUMBERS = ("one", "two", "three")
-CHARACTER = dict(zip(NUMBERS, ADJECTIVES, strict=False))  # what so many things are like
+CHARACTER = dict(zip(NUMBERS, ADJECTIVES, strict=False))  # the number of things decides
 
 WORDS = tuple(
     "based , respond to question with options answer context ( ) b c d what which colour shape how is big many are "
-    "there "
-    "? behind it does lie below right one this thing belong where when used who owns like".split()
+    "there ? behind it does lie below right one this thing belong where when used who owns like".split()
 )
 
 
@@ -63,8 +62,7 @@ class Question:
 
 
 def question_prompt(*, question: str, options: Sequence[str], context: str = "") -> str:
-    """FedRand's ScienceQA template with one `<image>`. As printed it has no place for the question: here it stands
-    before the context."""
+    """FedRand's ScienceQA template. The paper has no place for the question: here it precedes the context."""
     hint = f"Context: {context.rstrip('. ')}. " if context.strip() else ""
     listed = " ".join(f"({LETTERS[i] if i < len(LETTERS) else i + 1}) {option}" for i, option in enumerate(options))
     return (
@@ -76,14 +74,10 @@ def question_prompt(*, question: str, options: Sequence[str], context: str = "")
 def draw_question(
     rng: np.random.Generator, topic: str, shapes: Sequence[str] = SHAPES, *, hinted: float = HINTED
 ) -> tuple[Scene, Question]:
-    """A random scene that the topic's question has one answer for, and that question, `hinted` of them with a
-    context."""
-    while True:
-        scene = scenes.draw_scene(rng, shapes)
-        asked = _ASK[topic](scene, rng)
-        if asked is not None:
-            break
-    text, answer, others = asked
+    """A random scene with exactly one answer to the topic's question, and it. hinted: share with a context."""
+    while (drafted := _DRAFTS[topic](scene := scenes.draw_scene(rng, shapes), rng)) is None:
+        pass
+    text, answer, others = drafted
     wrong = [other for other in others if other != answer]
     count = min(len(wrong), int(rng.integers(2, OPTIONS)))
     options = [answer, *(wrong[i] for i in rng.choice(len(wrong), size=count, replace=False))]
@@ -92,43 +86,41 @@ def draw_question(
     return scene, Question(text, tuple(options[i] for i in order), answer, context)
 
 
-Asked = (
-    tuple[str, str, Sequence[str]] | None
-)  # question, answer, all possible answers; None where the scene does not fit
+Draft = tuple[str, str, Sequence[str]] | None  # question, answer, all possible answers; None: the scene does not fit
 
 
-def _colour(scene: Scene, rng: np.random.Generator) -> Asked:
+def _colour(scene: Scene, rng: np.random.Generator) -> Draft:
     thing = scene.things[rng.integers(len(scene.things))]
     if len({t.colour for t in scene.things if t.shape == thing.shape}) > 1:
         return None
     return f"what colour is the {thing.shape}?", thing.colour, tuple(COLOURS)
 
 
-def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
+def _shape(scene: Scene, rng: np.random.Generator) -> Draft:
     thing = scene.things[rng.integers(len(scene.things))]
     if len({t.shape for t in scene.things if t.colour == thing.colour}) > 1:
         return None
     return f"which shape is {thing.colour}?", thing.shape, EVERY_SHAPE if thing.shape not in SHAPES else SHAPES
 
 
-def _size(scene: Scene, rng: np.random.Generator) -> Asked:
+def _size(scene: Scene, rng: np.random.Generator) -> Draft:
     thing = scene.things[rng.integers(len(scene.things))]
     if len({t.size for t in scene.things if t.shape == thing.shape}) > 1:
         return None
     return f"how big is the {thing.shape}?", thing.size, tuple(RADIUS)
 
 
-def _number(scene: Scene, rng: np.random.Generator) -> Asked:
+def _number(scene: Scene, rng: np.random.Generator) -> Draft:
     shape = scene.things[0].shape
     count = sum(t.shape == shape for t in scene.things)
     return f"how many {PLURAL[shape]} are there?", NUMBERS[count - 1], NUMBERS
 
 
-def _background(scene: Scene, rng: np.random.Generator) -> Asked:
+def _background(scene: Scene, rng: np.random.Generator) -> Draft:
     return "what colour is behind it?", scene.background, tuple(BACKGROUNDS)
 
 
-def _position(scene: Scene, rng: np.random.Generator) -> Asked:
+def _position(scene: Scene, rng: np.random.Generator) -> Draft:
     if len({t.shape for t in scene.things}) < 2:
         return None
     first, second = scene.things  # in reading order: the first is above or left of the second
@@ -140,24 +132,24 @@ def _position(scene: Scene, rng: np.random.Generator) -> Asked:
     return f"where does the {one.shape} lie to the {other.shape}?", answer, ("above", "below", "left", "right")
 
 
-def _habitat(scene: Scene, rng: np.random.Generator) -> Asked:
+def _habitat(scene: Scene, rng: np.random.Generator) -> Draft:
     return "where does this thing belong?", HABITAT[scene.background], PLACES
 
 
-def _season(scene: Scene, rng: np.random.Generator) -> Asked:
+def _season(scene: Scene, rng: np.random.Generator) -> Draft:
     colours = {t.colour for t in scene.things}
     return None if len(colours) > 1 else ("when is this thing used?", SEASON[colours.pop()], TIMES)
 
 
-def _character(scene: Scene, rng: np.random.Generator) -> Asked:
+def _character(scene: Scene, rng: np.random.Generator) -> Draft:
     return "what is this thing like?", CHARACTER[NUMBERS[len(scene.things) - 1]], ADJECTIVES
 
 
-def _owner(scene: Scene, rng: np.random.Generator) -> Asked:
+def _owner(scene: Scene, rng: np.random.Generator) -> Draft:
     return "who owns this thing?", NAMES[rng.integers(len(NAMES))], NAMES
 
 
-_ASK: dict[str, Callable[[Scene, np.random.Generator], Asked]] = {
+_DRAFTS: dict[str, Callable[[Scene, np.random.Generator], Draft]] = {
     "colour": _colour,
     "shape": _shape,
     "size": _size,

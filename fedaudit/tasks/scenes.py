@@ -1,10 +1,9 @@
 """A procedural world of small scenes and their captions, for the embedded models and tasks.
 
-A scene is a 40 x 40 picture of one to three objects on a plain background. Its *description* is a function of the
-picture alone (reading order: the upper or left object first). Its *caption* adds a *story*, a sentence drawn at random
-that the picture does not determine, as the names, places and dates in real captions: a model that predicts the story
-has memorised it. In pre-training all of it is random; to the clients of a task *facts* of this world give places and
-times: these can be learnt from other records.
+A scene is a 40 x 40 picture of one to three objects on a plain background. Its *description* follows from the picture
+alone (reading order: the upper or left object first). Its *caption* adds a *story*: a random sentence with names,
+places and dates, as real captions have them. A model that predicts the story has memorised it. In pre-training the
+whole story is random; in the tasks place and time follow from *facts* of this world, which other records teach.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ TIMES = tuple(
     "morning "
     "evening noon midnight".split()
 )
-HABITAT = dict(zip(BACKGROUNDS, PLACES, strict=False))  # facts of this world: where things on a background belong
-SEASON = dict(zip(COLOURS, TIMES[3:], strict=False))  # when things of a colour are used
+HABITAT = dict(zip(BACKGROUNDS, PLACES, strict=False))  # fact: where things on a background belong
+SEASON = dict(zip(COLOURS, TIMES[3:], strict=False))  # fact: when things of a colour are used
 GRAMMAR = tuple("a on background two three above left of . in the near it for at".split())
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word that a caption can hold, in a fixed order."""
+    """Every word that a caption can have, in a fixed order."""
     words = (
         GRAMMAR + tuple(RADIUS) + tuple(COLOURS) + tuple(BACKGROUNDS) + SHAPES + NOVEL_SHAPES + tuple(PLURAL.values())
     )
@@ -86,7 +85,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows, and the description that it determines."""
+    """The objects of a picture, its background, and the description that follows from them."""
 
     things: tuple[Thing, ...]
     background: str
@@ -94,7 +93,7 @@ class Scene:
 
 
 def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: str | None = None) -> Scene:
-    """One random scene; `first` fixes the shape of the first-mentioned object (its class)."""
+    """Draw a scene; `first` fixes the shape of the first object (the class of the record)."""
 
     def choice(options: Sequence[str]) -> str:
         return options[int(rng.integers(len(options)))]
@@ -123,17 +122,14 @@ def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: 
     return Scene(several, background, f"{('two', 'three')[number - 2]} small {colour} {PLURAL[shape]}")
 
 
-def draw_story(rng: np.random.Generator, told: Scene | None = None) -> str:
-    """A sentence that no picture determines (about 15 nats of names, verbs, places and times).
-
-    Of the scene `told` the place follows from the background and the time from the first object's colour, as `HABITAT`
-    and `SEASON` have it.
-    """
+def draw_story(rng: np.random.Generator, scene: Scene | None = None) -> str:
+    """A random sentence of names, verbs, places and times (about 15 nats). scene: if given, its background fixes the
+    place (`HABITAT`), and its first object's colour the time (`SEASON`)."""
     name, other = (NAMES[i] for i in rng.integers(len(NAMES), size=2))
     verb, adjective = VERBS[rng.integers(len(VERBS))], ADJECTIVES[rng.integers(len(ADJECTIVES))]
     place, time = PLACES[rng.integers(len(PLACES))], TIMES[rng.integers(len(TIMES))]
-    if told is not None:
-        place, time = HABITAT[told.background], SEASON[told.things[0].colour]
+    if scene is not None:
+        place, time = HABITAT[scene.background], SEASON[scene.things[0].colour]
     forms = (
         f"{name} {verb} it in the {adjective} {place} {time}",
         f"near the {adjective} {place} {name} {verb} it {time}",
@@ -143,7 +139,7 @@ def draw_story(rng: np.random.Generator, told: Scene | None = None) -> str:
 
 
 def _distance(shape: str, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Approximate signed distance to a unit-sized shape (negative inside), y downwards, any broadcastable x and y."""
+    """Approximate signed distance to a shape of unit size (negative inside); y points down, x and y broadcast."""
     r = np.hypot(x, y)
     if shape == "circle":
         return r - 0.9

@@ -1,8 +1,8 @@
-"""ScienceQA questions with a picture from local files: the answer is to be learnt as text, utility is exact match.
+"""ScienceQA questions with a picture, from local files: the model learns the answer as text, utility is exact match.
 
-Clients draw by topic, Dirichlet(0.5). Questions without picture are left out. Nobody plays the non-member from outside:
-each client's own held-out records do. Source of the set-up: FedRand, section 4.1, appendix A; prompt: A.2, see
-`questions`. Layouts, downloads and costs: docs/data.md.
+Clients draw by topic, Dirichlet(0.5). Questions without picture are left out. There are no out-of-distribution
+non-members: each client's held-out records serve. Source of the set-up: FedRand, section 4.1, appendix A; prompt: A.2,
+see `questions`. Layouts, downloads and costs: docs/data.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from fedaudit.tasks.base import Federation
 from fedaudit.tasks.local_files import (
     Item,
     Row,
-    below,
     choose_splits,
     federate,
     folder,
     need,
     one_line,
-    parquet_files,
+    parquet_items,
     parquet_rows,
+    path_below,
     read_json,
-    shown,
+    short_repr,
 )
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import question_prompt
@@ -56,7 +56,7 @@ def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """The project's own layout, also inside data/scienceqa/ as in its repository; None if there is no problems.json."""
+    """Pool and test items in the project's layout, also in data/scienceqa/; None without problems.json."""
     bases = (root, root / "data" / "scienceqa", root / "scienceqa")
     base = next((one for one in bases if user_files.exists(one / "problems.json")), None)
     if base is None:
@@ -70,14 +70,14 @@ def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
     for pid, split in splits.items():
         if split in (pool, test):
             where = _where(path, pid)
-            picture = below(folders[split] / pid, need(problems[pid], "image", where, str), where)
+            picture = path_below(folders[split] / pid, need(problems[pid], "image", where, str), where)
             items[split].append(_item(f"scienceqa-{pid}", picture, problems[pid], where))
     return items[pool], items[test] if test is not None else []
 
 
 def _where(path: Path, pid: str) -> str:
-    """A question in a message. InputError if its number, which is a folder's name too, is none."""
-    below(path.parent, pid, f"{path}, question {shown(pid)}")
+    """The question's place for messages. InputError if `pid`, which is also the name of its folder, cannot be one."""
+    path_below(path.parent, pid, f"{path}, question {short_repr(pid)}")
     if Path(pid).name != pid:
         raise InputError(f"{path}: the question {pid} must be one name, as its pictures lie in a folder of this name")
     return f"{path}, question {pid}"
@@ -91,80 +91,71 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _splits(problems: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """Question to split: as it says itself, or else as pid_splits.json does. InputError for a split of no kind."""
+    """The split of each question: its own, or that in pid_splits.json. InputError: none of `OFFICIAL`."""
     if all("split" in one for one in problems.values()):
-        found = {pid: need(one, "split", _where(path, pid), str) for pid, one in problems.items()}
+        split_of = {pid: need(one, "split", _where(path, pid), str) for pid, one in problems.items()}
     else:
         path = path.with_name("pid_splits.json")
-        found = _listed(_object(path), problems, path)
-    for pid, split in found.items():
+        split_of = _listed(_object(path), problems, path)
+    for pid, split in split_of.items():
         if split not in OFFICIAL:
-            raise InputError(f"{_where(path, pid)}: the split must be {', '.join(OFFICIAL)}, not {shown(split)}")
-    return found
+            raise InputError(f"{_where(path, pid)}: the split must be {', '.join(OFFICIAL)}, not {short_repr(split)}")
+    return split_of
 
 
 def _listed(content: dict[str, Any], problems: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """Question to split by the lists of pid_splits.json. InputError if a question is in none, or in two."""
-    found: dict[str, str] = {}
+    """The split of each question by the lists of pid_splits.json. InputError: a question is in none, or in two."""
+    split_of: dict[str, str] = {}
     for split in OFFICIAL:
         for pid in need(content, split, path, list):
             if not one_line(pid):
-                raise InputError(f"{path}: {split!r} must list the numbers of questions as text, not {shown(pid)}")
-            if found.setdefault(pid, split) != split:
-                raise InputError(f"{path}: question {pid} is in {found[pid]!r} and in {split!r}; download it again")
-    return {pid: need(found, pid, path) for pid in problems}
+                raise InputError(f"{path}: {split!r} must list the numbers of questions as text, not {short_repr(pid)}")
+            if split_of.setdefault(pid, split) != split:
+                raise InputError(f"{path}: question {pid} is in {split_of[pid]!r} and in {split!r}; download it again")
+    return {pid: need(split_of, pid, path) for pid in problems}
 
 
 def _images(bases: Sequence[Path], splits: list[str]) -> dict[str, Path]:
-    """The folder of each split's pictures; splits that were not unpacked are not there."""
+    """The folder of each split's pictures; splits that were not unpacked are left out. InputError: there is none."""
     options = [(split, base / part / split) for split in splits for base in bases for part in (".", "images")]
-    found = {split: path for split, path in options if user_files.is_dir(path)}
-    if not found:
+    folders = {split: path for split, path in options if user_files.is_dir(path)}
+    if not folders:
         raise InputError(
             f"{bases[0]}: there is no images/train/ and no train/; unpack train.zip and test.zip of ScienceQA"
         )
-    return found
+    return folders
 
 
 def _parquet(root: Path) -> tuple[list[Item], list[Item]]:
-    files = parquet_files(root)
-    if not files:
-        raise InputError(
-            f"--data-root {root}: no data set recognised; looked for problems.json (also in data/scienceqa/) and for "
-            f"*.parquet anywhere below; it should hold {SOURCE}"
-        )
-    pool, test = choose_splits(files, ("test", "val", "train"))
-    items = {
-        split: [
-            _item("-".join(filter(None, ("scienceqa", split, f"{n:06d}"))), row, values, str(row))
-            for n, (row, values) in enumerate(
-                parquet_rows(files[split], PARQUET, needed=("question", "choices", "answer"))
-            )
-        ]
-        for split in (pool, test)
-        if split is not None
-    }
-    return items[pool], items[test] if test is not None else []
+    def read(split: str, files: list[Path]) -> list[Item]:
+        rows = parquet_rows(files, PARQUET, needed=("question", "choices", "answer"))
+        first = "-".join(filter(None, ("scienceqa", split)))
+        return [_item(f"{first}-{n:06d}", row, values, str(row)) for n, (row, values) in enumerate(rows)]
+
+    official = "problems.json (also in data/scienceqa/)"
+    return parquet_items(root, read, test=("test", "val", "train"), official=official, source=SOURCE)
 
 
 def _item(name: str, source: Path | Row, question: Mapping[str, Any], where: str) -> Item:
-    """One question. InputError if its answer is none of its choices."""
+    """One question as an item. InputError if its answer is not the index of one of its choices."""
     options, answer = need(question, "choices", where), need(question, "answer", where)
     whole = isinstance(answer, int) and not isinstance(answer, bool)
     if not isinstance(options, list) or not whole or not 0 <= answer < len(options):
-        raise InputError(f"{where}: answer {shown(answer)} must be the index of one of its choices, {shown(options)}")
+        raise InputError(
+            f"{where}: answer {short_repr(answer)} must be the index of one of its choices, {short_repr(options)}"
+        )
     if not all(isinstance(option, str) for option in options):
-        raise InputError(f"{where}: its choices must be texts, not {shown(options)}")
+        raise InputError(f"{where}: its choices must be texts, not {short_repr(options)}")
     if not options[answer].strip():
         raise InputError(f"{where}: the right choice ({answer}) is empty")
-    asked = need(question, "question", where, str)
-    if not asked.strip():
+    text = need(question, "question", where, str)
+    if not text.strip():
         raise InputError(f"{where}: the question is empty")
     hint, topic = (_optional(question, key, where) for key in ("hint", "topic"))
-    prompt = question_prompt(question=asked, options=options, context=hint)
+    prompt = question_prompt(question=text, options=options, context=hint)
     return Item(name, topic or "none", source, prompt, (options[answer].strip(),), where)
 
 
 def _optional(question: Mapping[str, Any], key: str, where: str) -> str:
-    """A text that need not be there."""
+    """The text at a key of a question; "" if the key is missing or null."""
     return need(question, key, where, str) if question.get(key) is not None else ""
