@@ -345,7 +345,7 @@ def _base(
     """
     base, before_first_round = (
         pd.concat([_of(getattr(m, part), m, records) for m, records in asked], ignore_index=True)
-        for part in ("base", "earlier")
+        for part in ("base", "before_first_round")
     )
     held = Counter(coin for coin, _ in run.coins.values())
     before_first_round.loc[[r in run.coins and held[run.coins[r][0]] > 1 for _, records in asked for r in records]] = (
