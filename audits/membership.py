@@ -24,8 +24,8 @@ from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack
 from audits.permutation_test import by_coin, row_of
 from audits.settings import Confident
 from audits.statistics import ranking, stratified
+from audits.statistics.intervals import Interval, auroc_p_value, cross_fitted, detectable, holm
 from audits.statistics.one_run import canary_table
-from audits.statistics.ranking import Interval
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
 from audits.verdicts import Largest, by_controls, control_p_value, corrected, sentence, together
@@ -130,13 +130,13 @@ def difference(comparison: Comparison, values: pd.Series, control: pd.Series, co
 def _control(name: str, c: Comparison, scores: pd.Series, confidence: float) -> Interval:
     """A control's AUROC; the blind classifier was cross-fitted."""
     found = measure(c, scores, confidence)
-    return ranking.cross_fitted(found, FOLDS) if name == "blind" else found
+    return cross_fitted(found, FOLDS) if name == "blind" else found
 
 
 def _beyond(name: str, signal: str, c: Comparison, scores: pd.Series, confidence: float) -> Interval:
     """By how much an attack beats a control on the same records."""
     found = difference(c, c.scores[signal], scores, confidence)
-    return ranking.cross_fitted(found, FOLDS, control=measure(c, scores, confidence)) if name == "blind" else found
+    return cross_fitted(found, FOLDS, control=measure(c, scores, confidence)) if name == "blind" else found
 
 
 def simultaneous(confidence: float, comparisons: int) -> float:
@@ -239,7 +239,7 @@ def _auroc(
         base_note=_about_base(c, signal, controls),
         blind_p=p.get("blind"),
         **_coin(run, c, signal),
-        detectable=ranking.detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
+        detectable=detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
         best_of=best_of,
     )
     if c.coin or c.descriptive:
@@ -308,10 +308,10 @@ def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: fl
     scored = {signal: c.having(c.scores[signal]) for signal in signals}
     found = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
     coins = by_coin(run).scores
-    p = [ranking.auroc_p_value(interval) for interval in found.values()]
+    p = [auroc_p_value(interval) for interval in found.values()]
     tests = [
-        dataclasses.asdict(coins[row_of(c, signal)]) if c.coin else {"p": raw, "p_adjusted": holm}
-        for signal, raw, holm in zip(found, p, ranking.holm(p), strict=True)
+        dataclasses.asdict(coins[row_of(c, signal)]) if c.coin else {"p": raw, "p_adjusted": adjusted}
+        for signal, raw, adjusted in zip(found, p, holm(p), strict=True)
     ]
     return [
         _place(c) | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high} | test

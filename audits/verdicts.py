@@ -22,8 +22,8 @@ import pandas as pd
 
 from attacks.score_names import name_of
 from audits.findings import THESE
+from audits.statistics.intervals import Interval, auroc_p_value
 from audits.statistics.permutation import p_value
-from audits.statistics.ranking import Interval, auroc_p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.term import find

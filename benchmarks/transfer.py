@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from audits.statistics.ranking import tpr_at_fpr
+from audits.statistics.classification import tpr_at_fpr
 from benchmarks.membership import shadow_seconds
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
@@ -59,7 +59,7 @@ def rates(method: str, attacks: str, trajectories: int, seed: int, more: str) ->
 
 def _realised(tables: dict[str, pd.DataFrame], name: str, nominal: float, heldout: list[str]) -> float:
     """Share of the held-out records above the threshold of the adversary's own models."""
-    scores, shadow_targets = tables["scores"][name], tables["pseudo"]
+    scores, shadow_targets = tables["scores"][name], tables["shadow_targets"]
     known = shadow_targets[name][~shadow_targets.member.astype(bool)].dropna().to_numpy()
     own = scores[heldout].dropna().to_numpy()
     member = np.append(np.zeros(len(own), bool), True)  # one that nothing is said about

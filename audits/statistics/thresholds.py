@@ -15,7 +15,8 @@ import pandas as pd
 
 from audits.comparisons import Comparison
 from audits.findings import Ends, Finding, OfScore
-from audits.statistics import ranking, stratified
+from audits.statistics.classification import TprAtFpr, accuracy_at, balanced_accuracy, best_threshold, tpr_at_fpr
+from audits.statistics.intervals import Interval
 
 FPRS = (0.1, 0.01, 0.001)
 # Known non-members above the threshold: with n of them the expected rate is (floor(fpr n) + 1) / (n + 1), so that from
@@ -29,13 +30,11 @@ def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
     known, records = _known(c, signal), c.unit == "records"
     entries = c.scores[signal], c.member, c.client
     if known is None:
-        accuracy = ranking.balanced_accuracy(
-            *entries, confidence=confidence, per_client=c.per_client, independent=records
-        )
+        accuracy = balanced_accuracy(*entries, confidence=confidence, per_client=c.per_client, independent=records)
         of_models = {}
     else:
-        cuts = {name: ranking.best_threshold(frame[signal], frame.member) for name, frame in known.items()}
-        accuracy = stratified.accuracy_at(*entries, cuts, confidence=confidence)
+        cuts = {name: best_threshold(frame[signal], frame.member) for name, frame in known.items()}
+        accuracy = accuracy_at(*entries, cuts, confidence=confidence)
         of_models = {name: frame[signal][~frame.member].to_numpy() for name, frame in known.items()}
     reference = {name: frame[signal].dropna().to_numpy() for name, frame in c.reference.items()}
     rows = [Finding(**about, **numbers(accuracy), metric="balanced_accuracy", interval=accuracy.how)]
@@ -46,7 +45,7 @@ def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
             others, whose = reference, "reference records"
         if not any(map(len, others.values())):
             continue  # a run without further held-out records has no thresholds
-        found = ranking.tpr_at_fpr(
+        found = tpr_at_fpr(
             *entries,
             fpr,
             reference=others if c.per_client else others[""],
@@ -86,5 +85,5 @@ def _number(x: float) -> float | None:
     return None if math.isnan(x) else x
 
 
-def numbers(x: ranking.Interval | ranking.TprAtFpr) -> Ends:
+def numbers(x: Interval | TprAtFpr) -> Ends:
     return {"value": _number(x.value), "low": _number(x.low), "high": _number(x.high)}

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from audits.comparisons import Comparison, ScoredRun, by_round
 from audits.membership import measure
-from audits.statistics import ranking
-from audits.statistics.stratified import client_roc_band
+from audits.statistics.ranking import client_auroc
+from audits.statistics.roc_curves import Band, client_roc_band, mean_roc_band, roc_band
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 
@@ -41,7 +41,7 @@ def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.Data
     for row in (c for c in rows if c.nonmembers == HELD_OUT and c.population != LAST_ROUND_MEMBERS):
         for signal in (s for s in signals if s in row.scores):
             c = row.having(row.scores[signal])
-            values = ranking.client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}
+            values = client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}
             for client, auroc in values.items():
                 own = c.client == client
                 members = int(c.member[own].sum())
@@ -61,22 +61,11 @@ def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
     return pd.DataFrame({**where, "signal": signal, "fpr": grid, "tpr": tpr, "low": low, "high": high, "floor": floor})
 
 
-def _band(
-    c: Comparison, values: NDArray[np.float64], grid: NDArray[np.float64], confidence: float
-) -> tuple[NDArray[np.float64], ...]:
-    """Of one model a bootstrap over clients and records; of one per client the mean of the clients' curves, by t or, of
-    few, by their records."""
-    if c.unit == "records" and c.per_client:
-        return client_roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
-    if not c.per_client:
-        clients = np.zeros(len(c.member)) if c.unit == "records" else c.client
-        return ranking.roc_band(values, c.member, clients, fpr_grid=grid, confidence=confidence)
-    single = [ranking.roc_band(values[own], c.member[own], c.client[own], fpr_grid=grid, resamples=2)[0]
-              for name in np.unique(c.client) for own in [c.client == name]]  # fmt: skip
-    from scipy.stats import t
-
-    tpr = np.mean(single, axis=0)
-    half = 0 * tpr + np.nan
-    if len(single) > 1:
-        half = t.ppf((1 + confidence) / 2, len(single) - 1) * np.std(single, axis=0, ddof=1) / len(single) ** 0.5
-    return tpr, np.clip(tpr - half, 0, 1), np.clip(tpr + half, 0, 1)
+def _band(c: Comparison, values: NDArray[np.float64], grid: NDArray[np.float64], confidence: float) -> Band:
+    """ROC curve and band on the grid: a bootstrap for a shared model; for one model per client the mean of the clients'
+    curves, with a t interval over clients, or a bootstrap of records if the clients are few."""
+    if c.per_client:
+        band = client_roc_band if c.unit == "records" else mean_roc_band
+        return band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
+    clients = np.zeros(len(c.member)) if c.unit == "records" else c.client
+    return roc_band(values, c.member, clients, fpr_grid=grid, confidence=confidence)

@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 
 from audits.comparisons import ScoredModel, ScoredRun, comparisons
 from audits.membership import cells
-from audits.statistics.stratified import accuracy_at
+from audits.statistics.classification import accuracy_at
 from audits.tables.attribution import attribution_table
 from audits.tables.beside_loss import beside_loss_table
 from audits.tables.curves import clients_table, curve, rounds_table
