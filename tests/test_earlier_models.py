@@ -33,11 +33,11 @@ def test_it_is_asked_about_the_clients_own_records(name: str, tmp_path: Path) ->
     for target in asked:
         tables = found[target.client]["released-model"]
         if not (r := first[target.client]):  # it began with the public start itself
-            assert "earlier" not in tables
+            assert "before_first_round" not in tables
             continue
         before = _loss(bench, method, transcript.broadcast(0) | transcript.broadcast(r), target.records)
         start = _loss(bench, method, transcript.broadcast(0), target.records)
-        table = tables["earlier"]
+        table = tables["before_first_round"]
         assert list(table) == ["loss/base"]  # the plain loss varies on the start, which is its control
         np.testing.assert_allclose(table["loss/base"], start - before, rtol=0, atol=2e-5)
         assert table["loss/base"].nunique() > 1

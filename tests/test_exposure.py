@@ -243,7 +243,9 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
     gone = {r for k in run.records for r in run.records[k][:20]}
     less = changed(run, records={k: [r for r in own if r not in gone] for k, own in run.records.items()},
                    others={k: [r for r in own if r not in gone] for k, own in run.others.items()})  # fmt: skip
-    rest = with_scores(with_scores(less, lambda t: t[~t.index.isin(gone)]), lambda t: t[~t.index.isin(gone)], "pseudo")
+    rest = with_scores(
+        with_scores(less, lambda t: t[~t.index.isin(gone)]), lambda t: t[~t.index.isin(gone)], "shadow_targets"
+    )
     for name, table in tables(less).items():
         pd.testing.assert_frame_equal(table, tables(rest)[name])
     found = [

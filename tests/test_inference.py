@@ -152,7 +152,7 @@ class TestTruth:
         for k, views in found.items():
             assert again[k].keys() == views.keys() == set(ADVERSARIES)
             for view, tables in views.items():
-                assert again[k][view].keys() == tables.keys() == {"scores", "base", "facts", "pseudo"}
+                assert again[k][view].keys() == tables.keys() == {"scores", "base", "facts", "shadow_targets"}
                 for name, table in tables.items():
                     pd.testing.assert_frame_equal(again[k][view][name], table, check_exact=True)
 
@@ -216,7 +216,7 @@ class TestTables:
             )
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
-                shadow_targets = tables["pseudo"]
+                shadow_targets = tables["shadow_targets"]
                 expected = np.concatenate([shadows[:SHADOWS_ASKED], *[simulated] * (view == "server")])
                 expected = np.pad(expected, ((0, 0), (0, len(asked.reference))))
                 assert list(shadow_targets.index) == own * len(expected)
@@ -253,7 +253,7 @@ class TestShadowKinds:
         shadows = shadows_of(lab.bench, recipe, 0)
         for s in range(4):
             torch.testing.assert_close(shadows.personal[s], recipe.simulated(s).released(0))
-        twin = found["server"]["pseudo"].dropna(subset=["cosine/mean"]).member
+        twin = found["server"]["shadow_targets"].dropna(subset=["cosine/mean"]).member
         asked = lab.bench.candidates[0]
         assert twin[asked].tolist() == shadows.member[0].tolist()  # the first federation stands in for the attacked one
 
@@ -266,7 +266,7 @@ class TestShadowKinds:
         assert found.keys() == {"server"}
         assert list(found["server"]["scores"]) == ["lira/online", "lira/offline", "cosine/mean", "cosine/max"]
         assert list(found["server"]["base"]) == ["lira/online", "lira/offline"]
-        assert "cosine/mean" not in found["server"]["pseudo"]
+        assert "cosine/mean" not in found["server"]["shadow_targets"]
         recipe = recipe_of(cell, lab.federation)
         assert recipe is not None
         assert recipe.others[0].folder.path == cell.training_folder
@@ -297,7 +297,7 @@ class TestBatches:
             twin = tables["base"].decompose[list(asked.own)]
             assert twin.notna().all()
             assert set(twin[twin > 0.5].index) != first
-            shadow_targets = tables["pseudo"].dropna(subset=["decompose"])
+            shadow_targets = tables["shadow_targets"].dropna(subset=["decompose"])
             assert len(shadow_targets) == len(asked.own)
             assert shadow_targets.member[
                 shadow_targets.decompose > 0.5

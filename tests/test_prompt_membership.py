@@ -270,7 +270,7 @@ def test_canaries_have_thresholds_of_canaries():
         t.loc[t.index.str.startswith("x"), list(SIGNALS)] += 50
         return t
 
-    high = with_scores(with_scores(run, raised), raised, "pseudo")
+    high = with_scores(with_scores(run, raised), raised, "shadow_targets")
     (f,) = findings(high, metric="balanced_accuracy", signal="loss", nonmembers="left-out canaries")
     assert f.low > 0.6
     (rate,) = findings(high, metric="tpr@10%", signal="loss", nonmembers="left-out canaries")
@@ -283,7 +283,7 @@ def test_without_models_of_its_own_an_adversary_takes_reference_records():
     assert found["tpr@10%"].interval == "exact binomial; threshold from reference records"
     assert found["tpr@1%"].status == "not measurable (48)"
     assert found["balanced_accuracy"].interval.startswith("cross-fitted, normal")
-    part = with_scores(made_up(18, leak=6.0, held=USER), lambda t: t.drop(columns="loss"), "pseudo")
+    part = with_scores(made_up(18, leak=6.0, held=USER), lambda t: t.drop(columns="loss"), "shadow_targets")
     (f,) = findings(part, signal="loss", metric="balanced_accuracy", nonmembers="held-out")
     assert f.interval.startswith("cross-fitted")
     (f,) = findings(part, signal="shadow", metric="balanced_accuracy", nonmembers="held-out")
@@ -293,7 +293,7 @@ def test_without_models_of_its_own_an_adversary_takes_reference_records():
 def test_what_an_adversary_knows_must_name_its_records():
     run = made_up(19, held=USER)
     with pytest.raises(ValueError, match="indexed by the client's records, got 0"):
-        comparisons(with_scores(run, lambda t: t.reset_index(drop=True), "pseudo"))
+        comparisons(with_scores(run, lambda t: t.reset_index(drop=True), "shadow_targets"))
 
 
 # many attacks

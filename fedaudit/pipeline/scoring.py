@@ -42,9 +42,9 @@ class ScoringJob:
 
 
 def score(job: ScoringJob) -> list[tuple[Place, Tables]]:
-    """Of every model, by record: the scores, those of the controls ("base", "earlier"), of models whose members the
-    adversary knows ("pseudo"), what else it computed ("facts"), and of messages that are solved "batches". A model that
-    no attack has a score of is left out."""
+    """Of every model, by record: the scores, those of the controls ("base", "before_first_round"), of models whose
+    members the adversary knows ("shadow_targets"), what else it computed ("facts"), and of messages that are solved
+    "batches". A model that no attack has a score of is left out."""
     one_thread()
     scorer = Scorer(job)
     found = [((i.threat_model, i.way, i.client, i.round), scorer.tables(i)) for i in job.inquiries]
@@ -84,7 +84,9 @@ class Scorer:
                 continue
             made: Attack = plugin.make(params)
             if seen.shadows is not None and (plugin.facts.shadows or not plugin.facts.needs):
-                shadow_targets += self._cached((*place, name, "pseudo"), self._shadow_targets, inquiry, made, seen)
+                shadow_targets += self._cached(
+                    (*place, name, "shadow_targets"), self._shadow_targets, inquiry, made, seen
+                )
             if plugin.facts.needs:
                 scores |= made.score(seen)
                 if twin := self._twin(inquiry, seen):
@@ -99,16 +101,16 @@ class Scorer:
             start = self._cached((*place, name, "base"), made.score, seen.before_training())
             base |= start
             before_first_round |= self._cached(
-                (*place, name, "earlier"), self._before_first_round, made, inquiry, seen, start
+                (*place, name, "before_first_round"), self._before_first_round, made, inquiry, seen, start
             )
         if not scores:
             return {}
         columns = {"scores": scores, "base": base, "facts": facts(seen)} | (
-            {"earlier": before_first_round} if before_first_round else {}
+            {"before_first_round": before_first_round} if before_first_round else {}
         )
         index = pd.Index(seen.records, name="record")
         tables = {name: pd.DataFrame(values, index) for name, values in columns.items()}
-        return tables | batches(seen) | ({"pseudo": pd.concat(shadow_targets)} if shadow_targets else {})
+        return tables | batches(seen) | ({"shadow_targets": pd.concat(shadow_targets)} if shadow_targets else {})
 
     def _cached(self, key: object, compute: Callable[Given, Result], *args: Given.args, **more: Given.kwargs) -> Result:
         if key not in self._once:
