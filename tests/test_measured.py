@@ -122,7 +122,7 @@ def bounds_of(
 ) -> list[MeasuredEpsilon]:
     coins = coins_of(1, n)
     models = [model("prompt-user", "prompt", 0, {"loss": told(coins, 0, right=right)})]
-    return bounds(run_of(models), coins, names=NAMES, delta=delta, said=said)
+    return bounds(run_of(models), coins, names=NAMES, delta=delta, hypotheses=said)
 
 
 class TestBounds:
