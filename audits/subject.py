@@ -59,6 +59,11 @@ class Subject:
         return [inserted for canaries in self.canaries.values() for inserted in canaries.values()]
 
     @property
+    def epsilon(self) -> float:
+        """The epsilon that the noise was chosen for; infinity: there is none."""
+        return self.privacy.epsilon if self.privacy else float("inf")
+
+    @property
     def delta(self) -> float:
         """The delta of the claimed guarantee; 0 if nothing is claimed."""
         return self.privacy.delta if self.privacy else 0.0

@@ -62,7 +62,8 @@ def tpr_at_fpr(
     sets, use = _reference_sets(s, m, codes, labels, reference)
     n = min(map(len, sets))
     if n * fpr < 1 - _SLACK:
-        return TprAtFpr(fpr, *[math.nan] * 6, f"not measurable ({n})")
+        nothing = (math.nan, math.nan, math.nan)
+        return TprAtFpr(fpr, *nothing, *nothing, f"not measurable ({n})")
     thresholds = np.array([_threshold(one, fpr) for one in sets])
     called = ((s[:, None] > thresholds) * use).sum(axis=1)
     units = np.zeros_like(codes) if independent else codes
