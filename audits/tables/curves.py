@@ -1,4 +1,4 @@
-"""The tables of a report behind figures of the attacks' success: ROC curves with bands, AUROCs by client and by
+"""The tables behind a report's figures of the attacks' success: ROC curves with bands, AUROCs by client and by
 round."""
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 
 CURVE_POINTS = 40
-
-
 ROUNDS = "round population signal auroc low high members".split()
+CLIENTS = "threat_model way client signal auroc members nonmembers".split()
 
 
 def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of the released model after each round, where earlier ones were asked too, by scores that all of them
-    have."""
-    found, rows = [], by_round(run)
+    """AUROC of the released model after each attacked round, with the columns ROUNDS, by the headline scores that all
+    rounds have."""
+    table, rows = [], by_round(run)
     for row in rows:
         for signal in (s for s in run.headline if all(s in other.scores for other in rows)):
             c = row.having(row.scores[signal])
             if c.measurable:
                 i = measure(c, c.scores[signal], confidence)
-                found.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
-    return pd.DataFrame(found, columns=ROUNDS)
+                table.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
+    return pd.DataFrame(table, columns=ROUNDS)
 
 
 def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
-    """AUROC of every client against its own held-out records, where it has both."""
-    found = []
+    """AUROC of every client with members and held-out records between these, with the columns CLIENTS: without the
+    comparisons of the last round's members."""
+    table = []
     for row in (c for c in rows if c.nonmembers == HELD_OUT and c.population != LAST_ROUND_MEMBERS):
         for signal in (s for s in signals if s in row.scores):
             c = row.having(row.scores[signal])
             values = client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}
             for client, auroc in values.items():
-                own = c.client == client
-                members = int(c.member[own].sum())
-                found.append((c.threat_model, c.way, str(client), signal, auroc, members, int(own.sum()) - members))
-    names = ["threat_model", "way", "client", "signal", "auroc", "members", "nonmembers"]
-    return pd.DataFrame(found, columns=names)
+                of_client = c.member[c.client == client]
+                counts = int(of_client.sum()), int((~of_client).sum())
+                table.append((c.threat_model, c.way, str(client), signal, auroc, *counts))
+    return pd.DataFrame(table, columns=CLIENTS)
 
 
 def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
-    """ROC with band of the records that have the score."""
+    """The ROC curve of a score with its band on a grid of FPRs, from `floor`, the smallest FPR that can be measured, to
+    1."""
     c = row.having(row.scores[signal])
     sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
     floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))
