@@ -1,4 +1,4 @@
-"""Mutual information and entropies that are known exactly, in nats: what estimates stand beside."""
+"""Mutual information and entropies that are known exactly, in nats, for comparison with estimates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.special import xlogy
 from scipy.stats import norm
 
-Floats = npt.NDArray[np.float64]
+from audits.statistics.arrays import Floats
 
 _NODES = 400
 
@@ -35,8 +35,8 @@ def shifted_gaussian(shift: float) -> float:
     reach = 10.0
 
     def density(s: Floats) -> Floats:
-        found: Floats = (norm.pdf(s) + norm.pdf(s - shift)) / 2
-        return found
+        mixture: Floats = (norm.pdf(s) + norm.pdf(s - shift)) / 2
+        return mixture
 
     return entropy(density, -reach, shift + reach) - gaussian_entropy(1)
 
@@ -49,7 +49,7 @@ def entropy(density: Callable[[Floats], Floats], low: float, high: float) -> flo
 
 
 def nodes(low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Places and weights of an integral from low to high, along a new last axis."""
+    """Gauss and Legendre's nodes and weights of an integral from low to high, along a new last axis."""
     x, w = np.polynomial.legendre.leggauss(_NODES)
     a, b = np.asarray(low, dtype=float)[..., None], np.asarray(high, dtype=float)[..., None]
     return a + (b - a) * (x + 1) / 2, (b - a) / 2 * w

@@ -219,7 +219,7 @@ def _facts(run: ScoredRun, row: pd.Series) -> dict[str, float]:
 
 
 def _is_top(scores: pd.Series) -> pd.Series:
-    """Whether each of a client's records is in the top tenth by a score; equal scores are in only if all of them fit."""
+    """Whether each of a client's records is in the top tenth by a score; equal scores are only if all of them fit."""
     return scores.rank(ascending=False, method="max") <= tenth(int(scores.notna().sum()))
 
 
