@@ -19,7 +19,7 @@ from audits.statistics.classification import TprAtFpr, accuracy_at, balanced_acc
 from audits.statistics.intervals import Interval
 
 FPRS = (0.1, 0.01, 0.001)
-# Least number of reference records above the threshold: with n records the expected FPR is (floor(fpr n) + 1) / (n + 1),
+# Least number of reference records above a threshold: with n records the expected FPR is (floor(fpr n) + 1) / (n + 1),
 # which from n = ENOUGH / fpr on is at most a quarter above the nominal one.
 ENOUGH = 4
 
