@@ -17,8 +17,7 @@ from fedaudit.machinery.plugins import Plugin
 
 
 def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
-    """The label of each (run key, attack): "NAME", or "NAME:setting=value:..." for settings that differ between runs.
-    Only attacks with AUROCs."""
+    """The label NAME[:setting=value...] of each (run key, attack with AUROCs), with the settings that differ."""
     used: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
         for attack in {f["attack"] for f in run.findings if "attack" in f and f["metric"] == "auroc"}:
@@ -48,8 +47,7 @@ def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _users(plugin: Plugin[AttackFacts]) -> dict[str, str]:
-    """By path of a setting of the attack or the adversary its `used_by`: the fact of the attacks that use it, or
-    "rows"."""
+    """By path of a setting of the attack or adversary its `used_by`: a fact of the attacks that use it, or "rows"."""
     adversary = plugins.dataclass_of(plugins.package_folder("attacks") / "settings.py", "Adversary")
     return {
         f"{prefix}.{field.name}": field.metadata.get("used_by", "")

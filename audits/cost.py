@@ -70,8 +70,7 @@ def cost(runs: Sequence[AuditedRun], params: Params) -> Compared:
 
 
 def _curve(point: Point, utility: str | None) -> pd.DataFrame:
-    """By round (-1: before training) the bytes of all clients sent so far, and the utility then; means over seeds.
-    Without a utility that is NaN."""
+    """By round (-1: before training) the bytes sent so far, and the utility (NaN without one); means over seeds."""
     parts = []
     for run in point.latest:
         table = run.tables["cost"].sort_values("round")
@@ -117,8 +116,7 @@ def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, tar
 
 
 def _times(point: Point) -> dict[str, float]:
-    """The columns seconds_PHASE, means over runs, and peak_bytes, the largest; empty if no run has the table
-    `times`."""
+    """The columns seconds_PHASE, means over runs, and peak_bytes, the largest; empty without the table `times`."""
     tables = [run.tables["times"] for run in point.latest if len(run.tables.get("times", ()))]
     if not tables:
         return {}

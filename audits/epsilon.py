@@ -138,8 +138,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
 
 
 def ledger_of(transcript: Transcript, method: Any) -> Ledger:
-    """The ledger of all noise of a run; `method` says which tensors it keeps local, shares, and uploads without
-    noise."""
+    """The ledger of all noise of a run; `method` names the tensors that it keeps, shares and uploads without noise."""
     rounds = (transcript.round(r) for r in range(transcript.schedule.rounds))
     return Ledger.of(
         (RoundNoise.from_json(record["noise"]) for record in rounds if "noise" in record),

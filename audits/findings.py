@@ -148,13 +148,13 @@ class Accuracy(OfRun):
     low: float | None  # None for a single client
     high: float | None
     confidence: float
-    before: float | None  # the value before training
+    before: float | None = None  # the value before training
     clients: int
-    rounds: int  # number of last rounds that are averaged
+    rounds: int = 1  # number of last rounds that are averaged
     epsilon: float | str  # the epsilon that the noise was chosen for; "inf": no noise
-    noise_ratio: float | str | None  # largest noise over signal of any release; None without noise
+    noise_ratio: float | str | None = None  # largest noise over signal of any release; None without noise
     # largest share, of any release, of per-record gradients longer than the clipping norm; None without clipping
-    clipped: float | None
+    clipped: float | None = None
     interval: str  # the method of the interval
 
 
@@ -187,8 +187,7 @@ class MeasuredEpsilon(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class SharedInformation(OfRun):
-    """Mutual information between a score and membership, in bits: a lower bound on that of the adversary's whole
-    view."""
+    """Mutual information of a score with membership, in bits: a lower bound on that of the adversary's whole view."""
 
     metric: str  # INFORMATION
     threat_model: str

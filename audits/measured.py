@@ -9,6 +9,7 @@ epsilon, that of Mahloujifar, Melis and Chaudhuri (2025), which holds if it is o
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,8 +58,8 @@ class Guessed:
 def bounds(
     run: ScoredRun, coins: Coins, *, names: Names, delta: float, hypotheses: Mapping[str, Hypothesis]
 ) -> list[MeasuredEpsilon]:
-    """The lower bounds on epsilon by every adversary that can guess: one, or two if a Gaussian mechanism is proven.
-    `hypotheses` are by threat model."""
+    """The lower bounds on epsilon by every adversary that can guess: two if a Gaussian mechanism is proven, else
+    one."""
     lower_bounds: list[MeasuredEpsilon] = []
     for threat_model in THREAT_MODELS:
         if (guessed := guess(run, coins, threat_model)) is not None:
@@ -114,20 +115,12 @@ def _bound(guessed: Guessed, metric: str, hypothesis: Hypothesis, names: Names, 
     return MeasuredEpsilon(
         **names,
         metric=metric,
-        threat_model=g.threat_model,
-        way=g.way,
-        attack=g.attack,
-        signal=g.signal,
+        **dataclasses.asdict(guessed),
         mechanism=family.words if family else "",
         value=value,
         confidence=CONFIDENCE,
         ceiling=ceiling,
         delta=delta,
-        clients=g.clients,
-        inserted=g.inserted,
-        canaries=g.canaries,
-        guesses=g.guesses,
-        correct=g.correct,
         claimed=strict(hypothesis.claimed),
         provable=strict(hypothesis.provable),
         p_claimed=_p_value(family, hypothesis.claimed, delta, right),

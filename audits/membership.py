@@ -20,7 +20,7 @@ import pandas as pd
 from audits.blind import FOLDS
 from audits.comparisons import Comparison, ScoredRun, comparisons
 from audits.facts import AuditFacts
-from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
+from audits.findings import NO_CANARIES, THESE, Claims, Ends, Finding, Names, OfAttack, OfScore, Place
 from audits.permutation_test import by_coin, row_of
 from audits.settings import Confident
 from audits.statistics import ranking, stratified
@@ -94,8 +94,7 @@ def has_scores(c: Comparison, signal: str) -> bool:
 
 
 def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
-    """The permutation test's z, p and family of a score, and base_z of its control; empty if no coins decided the
-    comparison."""
+    """The permutation test's z, p and family of a score, and base_z of its control; empty without coins."""
     tests, row = by_coin(run), row_of(c, signal)
     if row not in tests.scores:
         return {}
@@ -104,8 +103,7 @@ def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
 
 
 def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Interval:
-    """AUROC of `values` [n] on a comparison's records: pooled for one model, the mean over clients for one model each.
-    `values` must not have NaN."""
+    """AUROC of `values` [n], without NaN, on a comparison's records: pooled, or the mean over clients' own models."""
     c = comparison
     if c.unit == "records" and c.per_client:
         auroc = stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
@@ -194,39 +192,22 @@ def _strength(largest: Largest, f: Finding) -> tuple[float, ...]:
     return -float(corrected(f.z, f.family, largest)), abs(f.z)
 
 
-def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval, confidence: float) -> OfScore:
-    """The fields that all findings about a score on a comparison repeat."""
-    clients = auroc.clients if c.unit == "records" else len(set(c.client[c.member]))
-    return {
-        **shared,
-        **_place(c),
-        "signal": signal,
-        "confidence": confidence,
-        "members": auroc.members,
-        "nonmembers_n": auroc.nonmembers,
-        "clients": clients,
-    }
+def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval | None, confidence: float) -> OfScore:
+    """The fields that all findings about a score on a comparison repeat; `auroc` None: it cannot be measured."""
+    clients = auroc.clients if auroc and c.unit == "records" else len(set(c.client[c.member]))
+    members, others = (auroc.members, auroc.nonmembers) if auroc else (int(c.member.sum()), int((~c.member).sum()))
+    about: OfScore = {**shared, **_place(c), "signal": signal, "confidence": confidence, "members": members,
+                      "nonmembers_n": others, "clients": clients}  # fmt: skip
+    return about
 
 
 def _not_measurable(c: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words) -> Finding:
     """The finding without a value: too few members or non-members have the score."""
-    members, others = int(c.member.sum()), int((~c.member).sum())
-    return Finding(
-        **shared,
-        **_place(c),
-        **_claims(epsilon, c.threat_model),
-        signal=signal,
-        confidence=confidence,
-        metric="auroc",
-        value=None,
-        low=None,
-        high=None,
-        members=members,
-        nonmembers_n=others,
-        clients=len(set(c.client[c.member])),
-        interval="none",
-        status=f"not measurable ({min(members, others)})",
-    )
+    about = _about(c, signal, shared, None, confidence)
+    nothing: Ends = {"value": None, "low": None, "high": None}
+    status = f"not measurable ({min(about['members'], about['nonmembers_n'])})"
+    claims = _claims(epsilon, c.threat_model)
+    return Finding(**about, **claims, **nothing, metric="auroc", interval="none", status=status)
 
 
 def _auroc(

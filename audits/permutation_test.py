@@ -97,8 +97,7 @@ def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[st
 
 
 def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:
-    """The keys of the primary family, chosen without looking at any coin; `headline` are scores in the order of the
-    attacks."""
+    """The keys of the primary family, chosen without looking at any coin; `headline` is in the order of attacks."""
     primary = set()
     for threat in THREAT_MODELS:
         held_out = [c for c in rows if c.threat_model == threat and c.nonmembers == HELD_OUT and c.way in FRESHEST]

@@ -159,8 +159,7 @@ def utilities(run: AuditedRun) -> dict[str, dict[str, Any]]:
 
 
 def by_round(run: AuditedRun, utility: str) -> pd.Series:
-    """A utility of the global model, or the mean over clients, by round (-1: before training); empty where it was not
-    measured."""
+    """A utility of the global model, or the mean over clients, by round (-1: before training); empty: not measured."""
     if utility in METRICS:
         table = run.tables.get("utility", pd.DataFrame())
         if utility not in table:

@@ -1,5 +1,4 @@
-"""The input and the result of an audit, which is a function of (Subject, its Params); `audits.facts` says how to write
-one."""
+"""The input and the result of an audit, a function of (Subject, its Params); `audits.facts` says how to write one."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ part and whose test images are the same: it says how much clients differ, not ho
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -56,12 +57,8 @@ def findings(
     for split in (s for s in SPLITS if (recent.split == s).any()):
         clients = recent[recent.split == split].groupby("client").accuracy.mean().to_numpy()
         rows.append(
-            over_clients(
-                names,
-                split.metric,
-                clients,
-                confidence=params.confidence,
-                epsilon=epsilon,
+            dataclasses.replace(
+                over_clients(names, split.metric, clients, confidence=params.confidence, epsilon=epsilon),
                 before=float(start[split]) if split in start else None,
                 rounds=len([r for r in rounds if r >= 0]),
                 noise_ratio=strict(float(noise.ratio.max())) if noise is not None and len(noise) else None,
@@ -72,20 +69,9 @@ def findings(
 
 
 def over_clients(
-    names: Names,
-    metric: str,
-    values: NDArray[np.float64],
-    *,
-    confidence: float,
-    epsilon: float,
-    least: float = 0.0,
-    before: float | None = None,
-    rounds: int = 1,
-    noise_ratio: float | str | None = None,
-    clipped: float | None = None,
+    names: Names, metric: str, values: NDArray[np.float64], *, confidence: float, epsilon: float, least: float = 0.0
 ) -> Accuracy:
-    """The finding of the mean of at least one percentage per client, with Student's interval cut at `least` and 100.
-    The other arguments are fields of `Accuracy`."""
+    """The finding of the mean of at least one percentage per client, with Student's interval cut at `least` and 100."""
     low, high = mean_interval(values, confidence, least=least)
     return Accuracy(
         **names,
@@ -94,12 +80,8 @@ def over_clients(
         low=low,
         high=high,
         confidence=confidence,
-        before=before,
         clients=len(values),
-        rounds=rounds,
         epsilon=strict(epsilon),
-        noise_ratio=noise_ratio,
-        clipped=clipped,
         interval="Student's t over clients",
     )
 
@@ -109,18 +91,12 @@ def columns_over_clients(
 ) -> list[Accuracy]:
     """A finding `prefix` + column for each column of percentages [clients] that is not all NaN. Columns named in
     `differences` may go down to -100."""
-    return [
-        over_clients(
-            subject.names,
-            f"{prefix}{name}",
-            table[name].dropna().to_numpy(),
-            confidence=confidence,
-            epsilon=subject.epsilon,
-            least=-100.0 if name in differences else 0.0,
-        )
-        for name in table
-        if table[name].notna().any()
-    ]
+    rows = []
+    for name in table.columns[table.notna().any()]:
+        values, least = table[name].dropna().to_numpy(), -100.0 if name in differences else 0.0
+        names = subject.names, f"{prefix}{name}"
+        rows.append(over_clients(*names, values, confidence=confidence, epsilon=subject.epsilon, least=least))
+    return rows
 
 
 def _largest(shares: pd.Series) -> float | None:
@@ -129,8 +105,7 @@ def _largest(shares: pd.Series) -> float | None:
 
 
 def mean_interval(values: Any, confidence: float, *, least: float = 0.0) -> tuple[float | None, float | None]:
-    """Student's interval of the mean of independent percentages, cut at `least` and 100; (None, None) for fewer than
-    two."""
+    """Student's interval of the mean of independent percentages, cut at `least` and 100; None for fewer than two."""
     n = len(values)
     if n < 2:
         return None, None
@@ -140,8 +115,7 @@ def mean_interval(values: Any, confidence: float, *, least: float = 0.0) -> tupl
 
 
 def accuracies(transcript: Transcript) -> pd.DataFrame:
-    """Accuracy in percent with the columns round (-1: before training), client ("mean": over the round's clients) and
-    split."""
+    """Accuracy in percent by round (-1: before training), client ("mean": over the round's clients) and split."""
     by_round = [(-1, transcript.initial["utility"])]
     by_round += [(r, transcript.round(r)["utility"]) for r in range(transcript.schedule.rounds)]
     rows = [

@@ -164,8 +164,7 @@ def _reference_sets(
     labels: list[Hashable],
     reference: npt.ArrayLike | Mapping[Any, npt.ArrayLike] | None,
 ) -> tuple[list[Floats], Floats]:
-    """The r sets of scores that set the thresholds, and the weight of each threshold for each record [n, r]; a record's
-    weights add up to 1."""
+    """The r sets of scores that set the thresholds, and the weight of each for each record [n, r], whose sum is 1."""
     if isinstance(reference, Mapping):
         missing = [label for label in labels if label not in reference]
         if missing:

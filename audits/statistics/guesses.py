@@ -47,8 +47,7 @@ def check(correct: int, guesses: int, canaries: int) -> None:
 
 
 def largest_refuted(refuted: Callable[[float], bool], *, tolerance: float = TOLERANCE) -> float:
-    """The largest number for which `refuted` is true, if it is for every smaller one; 0 if for none. Up to the relative
-    tolerance, and never too large."""
+    """The largest number that is `refuted`, if every smaller one is; 0 if none is. Too small by `tolerance` at most."""
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0

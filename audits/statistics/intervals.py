@@ -34,8 +34,7 @@ class Interval:
 
     @property
     def units(self) -> float:
-        """Number of independent comparisons of a member with a non-member: one per client, or one per pair of
-        records."""
+        """Number of independent comparisons of a member with a non-member, one per client or per pair of records."""
         if self.dof is not None:
             return self.dof + 1
         return min(self.members, self.nonmembers) if self.pairs is None else self.pairs
@@ -103,8 +102,7 @@ def point_interval(value: float, basis: Basis, how: str, pairs: int | None = Non
 
 
 def square_and_add(a: Interval, b: Interval) -> Interval:
-    """Interval of a - b from the intervals of a and b (Zou and Donner 2008); conservative where they correlate
-    positively."""
+    """Interval of a - b from those of a and b (Zou and Donner 2008); conservative if they correlate positively."""
     value = a.value - b.value
     low = value - math.hypot(a.value - a.low, b.high - b.value)
     high = value + math.hypot(a.high - a.value, b.value - b.low)

@@ -195,8 +195,7 @@ def _pair(x: npt.ArrayLike, y: npt.ArrayLike, k: int) -> tuple[Floats, Floats]:
 
 
 def _columns(x: npt.ArrayLike) -> Floats:
-    """x as columns [n, coordinates], with infinities replaced by numbers just outside the finite ones. ValueError:
-    NaN."""
+    """x as [n, coordinates], with infinities replaced by numbers just outside the finite ones. ValueError: NaN."""
     a = np.asarray(x, dtype=np.float64)
     a = a.reshape(len(a), -1)
     if np.isnan(a).any():

@@ -105,8 +105,7 @@ def _by_blocks(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
 
 
 def _queried(points: Floats, k: int) -> tuple[Floats, Ints]:
-    """Distance to the k-th nearest other [n], and indices of the k + 1 nearest, the point itself being one [n, k +
-    1]."""
+    """Distance to the k-th nearest other [n], and indices of the k + 1 nearest with the point itself [n, k + 1]."""
     from scipy.spatial import cKDTree
 
     tree = cKDTree(points, leafsize=_LEAF)

@@ -263,8 +263,7 @@ def _compared(name: Series, new: Sequence[Measured], before: Sequence[Measured])
 
 
 def spread(new: Sequence[Measured], before: Sequence[Measured]) -> Difference:
-    """The difference between tonight's runs and earlier ones by their spread: Student's two samples, of means of data
-    sets."""
+    """The difference between tonight's runs and earlier ones by their spread: Student's, of means of data sets."""
     now, then = ([value for value, _, _ in _by_data(runs)] for runs in (new, before))
     squares = sum((v - mean(side)) ** 2 for side in (now, then) for v in side)
     error = math.sqrt(1 / len(now) + 1 / len(then))

@@ -42,8 +42,7 @@ def p_value(*, correct: int, guesses: int, canaries: int, epsilon: float, delta:
 def epsilon_lower_bound(
     *, correct: int, guesses: int, canaries: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """Lower bound on epsilon at `delta`; it exceeds the truth with a probability of at most 1 - confidence. 0: nothing
-    can be shown."""
+    """Lower bound on epsilon at `delta`, 0 without one; it exceeds the truth with probability <= 1 - confidence."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, not {confidence}")
 

@@ -22,8 +22,7 @@ from audits.statistics.intervals import quantile
 
 @dataclass(frozen=True)
 class OfTraining:
-    """A number of one training with its interval over records; `data` is equal for trainings on the same records and
-    coins."""
+    """A number of one training with its interval over records; `data` is a key of the training's records and coins."""
 
     value: float
     low: float | None = None
@@ -42,8 +41,7 @@ class OfTraining:
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """A mean over trainings with its interval and standard error; ends None and error 0 for a single training without
-    an interval."""
+    """A mean over trainings with its interval and standard error; None and 0 for one training without an interval."""
 
     value: float
     low: float | None
@@ -55,8 +53,7 @@ class OverSeeds:
 def over_seeds(
     trainings: Sequence[OfTraining], *, confidence: float, least: float = -math.inf, most: float = math.inf
 ) -> OverSeeds:
-    """The mean over at least one training, or over the means of several data sets; its interval is cut at `least` and
-    `most`."""
+    """The mean over trainings, or over means of several data sets, with its interval cut at `least` and `most`."""
     data = list(dict.fromkeys(one.data for one in trainings))
     groups = [mean(one.value for one in trainings if one.data == name) for name in data]
     middle = mean(groups)

@@ -65,8 +65,7 @@ def dense_ranks(values: npt.NDArray[np.generic]) -> Ints:
 
 
 def has_both_kinds(m: Bools, group: Ints, at_least: int, counted: Bools | None = None) -> Bools:
-    """Whether each record's group [n] has at least so many members, and as many non-members; only `counted` [n] records
-    count."""
+    """Whether each record's group [n] has at least so many members and non-members among the `counted` [n] records."""
     weight, groups = np.ones(len(m)) if counted is None else counted, int(group.max(initial=0)) + 1
     counts = [np.bincount(group[kind], weight[kind], groups) for kind in (m, ~m)]
     enough: Bools = (np.minimum(*counts) >= at_least)[group]
@@ -74,8 +73,8 @@ def has_both_kinds(m: Bools, group: Ints, at_least: int, counted: Bools | None =
 
 
 def groups_with_both_kinds(m: Bools, codes: Ints, *, at_least: int) -> tuple[list[int], Bools]:
-    """The groups with at least so many members and non-members, and whether each record is of one [n]. ValueError:
-    there is no such group."""
+    """The groups with at least so many members and non-members, and whether each record is in one [n]. ValueError:
+    none."""
     kept = has_both_kinds(m, codes, at_least)
     if not kept.any():
         need = f"at least {at_least} members and {at_least} non-members"
@@ -92,8 +91,7 @@ def placements(s: Floats, m: Bools, cell: Ints) -> tuple[Floats, Floats]:
     """For each member the share of non-members of its cell [n] that score below it, and for each non-member the share
     of members of its cell that score above it; ties count one half. DeLong's V10 and V01.
 
-    Every cell must have members and non-members; their AUROC is the mean of either. Sorted by cell, then by score,
-    every cell is a stretch.
+    Every cell must have both kinds; its AUROC is the mean of either. Sorted by cell, then score, a cell is a stretch.
     """
     n, key = len(s), cell * len(s) + dense_ranks(s)
 

@@ -70,8 +70,7 @@ def auroc_difference(
 def client_auroc(
     scores: npt.ArrayLike, member: npt.ArrayLike, client: Labels, *, confidence: float = 0.95
 ) -> tuple[Interval, dict[Hashable, float]]:
-    """Mean over clients of each client's own AUROC, and the AUROC by client: scores of different models are never
-    pooled.
+    """Mean over clients of each client's own AUROC, and the AUROC by client. Scores are never pooled.
 
     t interval over clients. Clients without both kinds are left out of the result and of its counts; a single client
     left has its own DeLong interval. Equal AUROCs in all clients give the exact binomial interval, with as many trials

@@ -109,8 +109,7 @@ def _bootstrap_weights(m: Bools, codes: Ints, resamples: int, rng: np.random.Gen
 
 
 def tprs_on(grid: Floats, ranks: Ints, m: Bools, weights: Floats) -> Floats:
-    """TPR [r, g] on the grid [g] under each of r weights [r, n] of the records. Scikit-learn's roc_curve would sort
-    anew for each."""
+    """TPR [r, g] on the grid [g] under each of r weights [r, n] of the records, which are sorted only once."""
     order = np.argsort(-ranks, kind="stable")
     last = np.flatnonzero(np.diff(ranks[order], append=-1))  # of every group of ties
     tprs = []

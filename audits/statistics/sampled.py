@@ -37,11 +37,9 @@ class PoissonSampled:
         return cls(run.scaled(1 / run.unsampled))
 
     def curve(self, mu: float) -> Inverse:
-        """The trade-off curve at mu."""
         return _curve(self.run, mu)
 
     def epsilon(self, mu: float, delta: float) -> float:
-        """Epsilon at delta of the mechanism at mu."""
         return self.run.scaled(mu).epsilon(delta) if mu else 0.0
 
     def mu(self, epsilon: float, delta: float) -> float:

@@ -75,8 +75,7 @@ def draws(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool =
 
 
 def by_simulation(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> tuple[float, float]:
-    """MI(P; D²) as the mean of ln f(D² | P) - ln f(D²) over `size` draws, and its standard error: exact densities, no
-    integral."""
+    """MI(P; D²) as the mean of ln f(D² | P) - ln f(D²) over `size` draws of exact densities, and its standard error."""
     m, one = (n - 1 if inside else n), draws(n, d, size, rng, inside=inside)
     scaled = one.squared * (n**2 / (n - 1) if inside else n)  # a non-central chi-square given P
     conditional = ncx2.logpdf(scaled, d, m * (one.prompts**2).sum(axis=1))

@@ -29,8 +29,9 @@ from audits.statistics.placements import (
 def comparable(member: npt.ArrayLike, client: Labels, within: Labels | None = None) -> Bools:
     """Whether `stratified_auroc` compares each record [n]: its client (and label `within` it) has members and
     non-members, and the client has at least two of each such. All False: nothing can be measured."""
-    codes = codes_of(client)
-    return _comparable(np.asarray(member, dtype=bool), codes, _cells(codes, within))
+    m, codes = np.asarray(member, dtype=bool), codes_of(client)
+    kept = has_both_kinds(m, _cells(codes, within), 1)
+    return kept & has_both_kinds(m, codes, 2, kept)
 
 
 def stratified_auroc(
@@ -41,8 +42,7 @@ def stratified_auroc(
     within: Labels | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Mean over clients of each one's AUROC under its own model, the records being the units: their number may be
-    small.
+    """Mean over clients of each one's AUROC under its own model, for few clients: records are the units.
 
     Given the models, a fair coin per record made members and non-members independent: the variance is the sum of the
     clients' DeLong variances over K², the quantile normal; one client is plain DeLong. `within` [n] compares only
@@ -69,8 +69,7 @@ def stratified_auroc_difference(
     within: Labels | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Difference of the stratified AUROCs of two scores of the same records; degenerate cases as in
-    `auroc_difference`."""
+    """Stratified AUROC of `a` less that of `b` on the same records; degenerate cases as in `auroc_difference`."""
     sa, m, codes, cell = _strata(a, member, client, within, confidence)
     sb = _strata(b, member, client, within, confidence)[0]
     basis, pairs = basis_of(m, codes, confidence), _pairs(m, cell)
@@ -94,19 +93,12 @@ def _cells(codes: Ints, within: Labels | None) -> Ints:
     return dense_ranks(codes * (label.max(initial=0) + 1) + label)
 
 
-def _comparable(m: Bools, codes: Ints, cell: Ints) -> Bools:
-    """`comparable` of encoded clients and cells."""
-    kept = has_both_kinds(m, cell, 1)
-    return kept & has_both_kinds(m, codes, 2, kept)
-
-
 def _strata(
     scores: npt.ArrayLike, member: npt.ArrayLike, client: Labels, within: Labels | None, confidence: float
 ) -> tuple[Floats, Bools, Ints, Ints]:
     """Scores, members, clients 0..K-1 and cells of the comparable records, all [n]. ValueError: there are none."""
     s, m, codes, _ = checked(scores, member, client, confidence)
-    cell = _cells(codes, within)
-    kept = _comparable(m, codes, cell)
+    cell, kept = _cells(codes, within), comparable(m, codes, within)
     if not kept.any():
         raise ValueError("member must hold at least 2 members and 2 non-members of one client to compare.")
     return s[kept], m[kept], dense_ranks(codes[kept]), dense_ranks(cell[kept])
@@ -119,8 +111,7 @@ def _pairs(m: Bools, cell: Ints) -> int:
 
 
 def _stratified_mean(x: Floats, y: Floats, m: Bools, codes: Ints, cell: Ints) -> tuple[float, float]:
-    """Mean over clients of the mean over pairs, and its standard error, from placements x of members and y of
-    non-members.
+    """Mean over clients of the mean over pairs, and its standard error, from placements x [m] and y [n].
 
     theta_c = sum_i w_i x_i, w_i = (non-members of i's cell) / (pairs of c), likewise for y;
     variance_c = M / (M - 1) sum_i w_i² (x_i - theta_c)² + N / (N - 1) sum_j w_j² (y_j - theta_c)²:

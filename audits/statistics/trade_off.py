@@ -33,8 +33,7 @@ LEAST = 1e-300  # p-values below it are not told apart
 
 
 def gaussian(mu: float) -> Inverse:
-    """The inverse curve of a Gaussian mechanism that a record moves by `mu` standard deviations: G_mu (Dong, Roth, Su
-    2022)."""
+    """The inverse curve G_mu of a Gaussian mechanism that a record moves by `mu` standard deviations."""
 
     def false_positives(true_positives: float) -> float:
         if true_positives >= 1:
@@ -77,10 +76,19 @@ class Gaussian:
         return gaussian(mu)
 
     def epsilon(self, mu: float, delta: float) -> float:
-        return gaussian_epsilon(mu, delta)
+        """By Balle and Wang (2018). ValueError: not 0 < delta < 1."""
+        from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+        if not 0 < delta < 1:
+            raise ValueError(
+                f"delta must lie between 0 and 1, not {delta}: without it a Gaussian has no finite epsilon"
+            )
+        return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
     def mu(self, epsilon: float, delta: float) -> float:
-        return gaussian_mu(epsilon, delta)
+        from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+
+        return 1 / float(get_sigma_gaussian(epsilon, delta))
 
 
 GAUSSIAN = Gaussian()
@@ -159,8 +167,7 @@ def p_value(curve: Inverse, *, correct: int, guesses: int, canaries: int) -> flo
 def mu_lower_bound(
     *, correct: int, guesses: int, canaries: int, confidence: float = CONFIDENCE, family: Family = GAUSSIAN
 ) -> float:
-    """Lower bound on the mu of a mechanism of that family; it exceeds the truth with a probability of at most
-    1 - confidence."""
+    """Lower bound on the mu of a mechanism; it exceeds the truth with a probability of at most 1 - confidence."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, not {confidence}")
 
@@ -190,19 +197,3 @@ def ceiling(
     """The lower bound on epsilon for that family if all guesses are right."""
     counts = {"correct": guesses, "guesses": guesses, "canaries": canaries}
     return epsilon_lower_bound(**counts, delta=delta, confidence=confidence, family=family)
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon at `delta` of a Gaussian mechanism that a record moves by `mu` standard deviations (Balle, Wang 2018)."""
-    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
-
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1, not {delta}: without it a Gaussian has no finite epsilon")
-    return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The mu of the Gaussian mechanism whose epsilon at `delta` that is: the inverse of `gaussian_epsilon`."""
-    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
-
-    return 1 / float(get_sigma_gaussian(epsilon, delta))

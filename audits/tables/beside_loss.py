@@ -1,5 +1,4 @@
-"""The table of a report that compares attacks with the calibrated loss, which needs the model and its public start
-only."""
+"""The table that compares attacks with the calibrated loss, which needs only the model and its public start."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def _beside(rows: Sequence[Comparison], c: Comparison) -> list[Comparison]:
 
 
 def _on_both(c: Comparison, signal: str, beside: Comparison) -> Comparison:
-    """`c` with the records that have both the score and the calibrated loss of `beside`, which is added to its
-    scores."""
+    """`c` with the records that have the score and the calibrated loss of `beside`, which joins its scores."""
     losses = pd.Series(beside.scores[CALIBRATED].to_numpy(), pd.MultiIndex.from_arrays([beside.client, beside.record]))
     loss = losses.reindex(pd.MultiIndex.from_arrays([c.client, c.record])).to_numpy()
     both = dataclasses.replace(c, scores=c.scores.assign(**{CALIBRATED: loss}))

@@ -1,5 +1,4 @@
-"""The tables behind a report's figures of the attacks' success: ROC curves with bands, AUROCs by client and by
-round."""
+"""The tables behind figures of the attacks' success: ROC curves with bands, AUROCs by client and by round."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ CLIENTS = "threat_model way client signal auroc members nonmembers".split()
 
 
 def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of the released model after each attacked round, with the columns ROUNDS, by the headline scores that all
-    rounds have."""
+    """AUROC of the released model after each attacked round (columns ROUNDS), by headline scores of all rounds."""
     table, rows = [], by_round(run)
     for row in rows:
         for signal in (s for s in run.headline if all(s in other.scores for other in rows)):
@@ -50,8 +48,7 @@ def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.Data
 
 
 def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
-    """The ROC curve of a score with its band on a grid of FPRs, from `floor`, the smallest FPR that can be measured, to
-    1."""
+    """The ROC curve of a score with its band on FPRs from `floor`, the smallest that can be measured, to 1."""
     c = row.having(row.scores[signal])
     sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
     floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))

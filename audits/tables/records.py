@@ -165,8 +165,7 @@ def tenth(n: int) -> int:
 
 
 def scores_table(run: ScoredRun, table: pd.DataFrame) -> pd.DataFrame:
-    """The headline scores of all records but reference ones, and of records of another distribution, with their kinds;
-    for histograms."""
+    """The headline scores of all records but reference ones, also of another distribution, by kind, for histograms."""
     names = ["threat_model", "way", "client", "record", "kind"]
     frames = [table.loc[table.kind != REFERENCE, [*names, *(s for s in run.headline if s in table)]]]
     for c in (c for c in comparisons(run) if c.nonmembers == NOVEL_OBJECTS):
@@ -224,8 +223,7 @@ def _is_top(scores: pd.Series) -> pd.Series:
 
 
 def _reason(tops: int, scores: int, facts: Mapping[str, float]) -> str:
-    """Why a record is exposed, in a sentence: by `tops` of so many `scores`, its losses, and whether the hard prompt
-    gets it wrong."""
+    """Why a record is exposed, in a sentence: in the top of `tops` of `scores` scores, its losses, the hard prompt."""
     parts = [f"in the top tenth by {tops} of {scores} scores" if scores > 1 else "by its score"]
     if facts:
         parts.append(_losses(facts))
