@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma, gammaln
-from scipy.stats import chi, chi2, ncx2
+from scipy.stats import chi, ncx2
 
 from audits.statistics.arrays import Floats
-from audits.statistics.closed_information import nodes
 
+_NODES = 400
 _REACH = 10.0  # a density is 0 so many standard deviations from its mean
 
 
@@ -67,21 +67,16 @@ def chi2_entropy(d: int) -> float:
     return float(math.log(2) + gammaln(d / 2) + (1 - d / 2) * digamma(d / 2) + d / 2)
 
 
+def gaussian_entropy(d: int, std: float = 1.0) -> float:
+    """Differential entropy of N(0, std² I_d): (d / 2) ln(2 pi e std²)."""
+    return d / 2 * math.log(2 * math.pi * math.e * std**2)
+
+
 def draws(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> Draws:
     """`size` prompts, each with a cluster of n of its own; the n - 1 (outside: n) others are drawn as their mean."""
     prompts, others = rng.normal(size=(size, d)), rng.normal(size=(size, d))
     centres = prompts / n + others * (math.sqrt(n - 1) / n) if inside else others / math.sqrt(n)
     return Draws(prompts, centres, ((prompts - centres) ** 2).sum(axis=1))
-
-
-def by_simulation(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> tuple[float, float]:
-    """MI(P; D²) as the mean of ln f(D² | P) - ln f(D²) over `size` draws of exact densities, and its standard error."""
-    m, one = (n - 1 if inside else n), draws(n, d, size, rng, inside=inside)
-    scaled = one.squared * (n**2 / (n - 1) if inside else n)  # a non-central chi-square given P
-    conditional = ncx2.logpdf(scaled, d, m * (one.prompts**2).sum(axis=1))
-    overall = chi2.logpdf(scaled / (m + 1), d) - math.log(m + 1)
-    gains = conditional - overall
-    return float(gains.mean()), float(gains.std(ddof=1) / math.sqrt(size))
 
 
 def _entropy_of_squares(d: int, noncentrality: Floats) -> Floats:
@@ -100,3 +95,10 @@ def _within(mean: npt.ArrayLike, std: float) -> tuple[Floats, Floats]:
     """The ends between which a density of a positive number is integrated."""
     middle = np.asarray(mean, dtype=float)
     return np.maximum(middle - _REACH * std, 0.0), middle + _REACH * std
+
+
+def nodes(low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Gauss and Legendre's nodes and weights of an integral from low to high, along a new last axis."""
+    x, w = np.polynomial.legendre.leggauss(_NODES)
+    a, b = np.asarray(low, dtype=float)[..., None], np.asarray(high, dtype=float)[..., None]
+    return a + (b - a) * (x + 1) / 2, (b - a) / 2 * w
