@@ -1,8 +1,7 @@
 """The blind baseline: a cross-fitted classifier that sees the records and never a model.
 
 Differences that it finds were leaked by no model. It should be unable to tell members from non-members of one
-distribution; if it can (another distribution, another time, another collector), an attack's AUROC measures that
-difference and not membership.
+distribution. If it can (another distribution, time or collector), an attack's AUROC measures that difference.
 """
 
 from __future__ import annotations

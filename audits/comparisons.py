@@ -45,8 +45,7 @@ FEW = 3  # up to so many clients, records are the units of intervals
 
 @dataclass(frozen=True, eq=False)
 class ScoredModel:
-    """The scores of one model that an adversary holds: a row per record (index), a column per signal; NaN: the attack
-    has no score for this record.
+    """The scores of one model that an adversary holds: a row per record (index), a column per signal; NaN: no score.
 
     `base` has the same columns, for a model that learnt none of the records: the public start or, for attacks on
     messages, a twin federation that drew its members anew. It may hold further records. `before_first_round` has the
@@ -111,8 +110,8 @@ class ScoredRun:
         return [k for k in self.cohorts[rounds - 1] if k in self.records]
 
     def blind_of(self, client: int, nonmembers: str) -> Mapping[str, float]:
-        """By record, the score of the blind classifier for this kind of non-members: the client's own classifier, or
-        the one for all clients together."""
+        """By record, the score of the blind classifier for this kind of non-members: the client's own, or the common
+        one."""
         return self.blind[client if (client, nonmembers) in self.blind else None, nonmembers]
 
     def kinds(self, client: int) -> dict[str, RecordKind]:
@@ -189,8 +188,7 @@ class Comparison:
 
     @property
     def exchangeable(self) -> bool:
-        """Whether members and non-members differ in nothing but membership: a coin chose the members, or only records
-        of equal labels are compared."""
+        """Whether nothing but membership differs: a coin chose the members, or only equal labels are compared."""
         return self.nonmembers in BY_COIN or self.within is not None
 
     @property

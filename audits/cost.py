@@ -93,8 +93,7 @@ def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: P
 
 
 def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, target: float) -> dict[str, Any]:
-    """The row of a setting in the table `costs`: bytes per message, of all messages together, and until the target is
-    reached (NaN: it never is)."""
+    """The row of a setting in the table `costs`: bytes per message, in all, and until the target (NaN: not reached)."""
     tables = [run.tables["cost"] for run in point.latest]
     down, up, whole, messages = (
         sum(int(table[name].sum()) for table in tables)

@@ -71,8 +71,7 @@ class OfRun:
     """Base of all findings: the run that a number is about, so that findings of many runs fit into one table.
 
     For an audit of your own, write a frozen dataclass below this one, with keyword-only fields: `metric`, a name that
-    no other finding has, then `value`, the ends of its interval, and whatever else readers need. Fill the fields below
-    by `**subject.names`.
+    no other finding has, `value`, the ends of its interval, and what else readers need. Pass `**subject.names` to it.
 
     `run` is the analysis key, which covers everything that a number comes from. (All attacks on one training share the
     training key.)

@@ -150,8 +150,7 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 def _rows(
     run: ScoredRun, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
 ) -> list[Finding]:
-    """The findings about one score: its AUROC on the records that have the score and, if a coin chose the non-members,
-    balanced accuracy and TPRs."""
+    """The findings about one score: its AUROC and, if a coin chose the non-members, balanced accuracy and TPRs."""
     c = comparison.having(comparison.scores[signal])
     if not c.measurable:
         return [_not_measurable(c, signal, shared, confidence, epsilon)]
@@ -243,8 +242,7 @@ def _auroc(
 
 
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:
-    """By name ("blind", "base") each control of an attack that can be measured: the records that both have scores of,
-    and the control's scores of these."""
+    """Each measurable control of an attack, "blind" and "base": the records with scores of both, and its scores."""
     controls: dict[str, tuple[Comparison, pd.Series]] = {}
     if (on := c.having(c.blind)).measurable:
         controls["blind"] = on, on.blind

@@ -154,8 +154,7 @@ def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
 
 
 def _interval(row: _Row, params: Params) -> mi.Information:
-    """The estimate in nats with its interval: over clients if these are the comparison's units, else over records
-    within each client and kind."""
+    """The estimate in nats with its interval, over clients or, if records are the units, within client and kind."""
     c = row.comparison
     clients = c.unit == "clients"
     return mi.interval(

@@ -89,8 +89,7 @@ def over_clients(
 def columns_over_clients(
     subject: Subject, table: pd.DataFrame, differences: Collection[str], confidence: float, prefix: str = ""
 ) -> list[Accuracy]:
-    """A finding `prefix` + column for each column of percentages [clients] that is not all NaN. Columns named in
-    `differences` may go down to -100."""
+    """A finding `prefix` + column per column of percentages [clients], down to -100 for those in `differences`."""
     rows = []
     for name in table.columns[table.notna().any()]:
         values, least = table[name].dropna().to_numpy(), -100.0 if name in differences else 0.0

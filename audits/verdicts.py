@@ -48,9 +48,8 @@ def by_the_coin(z: float, p_adjusted: float, *, level: float) -> Verdict:
 
 
 def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> Verdict:
-    """The verdict where no coins decided, from an AUROC, the names of the controls that are `off` 0.5, and the
-    differences between the AUROC and each measurable control. `exchangeable`: members and non-members are of one
-    distribution."""
+    """The verdict where no coins decided, from an AUROC, the names of controls that are `off` 0.5, and the AUROC's
+    differences to all controls. `exchangeable`: members and non-members are of one distribution."""
     if off:
         return CONFOUNDED
     if covers_half(auroc):
@@ -153,8 +152,8 @@ def sentence(
     unclear: tuple[str, Interval] | None = None,
 ) -> str:
     """The verdict on a finding `f` in plain language, with its numbers. `within`: only records of equal classes were
-    compared; `off`: names of the controls that are off; `unclear`: a control that the attack is not clearly better
-    than, with the difference."""
+    compared; `off`: names of controls that are off; `unclear`: a control that it does not clearly beat, with the
+    difference."""
     who = SAID[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
     number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"

@@ -181,8 +181,7 @@ def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
 
 
 def _smallest(block: Floats, k: int) -> tuple[Floats, Ints]:
-    """The k-th smallest number of each row [rows], and the indices of the k smallest [rows, k]; several times faster
-    than numpy's partition."""
+    """The k-th smallest number of each row [rows], and indices of the k smallest [rows, k]; faster than numpy."""
     import torch
 
     values, indices = torch.topk(torch.from_numpy(block), k, dim=1, largest=False)

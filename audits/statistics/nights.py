@@ -327,8 +327,8 @@ def tonight(runs: Sequence[Measured], ratio: float, name: Series) -> dict[str, f
 
 
 def stouffer(runs: Sequence[Measured]) -> float | None:
-    """The permutation statistics of runs joined into one, standard normal if nothing leaks. Runs on the same data count
-    as their mean, whose variance is at most 1. None: no run has a statistic."""
+    """The permutation statistics of runs joined into one, standard normal if nothing leaks; None without any. Runs on
+    the same data count as their mean."""
     groups: dict[str, list[float]] = {}
     for one in runs:
         if one.z is not None:

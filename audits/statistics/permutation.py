@@ -32,8 +32,7 @@ _TIE = 1e-9  # statistics that differ by less are equal: their sums were rounded
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Several scores of the same entries: values [m, s] without NaN, the client whose model scored each entry [m], and
-    the index of its coin [m]."""
+    """Scores of the same entries: values [m, s] without NaN, the client whose model scored each [m], its coin [m]."""
 
     values: Floats
     client: Ints

@@ -43,8 +43,7 @@ class PoissonSampled:
         return self.run.scaled(mu).epsilon(delta) if mu else 0.0
 
     def mu(self, epsilon: float, delta: float) -> float:
-        """The mu whose epsilon at delta that is, up to `tolerance`; inf for an epsilon above the largest of
-        EPSILONS."""
+        """The mu with that epsilon at delta, up to `tolerance`; inf for an epsilon above the largest of EPSILONS."""
         if epsilon > EPSILONS[-1]:
             return math.inf
         return _crossing(lambda mu: self.run.scaled(mu).deltas((epsilon,))[0] - delta)

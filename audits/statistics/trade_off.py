@@ -66,8 +66,8 @@ class Family(Protocol):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The family of Gaussian mechanisms that a record moves by mu standard deviations; several steps without sampling
-    are one."""
+    """The Gaussian mechanisms that a record moves by mu standard deviations; steps without sampling are one
+    together."""
 
     words = "Gaussian"
     tolerance = TOLERANCE

@@ -63,7 +63,7 @@ def records_table(run: ScoredRun) -> pd.DataFrame:
     and its rank among the records whose membership a coin decided.
 
     `rank` 1 is the most exposed of its client (ties share the better rank), `percentile` the percentage of held-out
-    records that are less exposed; both are NaN for records that no coin decided about.
+    records that are less exposed; both are NaN for records without a coin.
     """
     models = [
         (model, k)
@@ -176,11 +176,8 @@ def scores_table(run: ScoredRun, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def exposed_table(run: ScoredRun, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
-    """The EXPOSED most exposed members under the strongest adversary, with the columns SHOWN: pictures (PNG bytes), and
-    the reason in plain words.
-
-    Of equally exposed ones, the one with the higher first headline score comes first.
-    """
+    """The EXPOSED most exposed members under the strongest adversary, with the columns SHOWN (`png` is bytes, `reason`
+    a sentence). Of equally exposed ones, the one with the higher first headline score comes first."""
     strongest = _strongest(table)
     headline = [s for s in run.headline if s in strongest and strongest[s].notna().any()]
     flipped = strongest[strongest.kind.isin(FLIPPED)]
