@@ -130,7 +130,7 @@ class ScoredRun:
         unused = set(self.unused.get(client, ()))
         return {r: member for r, member in self.row(client, HELD_OUT).items() if r not in unused}
 
-    def given(self, client: int) -> dict[str, bool]:
+    def given_away(self, client: int) -> dict[str, bool]:
         """By record, whether it is a member, of a client's non-members and the members that it sent to others."""
         shared = set(self.shared.get(client, ()))
         return {r: member for r, member in self.row(client, HELD_OUT).items() if r in shared or not member}
@@ -203,7 +203,7 @@ class Comparison:
             return bool(comparable(self.member, self.client, self.within).any())
         return bool(min(self.member.sum(), (~self.member).sum()) >= 2)
 
-    def having(self, values: pd.Series | NDArray[np.float64]) -> Comparison:
+    def with_values(self, values: pd.Series | NDArray[np.float64]) -> Comparison:
         """This comparison with only the entries whose value in `values` [n] is not NaN."""
         kept = ~np.isnan(np.asarray(values, dtype=float))
         if kept.all():
@@ -298,7 +298,7 @@ def _per_client(
     run: ScoredRun, models: Sequence[ScoredModel], nonmembers: str, population: Population = OWN_MEMBERS
 ) -> Comparison:
     """The comparison under one model per client, each on the records of its client that it has scores for."""
-    subset = {MEMBERS_THAT_TRAINED: run.trained, MEMBERS_GIVEN_AWAY: run.given}.get(population)
+    subset = {MEMBERS_THAT_TRAINED: run.trained, MEMBERS_GIVEN_AWAY: run.given_away}.get(population)
     rows = [subset(client_of(m)) if subset else run.row(client_of(m), nonmembers) for m in models]
     parts = [(m, {r: u for r, u in row.items() if r in m.scores.index}) for m, row in zip(models, rows, strict=True)]
     client = np.array([client_name(client_of(m)) for m, row in parts for _ in row], dtype=str)

@@ -151,7 +151,7 @@ def _rows(
     run: ScoredRun, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
 ) -> list[Finding]:
     """The findings about one score: its AUROC and, if a coin chose the non-members, balanced accuracy and TPRs."""
-    c = comparison.having(comparison.scores[signal])
+    c = comparison.with_values(comparison.scores[signal])
     if not c.measurable:
         return [_not_measurable(c, signal, shared, confidence, epsilon)]
     auroc = measure(c, c.scores[signal], confidence)
@@ -177,7 +177,7 @@ def _best(
     if len(rows) < 2:
         return []
     top = max(rows, key=functools.partial(_strength, together([by_coin(run).largest])))
-    c = comparison.having(comparison.scores[top.signal])
+    c = comparison.with_values(comparison.scores[top.signal])
     auroc = measure(c, c.scores[top.signal], simultaneous(confidence, len(rows)))
     shared: OfAttack = {**names, "attack": top.attack, "headline": False}
     about = _about(c, top.signal, shared, auroc, confidence)
@@ -244,9 +244,9 @@ def _auroc(
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:
     """Each measurable control of an attack, "blind" and "base": the records with scores of both, and its scores."""
     controls: dict[str, tuple[Comparison, pd.Series]] = {}
-    if (on := c.having(c.blind)).measurable:
+    if (on := c.with_values(c.blind)).measurable:
         controls["blind"] = on, on.blind
-    on = c.having(c.base[signal])
+    on = c.with_values(c.base[signal])
     if signal in c.before_first_round:  # this control is one model per client, whatever is attacked
         on = dataclasses.replace(on, per_client=True)
     if on.base[signal].nunique() > 1 and on.measurable:
@@ -286,7 +286,7 @@ def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
         row = _cells(run, c, signals, confidence)
         level = simultaneous(confidence, max(1, len(row)))
         for cell in row:
-            scored = c.having(c.scores[cell["signal"]])
+            scored = c.with_values(c.scores[cell["signal"]])
             i = measure(scored, scored.scores[cell["signal"]], level)
             cell |= {"simultaneous_low": i.low, "simultaneous_high": i.high}
         measured = {cell["signal"] for cell in row}
@@ -296,7 +296,7 @@ def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
     """A row of `cells` for each measurable score of a comparison, without the simultaneous intervals."""
-    scored = {signal: c.having(c.scores[signal]) for signal in signals}
+    scored = {signal: c.with_values(c.scores[signal]) for signal in signals}
     aurocs = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
     coins = by_coin(run).scores
     p = [auroc_p_value(interval) for interval in aurocs.values()]

@@ -129,7 +129,7 @@ def _rows(run: ScoredRun) -> Iterator[_Row]:
         members = _exchanged(c, run.seed, shared)
         for signal in dict.fromkeys(s for s in (*run.headline, *BESIDE) if s in c.scores):
             kept = c.scores[signal].notna().to_numpy()
-            on = c.having(c.scores[signal])
+            on = c.with_values(c.scores[signal])
             if on.measurable:
                 yield _Row(on, signal, _ranks(on, on.scores[signal], run.seed), members[:, kept])
 
@@ -170,7 +170,7 @@ def _of_base(c: Comparison, signal: str, params: Params, seed: int) -> float:
     """The estimate for the control's scores, in nats; NaN if they cannot be measured or are all equal."""
     if signal not in c.base or c.base[signal].nunique() < 2:
         return math.nan
-    on = c.having(c.base[signal])
+    on = c.with_values(c.base[signal])
     if not on.measurable:
         return math.nan
     return mi.ross(on.member, _ranks(on, on.base[signal], seed), k=params.neighbours)

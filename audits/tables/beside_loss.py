@@ -63,4 +63,4 @@ def _on_both(c: Comparison, signal: str, beside: Comparison) -> Comparison:
     losses = pd.Series(beside.scores[CALIBRATED].to_numpy(), pd.MultiIndex.from_arrays([beside.client, beside.record]))
     loss = losses.reindex(pd.MultiIndex.from_arrays([c.client, c.record])).to_numpy()
     both = dataclasses.replace(c, scores=c.scores.assign(**{CALIBRATED: loss}))
-    return both.having(np.where(np.isnan(loss), np.nan, both.scores[signal]))
+    return both.with_values(np.where(np.isnan(loss), np.nan, both.scores[signal]))

@@ -25,7 +25,7 @@ def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
     table, rows = [], by_round(run)
     for row in rows:
         for signal in (s for s in run.headline if all(s in other.scores for other in rows)):
-            c = row.having(row.scores[signal])
+            c = row.with_values(row.scores[signal])
             if c.measurable:
                 i = measure(c, c.scores[signal], confidence)
                 table.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
@@ -38,7 +38,7 @@ def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.Data
     table = []
     for row in (c for c in rows if c.nonmembers == HELD_OUT and c.population != LAST_ROUND_MEMBERS):
         for signal in (s for s in signals if s in row.scores):
-            c = row.having(row.scores[signal])
+            c = row.with_values(row.scores[signal])
             values = client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}
             for client, auroc in values.items():
                 of_client = c.member[c.client == client]
@@ -49,7 +49,7 @@ def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.Data
 
 def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
     """The ROC curve of a score with its band on FPRs from `floor`, the smallest that can be measured, to 1."""
-    c = row.having(row.scores[signal])
+    c = row.with_values(row.scores[signal])
     sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
     floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))
     grid = np.geomspace(floor, 1, CURVE_POINTS)

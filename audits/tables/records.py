@@ -41,7 +41,9 @@ def evidence(run: ScoredRun, records: Mapping[str, Record], *, confidence: float
     """All tables about a run by name, without empty ones; `records` by id have the pictures."""
     table = records_table(run)
     held_out = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and not c.descriptive]
-    measured = [(c, s) for c in held_out for s in run.headline if s in c.scores and c.having(c.scores[s]).measurable]
+    measured = [
+        (c, s) for c in held_out for s in run.headline if s in c.scores and c.with_values(c.scores[s]).measurable
+    ]
     tables = {
         "records": table.drop(columns="exposure"),
         "scores": scores_table(run, table),
