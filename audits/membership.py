@@ -161,12 +161,7 @@ def _rows(
 
 
 def _best(
-    run: ScoredRun,
-    comparison: Comparison,
-    rows: Sequence[Finding],
-    names: Names,
-    confidence: float,
-    epsilon: Words,
+    run: ScoredRun, comparison: Comparison, rows: Sequence[Finding], names: Names, confidence: float, epsilon: Words
 ) -> list[Finding]:
     """The AUROC of the best of several attacks on a comparison, in a list; empty if fewer than two are measurable.
 

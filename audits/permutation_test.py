@@ -21,14 +21,7 @@ import pandas as pd
 
 from audits.comparisons import Comparison, ScoredRun, comparisons
 from audits.statistics.arrays import Bools, Floats
-from audits.statistics.permutation import (
-    PERMUTATIONS,
-    Scored,
-    exchanged,
-    p_value,
-    standardised,
-    weighted_auroc,
-)
+from audits.statistics.permutation import PERMUTATIONS, Scored, exchanged, p_value, standardised, weighted_auroc
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import WHOLE

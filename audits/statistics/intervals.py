@@ -68,14 +68,7 @@ def mean_with_error(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def wald_interval(
-    value: float,
-    se: float,
-    dof: float | None,
-    basis: Basis,
-    how: str,
-    *,
-    lowest: float = 0.0,
-    pairs: int | None = None,
+    value: float, se: float, dof: float | None, basis: Basis, how: str, *, lowest: float = 0.0, pairs: int | None = None
 ) -> Interval:
     """The Wald interval clipped to [lowest, 1], or the exact binomial one where the standard error is zero."""
     reach = quantile(dof, basis["confidence"]) * se

@@ -61,12 +61,7 @@ def client_roc_band(
 
 
 def mean_roc_band(
-    scores: npt.ArrayLike,
-    member: npt.ArrayLike,
-    client: Labels,
-    *,
-    fpr_grid: npt.ArrayLike,
-    confidence: float = 0.95,
+    scores: npt.ArrayLike, member: npt.ArrayLike, client: Labels, *, fpr_grid: npt.ArrayLike, confidence: float = 0.95
 ) -> Band:
     """Mean over clients of their own curves (see `roc_band`), and its t interval over clients; the ends are NaN for a
     single client. ValueError: a client lacks one of the kinds."""

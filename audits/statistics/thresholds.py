@@ -47,11 +47,7 @@ def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
         if not any(map(len, others.values())):
             continue  # a run without further held-out records has no thresholds
         rate = tpr_at_fpr(
-            *entries,
-            fpr,
-            reference=others if c.per_client else others[""],
-            confidence=confidence,
-            independent=records,
+            *entries, fpr, reference=others if c.per_client else others[""], confidence=confidence, independent=records
         )
         rows.append(
             Finding(
