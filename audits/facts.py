@@ -8,8 +8,7 @@ from fedaudit.machinery.plugins import Plugins
 class AuditFacts:
     '''Base of the class `Facts` in an audit's file; the values below hold where the file says nothing else.
 
-    To add an audit you write one file in `audits/`. Its name is the audit's name on the command line; you register it
-    nowhere. In the file you write:
+    To add an audit you write one file in `audits/`, whose name is the audit's on the command line. You write there:
 
     1. a docstring whose first line is what `--list` shows;
     2. a frozen dataclass `Params` with your parameters (see `fedaudit.machinery.parameters`);
@@ -40,10 +39,9 @@ class AuditFacts:
             members = sum(subject.attacked.truth.values())
             return Result([AttackedMembers(**subject.names, metric="attacked_members", value=members)])
 
-    If your audit compares several runs, set `across` and write a function of `audits.run_comparison.AuditedRun`s and
-    `Params` that returns a `Compared`. CONTRIBUTING.md continues with a table, a section of the page, and what a
-    merged audit must have.
-    '''
+    To compare several runs, set `across` and write a function of `audits.run_comparison.AuditedRun`s and `Params` that
+    returns a `Compared`. CONTRIBUTING.md continues with tables, sections of the page, and what a merged audit must
+    have.'''
 
     needs: tuple[str, ...] = ()
     """Conditions on the run: "attacks", "ledger", "several" settings, "texts" or "classes" as records."""

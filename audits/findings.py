@@ -73,8 +73,8 @@ class OfRun:
     For an audit of your own, write a frozen dataclass below this one, with keyword-only fields: `metric`, a name that
     no other finding has, `value`, the ends of its interval, and what else readers need. Pass `**subject.names` to it.
 
-    `run` is the analysis key, which covers everything that a number comes from. (All attacks on one training share the
-    training key.)
+    `run` is the analysis key, which covers all that a number comes from. Attacks on one training share its training
+    key.
     """
 
     schema: int = field(default=SCHEMA, init=False)

@@ -2,8 +2,7 @@
 
 Every number about an attack stands beside the same number of the public base model and of a blind classifier. Where a
 coin of ours decided who is a member, a finding has the raw p-value of the permutation test; its verdict belongs to the
-report, which corrects it for all scores of its family. Where none did, verdicts come from the controls. Both rules are
-in `audits.verdicts`.
+report, which corrects it for all scores of its family. Else verdicts come from the controls (`audits.verdicts`).
 """
 
 from __future__ import annotations

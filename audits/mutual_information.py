@@ -5,8 +5,7 @@ estimate does not show that the view holds little. Scores are ranked first, with
 its own. Then they are spread evenly within a rank's width, since whole ranks are equally far from each other, on which
 estimates by distances are too high. Neither changes the information.
 Estimated by `audits.statistics.mutual_information.ross`, with an interval, and with the null distribution of the
-verdicts' test (`audits.permutation_test`): the same coins exchanged within clients; without coins, all candidates of a
-client are exchanged.
+verdicts' test (`audits.permutation_test`): coins exchanged within clients; without coins, candidates are exchanged.
 
 If clients release prompts: the information between leading directions of the prompts and of the clients' class
 proportions (`ksg`). There are as many points as clients, which is few.
@@ -144,8 +143,7 @@ def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]]
 
 
 def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
-    """Ranks of the values [n], between 0 and 1, within each client if each has a model of its own; ties are spread at
-    random about their mean rank."""
+    """Ranks [n] in [0, 1], within each client if each has its own model; ties are spread about their mean rank."""
     scores, inside = values.to_numpy(dtype=float), np.random.default_rng((seed, INSIDE)).random(len(values))
     ranks = np.empty(len(scores))
     for rows in [c.client == k for k in np.unique(c.client)] if c.per_client else [np.ones(len(scores), dtype=bool)]:
@@ -183,8 +181,7 @@ def _p_value(value: float, null: Floats) -> float:
 
 def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.DataFrame:
     """One row with the columns OF_PROMPTS, in bits: the information between leading directions of the clients' released
-    prompts and of their class proportions. No row for fewer than LEAST_CLIENTS clients with members, or if all have the
-    same prompt or the same classes."""
+    prompts and of their class proportions. No row for fewer than LEAST_CLIENTS with members, or if none vary."""
     clients = [k for k in run.records if any(run.truth[r] for r in run.records[k])]
     classes = sorted({run.group[r] for k in clients for r in run.records[k]})
     if len(clients) < LEAST_CLIENTS or len(classes) < 2:

@@ -1,5 +1,4 @@
-"""The permutation test of a run: before training, coins decided which candidate records are used; do scores tell how
-the coins fell?
+"""The permutation test of a run: do scores tell how the coins fell that decided which candidates are used?
 
 Each score gets a statistic and a raw p-value. The largest statistic of each family, under every exchange of the coins,
 is kept too: a report corrects p-values by it (`audits.verdicts`).

@@ -1,7 +1,7 @@
 """Input and result of an audit that compares runs (`Facts.across`), and how runs are grouped into points.
 
-A point is one training setting: runs whose settings differ in nothing but the seed. Points are compared within a world:
-the same task and frozen model.
+A point is one training setting: runs that differ in the seed only. A world is a task with a frozen model: points are
+compared within it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class AuditedRun:
 
 @dataclass(frozen=True)
 class Compared:
-    """The result of an audit of several runs: tables by name, and sentences. `empty` says why nothing could be
-    compared; "" if something was."""
+    """The result of an audit of several runs: tables by name, sentences, and `empty`: why nothing was compared, or
+    ""."""
 
     tables: Mapping[str, pd.DataFrame]
     sentences: Sequence[str] = ()

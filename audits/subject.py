@@ -20,8 +20,7 @@ class Result:
     """The result that your audit returns. All three parts may be empty.
 
     `findings` become rows of findings.json and of the page: one for each number, below `audits.findings.OfRun`.
-    `tables` by name are the data behind them, which sections of the page ask for. `kept` by name is anything else that
-    you want on disk, in JSON's types.
+    `tables` by name are the data behind them, for sections of the page. `kept` by name goes to disk as JSON files.
     """
 
     findings: Sequence[OfRun] = ()
@@ -34,8 +33,7 @@ class Subject:
     """A finished training as your audit gets it, with the results of the audits that you name in `Facts.after`.
 
     You find the attacks' scores with the truth in `attacked` (compare them by `audits.comparisons.comparisons`), every
-    round's messages and models in `transcript`, and the results of other audits in `before`. Pass `**subject.names` to
-    each of your findings.
+    round's messages and models in `transcript`, other audits' results in `before`. Findings take `**subject.names`.
     """
 
     transcript: Transcript

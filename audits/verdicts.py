@@ -52,7 +52,7 @@ def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Inter
     differences to all controls. `exchangeable`: members and non-members are of one distribution."""
     if off:
         return CONFOUNDED
-    if covers_half(auroc):
+    if auroc.low <= 0.5 <= auroc.high:
         return NO_LEAK_FOUND
     if not exchangeable:
         return CONFOUNDED
@@ -69,11 +69,6 @@ def control_p_value(control: Interval) -> float:
     if control.value in (0.0, 1.0):
         return min(p, 2 / math.comb(control.members + control.nonmembers, control.members))
     return p
-
-
-def covers_half(interval: Interval) -> bool:
-    """Whether 0.5 lies in the interval."""
-    return interval.low <= 0.5 <= interval.high
 
 
 def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mapping[str, int]) -> list[dict[str, Any]]:

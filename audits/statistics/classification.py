@@ -52,9 +52,8 @@ def tpr_at_fpr(
     evaluated ones; a mapping from client to such scores when every client has its own model and threshold; without it,
     the other half of the non-members, members being compared with both halves' thresholds. With k = floor(fpr · n) the
     expected realised FPR is (k + 1) / (n + 1). n below 1/fpr: not measurable, all values nan; below 10/fpr: coarse;
-    with several thresholds the smallest n counts. Both rates have Korn and Graubard's interval (see
-    `audits.statistics.intervals.proportion`), given the threshold; `independent`: records, not clients, are its units,
-    which is Clopper and Pearson's.
+    with several thresholds the smallest n counts. Both rates have Korn and Graubard's interval (see `proportion`),
+    given the threshold; `independent`: records, not clients, are its units, which is Clopper and Pearson's.
     """
     s, m, codes, labels = checked(scores, member, client, confidence)
     if not 0.0 < fpr < 1.0:

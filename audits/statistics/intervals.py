@@ -103,8 +103,7 @@ def square_and_add(a: Interval, b: Interval) -> Interval:
 
 
 def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = None) -> Interval:
-    """`interval` widened for cross-fitted scores: a classifier scored each fold after learning from the others, so the
-    folds depend on each other.
+    """`interval` widened for cross-fitted scores, whose folds depend on each other.
 
     Nadeau and Bengio (2003, Machine Learning 52:239): the variance is 1 + k / (k - 1) times the one of independent
     folds. If the interval is of a difference between an attack and such a classifier, `control` is the classifier's own
@@ -129,8 +128,7 @@ def clopper_pearson(k: float, n: float, confidence: float) -> tuple[float, float
 
 
 def proportion(hits: Floats, codes: Ints, confidence: float) -> tuple[float, float, float]:
-    """Mean of `hits` [n] (each in [0, 1]) of the clients `codes` [n], with the ends of its interval: Korn and Graubard
-    (1998, Survey Methodology 24:193).
+    """Mean of `hits` [n] in [0, 1] of clients `codes` [n], and its interval (Korn, Graubard 1998, Surv. Meth. 24:193).
 
     Clopper-Pearson at the effective sample size p (1 - p) / variance, the variance being that of the ratio estimator
     over clients, corrected for its degrees of freedom. At a rate of 2 %, 12 clients of 25 records and a correlation of

@@ -1,5 +1,4 @@
-"""Changes over the nights of a matrix of audits: numbers outside the band that earlier nights predict, and leaks that
-are new or healed.
+"""Changes over the nights of a matrix of audits: numbers outside the band of earlier nights, new and healed leaks.
 
 A series is one number of one cell of the matrix under one adversary; seeds are its repetitions. The mean over tonight's
 new runs is compared with the mean over the runs of the last nights since the series last changed.
@@ -112,8 +111,7 @@ class Followed:
 class Difference:
     """Tonight's mean `now` and that of earlier nights, `before`. `error` is that of their difference by intervals alone
     (for a spread of 1 without intervals); `squares` is the sum of squared distances of runs from their mean in units of
-    their errors, with `degrees` of freedom. `prior` are the degrees of freedom of the variance ratio shared with other
-    series."""
+    their errors, with `degrees` of freedom; `prior` are those of the variance ratio shared with other series."""
 
     now: float
     before: float

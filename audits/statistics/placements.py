@@ -105,11 +105,6 @@ def placements(s: Floats, m: Bools, cell: Ints) -> tuple[Floats, Floats]:
     return share_below(key[m], key[~m]), 1 - share_below(key[~m], key[m])
 
 
-def pooled_placements(s: Floats, m: Bools) -> tuple[Floats, Floats]:
-    """`placements` among all records."""
-    return placements(s, m, np.zeros(len(s), dtype=np.intp))
-
-
 def clustered_error(x: Floats, y: Floats, client_x: Ints, client_y: Ints) -> tuple[float, float | None]:
     """Standard error of mean(x) + mean(y), x [m] and y [n] being correlated within a client, and degrees of freedom
     (None: a single client, its records are the units).

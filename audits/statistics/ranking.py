@@ -2,8 +2,7 @@
 
 One sign rule: a higher score means more likely a member. Records of one client are correlated, so the unit of every
 standard error here is the client; records are the units only of a kind (members, non-members) that a single client, or
-one common pool, has alone, and on request (`independent`, see `audits.statistics.stratified`). `how` in each result
-names the method that gave it.
+one common pool, has alone, and on request (`independent`, `stratified`). `how` in each result names its method.
 
 The arguments that all functions share, there and in `classification` and `roc_curves` too: `scores` [n] numbers
 (infinite ones are allowed, NaN is not), `member` [n] bool, `client` [n] labels (any hashable). ValueError: there are no
@@ -25,7 +24,6 @@ from audits.statistics.placements import (
     clustered_error,
     groups_with_both_kinds,
     placements,
-    pooled_placements,
     same_order,
 )
 
@@ -41,7 +39,7 @@ def auroc(scores: npt.ArrayLike, member: npt.ArrayLike, client: Labels, *, confi
     basis = basis_of(m, codes, confidence)
     if s.min() == s.max():
         return point_interval(0.5, basis, "constant score")
-    x, y = pooled_placements(s, m)
+    x, y = placements(s, m, np.zeros_like(codes))
     se, dof = clustered_error(x, y, codes[m], codes[~m])
     return wald_interval(float(x.mean()), se, dof, basis, "DeLong" if dof is None else "clustered DeLong")
 
@@ -56,10 +54,10 @@ def auroc_difference(
     """
     sa, m, codes, _ = checked(a, member, client, confidence)
     sb = checked(b, member, client, confidence)[0]
-    basis = basis_of(m, codes, confidence)
-    if same_order(sa, sb, np.zeros_like(codes)):
+    basis, whole = basis_of(m, codes, confidence), np.zeros_like(codes)
+    if same_order(sa, sb, whole):
         return point_interval(0.0, basis, "identical rankings")
-    (xa, ya), (xb, yb) = pooled_placements(sa, m), pooled_placements(sb, m)
+    (xa, ya), (xb, yb) = placements(sa, m, whole), placements(sb, m, whole)
     se, dof = clustered_error(xa - xb, ya - yb, codes[m], codes[~m])
     if se == 0.0:
         return square_and_add(*(auroc(s, m, codes, confidence=confidence) for s in (sa, sb)))

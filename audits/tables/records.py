@@ -1,9 +1,8 @@
-"""The tables of a report about records: their scores and ranks, success by class, agreement of attacks, and the most
-exposed members.
+"""Tables about records: their scores and ranks, success by class, agreement of attacks, the most exposed members.
 
 The exposure of a record is the share of its client's candidates (and canaries) that an attack ranks no higher, as a
-mean over the headline scores of all attacks of an adversary: 1 = the most likely member by every attack. It is computed
-without the truth.
+mean over the headline scores of all attacks of an adversary, without the truth: 1 = the most likely member by every
+attack.
 """
 
 from __future__ import annotations
@@ -108,8 +107,8 @@ def classes_table(table: pd.DataFrame, guesses: Sequence[str], confidence: float
     """Success rate of scores that are guesses, with the columns CLASSES: by client and class, and as a mean over a
     client's classes (label "mean").
 
-    A positive guess says member (DP-FPL's attack, section A.3). Success is the share of right guesses, with equal
-    weight of members and held-out records; classes without both are left out.
+    A positive guess says member (DP-FPL's attack, section A.3). Success is the share of right guesses, members and
+    held-out records weighing the same; classes without both are left out.
     """
     table_rows = []
     candidates = table[table.kind.isin(CANDIDATES)]
