@@ -80,7 +80,9 @@ class Point:
     @property
     def name(self) -> str:
         """Its name in tables and figures: the method, then entry=value for what is swept."""
-        entries = (f"{name.partition('.')[2]}={shown(value)}" for name, value in self.values.items() if name != METHOD)
+        entries = (
+            f"{name.partition('.')[2]}={format_value(value)}" for name, value in self.values.items() if name != METHOD
+        )
         return " ".join([self.method, *entries])
 
     @property
@@ -89,7 +91,7 @@ class Point:
         return list({run.draw: run for run in self.runs}.values())
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of a parameter as tables and figures write it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
