@@ -56,7 +56,9 @@ def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
                 metric=f"tpr@{100 * fpr:g}%",
                 interval=f"{'exact binomial' if records else 'over clients'}; threshold from {source}",
                 status=rate.status,
-                **{f"realised_{end}": _number(getattr(rate, f"realised_{end}")) for end in ("fpr", "low", "high")},
+                realised_fpr=_number(rate.realised_fpr),
+                realised_low=_number(rate.realised_low),
+                realised_high=_number(rate.realised_high),
             )
         )
     return rows
