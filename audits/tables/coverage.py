@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pandas as pd
 from torch import Tensor
@@ -11,13 +11,29 @@ from torch import Tensor
 from fedaudit.tasks.base import client_name
 from trainers.base import State, Transcript
 
-if TYPE_CHECKING:
-    from attacks.messages.rebuild import Rebuilt
-
 COVERAGE = "way client reconstructable why stale_rounds stale_participations distance".split()
 
 
-def coverage_table(rebuilt: Sequence[Rebuilt], transcript: Transcript) -> pd.DataFrame:
+class RebuiltClient(Protocol):
+    """One client as a server rebuilt it: see `attacks.messages.rebuild.Rebuilt`."""
+
+    @property
+    def client(self) -> int: ...
+    @property
+    def way(self) -> str: ...
+    @property
+    def state(self) -> State | None: ...
+    @property
+    def seen(self) -> int | None: ...
+    @property
+    def stale_rounds(self) -> int | None: ...
+    @property
+    def stale_participations(self) -> int | None: ...
+    @property
+    def why(self) -> str: ...
+
+
+def coverage_table(rebuilt: Sequence[RebuiltClient], transcript: Transcript) -> pd.DataFrame:
     """A row per rebuilt client with the columns COVERAGE. `distance` is that from the client's true model after the
     same round, see `distance_of`; None: the client could not be rebuilt, or the true model is not kept."""
     rows = []
