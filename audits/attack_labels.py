@@ -1,6 +1,6 @@
-"""What tables over several runs call an attack: its name, with the settings that it uses and that differ between runs.
+"""Labels of attacks in tables over several runs: the attack's name, then the settings that it uses and that differ.
 
-The files of attacks say which settings an attack uses: `used_by` in the metadata of a field (`attacks/settings.py`).
+The metadata of a setting's field says which attacks use it: `used_by` (`attacks/settings.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedaudit.machinery.plugins import Plugin
 
 
 def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
-    """By run and attack what tables call it."""
+    """The label NAME[:setting=value...] of each (run key, attack with AUROCs), with the settings that differ."""
     used: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
         for attack in {f["attack"] for f in run.findings if "attack" in f and f["metric"] == "auroc"}:
@@ -33,21 +33,21 @@ def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
 
 
 def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings of an attack and of the adversary that can change what the attack scores, by their paths."""
+    """Paths and values of the settings of an attack and of its adversary that can change its scores."""
     plugin = ATTACKS.get(attack)
     users = {} if plugin is None else _users(plugin)
     lone = setting.get("adversary.shadow_kind") == "federations" or setting.get("adversary.trajectory") == "observed"
     for path, value in setting.items():
-        if lone and path == "adversary.shadow_trajectories":  # no trajectory is shared
+        if lone and path == "adversary.shadow_trajectories":  # its shadow models share no trajectory
             continue
-        user = users.get(path, "")  # what no attack declares any more counts, as does all of an attack that is gone
+        user = users.get(path, "")  # "" counts as used: a setting or an attack that the code does not have
         used = not user or (plugin is not None and getattr(plugin.facts, user, False))
         if used and path.startswith((f"attack.{attack}.", "adversary.")):
             yield path, value
 
 
 def _users(plugin: Plugin[AttackFacts]) -> dict[str, str]:
-    """By the path of a setting of an attack or the adversary which attacks use it: one of their facts, or "rows"."""
+    """By path of a setting of the attack or adversary its `used_by`: a fact of the attacks that use it, or "rows"."""
     adversary = plugins.dataclass_of(plugins.package_folder("attacks") / "settings.py", "Adversary")
     return {
         f"{prefix}.{field.name}": field.metadata.get("used_by", "")

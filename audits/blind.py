@@ -1,8 +1,7 @@
 """The blind baseline: a cross-fitted classifier that sees the records and never a model.
 
-What it tells apart, no model leaked: members and non-members of one distribution must be beyond it, and where they are
-not (another distribution, another time, another collector) an attack's AUROC measures that difference and not
-membership.
+Differences that it finds were leaked by no model. It should be unable to tell members from non-members of one
+distribution. If it can (another distribution, time or collector), an attack's AUROC measures that difference.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from fedaudit.tasks.base import Record, client_name
 from fedaudit.terms.nonmembers import BY_COIN
 
 FOLDS = 5
-THUMBNAIL = 8  # pixels a side
+THUMBNAIL = 8  # pixels per side
 
 
 def blind_scores(
     records: Sequence[Record], member: Sequence[bool], client: Sequence[str], *, seed: int
 ) -> dict[str, float]:
-    """Log-odds of membership of each record, from a logistic regression that was fitted without it.
+    """Log-odds of membership by id of the record, from a logistic regression that was fitted on the other folds.
 
     Features: the words of the text, its length, a thumbnail of the image. Folds are stratified by client and
-    membership. NaN for every record if one of the two kinds has fewer records than there are folds.
+    membership. All NaN if there are fewer members, or fewer non-members, than folds.
     """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -56,23 +55,22 @@ def blind_scores(
 def blind_controls(
     records: Mapping[str, Record], rows: Mapping[tuple[int, str], Mapping[str, bool]], *, seed: int
 ) -> dict[tuple[int | None, str], dict[str, float]]:
-    """The blind scores of each target client's comparisons (`audits.comparisons.Attacked.row`), by client and kind of
-    non-members, by record.
+    """The blind scores by (client, kind of non-members), then by id of the record. `rows` has the same keys: whether
+    each record is a member (`audits.comparisons.ScoredRun.rows`).
 
-    Where a coin made the non-members, one classifier learns from all clients; other clients' records differ from client
-    to client, and so do the classifiers.
+    Where a coin chose the non-members, one classifier learns from all clients; other clients' records differ from
+    client to client, so each client has a classifier of its own.
     """
-    found: dict[tuple[int | None, str], dict[str, float]] = {}
+    scores_by_row: dict[tuple[int | None, str], dict[str, float]] = {}
     for nonmembers in dict.fromkeys(kind for _, kind in rows):
-        same = {k: row for (k, kind), row in rows.items() if kind == nonmembers}
-        groups = [list(same)] if nonmembers in BY_COIN else [[k] for k in same]
+        by_client = {k: row for (k, kind), row in rows.items() if kind == nonmembers}
+        groups = [list(by_client)] if nonmembers in BY_COIN else [[k] for k in by_client]
         for group in groups:
-            asked = [(client_name(k), r, used) for k in group for r, used in same[k].items()]
-            scores = blind_scores(
-                [records[r] for _, r, _ in asked], [used for *_, used in asked], [name for name, *_ in asked], seed=seed
-            )
-            found |= {(k, nonmembers): {r: scores[r] for r in same[k]} for k in group}
-    return found
+            entries = [(client_name(k), r, is_member) for k in group for r, is_member in by_client[k].items()]
+            clients, member = [name for name, *_ in entries], [is_member for *_, is_member in entries]
+            scores = blind_scores([records[r] for _, r, _ in entries], member, clients, seed=seed)
+            scores_by_row |= {(k, nonmembers): {r: scores[r] for r in by_client[k]} for k in group}
+    return scores_by_row
 
 
 def _thumbnail(image: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Communication audit: bytes of the tensors really sent, beside what FedAvg sends (FedRand, Figure 3).
 
-FedAvg sends every client of a round the whole model and gets it back: twice the public start, or the model that it
-stands for where that is less (of prompts the personalised prompt, however many parts the method keeps of it).
+FedAvg sends every client of a round the whole model and gets it back: twice the bytes of the public start, or of the
+model that it gives if that is smaller (for prompts the personalised prompt, whose parts may be larger).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ class Params:
 
 
 def communication(subject: Subject, params: Params) -> Result:
-    """No findings yet: a row per round."""
+    """No findings; the table `cost` (see `messages`)."""
     return Result(tables={"cost": messages(subject.transcript)})
 
 
 def messages(transcript: Transcript) -> pd.DataFrame:
-    """A row per round; `complete` messages held the client's whole model."""
+    """A row per round with the columns COLUMNS: bytes of all clients together, the number of uploads, and how many of
+    them held the client's whole model (`complete`)."""
     start = transcript.broadcast(0)
     whole = min(size(start), size(transcript.model(start)))
     rows = []

@@ -1,11 +1,11 @@
 """Costs of methods at equal utility: bytes of the tensors really sent, rounds, seconds by phase and peak memory.
 
 FedRand, Figure 3, compares bytes of a round; what a method needs is bytes until its models are good. Each setting is
-counted until the first round after which its utility (mean over seeds) reaches a common one. By default that is the
-lowest end of those that gain at least half of what any of the same world gains: a setting that noise ruined would make
-the others' costs those of doing nothing. No round is interpolated. Seconds and memory are those of the machine that
-trained (`fedaudit.machinery.resource_usage`): they are there over runs on disk only, since a report holds nothing that
-two equal runs could differ in.
+counted until the first round after which its utility (mean over seeds) reaches a common target. By default the target
+is the lowest final utility of the settings that gain at least half of the largest gain in the same world: a setting
+that noise ruined would make the others' costs those of doing nothing. No round is interpolated. Seconds and memory are
+those of the machine that trained (`fedaudit.machinery.resource_usage`); they are shown for runs on disk only, since a
+report holds nothing in which two equal runs could differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, number
 from fedaudit.terms.splits import SPLITS
 
-OF_ROUNDS = (*SPLITS, "loss")  # utilities that are measured after every round
+OF_ROUNDS = (*SPLITS, "loss")  # utilities that may be measured after every round
 
 
 class Facts(AuditFacts):
@@ -42,32 +42,35 @@ class Params(Parameters):
 
 
 def cost(runs: Sequence[AuditedRun], params: Params) -> Compared:
-    """A row per setting, and its utility by round with the bytes sent until then. InputError: nothing was counted."""
+    """The tables `costs`, a row per setting, and `cost_by_round`, a setting's utility and bytes sent so far by round;
+    with a sentence for each world without a common utility. InputError: no run has the table `cost`."""
     counted = [run for run in runs if len(run.tables.get("cost", ()))]
     if not counted:
         raise InputError(
             "--audit cost: no run here has counted bytes; of runs on disk their analyses must still be there"
         )
-    found = points(counted)
-    names, rows, lines, said = world_names(found), [], [], []
+    settings = points(counted)
+    names, rows, lines, sentences = world_names(settings), [], [], []
     for world in names:
-        mine = [p for p in found if p.world == world]
-        utility = next((u for u in OF_ROUNDS if all(len(by_round(r, u)) for p in mine for r in p.latest)), None)
-        curves = {p: _curve(p, utility) for p in mine}
+        in_world = [p for p in settings if p.world == world]
+        utility = next((u for u in OF_ROUNDS if all(len(by_round(r, u)) for p in in_world for r in p.latest)), None)
+        curves = {p: _curve(p, utility) for p in in_world}
         target = _target(curves, utility, params)
-        rows += [_row(names[world], p, curves[p], utility, target) for p in mine]
+        rows += [_row(names[world], p, curves[p], utility, target) for p in in_world]
         lines += [
             {"world": names[world], "point": p.name, "method": p.method, "utility_metric": utility, **line}
-            for p in mine
+            for p in in_world
             for line in curves[p].to_dict("records")
         ]
         if utility is None:
-            said.append(f"{names[world]}: no utility of every round is in all runs, so that none are compared at one")
-    return Compared({"costs": pd.DataFrame(rows), "cost_by_round": pd.DataFrame(lines)}, said)
+            sentences.append(
+                f"{names[world]}: no utility of every round is in all runs, so that none are compared at one"
+            )
+    return Compared({"costs": pd.DataFrame(rows), "cost_by_round": pd.DataFrame(lines)}, sentences)
 
 
 def _curve(point: Point, utility: str | None) -> pd.DataFrame:
-    """Bytes of all clients until after a round (-1: before training), and the utility then, means over seeds."""
+    """By round (-1: before training) the bytes sent so far, and the utility (NaN without one); means over seeds."""
     parts = []
     for run in point.latest:
         table = run.tables["cost"].sort_values("round")
@@ -79,17 +82,18 @@ def _curve(point: Point, utility: str | None) -> pd.DataFrame:
 
 
 def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: Params) -> float:
-    """The common utility; NaN where there is none."""
+    """The utility at which the settings of a world are compared; NaN without a common utility."""
     if utility is None:
         return math.nan
     better = -1.0 if METRICS.get(utility) == "lower" else 1.0
-    ends = [better * float(curve.utility.iloc[-1]) for curve in curves.values()]
-    gains = [end - better * float(curve.utility.iloc[0]) for end, curve in zip(ends, curves.values(), strict=True)]
-    useful = [end for end, gain in zip(ends, gains, strict=True) if gain >= max(gains) / 2]
-    return params.reach or better * min(useful or ends)
+    last = [better * float(curve.utility.iloc[-1]) for curve in curves.values()]
+    gains = [end - better * float(curve.utility.iloc[0]) for end, curve in zip(last, curves.values(), strict=True)]
+    useful = [end for end, gain in zip(last, gains, strict=True) if gain >= max(gains) / 2]
+    return params.reach or better * min(useful or last)
 
 
 def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, target: float) -> dict[str, Any]:
+    """The row of a setting in the table `costs`: bytes per message, in all, and until the target (NaN: not reached)."""
     tables = [run.tables["cost"] for run in point.latest]
     down, up, whole, messages = (
         sum(int(table[name].sum()) for table in tables)
@@ -111,12 +115,11 @@ def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, tar
 
 
 def _times(point: Point) -> dict[str, float]:
-    """Mean seconds of a round by phase, and of attacks and audits, and the largest peak, of runs whose times were
-    noted."""
-    found = [run.tables["times"] for run in point.latest if len(run.tables.get("times", ()))]
-    if not found:
+    """The columns seconds_PHASE, means over runs, and peak_bytes, the largest; empty without the table `times`."""
+    tables = [run.tables["times"] for run in point.latest if len(run.tables.get("times", ()))]
+    if not tables:
         return {}
-    times = pd.concat(found)
+    times = pd.concat(tables)
     seconds = times[times.phase != "peak"].groupby("phase").value.mean()
     row = {f"seconds_{phase.replace(' ', '_')}": float(seconds[phase]) for phase in seconds.index}
     return row | {"peak_bytes": float(times[times.phase == "peak"].value.max())}

@@ -1,15 +1,14 @@
 """Leakage against utility over everything that was swept: intervals from seeds and records, best attack, Pareto front.
 
-A point is a setting, its seeds are trainings of it (`audits.run_comparison`). Leakage is the AUROC, and the TPR at 1 %
-FPR, of each attack's headline score against held-out records of the same clients, where a coin of ours decided who is a
-member. Intervals hold other trainings and other records (`audits.statistics.over_seeds`).
+A point is a setting, and its runs are trainings with different seeds (`audits.run_comparison`). Leakage is the AUROC,
+and the TPR at 1 % FPR, of each attack's headline score against held-out records of the same clients. Intervals cover
+other trainings and other records (`audits.statistics.over_seeds`).
 
-The best attack against an adversary is the one whose members stand highest in standard deviations of the coins' null,
-mean over seeds (without coins, the highest AUROC), of the attacks that ran at all points. Its interval is simultaneous
-over all n scores of these (Bonferroni), so that it holds whichever is picked. A reversed score never is: its sign was
-said beforehand.
+For each adversary the best attack is, of those that ran at all points, the one with the highest mean over seeds of the
+permutation statistic z (without coins, of the AUROC). Its interval is simultaneous over all n scores of these attacks
+(Bonferroni), so it holds whichever is picked. Reversed scores are never picked: the sign was fixed beforehand.
 
-A point is on the Pareto front where none of its world leaks as little at as much utility, and one of the two better.
+A point is on the Pareto front if no point of its world leaks at most as much at no less utility, and is better in one.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.splits import SPLITS
 
 TPR = "tpr@1%"
-NAMED = 3  # points, in a sentence
+NAMED = 3  # points that a sentence lists at most
 
 Scored = tuple[str, ...]  # threat model, way, population, attack, signal
-Leaks = dict[Scored, dict[Any, Mapping[str, Any]]]  # by training the finding
+Leaks = dict[Scored, dict[Any, Mapping[str, Any]]]  # the finding by score, then by training
 
 
 class Facts(AuditFacts):
@@ -68,14 +67,15 @@ class Params(Confident):
 
 
 def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
-    """A row per point and score of an attack, and one for the best; InputError names what is missing."""
-    found = points(runs)
-    names, rows = world_names(found), []
+    """The table `curves`: a row per point and score, and one per point and adversary for the best score; sentences
+    about leakage as epsilon grows, and about what was left out. InputError: no two points can be compared."""
+    settings = points(runs)
+    names, rows = world_names(settings), []
     left_out: list[str] = []
     labels = attack_labels(runs)
     for world in names:
-        mine = [p for p in found if p.world == world]
-        attacked = [p for p in mine if _leaks(p, TPR, labels) or _leaks(p, "auroc", labels)]
+        attacked = [p for p in settings if p.world == world]
+        attacked = [p for p in attacked if _leaks(p, TPR, labels) or _leaks(p, "auroc", labels)]
         if len(attacked) > 1:
             rows.append(_world(names[world], attacked, labels, params))
             left_out += _uncommon(names[world], attacked, labels)
@@ -92,24 +92,24 @@ def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
 
 
 def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> Leaks:
-    """The findings about headline scores against held-out records, by score and training; of several analyses of one
-    training the last."""
-    found: Leaks = {}
+    """A point's findings of a metric about headline scores against held-out records, by score, then by training
+    (`AuditedRun.draw`); of several analyses of one training the last."""
+    leaks: Leaks = {}
     for run in point.runs:
         for f in run.findings:
             if f["metric"] == metric and f["headline"] and not f.get("best_of") and f["nonmembers"] == HELD_OUT:
                 label = labels[run.key, f["attack"]]
                 row = f["threat_model"], f["way"], f["population"], label, f["signal"]
                 if f["value"] is not None:
-                    found.setdefault(row, {})[run.draw] = f
-    return found
+                    leaks.setdefault(row, {})[run.draw] = f
+    return leaks
 
 
-def _world(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], str], params: Params) -> pd.DataFrame:
-    """The rows of points that can be compared."""
-    utility = _utility(name, found, params)
-    shared = _common(found, labels)
-    rows = [row for p in found for row in _of_point(name, p, utility, labels, shared, params)]
+def _world(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, str], str], params: Params) -> pd.DataFrame:
+    """The rows of the attacked points of a world, with their place on the Pareto front."""
+    utility = _utility(name, attacked, params)
+    shared = _common(attacked, labels)
+    rows = [row for p in attacked for row in _of_point(name, p, utility, labels, shared, params)]
     table = pd.DataFrame(rows)
     table["front"], table["front_p"] = False, math.nan
     sign = -1.0 if METRICS.get(utility) == "lower" else 1.0
@@ -124,22 +124,21 @@ def _world(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], s
     return table
 
 
-def _common(found: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
-    """By adversary the attacks that ran at all points which have that adversary: a best of many is no match for a best
-    of few."""
+def _common(attacked: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
+    """By adversary, the attacks that ran at all points which have it: only among these is a best one fair."""
     ran: dict[str, list[set[str]]] = {}
-    for p in found:
+    for p in attacked:
         scores = _leaks(p, "auroc", labels)
         for threat in {score[0] for score in scores}:
             ran.setdefault(threat, []).append({score[3] for score in scores if score[0] == threat})
     return {threat: set.intersection(*of_points) for threat, of_points in ran.items()}
 
 
-def _uncommon(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Which attacks the best ones were picked from, where not all ran at all points; where none did, which one lacks
-    the fewest, and where."""
-    for threat, shared in _common(found, labels).items():
-        ran = {p.name: {score[3] for score in _leaks(p, "auroc", labels) if score[0] == threat} for p in found}
+def _uncommon(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """A sentence for each adversary whose attacks did not all run at all points: the attacks that did or, if there is
+    none, the attack that lacks the fewest points, and these."""
+    for threat, shared in _common(attacked, labels).items():
+        ran = {p.name: {score[3] for score in _leaks(p, "auroc", labels) if score[0] == threat} for p in attacked}
         ran = {point: attacks for point, attacks in ran.items() if attacks}
         every = sorted(set.union(*ran.values()))
         if shared and len(shared) < len(every):
@@ -155,16 +154,17 @@ def _uncommon(name: str, found: Sequence[Point], labels: Mapping[tuple[str, str]
             )
 
 
-def _utility(name: str, found: Sequence[Point], params: Params) -> str:
-    have = utility_names(run for p in found for run in p.latest)
-    if not have:
+def _utility(name: str, attacked: Sequence[Point], params: Params) -> str:
+    """The utility of the curves. InputError: the runs have none in common, or not the one that was asked for."""
+    common = utility_names(run for p in attacked for run in p.latest)
+    if not common:
         raise InputError(
             f"--audit curves: the runs on {name} have no utility in common; the same command as theirs, run again, "
             "makes what is missing"
         )
-    if params.utility and params.utility not in have:
-        raise InputError(f"--utility {params.utility}: the runs on {name} have {', '.join(have)}")
-    return params.utility or have[0]
+    if params.utility and params.utility not in common:
+        raise InputError(f"--utility {params.utility}: the runs on {name} have {', '.join(common)}")
+    return params.utility or common[0]
 
 
 def _of_point(
@@ -175,7 +175,7 @@ def _of_point(
     shared: Mapping[str, set[str]],
     params: Params,
 ) -> Iterator[dict[str, Any]]:
-    """A row per score, then one per adversary for the best of them."""
+    """The rows of a point: one per score, then one per adversary for the best of `shared` attacks."""
     useful = _useful(point, utility, params)
     head = {"world": world, "point": point.name, "method": point.method} | point.values
     head |= {"utility_metric": utility, "utility": useful.value, "utility_low": useful.low, "utility_high": useful.high}
@@ -184,31 +184,32 @@ def _of_point(
     for score in aurocs:
         yield head | _row(score, aurocs[score], tprs.get(score, {}), params.confidence, None)
     for threat in dict.fromkeys(score[0] for score in aurocs):
-        mine = [score for score in aurocs if score[0] == threat and score[3] in shared[threat]]
-        if not mine:
+        compared = [score for score in aurocs if score[0] == threat and score[3] in shared[threat]]
+        if not compared:
             continue
-        best = max(mine, key=lambda score: _strength(aurocs[score]))
-        level = 1 - (1 - params.confidence) / len(mine)
-        yield head | _row(best, aurocs[best], tprs.get(best, {}), level, len(mine))
+        best = max(compared, key=lambda score: _strength(aurocs[score]))
+        level = 1 - (1 - params.confidence) / len(compared)
+        yield head | _row(best, aurocs[best], tprs.get(best, {}), level, len(compared))
 
 
 def _useful(point: Point, utility: str, params: Params) -> OverSeeds:
-    found = [(utilities(run)[utility], run) for run in point.latest]
-    parts = [OfTraining(f["value"], f["low"], f["high"], f["confidence"], run.draw[0]) for f, run in found]
+    """The utility of a point, mean over its trainings."""
+    measured = [(utilities(run)[utility], run) for run in point.latest]
+    parts = [OfTraining(f["value"], f["low"], f["high"], f["confidence"], run.draw[0]) for f, run in measured]
     most, least = (math.inf, -math.inf) if utility in METRICS else (100.0, 0.0)
     return over_seeds(parts, confidence=params.confidence, least=least, most=most)
 
 
 def _strength(by_training: Mapping[Any, Mapping[str, Any]]) -> tuple[float, float]:
-    """By the coins, or where none decided by the AUROC."""
+    """Sort key of a score: the mean z, then the mean AUROC; without z the AUROC alone."""
     z, value = _z(by_training), mean(f["value"] for f in by_training.values())
     return (-math.inf if math.isnan(z) else z), value
 
 
 def _z(by_training: Mapping[Any, Mapping[str, Any]]) -> float:
-    found = [f.get("z") for f in by_training.values()]
-    known = [z for z in found if z is not None]
-    return mean(known) if len(known) == len(found) else math.nan
+    """Mean z over trainings; NaN if any has none."""
+    z = [f["z"] for f in by_training.values() if f.get("z") is not None]
+    return mean(z) if len(z) == len(by_training) else math.nan
 
 
 def _row(
@@ -218,6 +219,7 @@ def _row(
     confidence: float,
     best_of: int | None,
 ) -> dict[str, Any]:
+    """The columns about a score of a point, from its findings of AUROC and TPR by training."""
     names = dict(zip(("threat_model", "way", "population", "attack", "signal"), score, strict=True))
     some = next(iter(aurocs.values()))
     row = names | {"best_of": math.nan if best_of is None else best_of, "confidence": confidence, "z": _z(aurocs)}
@@ -228,6 +230,7 @@ def _row(
 
 
 def _ends(name: str, by_training: Mapping[Any, Mapping[str, Any]], confidence: float) -> dict[str, Any]:
+    """The columns NAME, NAME_low, NAME_high, NAME_se and NAME_seeds: the mean over trainings."""
     ends = (name, f"{name}_low", f"{name}_high", f"{name}_se", f"{name}_seeds")
     if not by_training:
         return dict(zip(ends, (*[math.nan] * 4, 0), strict=True))
@@ -237,7 +240,8 @@ def _ends(name: str, by_training: Mapping[Any, Mapping[str, Any]], confidence: f
 
 
 def _by_epsilon(table: pd.DataFrame, confidence: float) -> Iterator[str]:
-    """Whether leakage falls anywhere as epsilon grows, by more than chance allows: more noise cannot leak more."""
+    """A sentence per world and adversary: whether leakage falls anywhere as epsilon grows by more than chance allows,
+    although more noise cannot leak more."""
     if EPSILON not in table:
         return
     best = table[table.best_of.notna() & table[EPSILON].notna()]
@@ -265,7 +269,7 @@ def _by_epsilon(table: pd.DataFrame, confidence: float) -> Iterator[str]:
 
 
 def _lines(part: pd.DataFrame, others: Sequence[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Points that differ in epsilon only, from the least to none."""
+    """Groups of at least two points that differ in epsilon only, with a key each, from the smallest epsilon to none."""
     rows: list[dict[str, Any]] = part.assign(at=[float(e) for e in part[EPSILON]]).to_dict("records")
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

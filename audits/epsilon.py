@@ -1,10 +1,10 @@
 """Epsilon audit: what a method claims, what an accountant proves from the ledger, and what canaries show.
 
-One row per adversary and whose record: of the client whose prompt is looked at, or of another one. Proven are four
-readings: as it ran (a record is in at most so many of the steps), as the papers compose (in every step), under
-replacement of a record, and infinity where something leaves without noise. The mechanisms themselves and the noise over
-the signal that it covers stand beside it. Measured are lower bounds from guesses about canaries (`audits.measured`),
-with or without noise.
+One row per adversary and owner of the record: the client under attack ("own"), or another one ("other"). The accountant
+proves epsilon in three readings: as it ran (a record is in at most so many of the steps), as the papers compose (in
+every step), and that under replacement of a record; infinity where something leaves without noise. A second table has
+the mechanisms, and their noise over the gradient that it covers. Measured are lower bounds from guesses about canaries
+(`audits.measured`), with or without noise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pandas as pd
 
 from audits.facts import AuditFacts
 from audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, Names
-from audits.measured import Hypothesis, bounds, words
+from audits.measured import Hypothesis, words
+from audits.measured import bounds as measured_bounds
 from audits.statistics.sampled import PoissonSampled
 from audits.statistics.trade_off import GAUSSIAN, Family
 from audits.subject import Result, Subject
@@ -43,24 +44,30 @@ class Params:
 
 
 def epsilon(subject: Subject, params: Params) -> Result:
-    """What is claimed and proven about a training, the ledger that says so, and what canaries show."""
+    """Findings of the claimed and provable epsilon of a training, and of lower bounds from canaries; the tables
+    `privacy` (see `privacy_table`) and `noise` (see `noise_table`), and the ledger."""
     ledger = ledger_of(subject.transcript, subject.method)
     table = privacy_table(ledger, subject.method, subject.privacy or Privacy(epsilon=math.inf), subject.threat_models)
     tables = {"privacy": table, "noise": noise_table(ledger, subject.transcript)}
-    shown = measured(subject, hypotheses(table, ledger))
-    found = findings(table, names=subject.names, said=lambda view, whose: _measured_words(subject, shown, view, whose))
-    return Result([*found, *shown], tables, {"ledger": ledger.to_json()})
+    bounds = measured(subject, hypotheses(table, ledger))
+    rows = findings(
+        table, names=subject.names, in_words=lambda view, owner: _measured_words(subject, bounds, view, owner)
+    )
+    return Result([*rows, *bounds], tables, {"ledger": ledger.to_json()})
 
 
-def measured(subject: Subject, said: Mapping[str, Hypothesis]) -> list[MeasuredEpsilon]:
-    """The lower bounds from the canaries of a run under attack."""
+def measured(subject: Subject, hypotheses: Mapping[str, Hypothesis]) -> list[MeasuredEpsilon]:
+    """The lower bounds from the canaries of an attacked run; none without an attack."""
     if subject.attacked is None:
         return []
-    return bounds(subject.attacked, subject.canaries, names=subject.names, delta=subject.delta, said=said)
+    return measured_bounds(
+        subject.attacked, subject.canaries, names=subject.names, delta=subject.delta, hypotheses=hypotheses
+    )
 
 
 def hypotheses(table: pd.DataFrame, ledger: Ledger) -> dict[str, Hypothesis]:
-    """What `privacy_table` says of a client's own record, by adversary; of what kind the mechanism is, the ledger."""
+    """By adversary, the claimed and provable epsilon for a client's own record from `privacy_table`, with the family of
+    the ledger's mechanism if the provable one is finite and positive."""
     own = table[table.whose == "own"]
     return {
         view: Hypothesis(claimed, proven, _family(ledger) if 0 < proven < math.inf else None)
@@ -69,29 +76,31 @@ def hypotheses(table: pd.DataFrame, ledger: Ledger) -> dict[str, Hypothesis]:
 
 
 def _family(ledger: Ledger) -> Family:
+    """The family of mechanisms that a ledger's noise belongs to."""
     return PoissonSampled.of(ledger) if ledger.sampler == "poisson" else GAUSSIAN
 
 
-def _measured_words(subject: Subject, shown: Sequence[MeasuredEpsilon], view: str, whose: str) -> str:
-    """What canaries show against an adversary; the released model is the same for a record of any client."""
+def _measured_words(subject: Subject, bounds: Sequence[MeasuredEpsilon], view: str, owner: str) -> str:
+    """The lower bounds by an adversary in words, or why there are none, for a record of the client itself (`owner`
+    "own") or of another one ("other"); the released model is the same for both."""
     if not subject.canaries:
         return NO_CANARIES
     if subject.attacked is None:
         return "not measured: nothing was attacked"
-    if whose == "other" and view != RELEASED_MODEL:
+    if owner == "other" and view != RELEASED_MODEL:
         return "not measured: a canary is guessed from its own client's model"
-    return words(shown, view)
+    return words(bounds, view)
 
 
 def findings(
-    table: pd.DataFrame, *, names: Names, said: Callable[[str, str], str] = lambda *_: NO_CANARIES
+    table: pd.DataFrame, *, names: Names, in_words: Callable[[str, str], str] = lambda *_: NO_CANARIES
 ) -> list[Epsilon]:
-    """A finding per row of `privacy_table`; `names` holds run, method, task and seed, `said` by adversary and whose
-    record is what was measured, in words."""
-    found = []
+    """A finding per row of `privacy_table`. `names` holds run, method, task and seed; `in_words` gives, for an
+    adversary and the owner of the record ("own", "other"), the measured epsilon in words."""
+    rows = []
     for row in table.to_dict("records"):
         claimed, proven = row["claimed"], row["provable"]
-        found.append(
+        rows.append(
             Epsilon(
                 **names,
                 metric="epsilon",
@@ -104,13 +113,14 @@ def findings(
                 delta=row["delta"],
                 why=row["why"],
                 sentence=_sentence(row),
-                measured=said(row["threat_model"], row["whose"]),
+                measured=in_words(row["threat_model"], row["whose"]),
             )
         )
-    return found
+    return rows
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
+    """A row of `privacy_table` in words."""
     claimed, proven, every = row["claimed"], row["provable"], row["every_step"]
     who = f"{row['threat_model']}, a record of {'the client itself' if row['whose'] == 'own' else 'another client'}"
     if math.isinf(claimed):
@@ -128,10 +138,10 @@ def _sentence(row: Mapping[str, Any]) -> str:
 
 
 def ledger_of(transcript: Transcript, method: Any) -> Ledger:
-    """All noise of a run; `method` says what it keeps, shares, and uploads without noise."""
+    """The ledger of all noise of a run; `method` names the tensors that it keeps, shares and uploads without noise."""
     rounds = (transcript.round(r) for r in range(transcript.schedule.rounds))
     return Ledger.of(
-        (RoundNoise.from_json(found["noise"]) for found in rounds if "noise" in found),
+        (RoundNoise.from_json(record["noise"]) for record in rounds if "noise" in record),
         local=method.local,
         shared=method.shared,
         clear=tuple(f"the gradient of {name}" for name in method.central),
@@ -139,26 +149,28 @@ def ledger_of(transcript: Transcript, method: Any) -> Ledger:
 
 
 def privacy_table(ledger: Ledger, method: Any, privacy: Privacy, threat_models: Sequence[str]) -> pd.DataFrame:
-    """Claimed and provable epsilon by adversary and whose record; infinities as such."""
+    """The claimed and provable epsilons with the columns COLUMNS: a row per adversary and owner of the record ("own":
+    the attacked client, "other": another one); infinities are floats."""
     rows = []
     for view in threat_models:
-        for whose in ("own", "other"):
+        for owner in ("own", "other"):
             if not (method.local or method.shared):  # it looks at no record
-                rows.append((view, whose, 0.0, 0.0, 0.0, 0.0, privacy.delta, "nothing is trained"))
+                rows.append((view, owner, 0.0, 0.0, 0.0, 0.0, privacy.delta, "nothing is trained"))
                 continue
-            where: dict[str, Any] = {"threat_model": view, "whose": whose, "delta": privacy.delta}
+            where: dict[str, Any] = {"threat_model": view, "whose": owner, "delta": privacy.delta}
             ran, every = provable(ledger, **where), provable(ledger, **where, every_step=True)
             swapped = provable(ledger, **where, every_step=True, relation="replace")
-            trusted = view == SERVER and method.central  # these methods trust it: nothing is claimed against it
+            trusted = view == SERVER and method.central  # these methods trust the server: nothing is claimed against it
             claimed = math.inf if trusted else privacy.epsilon
-            rows.append((view, whose, claimed, ran.epsilon, every.epsilon, swapped.epsilon, privacy.delta, ran.why))
+            rows.append((view, owner, claimed, ran.epsilon, every.epsilon, swapped.epsilon, privacy.delta, ran.why))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def noise_table(ledger: Ledger, transcript: Transcript) -> pd.DataFrame:
-    """Every mechanism that ran, how often, its noise over the mean length of the gradient that it covers, and the share
-    of gradients that were longer than C (NaN where there were none)."""
-    noised = [found["noise"] for r in range(transcript.schedule.rounds) if "noise" in (found := transcript.round(r))]
+    """A row per mechanism that ran, with the columns NOISE: how often it ran, its noise over the mean length of the
+    gradient that it covers, and the share of gradients that were longer than the clipping norm (NaN: there were none).
+    """
+    noised = [record["noise"] for r in range(transcript.schedule.rounds) if "noise" in (record := transcript.round(r))]
     rows = []
     for k, step in enumerate(ledger.steps):
         for m in step:

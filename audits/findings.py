@@ -1,4 +1,4 @@
-"""What an audit says: a finding is a value with its interval, its controls and a verdict in plain language."""
+"""Findings, the numbers that audits report: a value with its interval, its controls and a verdict in plain language."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaus
 INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
 NO_COINS = "not measured: trained elsewhere, without canaries"  # a run that nobody can add any to
-THESE = "these clients"  # what an interval is about whose units are records, as `interval` says
+THESE = "these clients"  # in `interval`: its units are records, so it is about the attacked clients only
 
 
 class Names(TypedDict):
-    """What every finding about a cell repeats: see `OfRun`."""
+    """The fields that all findings about one run repeat, see `OfRun`."""
 
     run: str
     method: str
@@ -25,14 +25,14 @@ class Names(TypedDict):
 
 
 class OfAttack(Names):
-    """What the findings about a headline score of an attack, or one beside it, repeat: see `Finding`."""
+    """The fields that all findings about one score of an attack repeat, see `Finding`."""
 
     attack: str
     headline: bool
 
 
 class Place(TypedDict):
-    """Whose models are attacked, and which records are compared."""
+    """The model that the adversary attacks, and the records that are compared, see `Finding`."""
 
     threat_model: str
     way: str
@@ -41,7 +41,7 @@ class Place(TypedDict):
 
 
 class OfScore(OfAttack, Place):
-    """What all findings about a score on a comparison have in common."""
+    """All fields that the findings about one score on one comparison repeat."""
 
     signal: str
     confidence: float
@@ -51,7 +51,7 @@ class OfScore(OfAttack, Place):
 
 
 class Claims(TypedDict, total=False):
-    """What is claimed, provable and measured about a record, in words, as far as anything is."""
+    """The claimed, provable and measured epsilon for a record, each in words; a key is absent where there is none."""
 
     claimed: str
     provable: str
@@ -59,7 +59,7 @@ class Claims(TypedDict, total=False):
 
 
 class Ends(TypedDict):
-    """A number with its interval."""
+    """A number with the ends of its interval; None: not measurable."""
 
     value: float | None
     low: float | None
@@ -68,10 +68,13 @@ class Ends(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun:
-    """What every finding is of, so that findings of many runs can stand under each other.
+    """Base of all findings: the run that a number is about, so that findings of many runs fit into one table.
 
-    `run` is the analysis key, not the training key: that is shared by all attacks on one training. The analysis key
-    covers the training's, and with it all that a number comes from.
+    For an audit of your own, write a frozen dataclass below this one, with keyword-only fields: `metric`, a name that
+    no other finding has, `value`, the ends of its interval, and what else readers need. Pass `**subject.names` to it.
+
+    `run` is the analysis key, which covers all that a number comes from. Attacks on one training share its training
+    key.
     """
 
     schema: int = field(default=SCHEMA, init=False)
@@ -88,8 +91,8 @@ class Finding(OfRun):
     attack: str
     threat_model: str
     way: str  # which model the adversary holds: prompt, final, rebuilt, exact, literal, newest, server-fill, true state
-    population: str  # whose records count as members; "members that trained" are those of them in a batch,
-    # "members given to others" those that a client sent around as they are
+    population: str  # the records that count as members; "members that trained" are those that were in a batch,
+    # "members given to others" those that a client sent to others unchanged
     # "held-out" (same distribution), "novel objects" (the papers' own split), "other clients", "left-out canaries"
     nonmembers: str
     signal: str
@@ -102,55 +105,56 @@ class Finding(OfRun):
     members: int
     nonmembers_n: int
     clients: int
-    interval: str  # how the interval was made
+    interval: str  # the method of the interval
     status: str = "ok"  # or "coarse", "not measurable (n)"
     base_value: float | None = None  # the same score on the public base model
     base_low: float | None = None
     base_high: float | None = None
     base_note: str | None = None
-    blind_value: float | None = None  # a classifier that sees the records and never a model
+    blind_value: float | None = None  # of a classifier that sees the records and never a model
     blind_low: float | None = None
     blind_high: float | None = None
-    detectable: float | None = None  # smallest AUROC whose interval would clear 0.5 at this n
+    detectable: float | None = None  # the smallest AUROC whose interval would exclude 0.5 with so many records
     realised_fpr: float | None = None
     realised_low: float | None = None
     realised_high: float | None = None
-    # "leak", "leak, score reversed", "no leak found", "confounded" or "inconclusive"; where coins decided, the report's
+    # "leak", "leak, score reversed", "no leak found", "confounded" or "inconclusive"; None where coins decided: the
+    # report fills it in
     verdict: str | None = None
     sentence: str | None = None
     claimed: str | None = None
     provable: str | None = None
     measured: str | None = None
-    best_of: int | None = None  # the best of so many attacks: its interval and verdict are corrected for picking it
-    # where a coin of ours alone decided who is a member (`audits.permutation_test`):
-    z: float | None = None  # the AUROC within clients, in standard deviations of its permutations from their mean
-    p: float | None = None  # its raw two-sided p-value
-    family: str | None = None  # "primary" or "secondary": the scores that a report corrects it for
-    p_adjusted: float | None = None  # corrected, the report's
+    # number of attacks that this is the best of: interval and verdict are corrected for picking it
+    best_of: int | None = None
+    # only where nothing but our coin flips decided who is a member (`audits.permutation_test`):
+    z: float | None = None  # the AUROC within clients, in standard deviations from its mean over permutations
+    p: float | None = None  # raw two-sided p-value of z
+    family: str | None = None  # "primary" or "secondary": the group of scores that p is corrected for
+    p_adjusted: float | None = None  # p corrected for its family; the report fills it in
     family_n: int | None = None  # number of scores in that family, in all runs of the report
     base_z: float | None = None  # z of the same score on the public base model
     blind_p: float | None = None  # raw p-value of the blind classifier, by its interval
-    alarm: str | None = None  # that a control is off, the report's
+    alarm: str | None = None  # a sentence if a control is off; the report fills it in
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(OfRun):
-    """How good released models are: a mean over clients, in percent."""
+    """Accuracy of released models in percent, as a mean over clients."""
 
     metric: str  # accuracy/local, accuracy/neighbour, accuracy/overall, accuracy/own_test
     value: float
     low: float | None  # None for a single client
     high: float | None
     confidence: float
-    before: float | None  # the same before training
+    before: float | None = None  # the value before training
     clients: int
-    rounds: int  # last rounds that are averaged
-    epsilon: float | str  # that set the noise; "inf" for none
-    noise_ratio: float | str | None  # largest noise over signal of any release; None without noise
-    clipped: (
-        float | None
-    )  # share of the gradients of records longer than C, the largest of any release; None without clipping
-    interval: str  # how the interval was made
+    rounds: int = 1  # number of last rounds that are averaged
+    epsilon: float | str  # the epsilon that the noise was chosen for; "inf": no noise
+    noise_ratio: float | str | None = None  # largest noise over signal of any release; None without noise
+    # largest share, of any release, of per-record gradients longer than the clipping norm; None without clipping
+    clipped: float | None = None
+    interval: str  # the method of the interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,30 +163,30 @@ class MeasuredEpsilon(OfRun):
 
     metric: str  # MEASURED or MEASURED_GAUSSIAN
     threat_model: str
-    way: str  # which model the adversary guessed from, as in `Finding`
+    way: str  # the model that the adversary guessed from, as in `Finding`
     attack: str
     signal: str  # the score that stands for the adversary, fixed before looking
-    # what the mechanism must be for the bound to hold: "Gaussian", or "Gaussian on Poisson samples"; "" for whatever
+    # the mechanism for which the bound holds: "Gaussian" or "Gaussian on Poisson samples"; "": any
     mechanism: str
-    value: float  # epsilon is at least that
+    value: float  # the lower bound
     confidence: float
-    ceiling: float  # what the guesses would show if all were right
+    ceiling: float  # the bound if all guesses were right
     delta: float
-    clients: int  # whose canaries were guessed about
-    canaries: int  # of these clients, all
+    clients: int  # number of clients whose canaries were guessed about
+    canaries: int  # number of canaries of these clients
     inserted: int
     guesses: int
     correct: int
     claimed: float | str
     provable: float | str
-    p_claimed: float | None  # largest probability of so many right guesses if epsilon is what is claimed
-    p_provable: float | None  # and if it is what is proven; None where that is infinite
+    p_claimed: float | None  # largest probability of so many right guesses if the claimed epsilon is true
+    p_provable: float | None  # and if the provable one is; None: that epsilon is infinite
     sentence: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedInformation(OfRun):
-    """How many bits a score holds about who was a member: a lower bound on what the adversary's view holds."""
+    """Mutual information of a score with membership, in bits: a lower bound on that of the adversary's whole view."""
 
     metric: str  # INFORMATION
     threat_model: str
@@ -195,10 +199,10 @@ class SharedInformation(OfRun):
     low: float
     high: float
     confidence: float
-    null_low: float  # between these are so many of the estimates where membership is exchanged at random
+    null_low: float  # `confidence` of the estimates with randomly exchanged membership lie between these
     null_high: float
-    p: float  # one-sided, of that null
-    p_adjusted: float  # corrected for all rows of the run
+    p: float  # one-sided, by these exchanges
+    p_adjusted: float  # corrected for all such findings of the run
     base_value: float | None  # the same score on the public base model
     ceiling: float  # entropy of membership among these records, in bits
     members: int
@@ -209,16 +213,16 @@ class SharedInformation(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Epsilon(OfRun):
-    """What is claimed and what is proven about one record against one adversary; infinities are the string "inf"."""
+    """The claimed and the provable epsilon for one record against one adversary; infinity is the string "inf"."""
 
     metric: str  # epsilon
     threat_model: str
-    whose: str  # "own": a record of the client looked at; "other": of another client
+    whose: str  # "own": a record of the attacked client; "other": of another client
     claimed: float | str
-    provable: float | str  # as it ran
+    provable: float | str  # for the steps as they ran
     every_step: float | str  # as if the record had been in every step
-    replace_one: float | str | None  # that, and a record is replaced rather than left out
+    replace_one: float | str | None  # like every_step, where a record is replaced instead of left out
     delta: float
-    why: str
+    why: str  # what the proof counts, or why epsilon is infinite
     sentence: str
     measured: str = NO_CANARIES  # the bounds of `MeasuredEpsilon` in words

@@ -1,14 +1,15 @@
-"""Measured epsilon: what each adversary shows of it by guessing which canaries were trained on.
+"""Measured epsilon: lower bounds from how well each adversary guesses which canaries were trained on.
 
-One score stands for an adversary: the first attack's first, of those that see something there; where it holds several
-models of a client, the freshest. All canaries of the attacked clients count, and a fifth of them is guessed about, so
-that nothing is chosen after the coins were seen. Two bounds come from the same guesses: that of Steinke, Nasr and
+Each adversary guesses by one score, the first headline score that its models have, and by the freshest of its models of
+a client. All canaries of the attacked clients count, and a fifth of them is guessed about, so that nothing is chosen
+after the coins were seen. Two bounds come from the same guesses: that of Steinke, Nasr and
 Jagielski (2023), which holds whatever the mechanism is, and, where the ledger proves a Gaussian mechanism of finite
 epsilon, that of Mahloujifar, Melis and Chaudhuri (2025), which holds if it is one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,21 +28,21 @@ from fedaudit.terms.threat_models import THREAT_MODELS
 
 NOT_GUESSED = "not measured: no attack here speaks of canaries"
 
-Coins = Mapping[int, Mapping[str, bool]]  # client to its canaries, and whether each was inserted
+Coins = Mapping[int, Mapping[str, bool]]  # by client and canary whether it was inserted
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What is said about an adversary's epsilon for a record of the client looked at; infinite: nothing is."""
+    """The claimed and the provable epsilon for a record of the attacked client against an adversary; infinite: none."""
 
     claimed: float = math.inf
     provable: float = math.inf
-    family: trade_off.Family | None = None  # of the mechanism whose epsilon is proven; None if nothing finite is
+    family: trade_off.Family | None = None  # of the mechanism whose epsilon is proven; None: no finite one is
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guessed:
-    """How often one adversary was right about the canaries of the attacked clients."""
+    """The guesses of one adversary about the canaries of the attacked clients, as `MeasuredEpsilon` reports them."""
 
     threat_model: str
     way: str
@@ -55,91 +56,88 @@ class Guessed:
 
 
 def bounds(
-    run: ScoredRun, coins: Coins, *, names: Names, delta: float, said: Mapping[str, Hypothesis]
+    run: ScoredRun, coins: Coins, *, names: Names, delta: float, hypotheses: Mapping[str, Hypothesis]
 ) -> list[MeasuredEpsilon]:
-    """The lower bounds of every adversary that can guess; `said` by threat model is what is claimed and proven."""
-    found = []
+    """The lower bounds on epsilon by every adversary that can guess: two if a Gaussian mechanism is proven, else
+    one."""
+    lower_bounds: list[MeasuredEpsilon] = []
     for threat_model in THREAT_MODELS:
         if (guessed := guess(run, coins, threat_model)) is not None:
-            about = said.get(threat_model, Hypothesis())
-            metrics = (MEASURED, MEASURED_GAUSSIAN) if about.family else (MEASURED,)
-            found += [_bound(guessed, metric, about, names, delta) for metric in metrics]
-    return found
+            hypothesis = hypotheses.get(threat_model, Hypothesis())
+            metrics = (MEASURED, MEASURED_GAUSSIAN) if hypothesis.family else (MEASURED,)
+            lower_bounds += [_bound(guessed, metric, hypothesis, names, delta) for metric in metrics]
+    return lower_bounds
 
 
 def guess(run: ScoredRun, coins: Coins, threat_model: str) -> Guessed | None:
-    """What the adversary guesses; None if it holds no model or no score of any attack."""
-    held = [m for m in run.models if m.threat_model == threat_model and m.way in FRESHEST]
+    """The guesses of an adversary; None if it holds no model, no attack scores its models, or there are no canaries."""
+    models = [m for m in run.models if m.threat_model == threat_model and m.way in FRESHEST]
     headlines = [(attack, signal) for attack, signals in run.headlines.items() for signal in signals]
-    score = next(((a, s) for a, s in headlines if any(s in m.scores for m in held)), None)
-    canaries = {(k, name): used for k, own in coins.items() for name, used in own.items()}
+    score = next(((a, s) for a, s in headlines if any(s in m.scores for m in models)), None)
+    canaries = {(k, name): coin for k, coin_by_canary in coins.items() for name, coin in coin_by_canary.items()}
     if score is None or not canaries:
         return None
     attack, signal = score
-    by_way = {way: _scores([m for m in held if m.way == way], list(canaries), signal) for way in FRESHEST}
+    by_way = {way: _scores([m for m in models if m.way == way], list(canaries), signal) for way in FRESHEST}
     reached = {way: int(values.notna().sum()) for way, values in by_way.items()}
-    way = next(way for way in FRESHEST if 2 * reached[way] >= max(reached.values()) and any(m.way == way for m in held))
-    shared = any(m.way == way and m.client is None for m in held)
-    used = np.array([*canaries.values()], dtype=bool)
+    way = next(
+        way for way in FRESHEST if 2 * reached[way] >= max(reached.values()) and any(m.way == way for m in models)
+    )
+    shared = any(m.way == way and m.client is None for m in models)
+    inserted = np.array([*canaries.values()], dtype=bool)
     model = np.array(["" if shared else client_name(k) for k, _ in canaries], dtype=str)
     return Guessed(
         threat_model=threat_model,
         way=way,
         attack=attack,
         signal=signal,
-        clients=sum(bool(own) for own in coins.values()),
+        clients=sum(bool(coin_by_canary) for coin_by_canary in coins.values()),
         canaries=len(canaries),
-        inserted=int(used.sum()),
+        inserted=int(inserted.sum()),
         guesses=number_of_guesses(len(canaries)),
-        correct=right_guesses(by_way[way].to_numpy(), used, model),
+        correct=right_guesses(by_way[way].to_numpy(), inserted, model),
     )
 
 
 def _scores(models: Sequence[ScoredModel], canaries: Sequence[tuple[int, str]], signal: str) -> pd.Series:
-    """The score of every canary by the model of its client, or of all clients; NaN where there is none."""
-    of = {m.client: m.scores[signal] for m in models if signal in m.scores}
-    values = [of[k if k in of else None].get(name, math.nan) if {k, None} & of.keys() else math.nan
+    """The score of every canary [n] by the model of its client, or by the one of all clients; NaN: there is none."""
+    scores = {m.client: m.scores[signal] for m in models if signal in m.scores}
+    values = [scores[k if k in scores else None].get(name, math.nan) if {k, None} & scores.keys() else math.nan
               for k, name in canaries]  # fmt: skip
     return pd.Series(values, dtype=float)
 
 
-def _bound(guessed: Guessed, metric: str, said: Hypothesis, names: Names, delta: float) -> MeasuredEpsilon:
-    g, family = guessed, said.family if metric == MEASURED_GAUSSIAN else None
+def _bound(guessed: Guessed, metric: str, hypothesis: Hypothesis, names: Names, delta: float) -> MeasuredEpsilon:
+    """The finding of a lower bound by one of the two metrics, MEASURED or MEASURED_GAUSSIAN."""
+    g, family = guessed, hypothesis.family if metric == MEASURED_GAUSSIAN else None
     right = {"correct": g.correct, "guesses": g.guesses, "canaries": g.canaries}
-    value, most = (_lower_bound(family, about, delta) for about in (right, right | {"correct": g.guesses}))
+    value, ceiling = (_lower_bound(family, counts, delta) for counts in (right, right | {"correct": g.guesses}))
     return MeasuredEpsilon(
         **names,
         metric=metric,
-        threat_model=g.threat_model,
-        way=g.way,
-        attack=g.attack,
-        signal=g.signal,
+        **dataclasses.asdict(guessed),
         mechanism=family.words if family else "",
         value=value,
         confidence=CONFIDENCE,
-        ceiling=most,
+        ceiling=ceiling,
         delta=delta,
-        clients=g.clients,
-        inserted=g.inserted,
-        canaries=g.canaries,
-        guesses=g.guesses,
-        correct=g.correct,
-        claimed=strict(said.claimed),
-        provable=strict(said.provable),
-        p_claimed=_p_value(family, said.claimed, delta, right),
-        p_provable=_p_value(family, said.provable, delta, right),
-        sentence=_sentence(g, family, value, most, delta),
+        claimed=strict(hypothesis.claimed),
+        provable=strict(hypothesis.provable),
+        p_claimed=_p_value(family, hypothesis.claimed, delta, right),
+        p_provable=_p_value(family, hypothesis.provable, delta, right),
+        sentence=_sentence(g, family, value, ceiling, delta),
     )
 
 
 def _lower_bound(family: trade_off.Family | None, right: Mapping[str, int], delta: float) -> float:
+    """The bound on epsilon from the counts `right`; `family` None: for any mechanism."""
     if family is None:
         return one_run.epsilon_lower_bound(**right, delta=delta)
     return trade_off.epsilon_lower_bound(**right, delta=delta, family=family)
 
 
 def _p_value(family: trade_off.Family | None, epsilon: float, delta: float, right: Mapping[str, int]) -> float | None:
-    """Largest probability of so many right guesses if epsilon is that; None if it is infinite."""
+    """Largest probability of so many right guesses if `epsilon` is true; None if it is infinite."""
     if math.isinf(epsilon):
         return None
     if family is None:
@@ -147,23 +145,26 @@ def _p_value(family: trade_off.Family | None, epsilon: float, delta: float, righ
     return trade_off.p_value(family.curve(family.mu(epsilon, delta)), **right)
 
 
-def _sentence(g: Guessed, family: trade_off.Family | None, value: float, most: float, delta: float) -> str:
+def _sentence(g: Guessed, family: trade_off.Family | None, value: float, ceiling: float, delta: float) -> str:
+    """A lower bound in words."""
     if_gaussian = f" if the mechanism is {family.words}" if family else ""
     return (
         f"{g.threat_model}, by {g.signal}: {g.correct} of {g.guesses} guesses about {g.canaries} canaries are right: "
         f"epsilon is at least {value:.3g}{if_gaussian} ({100 * CONFIDENCE:g} %, delta {delta:g}; "
-        f"at most {most:.3g} could be shown)."
+        f"at most {ceiling:.3g} could be shown)."
     )
 
 
 def words(findings: Sequence[OfRun], threat_model: str) -> str:
-    """The bounds against an adversary in a line: the number, and behind a colon what it rests on."""
-    own = {m.metric: m for m in findings if isinstance(m, MeasuredEpsilon) and m.threat_model == threat_model}
-    if MEASURED not in own:
+    """The bounds by an adversary in a line: the number, a colon, the canaries and guesses behind it."""
+    bound_by_metric = {
+        m.metric: m for m in findings if isinstance(m, MeasuredEpsilon) and m.threat_model == threat_model
+    }
+    if MEASURED not in bound_by_metric:
         return NOT_GUESSED
-    first = own[MEASURED]
+    first = bound_by_metric[MEASURED]
     about = f"of at most {first.ceiling:.3g} with {first.canaries} canaries, {first.guesses} guessed about"
-    if (second := own.get(MEASURED_GAUSSIAN)) is None:
+    if (second := bound_by_metric.get(MEASURED_GAUSSIAN)) is None:
         return f"at least {first.value:.3g}: {about}"
     more = f"at least {second.value:.3g} (of at most {second.ceiling:.3g}) if the mechanism is {second.mechanism}"
     return f"at least {first.value:.3g}: {about}; {more}"

@@ -2,8 +2,7 @@
 
 Every number about an attack stands beside the same number of the public base model and of a blind classifier. Where a
 coin of ours decided who is a member, a finding has the raw p-value of the permutation test; its verdict belongs to the
-report, which corrects it for all scores of its family. Where none did, verdicts come from the controls. Both rules are
-in `audits.verdicts`.
+report, which corrects it for all scores of its family. Else verdicts come from the controls (`audits.verdicts`).
 """
 
 from __future__ import annotations
@@ -20,26 +19,27 @@ import pandas as pd
 from audits.blind import FOLDS
 from audits.comparisons import Comparison, ScoredRun, comparisons
 from audits.facts import AuditFacts
-from audits.findings import NO_CANARIES, THESE, Claims, Finding, Names, OfAttack, OfScore, Place
+from audits.findings import NO_CANARIES, THESE, Claims, Ends, Finding, Names, OfAttack, OfScore, Place
 from audits.permutation_test import by_coin, row_of
 from audits.settings import Confident
 from audits.statistics import ranking, stratified
+from audits.statistics.intervals import Interval, auroc_p_value, cross_fitted, detectable, holm
 from audits.statistics.one_run import canary_table
-from audits.statistics.ranking import Interval
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
 from audits.verdicts import Largest, by_controls, control_p_value, corrected, sentence, together
 from fedaudit.terms.nonmembers import BY_COIN, NOVEL_OBJECTS
 
-CONTROL_LEVEL = 0.01  # at which a control confounds a row that no coin decided: two stand beside every row
-BESIDE = ("loss",)  # scores that stand beside an attack's headline ones
+# a control with a smaller p-value makes a row without coins *confounded*; there are two controls beside each row
+CONTROL_LEVEL = 0.01
+BESIDE = ("loss",)  # scores that are reported beside an attack's headline ones
 
 CELLS = (
     "threat_model way population nonmembers signal auroc low high z p p_adjusted family "
     "simultaneous_low simultaneous_high"
 ).split()
 
-Words = Callable[[str], Claims]  # threat model to what is claimed and provable (and measured)
+Words = Callable[[str], Claims]  # of a threat model the claimed, provable and measured epsilon, in words
 
 
 class Facts(AuditFacts):
@@ -53,7 +53,8 @@ class Params(Confident):
 
 
 def membership(subject: Subject, params: Params) -> Result:
-    """The findings of a training under attack, and what its canaries could show at most."""
+    """The findings of an attacked training, with the tables `canaries` (the largest epsilon that they could show, see
+    `canary_table`) and `permutations` (the largest statistics of each family). No findings without an attack."""
     run, tables = subject.attacked, {}
     if subject.coins:
         tables["canaries"] = canary_table(subject.canary_kind, subject.coins, delta=subject.delta)
@@ -64,58 +65,59 @@ def membership(subject: Subject, params: Params) -> Result:
 
 
 def findings(run: ScoredRun, params: Params, *, names: Names, epsilon: Words) -> list[Finding]:
-    """All findings of an attacked run: every attack's headline scores and, corrected for picking it, the best of
-    several attacks.
+    """All findings of an attacked run: for every comparison those of each attack's headline scores and of the plain
+    loss and, if there are several attacks, that of the best one, corrected for picking it.
 
-    `names` holds run, method, task and seed, `epsilon` what is claimed and provable in words.
+    `names` holds run, method, task and seed; `epsilon` gives the claims about epsilon of a threat model in words.
     """
-    found = []
+    all_findings = []
     for comparison in comparisons(run):
         rows: list[Finding] = []
         for attack, signals in run.headlines.items():
             beside = [s for s, of in run.signals.items() if of == attack and s in BESIDE and s not in signals]
-            for signal in (s for s in (*signals, *beside) if asked(comparison, s)):
-                named = signal in signals and not comparison.descriptive
-                shared: OfAttack = {**names, "attack": attack, "headline": named}
+            for signal in (s for s in (*signals, *beside) if has_scores(comparison, s)):
+                headline = signal in signals and not comparison.descriptive
+                shared: OfAttack = {**names, "attack": attack, "headline": headline}
                 rows += _rows(run, comparison, signal, shared, params.confidence, epsilon)
-        found += rows
+        all_findings += rows
         if len(run.headlines) > 1:
-            found += _best(run, comparison, rows, names, params.confidence, epsilon)
-    return found
+            all_findings += _best(run, comparison, rows, names, params.confidence, epsilon)
+    return all_findings
 
 
-def asked(c: Comparison, signal: str) -> bool:
-    """Whether an attack was asked about a row's records: some are asked about the clients' own distribution only."""
+def has_scores(c: Comparison, signal: str) -> bool:
+    """Whether a comparison has a score, also of its records of another distribution, which some attacks leave out."""
     if signal not in c.scores or c.nonmembers != NOVEL_OBJECTS:
         return signal in c.scores
     return bool(c.scores[signal][~c.member].notna().any())
 
 
 def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
-    """What the permutation test says of a score and of its control; nothing where no coin of ours decided."""
+    """The permutation test's z, p and family of a score, and base_z of its control; empty without coins."""
     tests, row = by_coin(run), row_of(c, signal)
     if row not in tests.scores:
         return {}
-    own, base = tests.scores[row], tests.base.get(row)
-    return {"z": own.z, "p": own.p, "family": own.family, "base_z": base.z if base else None}
+    test, base = tests.scores[row], tests.base.get(row)
+    return {"z": test.z, "p": test.p, "family": test.family, "base_z": base.z if base else None}
 
 
 def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Interval:
-    """AUROC of `values` on a comparison's records: pooled for one model, the mean over clients for one model each."""
+    """AUROC of `values` [n], without NaN, on a comparison's records: pooled, or the mean over clients' own models."""
     c = comparison
     if c.unit == "records" and c.per_client:
-        found = stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
-        return dataclasses.replace(found, how=f"{found.how}, {THESE}")
+        auroc = stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
+        return dataclasses.replace(auroc, how=f"{auroc.how}, {THESE}")
     if c.unit == "records":
-        found = ranking.auroc(values, c.member, np.zeros(len(c.member)), confidence=confidence)
+        auroc = ranking.auroc(values, c.member, np.zeros(len(c.member)), confidence=confidence)
         clients = len(np.unique(c.client[c.member]))  # a record of another distribution is of no client
-        return dataclasses.replace(found, clients=clients, how=f"{found.how}, {THESE}")
+        return dataclasses.replace(auroc, clients=clients, how=f"{auroc.how}, {THESE}")
     if c.per_client:
         return ranking.client_auroc(values, c.member, c.client, confidence=confidence)[0]
     return ranking.auroc(values, c.member, c.client, confidence=confidence)
 
 
 def difference(comparison: Comparison, values: pd.Series, control: pd.Series, confidence: float) -> Interval:
+    """AUROC of `values` less that of `control` on a comparison's records, pooled or averaged as in `measure`."""
     c = comparison
     if c.unit == "records" and c.per_client:
         return stratified.stratified_auroc_difference(
@@ -128,28 +130,27 @@ def difference(comparison: Comparison, values: pd.Series, control: pd.Series, co
 
 
 def _control(name: str, c: Comparison, scores: pd.Series, confidence: float) -> Interval:
-    """A control's AUROC; the blind classifier was cross-fitted."""
-    found = measure(c, scores, confidence)
-    return ranking.cross_fitted(found, FOLDS) if name == "blind" else found
+    """AUROC of the control `name`; wider for the blind classifier, which was cross-fitted."""
+    auroc = measure(c, scores, confidence)
+    return cross_fitted(auroc, FOLDS) if name == "blind" else auroc
 
 
 def _beyond(name: str, signal: str, c: Comparison, scores: pd.Series, confidence: float) -> Interval:
-    """By how much an attack beats a control on the same records."""
-    found = difference(c, c.scores[signal], scores, confidence)
-    return ranking.cross_fitted(found, FOLDS, control=measure(c, scores, confidence)) if name == "blind" else found
+    """AUROC of an attack less that of the control `name`, whose scores are `scores`, on the same records."""
+    gain = difference(c, c.scores[signal], scores, confidence)
+    return cross_fitted(gain, FOLDS, control=measure(c, scores, confidence)) if name == "blind" else gain
 
 
 def simultaneous(confidence: float, comparisons: int) -> float:
-    """Confidence of each of several intervals that hold all at once (Bonferroni): whichever is picked, it is
-    covered."""
+    """Confidence that each of several intervals must have so that all of them hold at once (Bonferroni)."""
     return 1 - (1 - confidence) / comparisons
 
 
 def _rows(
     run: ScoredRun, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
 ) -> list[Finding]:
-    """The AUROC, and where a coin made the non-members what thresholds give, of the records that have a score."""
-    c = comparison.having(comparison.scores[signal])
+    """The findings about one score: its AUROC and, if a coin chose the non-members, balanced accuracy and TPRs."""
+    c = comparison.with_values(comparison.scores[signal])
     if not c.measurable:
         return [_not_measurable(c, signal, shared, confidence, epsilon)]
     auroc = measure(c, c.scores[signal], confidence)
@@ -159,117 +160,99 @@ def _rows(
 
 
 def _best(
-    run: ScoredRun,
-    comparison: Comparison,
-    rows: Sequence[Finding],
-    names: Names,
-    confidence: float,
-    epsilon: Words,
+    run: ScoredRun, comparison: Comparison, rows: Sequence[Finding], names: Names, confidence: float, epsilon: Words
 ) -> list[Finding]:
-    """Of several attacks on a comparison the one with the highest AUROC, by an interval that holds for all of them at
-    once; where coins decided the one with the smallest corrected p-value, which allows for picking it."""
+    """The AUROC of the best of several attacks on a comparison, in a list; empty if fewer than two are measurable.
+
+    The best has the highest AUROC, with an interval that holds for all of them at once; where coins decided, the
+    smallest corrected p-value, which allows for picking it.
+    """
     rows = [f for f in rows if f.headline and f.metric == "auroc" and f.value is not None]
     if len(rows) < 2:
         return []
-    top, of = max(rows, key=functools.partial(_strength, together([by_coin(run).largest]))), len(rows)
-    c = comparison.having(comparison.scores[top.signal])
-    auroc = measure(c, c.scores[top.signal], simultaneous(confidence, of))
+    top = max(rows, key=functools.partial(_strength, together([by_coin(run).largest])))
+    c = comparison.with_values(comparison.scores[top.signal])
+    auroc = measure(c, c.scores[top.signal], simultaneous(confidence, len(rows)))
     shared: OfAttack = {**names, "attack": top.attack, "headline": False}
     about = _about(c, top.signal, shared, auroc, confidence)
-    return [_auroc(run, c, about, auroc, epsilon, best_of=of)]
+    return [_auroc(run, c, about, auroc, epsilon, best_of=len(rows))]
 
 
 def _strength(largest: Largest, f: Finding) -> tuple[float, ...]:
+    """Sort key of an AUROC: the best attack has the largest."""
     if f.z is None or f.family is None:
         return (f.value or 0.0,)
     return -float(corrected(f.z, f.family, largest)), abs(f.z)
 
 
-def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval, confidence: float) -> OfScore:
-    """What all findings about a score on a comparison have in common."""
-    clients = auroc.clients if c.unit == "records" else len(set(c.client[c.member]))
-    return {
-        **shared,
-        **_place(c),
-        "signal": signal,
-        "confidence": confidence,
-        "members": auroc.members,
-        "nonmembers_n": auroc.nonmembers,
-        "clients": clients,
-    }
+def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval | None, confidence: float) -> OfScore:
+    """The fields that all findings about a score on a comparison repeat; `auroc` None: it cannot be measured."""
+    clients = auroc.clients if auroc and c.unit == "records" else len(set(c.client[c.member]))
+    members, others = (auroc.members, auroc.nonmembers) if auroc else (int(c.member.sum()), int((~c.member).sum()))
+    about: OfScore = {**shared, **_place(c), "signal": signal, "confidence": confidence, "members": members,
+                      "nonmembers_n": others, "clients": clients}  # fmt: skip
+    return about
 
 
 def _not_measurable(c: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words) -> Finding:
-    """Too few records of a kind have the score."""
-    members, others = int(c.member.sum()), int((~c.member).sum())
-    return Finding(
-        **shared,
-        **_place(c),
-        **_claims(epsilon, c.threat_model),
-        signal=signal,
-        confidence=confidence,
-        metric="auroc",
-        value=None,
-        low=None,
-        high=None,
-        members=members,
-        nonmembers_n=others,
-        clients=len(set(c.client[c.member])),
-        interval="none",
-        status=f"not measurable ({min(members, others)})",
-    )
+    """The finding without a value: too few members or non-members have the score."""
+    about = _about(c, signal, shared, None, confidence)
+    nothing: Ends = {"value": None, "low": None, "high": None}
+    status = f"not measurable ({min(about['members'], about['nonmembers_n'])})"
+    claims = _claims(epsilon, c.threat_model)
+    return Finding(**about, **claims, **nothing, metric="auroc", interval="none", status=status)
 
 
 def _auroc(
     run: ScoredRun, c: Comparison, about: OfScore, auroc: Interval, epsilon: Words, best_of: int | None = None
 ) -> Finding:
-    """An AUROC with its controls; with its verdict where no coin of ours decided."""
+    """The finding of an AUROC with its controls, and with its verdict if no coins decided the comparison."""
     signal, confidence, clients = about["signal"], about["confidence"], about["clients"]
     controls = _controls(c, signal)
-    shown = {name: _control(name, *control, confidence) for name, control in controls.items()}
+    control_aurocs = {name: _control(name, *control, confidence) for name, control in controls.items()}
     strata = 1 if c.unit == "records" else clients
-    p = {name: control_p_value(i) for name, i in shown.items()}
-    found = Finding(
+    p = {name: control_p_value(i) for name, i in control_aurocs.items()}
+    finding = Finding(
         **about,
         **numbers(auroc),
         **_claims(epsilon, c.threat_model),
         metric="auroc",
         interval=auroc.how + (f", simultaneous over {best_of} attacks (Bonferroni)" if best_of else ""),
-        **{f"{name}_{end}": getattr(i, end) for name, i in shown.items() for end in ("value", "low", "high")},
+        **{f"{name}_{end}": getattr(i, end) for name, i in control_aurocs.items() for end in ("value", "low", "high")},
         base_note=_about_base(c, signal, controls),
         blind_p=p.get("blind"),
         **_coin(run, c, signal),
-        detectable=ranking.detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
+        detectable=detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
         best_of=best_of,
     )
     if c.coin or c.descriptive:
-        return found
+        return finding
     off = [name for name, value in p.items() if value < CONTROL_LEVEL]
-    apart = {name: _beyond(name, signal, *control, auroc.confidence) for name, control in controls.items()}
-    verdict = by_controls(auroc, off, [*apart.values()], exchangeable=c.exchangeable)
-    nearest = min(apart.items(), key=lambda one: abs(one[1].value), default=None)
-    said = sentence(vars(found), verdict, within=c.within is not None, off=off, unclear=nearest)
-    return dataclasses.replace(found, verdict=verdict, sentence=said)
+    gains = {name: _beyond(name, signal, *control, auroc.confidence) for name, control in controls.items()}
+    verdict = by_controls(auroc, off, [*gains.values()], exchangeable=c.exchangeable)
+    nearest = min(gains.items(), key=lambda gain: abs(gain[1].value), default=None)
+    text = sentence(vars(finding), verdict, within=c.within is not None, off=off, unclear=nearest)
+    return dataclasses.replace(finding, verdict=verdict, sentence=text)
 
 
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:
-    """By name the records on which a control can be measured beside the attack, and its scores of them."""
-    found: dict[str, tuple[Comparison, pd.Series]] = {}
-    if (on := c.having(c.blind)).measurable:
-        found["blind"] = on, on.blind
-    on = c.having(c.base[signal])
-    if signal in c.before_first_round:  # one model per client, also where the attacked one is everybody's
+    """Each measurable control of an attack, "blind" and "base": the records with scores of both, and its scores."""
+    controls: dict[str, tuple[Comparison, pd.Series]] = {}
+    if (on := c.with_values(c.blind)).measurable:
+        controls["blind"] = on, on.blind
+    on = c.with_values(c.base[signal])
+    if signal in c.before_first_round:  # this control is one model per client, whatever is attacked
         on = dataclasses.replace(on, per_client=True)
     if on.base[signal].nunique() > 1 and on.measurable:
-        found["base"] = on, on.base[signal]
-    return found
+        controls["base"] = on, on.base[signal]
+    return controls
 
 
 def _about_base(c: Comparison, signal: str, controls: dict[str, tuple[Comparison, pd.Series]]) -> str | None:
-    """What stands for the base model as a control, if not itself, or why there is none."""
+    """A note on the control by the base model: what replaces it, or why there is none; None: it is used as it is."""
     if signal in c.before_first_round and "base" in controls:
-        have = len(np.unique(controls["base"][0].client))
-        return f"the released model before each of {have} of {len(np.unique(c.client))} clients first took part"
+        clients = len(np.unique(controls["base"][0].client))
+        return f"the released model before each of {clients} of {len(np.unique(c.client))} clients first took part"
     if "base" in controls:
         return None
     if signal in c.before_first_round:
@@ -280,53 +263,55 @@ def _about_base(c: Comparison, signal: str, controls: dict[str, tuple[Comparison
 
 
 def _claims(epsilon: Words, threat_model: str) -> Claims:
+    """The claims about epsilon in words, of which `measured` is always there."""
     return {"measured": NO_CANARIES, **epsilon(threat_model)}
 
 
 def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of every score in every row that has verdicts, with intervals that hold for all of a row at once; NaN: not
-    measurable.
+    """AUROC of every score on every comparison that has verdicts, with the columns CELLS; NaN: not measurable.
 
-    Where coins decided p is that of the permutation test, and p_adjusted the report's; elsewhere that of the interval,
-    corrected for the scores of its row (Holm).
+    simultaneous_low and simultaneous_high hold for all scores of a comparison at once. Where coins decided, p and z
+    are the permutation test's, and p_adjusted is empty until the report; elsewhere p follows from the interval, and
+    p_adjusted corrects it for the scores of the comparison (Holm).
     """
-    found = []
+    table = []
     for c in (c for c in comparisons(run) if not c.descriptive):
-        signals = [s for s in c.scores if pd.api.types.is_numeric_dtype(c.scores[s]) and asked(c, s)]
+        signals = [s for s in c.scores if pd.api.types.is_numeric_dtype(c.scores[s]) and has_scores(c, s)]
         row = _cells(run, c, signals, confidence)
         level = simultaneous(confidence, max(1, len(row)))
         for cell in row:
-            scored = c.having(c.scores[cell["signal"]])
+            scored = c.with_values(c.scores[cell["signal"]])
             i = measure(scored, scored.scores[cell["signal"]], level)
             cell |= {"simultaneous_low": i.low, "simultaneous_high": i.high}
         measured = {cell["signal"] for cell in row}
-        found += row + [_unmeasurable(run, c, signal) for signal in signals if signal not in measured]
-    return pd.DataFrame(found, columns=CELLS)
+        table += row + [_unmeasurable(run, c, signal) for signal in signals if signal not in measured]
+    return pd.DataFrame(table, columns=CELLS)
 
 
 def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
-    scored = {signal: c.having(c.scores[signal]) for signal in signals}
-    found = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
+    """A row of `cells` for each measurable score of a comparison, without the simultaneous intervals."""
+    scored = {signal: c.with_values(c.scores[signal]) for signal in signals}
+    aurocs = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
     coins = by_coin(run).scores
-    p = [ranking.auroc_p_value(interval) for interval in found.values()]
+    p = [auroc_p_value(interval) for interval in aurocs.values()]
     tests = [
-        dataclasses.asdict(coins[row_of(c, signal)]) if c.coin else {"p": raw, "p_adjusted": holm}
-        for signal, raw, holm in zip(found, p, ranking.holm(p), strict=True)
+        dataclasses.asdict(coins[row_of(c, signal)]) if c.coin else {"p": raw, "p_adjusted": adjusted}
+        for signal, raw, adjusted in zip(aurocs, p, holm(p), strict=True)
     ]
     return [
         _place(c) | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high} | test
-        for (signal, i), test in zip(found.items(), tests, strict=True)
+        for (signal, i), test in zip(aurocs.items(), tests, strict=True)
     ]
 
 
 def _unmeasurable(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
-    """A cell without numbers. Where coins decided, its statistic still is among those of its family, which it counts
-    in."""
-    tested = by_coin(run).scores.get(row_of(c, signal))
-    return _place(c) | {"signal": signal, "family": tested.family if tested else None}
+    """A row of `cells` without numbers. Where coins decided it keeps its family, among whose statistics it counts."""
+    test = by_coin(run).scores.get(row_of(c, signal))
+    return _place(c) | {"signal": signal, "family": test.family if test else None}
 
 
 def _place(c: Comparison) -> Place:
+    """The fields that name a comparison."""
     return {
         "threat_model": c.threat_model, "way": c.way, "population": c.population, "nonmembers": c.nonmembers
     }  # fmt: skip

@@ -1,15 +1,14 @@
 """Mutual information: how many bits a score holds about membership, a lower bound on what the adversary's view holds.
 
-A score is computed from the view, so that it holds no more about membership than the view does (data processing): no
-estimate here says that a view holds little. Scores are ranked first, of models of several clients within each of them,
-and spread evenly within a rank's width: whole ranks are equally far from each other, and estimates by distances are too
-high on them. That changes no information.
-Estimated by `audits.statistics.mutual_information.ross`, with an interval, and with the null of the same coins
-exchanged within clients, that of the verdicts' test (`audits.permutation_test`); where no coin of ours decided, all
-candidates of a client are exchanged.
+A score is computed from the view, so it holds no more about membership than the view does (data processing): a small
+estimate does not show that the view holds little. Scores are ranked first, within each client if each has a model of
+its own. Then they are spread evenly within a rank's width, since whole ranks are equally far from each other, on which
+estimates by distances are too high. Neither changes the information.
+Estimated by `audits.statistics.mutual_information.ross`, with an interval, and with the null distribution of the
+verdicts' test (`audits.permutation_test`): coins exchanged within clients; without coins, candidates are exchanged.
 
-Where clients release prompts: the information between leading directions of these and of the clients' class proportions
-(`ksg`). There are as many points as clients, which is few.
+If clients release prompts: the information between leading directions of the prompts and of the clients' class
+proportions (`ksg`). There are as many points as clients, which is few.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from audits.findings import INFORMATION, Names, SharedInformation
 from audits.permutation_test import exchanges
 from audits.settings import Confident
 from audits.statistics import mutual_information as mi
-from audits.statistics.permutation import Bools, Floats, exchanged
+from audits.statistics.arrays import Bools, Floats
+from audits.statistics.permutation import exchanged
 from audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from fedaudit.terms.held_models import BEST_UTILITY
@@ -38,9 +38,9 @@ from fedaudit.terms.threat_models import PROMPT_USER
 from trainers.base import Transcript
 
 EXCHANGES = 500
-INSIDE = 13  # of the generator (seed, INSIDE)
-BESIDE = ("loss/base",)  # the score that stands beside an attack's headline ones
-LEAST_CLIENTS = 8  # of which released prompts are compared with class proportions
+INSIDE = 13  # the generator of places within ranks is seeded with (seed, INSIDE)
+BESIDE = ("loss/base",)  # scores that are measured beside an attack's headline ones
+LEAST_CLIENTS = 8  # for a comparison of released prompts with class proportions
 COLUMNS = (
     "threat_model way population nonmembers attack signal bits low high null_low null_high p p_adjusted base_bits "
     "ceiling members nonmembers_n clients interval"
@@ -60,7 +60,8 @@ class Params(Confident):
 
 
 def mutual_information(subject: Subject, params: Params) -> Result:
-    """A finding per headline score and comparison, and the table behind them."""
+    """A finding per headline score and comparison, and the tables `information` (see `information`) and
+    `prompt_information` (see `of_prompts`)."""
     run = subject.attacked
     if run is None:
         return Result()
@@ -86,7 +87,7 @@ def findings(table: pd.DataFrame, params: Params, *, names: Names) -> list[Share
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """A score on a comparison: ranks [n], spread, and membership as it fell and exchanged [1 + exchanges, n]."""
+    """A score on a comparison: its ranks [n] (see `_ranks`), and membership [1 + exchanges, n], as it fell first."""
 
     comparison: Comparison
     signal: str
@@ -95,29 +96,31 @@ class _Row:
 
 
 def information(run: ScoredRun, params: Params) -> pd.DataFrame:
-    """Bits that scores hold about membership, with intervals, nulls, and p-values one by one and corrected for all rows
-    (the largest standardised estimate under each exchange, Westfall and Young 1993)."""
+    """Mutual information of every score with membership in bits, with the columns COLUMNS: intervals, quantiles of the
+    null distribution, and p-values, raw and corrected for all rows by the largest standardised estimate under each
+    exchange (Westfall and Young 1993)."""
     rows = [*_rows(run)]
     nulls = [mi.ross_of_coins(row.members, row.ranks, k=params.neighbours) for row in rows]
     spread = [null.std() or 1.0 for null in nulls]
     z = np.array([(null - null.mean()) / one for null, one in zip(nulls, spread, strict=True)])
     largest = z.max(axis=0) if rows else np.empty(0)
-    found = []
-    for row, null, own in zip(rows, nulls, z, strict=True):
+    table = []
+    for row, null, z_row in zip(rows, nulls, z, strict=True):
         c, i = row.comparison, _interval(row, params)
         share = c.member.mean()
         low, high = np.quantile(null[1:], [(1 - params.confidence) / 2, (1 + params.confidence) / 2])
-        found.append((
+        table.append((
             c.threat_model, c.way, c.population, c.nonmembers, run.signals[row.signal], row.signal,
             *(mi.BITS * v for v in (i.value, i.low, i.high, low, high)),
-            _p_value(null[0], null), _p_value(own[0], largest), mi.BITS * _of_base(c, row.signal, params, run.seed),
+            _p_value(null[0], null), _p_value(z_row[0], largest), mi.BITS * _of_base(c, row.signal, params, run.seed),
             mi.BITS * float(entr(share) + entr(1 - share)),
             int(c.member.sum()), int((~c.member).sum()), len(np.unique(c.client)), i.how,
         ))  # fmt: skip
-    return pd.DataFrame(found, columns=COLUMNS)
+    return pd.DataFrame(table, columns=COLUMNS)
 
 
 def _rows(run: ScoredRun) -> Iterator[_Row]:
+    """The measurable headline scores, and `loss/base`, against held-out records and left-out canaries."""
     shared = exchanges(run, EXCHANGES) if run.coins else None
     for c in comparisons(run):
         if c.nonmembers not in BY_COIN or c.descriptive or c.way == BEST_UTILITY:
@@ -125,30 +128,31 @@ def _rows(run: ScoredRun) -> Iterator[_Row]:
         members = _exchanged(c, run.seed, shared)
         for signal in dict.fromkeys(s for s in (*run.headline, *BESIDE) if s in c.scores):
             kept = c.scores[signal].notna().to_numpy()
-            on = c.having(c.scores[signal])
+            on = c.with_values(c.scores[signal])
             if on.measurable:
                 yield _Row(on, signal, _ranks(on, on.scores[signal], run.seed), members[:, kept])
 
 
 def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]] | None) -> Bools:
-    """Membership of a comparison's entries [1 + exchanges, n], as it fell first."""
+    """Membership of a comparison's entries [1 + exchanges, n], as it fell first. `shared` are the exchanges of the
+    run's coins and each record's coin; None: there are no coins."""
     if shared is None:
         return exchanged(c.member, c.client, seed=(seed,), times=EXCHANGES)
-    coins, place = shared
-    return coins[:, [place[r] for r in c.record]]
+    coins, coin_index = shared
+    return coins[:, [coin_index[r] for r in c.record]]
 
 
 def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
-    """Between 0 and 1, within each client where each has a model of its own; ties are spread about their mean rank."""
+    """Ranks [n] in [0, 1], within each client if each has its own model; ties are spread about their mean rank."""
     scores, inside = values.to_numpy(dtype=float), np.random.default_rng((seed, INSIDE)).random(len(values))
-    found = np.empty(len(scores))
-    for own in [c.client == k for k in np.unique(c.client)] if c.per_client else [np.ones(len(scores), dtype=bool)]:
-        found[own] = (rankdata(scores[own]) - inside[own]) / own.sum()
-    return found
+    ranks = np.empty(len(scores))
+    for rows in [c.client == k for k in np.unique(c.client)] if c.per_client else [np.ones(len(scores), dtype=bool)]:
+        ranks[rows] = (rankdata(scores[rows]) - inside[rows]) / rows.sum()
+    return ranks
 
 
 def _interval(row: _Row, params: Params) -> mi.Information:
-    """Over clients where these are the comparison's units, else over records of every client and kind."""
+    """The estimate in nats with its interval, over clients or, if records are the units, within client and kind."""
     c = row.comparison
     clients = c.unit == "clients"
     return mi.interval(
@@ -161,23 +165,23 @@ def _interval(row: _Row, params: Params) -> mi.Information:
 
 
 def _of_base(c: Comparison, signal: str, params: Params, seed: int) -> float:
-    """The same estimate of the control's scores, in nats; NaN where there are none, or all are alike."""
+    """The estimate for the control's scores, in nats; NaN if they cannot be measured or are all equal."""
     if signal not in c.base or c.base[signal].nunique() < 2:
         return math.nan
-    on = c.having(c.base[signal])
+    on = c.with_values(c.base[signal])
     if not on.measurable:
         return math.nan
     return mi.ross(on.member, _ranks(on, on.base[signal], seed), k=params.neighbours)
 
 
 def _p_value(value: float, null: Floats) -> float:
-    """One-sided, the coins as they fell among the exchanges."""
+    """One-sided p-value; `null` holds the estimate of the coins as they fell too."""
     return float((null >= value - 1e-9).mean())
 
 
 def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.DataFrame:
-    """Information between the leading directions of the clients' released prompts and of their class proportions; no
-    row for fewer than LEAST_CLIENTS, or where all have the same prompt or the same classes."""
+    """One row with the columns OF_PROMPTS, in bits: the information between leading directions of the clients' released
+    prompts and of their class proportions. No row for fewer than LEAST_CLIENTS with members, or if none vary."""
     clients = [k for k in run.records if any(run.truth[r] for r in run.records[k])]
     classes = sorted({run.group[r] for k in clients for r in run.records[k]})
     if len(clients) < LEAST_CLIENTS or len(classes) < 2:
@@ -188,7 +192,7 @@ def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.Dat
     (x, spread), (y, class_spread) = (_leading(a, params.directions) for a in (prompts, proportions))
     if math.isnan(spread) or math.isnan(class_spread):
         return pd.DataFrame(columns=OF_PROMPTS)
-    k = min(mi.NEIGHBOURS, len(clients) // 2 - 1)  # halves, too, have so many neighbours
+    k = min(mi.NEIGHBOURS, len(clients) // 2 - 1)  # half of the clients must have so many neighbours, too
     i = mi.interval(lambda rows: mi.ksg(x[rows], y[rows], k=k), len(clients), confidence=params.confidence)
     null = mi.permuted(lambda order: mi.ksg(x, y[order], k=k), len(clients), times=EXCHANGES)
     low, high = np.quantile(null, [(1 - params.confidence) / 2, (1 + params.confidence) / 2])
@@ -198,13 +202,14 @@ def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.Dat
 
 
 def _share(run: ScoredRun, client: int, name: str) -> float:
-    own = [r for r in run.records[client] if run.truth[r]]
-    return sum(run.group[r] == name for r in own) / len(own)
+    """The share of class `name` among a client's members."""
+    members = [r for r in run.records[client] if run.truth[r]]
+    return sum(run.group[r] == name for r in members) / len(members)
 
 
 def _leading(a: Floats, directions: int) -> tuple[Floats, float]:
-    """Coordinates [n, directions] along the directions in which the rows vary most, and the share of their variance
-    that these hold."""
+    """Coordinates [n, directions] of the rows along the directions in which they vary most, and the share of the
+    variance that these explain; NaN: the rows are equal."""
     u, s, _ = np.linalg.svd(a - a.mean(axis=0), full_matrices=False)
     k = min(directions, len(s))
     total = float((s**2).sum())

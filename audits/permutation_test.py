@@ -1,7 +1,9 @@
-"""What the coins say of every score of a run: its statistic and raw p-value, and the largest statistic of each family
-under every exchange of the coins, from which a report corrects them (`audits.verdicts`).
+"""The permutation test of a run: do scores tell how the coins fell that decided which candidates are used?
 
-Families: *primary*, at most eight scores named beforehand: of each adversary, its freshest model that reaches half of
+Each score gets a statistic and a raw p-value. The largest statistic of each family, under every exchange of the coins,
+is kept too: a report corrects p-values by it (`audits.verdicts`).
+
+Families: *primary*, at most eight scores named beforehand: for each adversary, its freshest model that reaches half of
 the clients, members against held-out records, the first two headline scores in the order of the attacks. *secondary*:
 all other scores of all comparisons that coins decided, headline scores of other models too. *controls*: the base
 model's scores beside them. One exchange of all coins of a run serves all scores of all families.
@@ -17,24 +19,16 @@ import numpy as np
 import pandas as pd
 
 from audits.comparisons import Comparison, ScoredRun, comparisons
-from audits.statistics.permutation import (
-    PERMUTATIONS,
-    Bools,
-    Floats,
-    Scored,
-    exchanged,
-    p_value,
-    standardised,
-    weighted_auroc,
-)
+from audits.statistics.arrays import Bools, Floats
+from audits.statistics.permutation import PERMUTATIONS, Scored, exchanged, p_value, standardised, weighted_auroc
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import WHOLE
 from fedaudit.terms.threat_models import THREAT_MODELS
 
 FAMILIES = ("primary", "secondary", "controls")
-PRIMARY_EACH = 2  # per adversary, of which there are four: at most eight scores
-EXCHANGES = 11  # of the generator (seed, EXCHANGES)
+PRIMARY_EACH = 2  # scores for each of the four adversaries
+EXCHANGES = 11  # the generator of the exchanges is seeded with (seed, EXCHANGES)
 
 Row = tuple[str, ...]  # threat model, way, population, non-members, signal
 
@@ -50,8 +44,8 @@ class Tested:
 
 @dataclass(frozen=True, eq=False)
 class ByCoin:
-    """Every row that coins decided, the base model's scores beside them, and the largest absolute statistic of each
-    family [1 + exchanges], as the coins fell first."""
+    """The tests of every score that coins decided, and of the base model's scores beside them; `largest` has a column
+    per family and a row per exchange, the coins as they fell first: the largest absolute statistic."""
 
     scores: Mapping[Row, Tested]
     base: Mapping[Row, Tested]
@@ -59,21 +53,21 @@ class ByCoin:
 
 
 def row_of(c: Comparison, signal: str) -> Row:
-    """What names a score on a comparison."""
+    """The key of a score on a comparison."""
     return c.threat_model, c.way, c.population, c.nonmembers, signal
 
 
 @functools.lru_cache(maxsize=1)
 def by_coin(run: ScoredRun) -> ByCoin:
-    """The permutation tests of a run; no row where no coin of ours decided."""
+    """The permutation tests of a run; all parts are empty if no coins decided any comparison."""
     rows = [c for c in comparisons(run) if c.coin]
     if not rows:
         return ByCoin({}, {}, pd.DataFrame(columns=list(FAMILIES)))
-    members, place = exchanges(run)
-    named = primary_rows(rows, run.headline)
-    scores = _statistics(rows, members, place, "scores")
-    base = _statistics(rows, members, place, "base")
-    family = {row: "primary" if row in named else "secondary" for row in scores}
+    members, coin_index = exchanges(run)
+    primary = primary_rows(rows, run.headline)
+    scores = _statistics(rows, members, coin_index, "scores")
+    base = _statistics(rows, members, coin_index, "base")
+    family = {row: "primary" if row in primary else "secondary" for row in scores}
     of_family = {name: [z for row, z in scores.items() if family[row] == name] for name in FAMILIES[:2]}
     of_family["controls"] = [*base.values()]
     return ByCoin(
@@ -84,53 +78,55 @@ def by_coin(run: ScoredRun) -> ByCoin:
 
 
 def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[str, int]]:
-    """The coins of a run as they fell and exchanged [1 + times, coins], and each record's place among them."""
+    """The coins of a run as they fell, then exchanged [1 + times, coins], and by record the index of its coin."""
     names = list(run.coins)
     order = {coin: i for i, coin in enumerate(dict.fromkeys(coin for coin, _ in run.coins.values()))}
-    place = {record: order[run.coins[record][0]] for record in names}
-    first = {place[record]: record for record in reversed(names)}
+    coin_index = {record: order[run.coins[record][0]] for record in names}
+    first = {coin_index[record]: record for record in reversed(names)}
     fell = [run.truth[first[i]] for i in range(len(order))]
     strata = [run.coins[first[i]][1] for i in range(len(order))]
-    return exchanged(fell, strata, seed=(run.seed, EXCHANGES), times=times), place
+    return exchanged(fell, strata, seed=(run.seed, EXCHANGES), times=times), coin_index
 
 
 def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:
-    """The rows of the primary family: who may see what is known before any coin is looked at."""
-    found = set()
+    """The keys of the primary family, chosen without looking at any coin; `headline` is in the order of attacks."""
+    primary = set()
     for threat in THREAT_MODELS:
-        own = [c for c in rows if c.threat_model == threat and c.nonmembers == HELD_OUT and c.way in FRESHEST]
-        own = [c for c in own if c.population in WHOLE]
-        reach = {id(c): len(np.unique(c.client)) for c in own}
-        wide = [c for c in own if 2 * reach[id(c)] >= max(reach.values())]
+        held_out = [c for c in rows if c.threat_model == threat and c.nonmembers == HELD_OUT and c.way in FRESHEST]
+        held_out = [c for c in held_out if c.population in WHOLE]
+        clients = {id(c): len(np.unique(c.client)) for c in held_out}
+        wide = [c for c in held_out if 2 * clients[id(c)] >= max(clients.values())]
         for c in sorted(wide, key=lambda c: FRESHEST.index(c.way))[:1]:
-            there = [s for s in headline if s in c.scores and c.scores[s].notna().any()]
-            found |= {row_of(c, s) for s in there[:PRIMARY_EACH]}
-    return found
+            signals = [s for s in headline if s in c.scores and c.scores[s].notna().any()]
+            primary |= {row_of(c, s) for s in signals[:PRIMARY_EACH]}
+    return primary
 
 
 def _statistics(
-    rows: Sequence[Comparison], members: np.ndarray, place: Mapping[str, int], part: str
+    rows: Sequence[Comparison], members: np.ndarray, coin_index: Mapping[str, int], part: str
 ) -> dict[Row, Floats]:
-    """By row the standardised statistics [1 + exchanges]."""
+    """By score of the tables `part` ("scores" or "base") the standardised statistics [1 + exchanges]."""
     names, scored = list[Row](), list[Scored]()
     for c in rows:
         table = getattr(c, part).select_dtypes("number")
-        client, coin = np.unique(c.client, return_inverse=True)[1], np.array([place[r] for r in c.record])
-        known = table.notna()
+        client, coin = np.unique(c.client, return_inverse=True)[1], np.array([coin_index[r] for r in c.record])
+        present = table.notna()
         alike: dict[bytes, list[str]] = {}  # signals that the same records have
-        for signal in (s for s in table if known[s].any()):
-            alike.setdefault(known[signal].to_numpy().tobytes(), []).append(signal)
+        for signal in (s for s in table if present[s].any()):
+            alike.setdefault(present[signal].to_numpy().tobytes(), []).append(signal)
         for signals in alike.values():
-            kept = known[signals[0]].to_numpy()
+            kept = present[signals[0]].to_numpy()
             scored.append(Scored(table.loc[kept, signals].to_numpy(dtype=float), client[kept], coin[kept]))
             names += [row_of(c, s) for s in signals]
-    found = standardised(weighted_auroc(members, scored)) if scored else np.empty((len(members), 0))
-    return dict(zip(names, found.T, strict=True))
+    z = standardised(weighted_auroc(members, scored)) if scored else np.empty((len(members), 0))
+    return dict(zip(names, z.T, strict=True))
 
 
 def _largest(statistics: Sequence[Floats], members: np.ndarray) -> Floats:
+    """The largest absolute statistic under each exchange [1 + exchanges]; 0 without statistics."""
     return np.abs(statistics).max(axis=0) if len(statistics) else np.zeros(len(members))
 
 
 def _tested(z: Floats, family: str) -> Tested:
+    """The test of a score from its statistics [1 + exchanges]."""
     return Tested(float(z[0]), float(p_value(z[0], np.abs(z))), family)

@@ -1,7 +1,7 @@
 """Personal audit: accuracy and macro-F1 of clients' models after the last round, beside the global model's.
 
-Where a learner's evaluation measures them (DP2FL's Tables 1 and 2): both models on each client's own test set, and the
-difference global less personal. Means over clients; the interval is Student's over these.
+For learners whose evaluation measures them (DP2FL's Tables 1 and 2): both models on each client's own test set, and the
+difference global less personal. Means over clients with Student's interval over these.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from audits.facts import AuditFacts
-from audits.findings import OfRun
 from audits.settings import Confident
 from audits.subject import Result, Subject
-from audits.utility import over_clients
+from audits.utility import columns_over_clients
 
 COLUMNS = ("personal/accuracy", "personal/f1", "global/accuracy", "global/f1")
 GAINS = {"global-personal/accuracy": COLUMNS[::2], "global-personal/f1": COLUMNS[1::2]}
@@ -31,28 +30,14 @@ class Params(Confident):
 
 
 def personal(subject: Subject, params: Params) -> Result:
-    """How good a training's personal models are, and its global one for the same clients."""
+    """Findings of the mean accuracy and F1 of personal models and of the global one; the table `personal`, in percent
+    by client. Empty if the evaluation does not measure them."""
     last = subject.transcript.round(subject.transcript.schedule.rounds - 1)["utility"]
     rows = {k: splits for k, splits in last.items() if COLUMNS[0] in splits}
     if not rows:
         return Result()
-    table = pd.DataFrame([{"client": k} | {c: own.get(c, np.nan) for c in COLUMNS} for k, own in rows.items()])
-    for gain, (without, against) in GAINS.items():
-        table[gain] = table[against] - table[without]
-    spent = subject.privacy.epsilon if subject.privacy else float("inf")
-    found: list[OfRun] = []
-    for metric in table.columns[1:]:
-        values = table[metric].dropna().to_numpy()
-        if not len(values):
-            continue
-        found.append(
-            over_clients(
-                subject.names,
-                metric,
-                values,
-                confidence=params.confidence,
-                epsilon=spent,
-                least=-100.0 if metric in GAINS else 0.0,
-            )
-        )
-    return Result(found, {"personal": table})
+    table = pd.DataFrame([{"client": k} | {c: splits.get(c, np.nan) for c in COLUMNS} for k, splits in rows.items()])
+    for gain, (personal_column, global_column) in GAINS.items():
+        table[gain] = table[global_column] - table[personal_column]
+    findings = columns_over_clients(subject, table.drop(columns="client"), GAINS, params.confidence)
+    return Result(findings, {"personal": table})

@@ -1,4 +1,4 @@
-"""What an audit is given, and what it returns: an audit is a function of (Subject, its Params)."""
+"""The input and the result of an audit, a function of (Subject, its Params); `audits.facts` says how to write one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from trainers.base import Method, Transcript
 
 @dataclass(frozen=True)
 class Result:
-    """What an audit says: findings, the tables behind them by name, and what else it keeps, by name, in JSON's
-    types."""
+    """The result that your audit returns. All three parts may be empty.
+
+    `findings` become rows of findings.json and of the page: one for each number, below `audits.findings.OfRun`.
+    `tables` by name are the data behind them, for sections of the page. `kept` by name goes to disk as JSON files.
+    """
 
     findings: Sequence[OfRun] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -27,43 +30,53 @@ class Result:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subject:
-    """A finished training, and what the audits said of it that come before this one (`Facts.after`)."""
+    """A finished training as your audit gets it, with the results of the audits that you name in `Facts.after`.
+
+    You find the attacks' scores with the truth in `attacked` (compare them by `audits.comparisons.comparisons`), every
+    round's messages and models in `transcript`, other audits' results in `before`. Findings take `**subject.names`.
+    """
 
     transcript: Transcript
-    method: Method[Any] | None  # None: it was trained elsewhere
-    privacy: Privacy | None  # None: its method has no noise to ask for
-    threat_models: Sequence[str]  # the adversaries that there are
-    names: Names  # run, method, task and seed, which every finding repeats
-    attacked: ScoredRun | None  # None: nothing was, or no attack could run
-    # the canaries of each client under attack, and whether each was inserted
+    method: Method[Any] | None  # None: the run was trained elsewhere
+    privacy: Privacy | None  # None: the method takes no epsilon
+    threat_models: Sequence[str]  # the adversaries of this run
+    names: Names  # run, method, task and seed
+    attacked: ScoredRun | None  # None: there was no attack, or none could run
+    # by client under attack its canaries, and whether each was trained on
     canaries: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     canary_kind: str = ""
-    said: Claims | None = None  # claimed and provable of a training done elsewhere, in words
-    newcomers: pd.DataFrame | None = None  # accuracy by start, when, test and client; None: nobody came after the run
-    before: Mapping[str, Result] = field(default_factory=dict)  # by audit
+    said: Claims | None = None  # of a run trained elsewhere: its claims as its folder states them
+    # accuracy by start, when, test and client; None: no client joined after the run
+    newcomers: pd.DataFrame | None = None
+    before: Mapping[str, Result] = field(default_factory=dict)  # by the name of the audit
 
     @property
     def coins(self) -> list[bool]:
-        """Of the canaries of the clients under attack: whether each was inserted."""
-        return [used for own in self.canaries.values() for used in own.values()]
+        """For each canary of the clients under attack, whether it was trained on."""
+        return [inserted for canaries in self.canaries.values() for inserted in canaries.values()]
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that the noise was chosen for; infinity: there is none."""
+        return self.privacy.epsilon if self.privacy else float("inf")
 
     @property
     def delta(self) -> float:
-        """Of what is claimed; 0 where nothing is."""
+        """The delta of the claimed guarantee; 0 if nothing is claimed."""
         return self.privacy.delta if self.privacy else 0.0
 
     def claims(self, threat_model: str) -> Claims:
-        """What is claimed, proven and measured about a client's own record, in words; of a training done elsewhere what
-        its folder says."""
+        """The claimed, provable and measured epsilon for a client's own record against an adversary, in words. Needs
+        the result of the epsilon audit, except for a run trained elsewhere."""
         if self.said is not None:
             return self.said
-        done = self.before["epsilon"]
-        found = in_words(done.tables["privacy"], threat_model)
-        return {**found, "measured": words(done.findings, threat_model)} if self.canaries else found
+        result = self.before["epsilon"]
+        claims = in_words(result.tables["privacy"], threat_model)
+        return {**claims, "measured": words(result.findings, threat_model)} if self.canaries else claims
 
 
 def in_words(privacy: pd.DataFrame, threat_model: str) -> Claims:
-    """What the table of the epsilon audit says of a client's own record."""
+    """The claimed and provable epsilon for a client's own record in words, from the epsilon audit's table `privacy`."""
     row = privacy[privacy.whose == "own"].set_index("threat_model").loc[threat_model]
     proven = f"{row.provable:.3g}" if row.provable < float("inf") else f"infinity: {row.why}"
     return {"claimed": f"{row.claimed:g}" if row.claimed < float("inf") else "none", "provable": proven}

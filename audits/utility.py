@@ -1,13 +1,14 @@
 """Utility audit: accuracy of every client's model on its own classes, its neighbours' and all, over the last rounds.
 
 *local* measures personalisation, *neighbour* generalisation (DP-FPL, section 4.1). The value is the mean over clients
-of each client's mean over the last rounds; the interval is Student's over the clients, whose prompts share a global
+of each client's mean over the last rounds. The interval is Student's over the clients, whose prompts share a global
 part and whose test images are the same: it says how much clients differ, not how much another training would.
 """
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from audits.facts import AuditFacts
 from audits.findings import Accuracy, Names
 from audits.settings import Confident
+from audits.statistics.intervals import quantile
 from audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from fedaudit.privacy.ledger import strict
@@ -36,55 +38,40 @@ class Params(Confident):
 
 
 def utility(subject: Subject, params: Params) -> Result:
-    """How good a training's models are, and what they were noised by."""
+    """Findings of the accuracy on each split, and the table `accuracy` (see `accuracies`)."""
     table = accuracies(subject.transcript)
-    noised = subject.before.get("epsilon")
-    spent = subject.privacy.epsilon if subject.privacy else math.inf
-    noise = noised.tables["noise"] if noised else None
-    return Result(findings(table, noise, params, epsilon=spent, names=subject.names), {"accuracy": table})
+    privacy = subject.before.get("epsilon")
+    noise = privacy.tables["noise"] if privacy else None
+    return Result(findings(table, noise, params, epsilon=subject.epsilon, names=subject.names), {"accuracy": table})
 
 
 def findings(
     accuracy: pd.DataFrame, noise: pd.DataFrame | None, params: Params, *, epsilon: float, names: Names
 ) -> list[Accuracy]:
-    """A finding per split; `names` holds run, method, task and seed, `epsilon` set the noise of the table `noise`."""
+    """A finding per split that was measured, over the last rounds. `accuracy` is the table of `accuracies`, `noise`
+    that of `audits.epsilon.noise_table` (None: no ledger), `epsilon` what the noise was chosen for."""
     rounds = sorted(accuracy["round"].unique())[-params.last :]
     recent = accuracy[accuracy["round"].isin([r for r in rounds if r >= 0]) & (accuracy.client != "mean")]
     start = accuracy[(accuracy["round"] == -1) & (accuracy.client == "mean")].set_index("split").accuracy
-    found = []
+    rows = []
     for split in (s for s in SPLITS if (recent.split == s).any()):
         clients = recent[recent.split == split].groupby("client").accuracy.mean().to_numpy()
-        found.append(
-            over_clients(
-                names,
-                split.metric,
-                clients,
-                confidence=params.confidence,
-                epsilon=epsilon,
+        rows.append(
+            dataclasses.replace(
+                over_clients(names, split.metric, clients, confidence=params.confidence, epsilon=epsilon),
                 before=float(start[split]) if split in start else None,
                 rounds=len([r for r in rounds if r >= 0]),
                 noise_ratio=strict(float(noise.ratio.max())) if noise is not None and len(noise) else None,
                 clipped=None if noise is None else _largest(noise.clipped),
             )
         )
-    return found
+    return rows
 
 
 def over_clients(
-    names: Names,
-    metric: str,
-    values: NDArray[np.float64],
-    *,
-    confidence: float,
-    epsilon: float,
-    least: float = 0.0,
-    before: float | None = None,
-    rounds: int = 1,
-    noise_ratio: float | str | None = None,
-    clipped: float | None = None,
+    names: Names, metric: str, values: NDArray[np.float64], *, confidence: float, epsilon: float, least: float = 0.0
 ) -> Accuracy:
-    """The mean of percentages [clients], at least one, that lie between `least` and 100, with Student's interval; the
-    other numbers as `Accuracy` has them."""
+    """The finding of the mean of at least one percentage per client, with Student's interval cut at `least` and 100."""
     low, high = mean_interval(values, confidence, least=least)
     return Accuracy(
         **names,
@@ -93,41 +80,47 @@ def over_clients(
         low=low,
         high=high,
         confidence=confidence,
-        before=before,
         clients=len(values),
-        rounds=rounds,
         epsilon=strict(epsilon),
-        noise_ratio=noise_ratio,
-        clipped=clipped,
         interval="Student's t over clients",
     )
 
 
+def columns_over_clients(
+    subject: Subject, table: pd.DataFrame, differences: Collection[str], confidence: float, prefix: str = ""
+) -> list[Accuracy]:
+    """A finding `prefix` + column per column of percentages [clients], down to -100 for those in `differences`."""
+    rows = []
+    for name in table.columns[table.notna().any()]:
+        values, least = table[name].dropna().to_numpy(), -100.0 if name in differences else 0.0
+        names = subject.names, f"{prefix}{name}"
+        rows.append(over_clients(*names, values, confidence=confidence, epsilon=subject.epsilon, least=least))
+    return rows
+
+
 def _largest(shares: pd.Series) -> float | None:
-    """None where nothing was clipped, or no gradient was there to be."""
+    """The largest share; None if all are NaN: nothing was clipped, or there was no gradient."""
     return float(shares.max()) if shares.notna().any() else None
 
 
 def mean_interval(values: Any, confidence: float, *, least: float = 0.0) -> tuple[float | None, float | None]:
-    """Student's interval of the mean of independent percentages, cut at `least` and 100; None for a single one."""
-    from scipy.stats import t
-
+    """Student's interval of the mean of independent percentages, cut at `least` and 100; None for fewer than two."""
     n = len(values)
     if n < 2:
         return None, None
-    half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
+    half = float(quantile(n - 1, confidence) * np.std(values, ddof=1) / n**0.5)
     middle = float(np.mean(values))
     return max(least, middle - half), min(100.0, middle + half)
 
 
 def accuracies(transcript: Transcript) -> pd.DataFrame:
-    """Accuracy (percent) by round (-1 = before training), client ("mean" over the cohort) and split."""
+    """Accuracy in percent by round (-1: before training), client ("mean": over the round's clients) and split."""
     by_round = [(-1, transcript.initial["utility"])]
     by_round += [(r, transcript.round(r)["utility"]) for r in range(transcript.schedule.rounds)]
     rows = [
         (r, "mean" if client == "clients" else client, split, value)
-        for r, found in by_round
-        for client, splits in found.items()
+        for r, by_client in by_round
+        for client, splits in by_client.items()
         for split, value in splits.items()
     ]
     return pd.DataFrame(rows, columns=["round", "client", "split", "accuracy"])

@@ -1,13 +1,13 @@
-"""What a row comes to: one of four words, the sentence that says it to readers, and the alarm of a control that is off.
+"""Verdicts about AUROCs: one of five words, its sentence for readers, and the alarm of a control that is off.
 
-Where a coin of ours decided who is a member (`Comparison.coin`) the permutation test says it all: *leak* where the
-p-value, corrected for all scores of its family in a report, is at most 1 - confidence (*leak, score reversed* below the
-centre), else *no leak found*. A control that is off there is luck or a fault, and gives a sentence beside the verdict.
+Where our coins decided who is a member (`Comparison.coin`), the permutation test decides: *leak* if the p-value,
+corrected for all scores of its family in a report, is at most 1 - confidence (*leak, score reversed* if z is negative),
+else *no leak found*. A control that is off there is luck or a fault, and gives a sentence beside the verdict.
 
-Where none did (another distribution, a training done elsewhere), a row is compared with its controls: *confounded* if a
-control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than its
-members; *leak* if its interval is clear of 0.5 and it beats every control on the same records; *inconclusive* if it is
-clear of 0.5 and so many records cannot tell it from a control; *no leak found* if the interval covers 0.5.
+Where no coins did (another distribution, a run trained elsewhere), a row is compared with its controls: *confounded* if
+a control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than
+its members; *leak* if its interval is clear of 0.5 and it beats every control on the same records; *inconclusive* if it
+is clear of 0.5 and so many records cannot tell it from a control; *no leak found* if the interval covers 0.5.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ import pandas as pd
 
 from attacks.score_names import name_of
 from audits.findings import THESE
+from audits.statistics.intervals import Interval, auroc_p_value
 from audits.statistics.permutation import p_value
-from audits.statistics.ranking import Interval, auroc_p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, LEAKS, NO_LEAK_FOUND, REVERSED, Verdict
 
-# Of the chance that any score which leaks nothing is called a leak. The two families have other scores, and 5 % each
+# Each family's share of the chance of 5 % that any score which leaks nothing is called a leak: 5 % for each family
 # would be up to 10 % for a page.
 SHARES = {"primary": 0.8, "secondary": 0.2}
 CONTROL_LEVEL = 0.01  # of all controls of a report, half for the base models and half for the blind classifiers
 
-Largest = Mapping[str, npt.NDArray[np.float64]]  # by family the largest statistics under every exchange of coins
+Largest = Mapping[str, npt.NDArray[np.float64]]  # by family, the largest statistics [1 + exchanges]
 
 BLIND = "a classifier that never sees a model"
 CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
 
 
 def by_the_coin(z: float, p_adjusted: float, *, level: float) -> Verdict:
-    """The verdict where our coins decided: of a statistic z and its p-value, corrected for its family."""
+    """The verdict where our coins decided, from a score's statistic z and its p-value corrected for its family."""
     if p_adjusted > level:
         return NO_LEAK_FOUND
     return LEAK if z > 0 else REVERSED
 
 
 def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> Verdict:
-    """The verdict where no coin of ours decided: of an AUROC, the controls that are off 0.5, and the differences to all
-    controls that there are; `exchangeable` if members and non-members are not of two distributions."""
+    """The verdict where no coins decided, from an AUROC, the names of controls that are `off` 0.5, and the AUROC's
+    differences to all controls. `exchangeable`: members and non-members are of one distribution."""
     if off:
         return CONFOUNDED
-    if covers_half(auroc):
+    if auroc.low <= 0.5 <= auroc.high:
         return NO_LEAK_FOUND
     if not exchangeable:
         return CONFOUNDED
@@ -63,54 +63,49 @@ def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Inter
 
 
 def control_p_value(control: Interval) -> float:
-    """Two-sided p-value of a control's AUROC being 0.5. One that separates perfectly has that of its order among all
-    orders of the records, since with few clients the exact bound is wide."""
+    """Two-sided p-value of a control's AUROC being 0.5. Perfect separation has at most the p-value of that order among
+    all orders of the records, since with few clients the exact bound is wide."""
     p = auroc_p_value(control)
     if control.value in (0.0, 1.0):
         return min(p, 2 / math.comb(control.members + control.nonmembers, control.members))
     return p
 
 
-def covers_half(interval: Interval) -> bool:
-    return interval.low <= 0.5 <= interval.high
-
-
 def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The findings of all runs of a report with the words that are the report's: corrected p-values, verdicts and
-    sentences of rows that coins decided, and alarms of their controls. `sizes` is the number of scores in each family.
-    Others are returned as they are."""
+    """The findings of all runs of a report. Those that coins decided get p_adjusted, family_n, verdict, sentence and
+    alarm; the others are copied. `largest` is from `together`, `sizes` the number of scores in each family."""
     coins = [f for f in findings if f.get("z") is not None]
     blind = len({_blind(f) for f in coins if f["blind_p"] is not None})
-    found = []
+    rows = []
     for f in findings:
         if f.get("z") is None:
-            found.append(dict(f))
+            rows.append(dict(f))
             continue
         p = float(corrected(f["z"], f["family"], largest))
         verdict = by_the_coin(f["z"], p, level=1 - f["confidence"])
         alarm = _alarm(f, off_by_the_coin(f, largest, blind))
         row = {**f, "p_adjusted": p, "family_n": sizes[f["family"]], "verdict": verdict, "alarm": alarm}
-        found.append(row | {"sentence": sentence(row, verdict)})
-    return found
+        rows.append(row | {"sentence": sentence(row, verdict)})
+    return rows
 
 
 def together(largest: Sequence[pd.DataFrame]) -> Largest:
-    """By family the largest statistics of all runs of a report under every exchange of coins [1 + exchanges], from
-    those of each (`audits.permutation_test`). Each run exchanged its own coins; runs of one seed have the same."""
+    """By family, the largest statistics of all runs of a report under every exchange of coins [1 + exchanges], from the
+    table of each run (`audits.permutation_test.ByCoin.largest`). Runs of one seed have the same coins and exchanges."""
     tables = [table for table in largest if len(table)]
     return {name: np.max([table[name] for table in tables], axis=0) for name in (tables[0] if tables else ())}
 
 
 def corrected(z: npt.ArrayLike, family: str, largest: Largest) -> npt.NDArray[np.float64]:
-    """P-values of statistics z (of any shape), corrected for all scores of their family (Westfall and Young 1993,
-    single step) and for there being two families: of pages on which some scores leak nothing, at most 5 % call any of
-    these a leak."""
+    """P-values of statistics z (any shape), corrected for all scores of their family (Westfall and Young 1993, single
+    step) and for there being two families: at most 5 % of pages call a score a leak that leaks nothing."""
     return np.minimum(1.0, p_value(z, largest[family]) / SHARES[family])
 
 
 def off_by_the_coin(f: Mapping[str, Any], largest: Largest, blind: int) -> dict[str, float]:
-    """The controls of a row that are off, with their p-values, corrected for all controls of a report: the base models
-    by their largest statistic, `blind` measurements of blind classifiers by their number, each kind for the other."""
+    """The controls of a finding that are off ("base", "blind"), with their p-values corrected for all controls of a
+    report: base models by their largest statistic, blind classifiers by the number `blind` of their measurements, and
+    both doubled for there being two kinds."""
     p = {}
     if f["base_z"] is not None:
         p["base"] = 2 * float(p_value(f["base_z"], largest["controls"]))
@@ -120,25 +115,26 @@ def off_by_the_coin(f: Mapping[str, Any], largest: Largest, blind: int) -> dict[
 
 
 def _blind(f: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A measurement of the blind classifier, which the rows of a comparison share, and the methods of a seed."""
+    """A key of a blind classifier's measurement: equal for all findings on a comparison, and all methods of a seed."""
     return f["seed"], f["nonmembers"], f["blind_value"], f["blind_p"]
 
 
 def _alarm(f: Mapping[str, Any], off: Mapping[str, float]) -> str | None:
+    """The sentence about the controls that are off, with their p-values; None: none is."""
     if not off:
         return None
-    found = [f"{CONTROL[name]} has AUROC {f[f'{name}_value']:.3f} (corrected p {p:.2g})" for name, p in off.items()]
+    controls = [f"{CONTROL[name]} has AUROC {f[f'{name}_value']:.3f} (corrected p {p:.2g})" for name, p in off.items()]
     pair = f"on {f['population']} and {_words(f)}"
-    return f"Control off: check the pipeline; {' and '.join(found)} {pair}. Coins made them alike: luck or a fault."
+    return f"Control off: check the pipeline; {' and '.join(controls)} {pair}. Coins made them alike: luck or a fault."
 
 
 def _words(f: Mapping[str, Any]) -> str:
-    """A row's non-members."""
+    """A finding's non-members in words."""
     return find(NONMEMBERS, f["nonmembers"], "nonmembers").words
 
 
 def among(f: Mapping[str, Any]) -> str:
-    """What a corrected p-value is corrected for: "among 948 secondary scores"."""
+    """The scores that a p-value is corrected for, such as "among 948 secondary scores"."""
     return f"among {f['family_n']:,} {f['family']} score{'' if f['family_n'] == 1 else 's'}"
 
 
@@ -150,8 +146,9 @@ def sentence(
     off: Sequence[str] = (),
     unclear: tuple[str, Interval] | None = None,
 ) -> str:
-    """The verdict in plain language, with its numbers: of a finding's fields, whether only equal classes were compared,
-    the controls that are off, and the difference to one that the attack cannot be told from."""
+    """The verdict on a finding `f` in plain language, with its numbers. `within`: only records of equal classes were
+    compared; `off`: names of controls that are off; `unclear`: a control that it does not clearly beat, with the
+    difference."""
     who = SAID[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
     number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"

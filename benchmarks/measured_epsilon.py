@@ -63,7 +63,7 @@ def guessed(rng: np.random.Generator, mechanism: str, epsilon: float, canaries: 
     """Right guesses in one run."""
     coins = rng.random(canaries) < 0.5
     if mechanism == "Gaussian":
-        mu = trade_off.gaussian_mu(epsilon, DELTA) if epsilon else 0.0
+        mu = trade_off.GAUSSIAN.mu(epsilon, DELTA) if epsilon else 0.0
         scores = mu * coins + rng.standard_normal(canaries)
     elif mechanism == "Poisson samples":
         mu = sampled_mu(epsilon)

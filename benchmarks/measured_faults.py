@@ -186,7 +186,7 @@ def show(name: str, fault: Fault, words: str) -> None:
         right = right_guesses(values, np.array(coins), np.array(model))
         about = {"correct": right, "guesses": r, "canaries": m}
         bounds = [test.epsilon_lower_bound(**about, delta=DELTA) for test in (one_run, trade_off)]
-        p = trade_off.p_value(trade_off.gaussian(trade_off.gaussian_mu(said, DELTA)), **about)
+        p = trade_off.p_value(trade_off.gaussian(trade_off.GAUSSIAN.mu(said, DELTA)), **about)
         print(f"{name:<26}{steps:>3}{said:>8.2f}{true:>8.3g}  {score:<10}{f'{right} of {r}':>12}{bounds[0]:>7.2f}"
               f"{bounds[1]:>10.2f}{p:>10.1g}", flush=True)  # fmt: skip
 

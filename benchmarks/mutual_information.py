@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from audits.mutual_information import Params
-from audits.statistics import closed_information as closed
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance as distance
 from fedaudit.machinery.executor import one_thread
 from reports.papers import secfpp_figure2
 from reports.templates import csv
+from tests import closed_information as closed
 
 Floats = NDArray[np.float64]
 K = Params().neighbours  # of the audit
@@ -143,7 +143,7 @@ def theorem() -> None:
         drawn = distance.draws(n, d, 1000, rng)
         lengths = (drawn.prompts**2).sum(axis=1)
         found = mi.interval(lambda rows, a=lengths, b=drawn.squared: mi.ksg(a[rows], b[rows]), 1000)
-        value, error = distance.by_simulation(n, d, 100_000, rng)
+        value, error = closed.by_simulation(n, d, 100_000, rng)
         ksg = f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
         print(
             f"{n:>5}{d:>5}{distance.printed(n, d):>9.3f}{distance.exact(n, d):>8.3f}{f'{value:.3f} ± {1.96 * error:.3f}':>18}"

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from audits import membership
 from audits.comparisons import ScoredModel, ScoredRun
-from audits.statistics.stratified import accuracy_at
+from audits.statistics.classification import accuracy_at
 from audits.tables.records import CLASSES, evidence
 from audits.tables.tokens import panels
 from fedaudit.tasks.base import Record

@@ -8,12 +8,12 @@ import pytest
 
 from audits import mutual_information as audit
 from audits.findings import INFORMATION
-from audits.statistics import closed_information as closed
 from audits.statistics import mutual_information as mi
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
 from reports.section import Page
 from reports.sections.mutual_information import section
+from tests import closed_information as closed
 from tests.prompt_scores import changed, made_up, with_scores
 from tests.test_report import ONE
 

@@ -122,7 +122,7 @@ def bounds_of(
 ) -> list[MeasuredEpsilon]:
     coins = coins_of(1, n)
     models = [model("prompt-user", "prompt", 0, {"loss": told(coins, 0, right=right)})]
-    return bounds(run_of(models), coins, names=NAMES, delta=delta, said=said)
+    return bounds(run_of(models), coins, names=NAMES, delta=delta, hypotheses=said)
 
 
 class TestBounds:
@@ -132,7 +132,7 @@ class TestBounds:
         assert any_.value == any_.ceiling == one_run.epsilon_lower_bound(**right, delta=DELTA)
         assert gaussian.value == gaussian.ceiling == trade_off.epsilon_lower_bound(**right, delta=DELTA)
         assert any_.p_provable == one_run.p_value(**right, epsilon=0.8, delta=DELTA)
-        mu = trade_off.gaussian_mu(1.0, DELTA)
+        mu = trade_off.GAUSSIAN.mu(1.0, DELTA)
         assert gaussian.p_claimed == trade_off.p_value(trade_off.gaussian(mu), **right)
         assert "at least 1.82 (95 %" in any_.sentence
         assert "20 of 20 guesses about 100 canaries" in any_.sentence

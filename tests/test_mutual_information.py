@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
 
-from audits.statistics import closed_information as closed
 from audits.statistics import mutual_information as mi
 from audits.statistics import neighbours
+from tests import closed_information as closed
 from tests import information_oracle as oracle
 
 ENGINES = ("tree", "blocks")

@@ -23,8 +23,8 @@ from audits.statistics.nights import (
     PRIOR,
     SAME,
     SHOWN,
-    SPENT,
     UNTESTED,
+    USED_SHARE,
     VALUE,
     WINDOW,
     WITHIN,
@@ -140,7 +140,7 @@ class TestNights:
         same = among[(among.cell == "c0") & (among.night == 2)]
         assert alone.p == pytest.approx(same.p.iloc[0], rel=1e-3)
         assert same.p_adjusted.tolist() == pytest.approx(
-            [40 * same.p.iloc[0] / SPENT] * 2
+            [40 * same.p.iloc[0] / USED_SHARE] * 2
         )  # owner's and server's are one test
         assert alone.event == CHANGED
         assert (same.event == "").all()

@@ -12,7 +12,7 @@ from audits import membership
 from audits.blind import blind_controls
 from audits.comparisons import comparisons
 from audits.membership import Params, cells, simultaneous
-from audits.statistics.ranking import best_threshold
+from audits.statistics.classification import best_threshold
 from audits.statistics.stratified import stratified_auroc
 from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores

@@ -10,6 +10,7 @@ from scipy.stats import chi2, ncx2
 
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance as distance
+from tests.closed_information import by_simulation
 
 
 def slow_exact(n, d, inside):
@@ -49,7 +50,7 @@ def test_equals_sums_over_fine_steps(n, d, inside):
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize(("n", "d"), [(2, 1), (20, 8), (20, 120), (100, 3)])
 def test_equals_simulation(n, d, inside):
-    value, error = distance.by_simulation(n, d, 20_000, np.random.default_rng([n, d]), inside=inside)
+    value, error = by_simulation(n, d, 20_000, np.random.default_rng([n, d]), inside=inside)
     assert abs(distance.exact(n, d, inside=inside) - value) < 3.5 * error
 
 

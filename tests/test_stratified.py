@@ -10,23 +10,11 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from audits.statistics.ranking import (
-    auroc,
-    auroc_p_value,
-    balanced_accuracy,
-    best_threshold,
-    client_auroc,
-    roc_band,
-    tpr_at_fpr,
-)
-from audits.statistics.stratified import (
-    _tprs_on,
-    accuracy_at,
-    client_roc_band,
-    comparable,
-    stratified_auroc,
-    stratified_auroc_difference,
-)
+from audits.statistics.classification import accuracy_at, balanced_accuracy, best_threshold, tpr_at_fpr
+from audits.statistics.intervals import auroc_p_value
+from audits.statistics.ranking import auroc, client_auroc
+from audits.statistics.roc_curves import client_roc_band, roc_band, tprs_on
+from audits.statistics.stratified import comparable, stratified_auroc, stratified_auroc_difference
 from tests.test_ranking import covered, delong_by_loops, psi
 
 COVERED = 179  # of 200
@@ -324,7 +312,7 @@ def test_resampled_curves_are_scikit_learns(seed):
     scores, member, _ = draw(seed, clients=1, each=12, signal=1.0, levels=1)
     weights = np.random.default_rng(seed).integers(0, 3, (5, 24)).astype(float)
     grid, ranks = np.linspace(0, 1, 13), np.unique(scores, return_inverse=True)[1]
-    got = _tprs_on(grid, ranks, member, weights)
+    got = tprs_on(grid, ranks, member, weights)
     for row, w in zip(got, weights, strict=True):
         fpr, tpr, _ = roc_curve(member, scores, sample_weight=w, drop_intermediate=False)
         assert row == pytest.approx([tpr[fpr <= g + 1e-9].max() for g in grid], abs=1e-12)

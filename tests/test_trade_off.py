@@ -12,11 +12,10 @@ from scipy.stats import norm
 from audits.statistics import one_run
 from audits.statistics.guesses import number_of_guesses, right_guesses
 from audits.statistics.trade_off import (
+    GAUSSIAN,
     ceiling,
     epsilon_lower_bound,
     gaussian,
-    gaussian_epsilon,
-    gaussian_mu,
     mu_lower_bound,
     p_value,
     refutes,
@@ -137,8 +136,8 @@ def test_the_ceilings_that_the_documentation_names():
 @pytest.mark.parametrize("mu", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 1e-2])
 def test_mu_and_epsilon_are_inverse(mu, delta):
-    epsilon = gaussian_epsilon(mu, delta)
-    assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-6) or epsilon == 0
+    epsilon = GAUSSIAN.epsilon(mu, delta)
+    assert GAUSSIAN.mu(epsilon, delta) == pytest.approx(mu, rel=1e-6) or epsilon == 0
     if epsilon:
         tails = norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
         assert tails == pytest.approx(delta, rel=1e-6)
@@ -207,14 +206,14 @@ def guessed(rng, mu, m=M):
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_bound_rarely_exceeds_a_known_gaussian(epsilon):
     """Of 500 at most 41 (0.999 of the binomial); benchmarks/measured_epsilon.py has all four epsilons."""
-    rng, mu = np.random.default_rng(0), gaussian_mu(epsilon, 1e-5)
+    rng, mu = np.random.default_rng(0), GAUSSIAN.mu(epsilon, 1e-5)
     found = [guessed(rng, mu) for _ in range(500)]
     bounds = {c: mu_lower_bound(correct=c, guesses=R, canaries=M) for c in set(found)}
     assert sum(bounds[c] > mu for c in found) <= 41
 
 
 def test_it_is_sharper_than_the_theorem_without_a_mechanism():
-    rng, mu = np.random.default_rng(1), gaussian_mu(2.0, 1e-5)
+    rng, mu = np.random.default_rng(1), GAUSSIAN.mu(2.0, 1e-5)
     found = [{"correct": guessed(rng, mu), "guesses": R, "canaries": M, "delta": 1e-5} for _ in range(50)]
     sharp = np.mean([epsilon_lower_bound(**about) for about in found])
     assert sharp >= 1.4 * np.mean([one_run.epsilon_lower_bound(**about) for about in found]) > 0.5

@@ -8,8 +8,9 @@ import pytest
 
 from audits.comparisons import comparisons
 from audits.permutation_test import by_coin, primary_rows
+from audits.statistics.intervals import cross_fitted
 from audits.statistics.permutation import PERMUTATIONS
-from audits.statistics.ranking import auroc, cross_fitted
+from audits.statistics.ranking import auroc
 from audits.verdicts import (
     SHARES,
     by_controls,

@@ -1,10 +1,10 @@
-"""Nearest neighbours and counts of points in the maximum norm, exact: what estimators of mutual information count.
+"""Exact nearest neighbours and counts of points in the maximum norm, for estimators of mutual information.
 
 Two engines give the same counts. Where points have few coordinates a k-d tree (one coordinate alone is sorted) skips
 most pairs of points; where they have many it visits nearly all of them, slowly, and blocks of plain distances are
 faster. The two cross at about ln n coordinates: `python -m benchmarks.mutual_information switch`.
 
-Shapes: x [n, p] and y [n, q] are n points seen in two sets of coordinates; counts [n] never hold the point itself.
+Shapes: x [n, p] and y [n, q] are n points in two sets of coordinates; counts [n] never include the point itself.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
-# about a point, in x: what is nearer than the k-th nearest is in (x, y) (cube), what is not farther than that (closed
-# cube), what is not farther than the farthest of these k is in x (rectangle)
+from audits.statistics.arrays import Bools, Floats, Ints
+
+# Points about a point, in x: nearer than its k-th neighbour is in (x, y) (cube); at most as far as that (closed cube);
+# at most as far as the farthest of its k neighbours is in x (rectangle)
 Shape = Literal["cube", "closed cube", "rectangle"]
 Engine = Literal["tree", "blocks"]
 
-_ENTRIES = 2**20  # of a block of distances: 8 MiB, of which a few stay in the cache
-_LEAF = 16  # points of a leaf; searches of many points by radius are faster with more
+_ENTRIES = 2**20  # entries of a block of distances: 8 MiB, of which a few stay in the cache
+_LEAF = 16  # points per leaf; searches of many points by radius are faster with more
 _LEAF_OF_COUNTS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Of every point: how many others lie in its shape in x and in y, and how many are equal to it in both."""
+    """By point [n], the number of others in its shape in x and in y, and the number of others equal to it in both."""
 
     x: Ints
     y: Ints
@@ -41,7 +39,7 @@ class Counts:
 
 
 def counts(x: Floats, y: Floats, k: int, *, shape: Shape = "cube", engine: Engine | None = None) -> Counts:
-    """Counts about every point of the shape that its k nearest others in (x, y) span, 1 <= k < n."""
+    """The counts for every point in the shape that its k nearest others in (x, y) span. ValueError: not 1 <= k < n."""
     if not 1 <= k < len(x):
         raise ValueError(f"k must be at least 1 and below the number of points ({len(x)}), not {k}.")
     faster = engine or faster_engine(len(x), x.shape[1] + y.shape[1])
@@ -49,33 +47,33 @@ def counts(x: Floats, y: Floats, k: int, *, shape: Shape = "cube", engine: Engin
 
 
 def faster_engine(n: int, coordinates: int) -> Engine:
-    """The faster one for n points."""
+    """The faster engine for n points with so many coordinates."""
     return "tree" if coordinates <= math.log(n) else "blocks"
 
 
 def counts_within(x: Floats, radius: Floats, *, closed: bool, engine: Engine | None = None) -> Ints:
-    """How many other points are nearer to each point than its radius [n]; `closed`: or just as far."""
+    """The number of other points [n] that are nearer to each point than its radius [n]; `closed`: or just as far."""
     if x.shape[1] == 1:
         return _on_a_line(x[:, 0], radius, closed=closed)
     if (engine or faster_engine(*x.shape)) == "tree":
         return _tree_counts(x, radius, closed=closed)
-    found = [_inside(block, radius[rows], closed=closed) for rows, block in _blocks(x)]
-    return np.concatenate(found)
+    return np.concatenate([_count_inside(block, radius[rows], closed=closed) for rows, block in _blocks(x)])
 
 
 def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
     """Distance of each point to its k-th nearest other [n]."""
     if x.shape[1] == 1:
         order = np.argsort(x[:, 0])
-        found = np.empty(len(x))
-        found[order] = kth_on_a_line(x[order, 0], k)
-        return found
+        distance = np.empty(len(x))
+        distance[order] = kth_on_a_line(x[order, 0], k)
+        return distance
     if (engine or faster_engine(*x.shape)) == "tree":
         return _queried(x, k)[0]
     return np.concatenate([_smallest(block, k + 1)[0] for _, block in _blocks(x)])
 
 
 def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
+    """`counts` by k-d trees."""
     joint = np.concatenate([x, y], axis=1)
     reach, nearest = _queried(joint, k)
     if shape == "rectangle":
@@ -91,7 +89,8 @@ def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
 
 
 def _by_blocks(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
-    found = []
+    """`counts` by blocks of distances between all points."""
+    parts = []
     for (_, in_x), (_, in_y) in zip(_blocks(x), _blocks(y), strict=True):
         joint = np.maximum(in_x, in_y)
         reach, nearest = _smallest(joint, k + 1)
@@ -99,14 +98,14 @@ def _by_blocks(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
         if shape == "rectangle":
             reaches = [np.take_along_axis(part, nearest, axis=1).max(axis=1) for part in (in_x, in_y)]
         closed = shape != "cube"
-        sides = [_inside(part, r, closed=closed) for part, r in zip((in_x, in_y), reaches, strict=True)]
-        equal = _inside(joint, reach, closed=True) * (reach == 0)
-        found.append((*sides, equal))
-    return Counts(*(np.concatenate(part) for part in zip(*found, strict=True)))
+        sides = [_count_inside(part, r, closed=closed) for part, r in zip((in_x, in_y), reaches, strict=True)]
+        equal = _count_inside(joint, reach, closed=True) * (reach == 0)
+        parts.append((*sides, equal))
+    return Counts(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _queried(points: Floats, k: int) -> tuple[Floats, Ints]:
-    """Distance to the k-th nearest other [n], and the k + 1 nearest, of which the point itself is one [n, k + 1]."""
+    """Distance to the k-th nearest other [n], and indices of the k + 1 nearest with the point itself [n, k + 1]."""
     from scipy.spatial import cKDTree
 
     tree = cKDTree(points, leafsize=_LEAF)
@@ -118,26 +117,27 @@ def _queried(points: Floats, k: int) -> tuple[Floats, Ints]:
 
 
 def _tree_counts(points: Floats, radius: Floats, *, closed: bool) -> Ints:
+    """`counts_within` by a k-d tree."""
     from scipy.spatial import cKDTree
 
-    tree, found = cKDTree(points, leafsize=_LEAF_OF_COUNTS), np.empty(len(points), dtype=np.intp)
+    tree, count = cKDTree(points, leafsize=_LEAF_OF_COUNTS), np.empty(len(points), dtype=np.intp)
     order = tree.indices
     reach = radius if closed else np.nextafter(radius, -1)
     some = reach[order] >= 0  # an open ball of radius 0 is empty, without the point itself
-    found[order[~some]] = 1
-    found[order[some]] = tree.query_ball_point(points[order[some]], reach[order[some]], p=np.inf, return_length=True)
-    return found - 1
+    count[order[~some]] = 1
+    count[order[some]] = tree.query_ball_point(points[order[some]], reach[order[some]], p=np.inf, return_length=True)
+    return count - 1
 
 
 def _on_a_line(x: Floats, radius: Floats, *, closed: bool) -> Ints:
+    """`counts_within` of numbers [n]."""
     at = np.sort(x)
     first, last = stretch(at, x, radius, closed=closed)
-    own = closed | (radius > 0)
-    return last - first - own
+    return last - first - (closed | (radius > 0))  # the point itself is inside
 
 
 def kth_on_a_line(at: Floats, k: int) -> Floats:
-    """Distance to the k-th nearest other of each of rising numbers `at`, along the last axis."""
+    """Distance of each number to its k-th nearest other; `at` is sorted along its last axis."""
     outside = np.full((*at.shape[:-1], k), np.inf)
     padded, n = np.concatenate([-outside, at, outside], axis=-1), at.shape[-1]
     spans = (np.maximum(at - padded[..., k - j : k - j + n], padded[..., 2 * k - j : 2 * k - j + n] - at)
@@ -146,15 +146,15 @@ def kth_on_a_line(at: Floats, k: int) -> Floats:
 
 
 def stretch(at: Floats, x: Floats, radius: Floats, *, closed: bool) -> tuple[Ints, Ints]:
-    """The entries first:last of rising numbers `at` whose distance to x is below `radius`, or not above it (`closed`);
-    x and radius may have any one shape.
+    """Indices first and last of the slice of the sorted numbers `at` whose distance to x is below `radius`, or not
+    above it (`closed`); x and radius have the same shape, and so have the results.
 
-    x + radius is rounded, so that what lies at the edge is looked at again by its distance.
+    x + radius is rounded, so numbers at the edge are checked again by their distance.
     """
     padded = np.concatenate([[-np.inf], at, [np.inf]])
 
-    def inside(place: Ints) -> Bools:
-        distance = np.abs(padded[place + 1] - x)
+    def inside(index: Ints) -> Bools:
+        distance = np.abs(padded[index + 1] - x)
         return distance <= radius if closed else distance < radius
 
     first, last = np.searchsorted(at, x - radius, "left"), np.searchsorted(at, x + radius, "right")
@@ -171,7 +171,7 @@ def stretch(at: Floats, x: Floats, radius: Floats, *, closed: bool) -> tuple[Int
 
 
 def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
-    """Distances of some points to all [rows, n], rows after rows."""
+    """Slices of the points, each with its distances to all points [rows, n]."""
     from scipy.spatial.distance import cdist
 
     step = max(1, _ENTRIES // len(x))
@@ -181,16 +181,15 @@ def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
 
 
 def _smallest(block: Floats, k: int) -> tuple[Floats, Ints]:
-    """The k-th smallest of each row [rows], and where the k smallest are [rows, k]; several times faster than numpy's
-    partition."""
+    """The k-th smallest number of each row [rows], and indices of the k smallest [rows, k]; faster than numpy."""
     import torch
 
-    values, places = torch.topk(torch.from_numpy(block), k, dim=1, largest=False)
-    return values[:, -1].numpy(), places.numpy()
+    values, indices = torch.topk(torch.from_numpy(block), k, dim=1, largest=False)
+    return values[:, -1].numpy(), indices.numpy()
 
 
-def _inside(block: Floats, radius: Floats, *, closed: bool) -> Ints:
-    """Without the point itself, whose distance is 0."""
+def _count_inside(block: Floats, radius: Floats, *, closed: bool) -> Ints:
+    """Number of distances per row [rows] below its radius [rows], without the point itself, whose distance is 0."""
     if closed:
         return np.count_nonzero(block <= radius[:, None], axis=1) - 1
     return np.maximum(np.count_nonzero(block < radius[:, None], axis=1) - 1, 0)

@@ -1,7 +1,7 @@
-"""One-run theorem: from how many canaries of one training were guessed right, a lower bound on its epsilon.
+"""One-run theorem: a lower bound on the epsilon of one training from the number of canaries that were guessed right.
 
-Each of m canaries was put into training by a fair coin of its own. Somebody who sees what the training released says
-"in" or "out" of r of them and is right v times. If the release is (epsilon, delta)-DP with respect to one canary, then
+Each of m canaries was put into training by a fair coin of its own. Somebody who sees what the training released guesses
+"in" or "out" for r of them and is right v times. If the release is (epsilon, delta)-DP with respect to one canary, then
 P[at least v right] is at most
 
     f(v) + 2 m delta max_i (f(v - i) - f(v)) / i,    f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v]
@@ -24,7 +24,7 @@ from scipy.special import bdtr, expit
 from audits.statistics import trade_off
 from audits.statistics.guesses import CONFIDENCE, check, largest_refuted, number_of_guesses
 
-SHOWN = 0.5  # an epsilon that canaries should be able to show
+SHOWN = 0.5  # the epsilon of `canary_table`'s column `needed`
 
 
 def p_value(*, correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
@@ -32,7 +32,7 @@ def p_value(*, correct: int, guesses: int, canaries: int, epsilon: float, delta:
     check(correct, guesses, canaries)
     if not (epsilon >= 0 and 0 <= delta <= 1):
         raise ValueError(f"epsilon must be at least 0 and delta lie between 0 and 1, not {epsilon} and {delta}")
-    wrong, mistake = guesses - correct, expit(-epsilon)  # counted in mistakes, whose probability keeps its digits
+    wrong, mistake = guesses - correct, expit(-epsilon)  # mistakes, since their probability keeps its digits
     at_most = bdtr(np.arange(wrong, guesses + 1), guesses, mistake)  # f(v - i), i = 0 .. v
     beta = at_most[0]
     alpha = np.max((at_most[1:] - beta) / np.arange(1, correct + 1), initial=0.0)
@@ -42,8 +42,7 @@ def p_value(*, correct: int, guesses: int, canaries: int, epsilon: float, delta:
 def epsilon_lower_bound(
     *, correct: int, guesses: int, canaries: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """Lower bound on epsilon at `delta`, which exceeds the truth with probability 1 - confidence at most; 0 if nothing
-    can be shown."""
+    """Lower bound on epsilon at `delta`, 0 without one; it exceeds the truth with probability <= 1 - confidence."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, not {confidence}")
 
@@ -55,14 +54,13 @@ def epsilon_lower_bound(
 
 
 def ceiling(guesses: int, *, canaries: int | None = None, delta: float, confidence: float = CONFIDENCE) -> float:
-    """What guesses that are all right would show; they are about all canaries, unless there are more of these."""
-    about = guesses if canaries is None else canaries
-    return epsilon_lower_bound(correct=guesses, guesses=guesses, canaries=about, delta=delta, confidence=confidence)
+    """The lower bound on epsilon if all guesses are right; `canaries` None: as many as guesses."""
+    number = guesses if canaries is None else canaries
+    return epsilon_lower_bound(correct=guesses, guesses=guesses, canaries=number, delta=delta, confidence=confidence)
 
 
 def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: float = CONFIDENCE) -> float:
-    """Smallest share of right guesses about all canaries that shows `epsilon`; inf if not even a perfect attack
-    does."""
+    """Smallest share of right guesses about all canaries that shows `epsilon`; inf: not even a perfect attack does."""
 
     def shows(correct: int) -> bool:
         p = p_value(correct=correct, guesses=canaries, canaries=canaries, epsilon=epsilon, delta=delta)
@@ -73,16 +71,16 @@ def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: 
 
 
 def canary_table(kind: str, coins: Sequence[bool], *, delta: float) -> pd.DataFrame:
-    """How many canaries were inserted (`coins`: which), the largest epsilon that a perfect attack on them all could
-    show, of any mechanism and of a Gaussian one (NaN without a delta), how many are guessed about, and the share of
-    right guesses about all that epsilon `SHOWN` needs."""
+    """One row about canaries, `coins` saying which were inserted: their numbers; `ceiling` and `gaussian_ceiling`, the
+    largest epsilon that a perfect attack on all could show for any mechanism and for a Gaussian one (NaN without a
+    delta); the number of guesses; and `needed`, the share of right guesses about all that shows epsilon SHOWN."""
     n, inserted = len(coins), int(sum(coins))
     row = {"kind": kind, "inserted": inserted, "left_out": n - inserted, "number": n, "delta": delta}
     gaussian = trade_off.ceiling(n, canaries=n, delta=delta) if delta else math.nan
-    about = {
+    ceilings = {
         "ceiling": ceiling(n, delta=delta),
         "gaussian_ceiling": gaussian,
         "guesses": number_of_guesses(n),
         "needed": needed_accuracy(n, epsilon=SHOWN, delta=delta),
     }
-    return pd.DataFrame([row | about])
+    return pd.DataFrame([row | ceilings])

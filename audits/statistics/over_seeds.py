@@ -1,11 +1,11 @@
-"""A number of several trainings: its mean, with an interval that speaks of other trainings and of other records.
+"""Mean of a number over several trainings, with an interval that covers other trainings and other records.
 
-Trainings that share their records and coins err by both: Student's interval of the mean over them (s^2 / S, S - 1
-degrees of freedom) and that by records, which is theirs together, are joined by square-and-add (Zou and Donner 2008).
-It covers 95 to 99 % where 95 are asked for, whichever of the two is larger; Satterthwaite's degrees of freedom, which
-are estimated from as few trainings, cover 88 % with two seeds and 93 % with three (`benchmarks.curves`). Trainings each
-on data of their own have both in their spread: Student's interval alone, and no less than records alone would give. The
-two ends of an interval are made one by one, as they need not lie alike.
+Trainings that share their records and coins have two errors: Student's interval of the mean over trainings (s^2 / S,
+S - 1 degrees of freedom) and the interval over records, which they share, are joined by square-and-add (Zou and Donner
+2008). It covers 95 to 99 % at a confidence of 95 %, whichever of the two is larger; Satterthwaite's degrees of freedom,
+estimated from so few trainings, cover 88 % with two seeds and 93 % with three (`benchmarks.curves`). The spread of
+trainings on data of their own has both errors: Student's interval alone, and no less than records alone would give. The
+two ends of an interval are computed separately, since intervals need not be symmetric.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+
+from audits.statistics.intervals import quantile
 
 
 @dataclass(frozen=True)
 class OfTraining:
-    """A number of one training with its interval over records; `data` says which records and coins."""
+    """A number of one training with its interval over records; `data` is a key of the training's records and coins."""
 
     value: float
     low: float | None = None
@@ -31,16 +32,16 @@ class OfTraining:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Standard errors by records, below and above: those of the normal interval that is as wide; 0 without one."""
+        """Standard errors below and above, of the normal interval with the same ends; 0 without an interval."""
         if self.low is None or self.high is None:
             return 0.0, 0.0
-        z = _normal(self.confidence)
+        z = quantile(None, self.confidence)
         return (self.value - self.low) / z, (self.high - self.value) / z
 
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """A mean with its interval and standard error; None for the ends, and an error of 0, where nothing tells them."""
+    """A mean over trainings with its interval and standard error; None and 0 for one training without an interval."""
 
     value: float
     low: float | None
@@ -50,35 +51,30 @@ class OverSeeds:
 
 
 def over_seeds(
-    found: Sequence[OfTraining], *, confidence: float, least: float = -math.inf, most: float = math.inf
+    trainings: Sequence[OfTraining], *, confidence: float, least: float = -math.inf, most: float = math.inf
 ) -> OverSeeds:
-    """The mean of at least one training (of several data sets, of their means); its interval is cut at `least` and
-    `most`."""
-    data = list(dict.fromkeys(f.data for f in found))
-    groups = [mean(f.value for f in found if f.data == one) for one in data]
+    """The mean over trainings, or over means of several data sets, with its interval cut at `least` and `most`."""
+    data = list(dict.fromkeys(one.data for one in trainings))
+    groups = [mean(one.value for one in trainings if one.data == name) for name in data]
     middle = mean(groups)
-    if len(found) == 1 and found[0].low is None:
+    if len(trainings) == 1 and trainings[0].low is None:
         return OverSeeds(middle, None, None, 0.0, 1)
     several = len(data) > 1
-    between, reach = _student(groups if several else [f.value for f in found], confidence)
+    between, reach = _student(groups if several else [one.value for one in trainings], confidence)
     ends, variances = [], []
-    for errors in zip(*(f.errors for f in found), strict=True):
+    for errors in zip(*(one.errors for one in trainings), strict=True):
         by_records = mean(e**2 for e in errors) / len(data)
-        own = _normal(confidence) * math.sqrt(by_records)
-        ends.append(max(reach, own) if several else math.hypot(reach, own))
+        record_reach = quantile(None, confidence) * math.sqrt(by_records)
+        ends.append(max(reach, record_reach) if several else math.hypot(reach, record_reach))
         variances.append(max(between, by_records) if several else between + by_records)
     low, high = max(least, middle - ends[0]), min(most, middle + ends[1])
-    return OverSeeds(middle, low, high, math.sqrt(mean(variances)), len(found))
+    return OverSeeds(middle, low, high, math.sqrt(mean(variances)), len(trainings))
 
 
 def _student(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Variance of the mean of independent values, and half its interval; 0 for a single one."""
+    """Variance of the mean of independent values, and half the width of its interval; both 0 for a single value."""
     n = len(values)
     if n < 2:
         return 0.0, 0.0
     between = float(np.var(values, ddof=1)) / n
-    return between, float(stdtrit(n - 1, (1 + confidence) / 2)) * math.sqrt(between)
-
-
-def _normal(confidence: float) -> float:
-    return float(ndtri((1 + confidence) / 2))
+    return between, quantile(n - 1, confidence) * math.sqrt(between)

@@ -1,6 +1,6 @@
-"""Trade-off curves of Gaussian steps on Poisson samples, which are no Gaussian mechanism's.
+"""Trade-off curves of Gaussian steps on Poisson samples, which differ from those of a Gaussian mechanism.
 
-The family that a test of a curve searches is a run as its ledger has it with another noise: the same samples and steps.
+The family of mechanisms is the run of a ledger under any noise: the same samples and steps.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from audits.statistics.trade_off import Inverse, of_profile
 from fedaudit.privacy.accountant import PoissonRun
 from fedaudit.privacy.ledger import Ledger
 
-TOLERANCE = 1e-3  # of mu: a curve takes some tens of milliseconds
-EPSILONS = tuple(np.linspace(0, 30, 601).tolist())  # a curve is the supremum of so many pairs (epsilon, delta)
+TOLERANCE = 1e-3  # relative, of mu: a curve takes some tens of milliseconds
+EPSILONS = tuple(np.linspace(0, 30, 601).tolist())  # a curve is the supremum over these epsilons, each with its delta
 
 
 @dataclass(frozen=True)
 class PoissonSampled:
-    """`run` with every shift times mu. Of a ledger, mu is how far a record would move all steps if no sample left it
-    out, as of a Gaussian mechanism."""
+    """The family of mechanisms (`trade_off.Family`) that are `run` with every shift times mu. For a ledger, mu is how
+    far a record would move all steps together, in standard deviations, if every sample had it."""
 
     run: PoissonRun
     words = "Gaussian on Poisson samples"
@@ -32,6 +32,7 @@ class PoissonSampled:
 
     @classmethod
     def of(cls, ledger: Ledger) -> PoissonSampled:
+        """The family of a ledger's run."""
         run = PoissonRun.of(ledger)
         return cls(run.scaled(1 / run.unsampled))
 
@@ -42,21 +43,22 @@ class PoissonSampled:
         return self.run.scaled(mu).epsilon(delta) if mu else 0.0
 
     def mu(self, epsilon: float, delta: float) -> float:
-        """On the grid of the curves, which is a thousandth off; inf for an epsilon beyond all that guesses can show."""
+        """The mu with that epsilon at delta, up to `tolerance`; inf for an epsilon above the largest of EPSILONS."""
         if epsilon > EPSILONS[-1]:
             return math.inf
         return _crossing(lambda mu: self.run.scaled(mu).deltas((epsilon,))[0] - delta)
 
 
-@functools.cache  # adversaries with as many right guesses ask for the same
+@functools.cache  # adversaries with equally many right guesses need the same curves
 def _curve(run: PoissonRun, mu: float) -> Inverse:
+    """`PoissonSampled.curve`."""
     if math.isinf(mu):
         return lambda _: 0.0  # nothing is promised
     return of_profile(EPSILONS, run.scaled(mu).deltas(EPSILONS))
 
 
 def _crossing(over: Callable[[float], float]) -> float:
-    """Where a growing function of a positive number becomes positive, `TOLERANCE` off at most."""
+    """The positive number at which a growing function changes its sign, up to TOLERANCE."""
     high = 1.0
     while over(high) < 0:
         high *= 2

@@ -1,10 +1,10 @@
-"""What the distance to a cluster's centre says of a prompt: Theorem 1 of SecFPP, as printed and exactly.
+"""Mutual information of a prompt and its distance to a cluster's centre: SecFPP's Theorem 1, as printed and exactly.
 
 Hou et al. 2025, section 4.3 and Figure 2, with the paper's N(0, I_d) prompts, n of them in a cluster. All in nats.
 
 `inside`: the prompt is one of the n. Given the prompt P the squared distance D² is a scaled non-central chi-square with
-d degrees of freedom, whose non-centrality holds P by |P|² alone: |P|² is sufficient, and the information is an integral
-over one number.
+d degrees of freedom, whose non-centrality depends on P by |P|² alone: |P|² is sufficient, and the information is an
+integral over one number.
 
 The printed equation (3) takes the expected logarithm E[ln X] of a chi-square (Moser 2020, theorem 1) where the
 conditional entropy is -E[ln f(X)]. It grows with d and hardly depends on n; the exact value hardly depends on d and
@@ -19,15 +19,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma, gammaln
-from scipy.stats import chi, chi2, ncx2
+from scipy.stats import chi, ncx2
 
-from audits.statistics.closed_information import Floats, nodes
+from audits.statistics.arrays import Floats
 
-_REACH = 10.0  # standard deviations, beyond which a density is 0
+_NODES = 400
+_REACH = 10.0  # a density is 0 so many standard deviations from its mean
 
 
 class Draws(NamedTuple):
-    """Prompts [m, d], the centres [m, d] of clusters of their own, and the squared distances [m]."""
+    """Prompts [m, d], the centre of each one's own cluster [m, d], and the squared distances between them [m]."""
 
     prompts: Floats
     centres: Floats
@@ -52,7 +53,7 @@ def centre(n: int, d: int, *, inside: bool = True) -> float:
 
 
 def printed(n: int, d: int, *, inside: bool = True) -> float:
-    """Equation (3) as it stands, c = 2 ln((n-1)/n); outside (appendix B) without c.
+    """The paper's equation (3) as it stands, c = 2 ln((n-1)/n); outside (appendix B) without c.
 
     The integral of ln 2 + g_{d/2}(|p|²/2), or h_d for odd d, is E[ln |P + X|²] for independent P, X ~ N(0, I_d), which
     is ln 4 + psi(d/2).
@@ -66,35 +67,38 @@ def chi2_entropy(d: int) -> float:
     return float(math.log(2) + gammaln(d / 2) + (1 - d / 2) * digamma(d / 2) + d / 2)
 
 
+def gaussian_entropy(d: int, std: float = 1.0) -> float:
+    """Differential entropy of N(0, std² I_d): (d / 2) ln(2 pi e std²)."""
+    return d / 2 * math.log(2 * math.pi * math.e * std**2)
+
+
 def draws(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> Draws:
-    """Prompts with a cluster of n each; the n - 1 (outside: n) others are drawn as their mean."""
+    """`size` prompts, each with a cluster of n of its own; the n - 1 (outside: n) others are drawn as their mean."""
     prompts, others = rng.normal(size=(size, d)), rng.normal(size=(size, d))
     centres = prompts / n + others * (math.sqrt(n - 1) / n) if inside else others / math.sqrt(n)
     return Draws(prompts, centres, ((prompts - centres) ** 2).sum(axis=1))
 
 
-def by_simulation(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> tuple[float, float]:
-    """Mean of ln f(D² | P) - ln f(D²) over draws, and its standard error: the exact densities, no integral."""
-    m, one = (n - 1 if inside else n), draws(n, d, size, rng, inside=inside)
-    scaled = one.squared * (n**2 / (n - 1) if inside else n)  # a non-central chi-square given P
-    given = ncx2.logpdf(scaled, d, m * (one.prompts**2).sum(axis=1))
-    overall = chi2.logpdf(scaled / (m + 1), d) - math.log(m + 1)
-    gains = given - overall
-    return float(gains.mean()), float(gains.std(ddof=1) / math.sqrt(size))
-
-
 def _entropy_of_squares(d: int, noncentrality: Floats) -> Floats:
-    """Entropies of non-central chi-squares X, by their root U, whose density 2 u f(u²) is smooth at 0: h(X) = -∫ of it
-    times ln f(u²)."""
+    """Entropies [m] of non-central chi-squares X, by their root U, whose density 2 u f(u²) is smooth at 0: h(X) = -∫ of
+    it times ln f(u²)."""
     mean = np.sqrt(noncentrality + d)
     roots, weight = nodes(*_within(mean, 1.0))  # no root of a non-central chi-square varies more than N(0, 1)
     log_f = ncx2.logpdf(roots**2, d, noncentrality[:, None])
     inside = np.isfinite(log_f)
     terms = np.where(inside, 2 * roots * np.exp(np.where(inside, log_f, 0)) * np.where(inside, log_f, 0), 0.0)
-    found: Floats = -(weight * terms).sum(axis=-1)
-    return found
+    entropies: Floats = -(weight * terms).sum(axis=-1)
+    return entropies
 
 
 def _within(mean: npt.ArrayLike, std: float) -> tuple[Floats, Floats]:
+    """The ends between which a density of a positive number is integrated."""
     middle = np.asarray(mean, dtype=float)
     return np.maximum(middle - _REACH * std, 0.0), middle + _REACH * std
+
+
+def nodes(low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Gauss and Legendre's nodes and weights of an integral from low to high, along a new last axis."""
+    x, w = np.polynomial.legendre.leggauss(_NODES)
+    a, b = np.asarray(low, dtype=float)[..., None], np.asarray(high, dtype=float)[..., None]
+    return a + (b - a) * (x + 1) / 2, (b - a) / 2 * w

@@ -1,9 +1,9 @@
 """Test of a trade-off curve in one run: sharper than the one-run theorem where the mechanism is known.
 
-Each of m canaries was put into training by a fair coin of its own; of r of them somebody said "in" or "out", and was
-right about c. Let f be a trade-off curve (of two trainings that differ by one canary the least false negatives for each
-rate of false positives; Dong, Roth, Su 2022), and p_i the probability that exactly i guesses are right. If the training
-is f-DP with respect to every canary, then for all i
+Each of m canaries was put into training by a fair coin of its own; somebody guesses "in" or "out" for r of them, and c
+guesses are right. Let f be a trade-off curve (the smallest rate of false negatives for each rate of false positives in
+telling two trainings that differ by one canary; Dong, Roth, Su 2022), and p_i the probability that exactly i guesses
+are right. If the training is f-DP with respect to every canary, then for all i
 
     sum_{j >= i} (j / m) p_j  <=  1 - f( sum_{j >= i - 1} ((r - j) / m) p_j )
 
@@ -25,15 +25,15 @@ from typing import Protocol
 
 from audits.statistics.guesses import CONFIDENCE, TOLERANCE, check, largest_refuted
 
-# Of a curve f: the least false positives of whoever has a rate of true positives, that is the least x for which
-# 1 - f(x) is at least as large as that rate
+# The inverse of a curve f: by rate of true positives the smallest rate of false positives, that is the smallest x for
+# which 1 - f(x) is at least that rate
 Inverse = Callable[[float], float]
 NORMAL = NormalDist()  # on single numbers ten times as fast as scipy's functions on arrays
 LEAST = 1e-300  # p-values below it are not told apart
 
 
 def gaussian(mu: float) -> Inverse:
-    """The curve of a Gaussian mechanism that a record moves by `mu` standard deviations: G_mu (Dong, Roth, Su 2022)."""
+    """The inverse curve G_mu of a Gaussian mechanism that a record moves by `mu` standard deviations."""
 
     def false_positives(true_positives: float) -> float:
         if true_positives >= 1:
@@ -44,27 +44,30 @@ def gaussian(mu: float) -> Inverse:
 
 
 class Family(Protocol):
-    """Mechanisms that differ in one number, mu: the farther a record moves what is released, the larger."""
+    """A family of mechanisms that differ in one number mu, which grows with the effect of a record on the release."""
 
     @property
     def words(self) -> str:
-        """What such a mechanism is."""
+        """The mechanism in words, such as "Gaussian"."""
 
     @property
     def tolerance(self) -> float:
-        """Of a bound on mu, relative."""
+        """Relative tolerance of a bound on mu."""
 
-    def curve(self, mu: float) -> Inverse: ...
+    def curve(self, mu: float) -> Inverse:
+        """The inverse trade-off curve at mu."""
 
-    def epsilon(self, mu: float, delta: float) -> float: ...
+    def epsilon(self, mu: float, delta: float) -> float:
+        """Epsilon at delta of the mechanism at mu."""
 
     def mu(self, epsilon: float, delta: float) -> float:
-        """The inverse of `epsilon`."""
+        """The mu of the mechanism whose epsilon at delta that is."""
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Gaussian mechanisms that a record moves by mu standard deviations; several steps without sampling are one."""
+    """The Gaussian mechanisms that a record moves by mu standard deviations; steps without sampling are one
+    together."""
 
     words = "Gaussian"
     tolerance = TOLERANCE
@@ -73,17 +76,26 @@ class Gaussian:
         return gaussian(mu)
 
     def epsilon(self, mu: float, delta: float) -> float:
-        return gaussian_epsilon(mu, delta)
+        """By Balle and Wang (2018). ValueError: not 0 < delta < 1."""
+        from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+        if not 0 < delta < 1:
+            raise ValueError(
+                f"delta must lie between 0 and 1, not {delta}: without it a Gaussian has no finite epsilon"
+            )
+        return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
     def mu(self, epsilon: float, delta: float) -> float:
-        return gaussian_mu(epsilon, delta)
+        from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+
+        return 1 / float(get_sigma_gaussian(epsilon, delta))
 
 
 GAUSSIAN = Gaussian()
 
 
 def of_profile(epsilons: Sequence[float], deltas: Sequence[float]) -> Inverse:
-    """The curve of whatever is (epsilon, delta)-DP for each of these pairs, epsilons from 0 on and growing.
+    """The inverse curve of a mechanism that is (epsilon, delta)-DP for each of these pairs; epsilons grow from 0.
 
     The supremum of the pairs' own curves (Dong, Roth, Su 2022, the dual view): by each pair, false positives are at
     least (y - delta) e^-epsilon and 1 - delta - e^epsilon (1 - y). The largest of these lines in y is the curve.
@@ -101,7 +113,7 @@ def of_profile(epsilons: Sequence[float], deltas: Sequence[float]) -> Inverse:
 
 
 def _upper_hull(lines: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of lines (slope, height at 0) those that are the highest somewhere, by slope."""
+    """Upper envelope of lines (slope, intercept): those that are the highest somewhere, by slope."""
     hull: list[tuple[float, float]] = []
     for slope, height in sorted(lines):
         while hull and (slope == hull[-1][0] or (len(hull) > 1 and _hidden(hull[-2], hull[-1], (slope, height)))):
@@ -118,15 +130,15 @@ def _hidden(one: tuple[float, float], middle: tuple[float, float], two: tuple[fl
 def refutes(curve: Inverse, *, correct: int, guesses: int, canaries: int, error: float) -> bool:
     """Whether `correct` or more right guesses have a probability below `error` under every mechanism with that curve.
 
-    The recursion of the paper's numerical algorithm, both sums over all j from i on: `right` of (j / m) p_j, `wrong` of
-    ((r - j) / m) p_j.
+    This is the recursion of the paper's numerical algorithm, with two sums over all j from i on: `right` of (j / m)
+    p_j, `wrong` of ((r - j) / m) p_j.
     """
     check(correct, guesses, canaries)
     whole = guesses / canaries  # right + wrong, had all numbers of right guesses been summed
     right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):
         needed = curve(right)
-        if needed <= wrong:  # so it will be for every smaller i
+        if needed <= wrong:  # then also for every smaller i
             return False
         right += i / (guesses - i) * (needed - wrong)
         wrong = needed
@@ -146,7 +158,7 @@ def p_value(curve: Inverse, *, correct: int, guesses: int, canaries: int) -> flo
         return 1.0
     if refuted(low):
         return LEAST
-    while high - low > 1e-9:  # `high` is refuted all along: the side on which rounding is safe
+    while high - low > 1e-9:  # `high` is always refuted, so that rounding makes p larger
         middle = (low + high) / 2
         low, high = (low, middle) if refuted(middle) else (middle, high)
     return math.exp(high)
@@ -155,14 +167,12 @@ def p_value(curve: Inverse, *, correct: int, guesses: int, canaries: int) -> flo
 def mu_lower_bound(
     *, correct: int, guesses: int, canaries: int, confidence: float = CONFIDENCE, family: Family = GAUSSIAN
 ) -> float:
-    """Lower bound on the mu of a mechanism of that family; it exceeds the truth with probability 1 - confidence at
-    most."""
+    """Lower bound on the mu of a mechanism; it exceeds the truth with a probability of at most 1 - confidence."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, not {confidence}")
 
     def refuted(mu: float) -> bool:
-        about = {"correct": correct, "guesses": guesses, "canaries": canaries}
-        return refutes(family.curve(mu), **about, error=1 - confidence)
+        return refutes(family.curve(mu), correct=correct, guesses=guesses, canaries=canaries, error=1 - confidence)
 
     return largest_refuted(refuted, tolerance=family.tolerance)
 
@@ -176,30 +186,14 @@ def epsilon_lower_bound(
     confidence: float = CONFIDENCE,
     family: Family = GAUSSIAN,
 ) -> float:
-    """Lower bound on epsilon at `delta` if the mechanism is of that family; 0 if nothing can be shown."""
-    about = {"correct": correct, "guesses": guesses, "canaries": canaries}
-    return family.epsilon(mu_lower_bound(**about, confidence=confidence, family=family), delta)
+    """Lower bound on epsilon at `delta` if the mechanism is of that family; 0: nothing can be shown."""
+    mu = mu_lower_bound(correct=correct, guesses=guesses, canaries=canaries, confidence=confidence, family=family)
+    return family.epsilon(mu, delta)
 
 
 def ceiling(
     guesses: int, *, canaries: int, delta: float, confidence: float = CONFIDENCE, family: Family = GAUSSIAN
 ) -> float:
-    """What guesses that are all right would show of a mechanism of that family."""
-    about = {"correct": guesses, "guesses": guesses, "canaries": canaries}
-    return epsilon_lower_bound(**about, delta=delta, confidence=confidence, family=family)
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon at `delta` of a Gaussian mechanism that a record moves by `mu` standard deviations (Balle, Wang 2018)."""
-    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
-
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1, not {delta}: without it a Gaussian has no finite epsilon")
-    return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The mu of the Gaussian mechanism whose epsilon at `delta` that is: the inverse of `gaussian_epsilon`."""
-    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
-
-    return 1 / float(get_sigma_gaussian(epsilon, delta))
+    """The lower bound on epsilon for that family if all guesses are right."""
+    counts = {"correct": guesses, "guesses": guesses, "canaries": canaries}
+    return epsilon_lower_bound(**counts, delta=delta, confidence=confidence, family=family)

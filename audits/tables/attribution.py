@@ -1,8 +1,7 @@
-"""Whether a server that sees messages can tell whose record it is: how often source inference names the right client.
+"""The table of a report about source inference: how often a server that sees messages names a record's client.
 
-Guessing is right once in so many clients as a record is looked for among: those that sent something which could be
-rebuilt in the rounds that are looked at. Where that is the record's own client alone, nothing is told apart, and the
-record is left out.
+A record is looked for among the clients that sent something which could be rebuilt in the attacked rounds; of n clients
+chance names the right one once in n times. Records with their own client as the only candidate are left out.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pandas as pd
-from scipy.stats import binomtest, t
+from scipy.stats import binomtest
 
 from audits.comparisons import FEW, ScoredModel, ScoredRun
+from audits.statistics.intervals import quantile
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.record_kinds import CANDIDATES
@@ -21,10 +21,11 @@ COLUMNS = "way client kind accuracy low high n chance".split()
 
 
 def attribution_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """The share of each target's records that are given to it, of its members and of what was held out, with intervals
-    over its records; where all clients are attacked first their mean, with an interval over clients.
+    """The share of records that are attributed to their client, with the columns COLUMNS: a row per attacked client and
+    kind (members, held-out records), with intervals over records. If all clients are attacked, rows for their mean come
+    first, with intervals over clients.
 
-    Of several ways to rebuild clients, the freshest of those that reach half of them.
+    Uses the freshest kind of rebuilt model that reaches half of the clients.
     """
     table = pd.DataFrame([row for model in _asking(run) for row in _rows(run, model, confidence)], columns=COLUMNS)
     kinds = [rows for _, rows in table.groupby("kind", sort=False) if len(rows) > FEW and not run.few]
@@ -33,7 +34,7 @@ def attribution_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 
 def _asking(run: ScoredRun) -> list[ScoredModel]:
-    """The models whose adversary asked several clients' models about their records, rebuilt in one way."""
+    """The models whose facts tell owners among several clients, all rebuilt in the same way."""
     several = [m for m in run.models if m.facts is not None and "owners" in m.facts and (m.facts.owners > 1).any()]
     reached = {way: sum(m.way == way for m in several) for way in FRESHEST}
     first = next((way for way in FRESHEST if reached[way] and 2 * reached[way] >= max(reached.values())), None)
@@ -41,6 +42,7 @@ def _asking(run: ScoredRun) -> list[ScoredModel]:
 
 
 def _rows(run: ScoredRun, model: ScoredModel, confidence: float) -> Iterator[tuple[object, ...]]:
+    """The rows of one client, for members and for held-out records."""
     assert model.client is not None
     assert model.facts is not None
     kinds = run.kinds(model.client)
@@ -50,12 +52,30 @@ def _rows(run: ScoredRun, model: ScoredModel, confidence: float) -> Iterator[tup
         if len(facts):
             right = int((facts.owner == model.client).sum())
             low, high = binomtest(right, len(facts)).proportion_ci(confidence)
-            place = model.way, client_name(model.client), kind
-            yield *place, right / len(facts), low, high, len(facts), (1 / facts.owners).mean()
+            yield (
+                model.way,
+                client_name(model.client),
+                kind,
+                right / len(facts),
+                low,
+                high,
+                len(facts),
+                (1 / facts.owners).mean(),
+            )
 
 
 def _mean(rows: pd.DataFrame, confidence: float) -> tuple[object, ...]:
+    """The row of the mean over clients, from their rows of one kind."""
     mean = rows.accuracy.mean()
-    error = t.ppf((1 + confidence) / 2, len(rows) - 1) * rows.accuracy.sem()
-    place = rows.way.iloc[0], f"mean of {len(rows)} clients", rows.kind.iloc[0]
-    return *place, mean, max(0.0, mean - error), min(1.0, mean + error), rows.n.sum(), rows.chance.mean()
+    error = quantile(len(rows) - 1, confidence) * rows.accuracy.sem()
+    name = f"mean of {len(rows)} clients"
+    return (
+        rows.way.iloc[0],
+        name,
+        rows.kind.iloc[0],
+        mean,
+        max(0.0, mean - error),
+        min(1.0, mean + error),
+        rows.n.sum(),
+        rows.chance.mean(),
+    )

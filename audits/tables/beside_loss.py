@@ -1,4 +1,4 @@
-"""Whether an attack tells more than the calibrated loss, which needs no more than the model and its public start."""
+"""The table that compares attacks with the calibrated loss, which needs only the model and its public start."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLUMNS = (
 
 
 def beside_loss_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """Of every headline score the AUROC against held-out records, and how far it is above that of the calibrated loss
-    on the same records (`gain`) under the same adversary.
+    """AUROC of every headline score and of the calibrated loss against held-out records, with the columns COLUMNS;
+    `gain` is the score's AUROC less that of the calibrated loss on the same records under the same adversary.
 
-    Attacks on messages have no loss of their own: theirs is that of the freshest models of clients that the adversary
-    holds (`loss_way`). The intervals of gains hold all at once (Bonferroni over the table), so that the best of many
-    attacks is not above by luck; a row of the calibrated loss itself has no gain.
+    Attacks on messages have no loss of their own: they are compared with that of the freshest models of clients that
+    the adversary holds (`loss_way`). The intervals of gains hold all at once (Bonferroni over the table), so that the
+    best of many attacks does not win by luck; a row of the calibrated loss itself has no gain. Empty without any gain.
     """
     rows = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and c.population in WHOLE and c.way != BEST_UTILITY]
     signals = dict.fromkeys((*run.headline, CALIBRATED))
@@ -35,32 +35,32 @@ def beside_loss_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
         (both, signal, beside.way) for c, signal, beside in pairs if (both := _on_both(c, signal, beside)).measurable
     ]
     level = simultaneous(confidence, max(1, sum(signal != CALIBRATED for _, signal, _ in measured)))
-    found = []
+    table = []
     for c, signal, loss_way in measured:
-        own = measure(c, c.scores[signal], confidence)
+        auroc = measure(c, c.scores[signal], confidence)
         loss = measure(c, c.scores[CALIBRATED], confidence).value
         gain: tuple[float, ...] = (np.nan, np.nan, np.nan)
         if signal != CALIBRATED:
             i = difference(c, c.scores[signal], c.scores[CALIBRATED], level)
             gain = (i.value, i.low, i.high)
-        place = (c.threat_model, c.way, signal, own.value, own.low, own.high, own.members, own.nonmembers)
-        found.append((*place, loss_way, loss, *gain))
-    table = pd.DataFrame(found, columns=COLUMNS)
-    return table if table.gain.notna().any() else table[:0]
+        ends = (auroc.value, auroc.low, auroc.high, auroc.members, auroc.nonmembers)
+        table.append((c.threat_model, c.way, signal, *ends, loss_way, loss, *gain))
+    frame = pd.DataFrame(table, columns=COLUMNS)
+    return frame if frame.gain.notna().any() else frame[:0]
 
 
 def _beside(rows: Sequence[Comparison], c: Comparison) -> list[Comparison]:
-    """The comparison whose calibrated loss an attack stands beside, if there is one: its own or that of the freshest
-    models."""
+    """The comparison whose calibrated loss an attack is compared with, in a list: its own, or that of the adversary's
+    freshest models. Empty: there is none."""
     if CALIBRATED in c.scores:
         return [c]
-    ways = {o.way: o for o in rows if (o.threat_model, o.per_client) == (c.threat_model, c.per_client)}
-    return [ways[way] for way in FRESHEST if way in ways and CALIBRATED in ways[way].scores][:1]
+    by_way = {o.way: o for o in rows if (o.threat_model, o.per_client) == (c.threat_model, c.per_client)}
+    return [by_way[way] for way in FRESHEST if way in by_way and CALIBRATED in by_way[way].scores][:1]
 
 
 def _on_both(c: Comparison, signal: str, beside: Comparison) -> Comparison:
-    """The records that have the score and the calibrated loss, which stands among the scores."""
-    known = pd.Series(beside.scores[CALIBRATED].to_numpy(), pd.MultiIndex.from_arrays([beside.client, beside.record]))
-    loss = known.reindex(pd.MultiIndex.from_arrays([c.client, c.record])).to_numpy()
+    """`c` with the records that have the score and the calibrated loss of `beside`, which joins its scores."""
+    losses = pd.Series(beside.scores[CALIBRATED].to_numpy(), pd.MultiIndex.from_arrays([beside.client, beside.record]))
+    loss = losses.reindex(pd.MultiIndex.from_arrays([c.client, c.record])).to_numpy()
     both = dataclasses.replace(c, scores=c.scores.assign(**{CALIBRATED: loss}))
-    return both.having(np.where(np.isnan(loss), np.nan, both.scores[signal]))
+    return both.with_values(np.where(np.isnan(loss), np.nan, both.scores[signal]))

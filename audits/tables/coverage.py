@@ -1,4 +1,4 @@
-"""The table of a report about reconstruction: which clients the server can rebuild from messages, and how well."""
+"""The table of a report about reconstruction: the clients that the server can rebuild from messages, and how well."""
 
 from __future__ import annotations
 
@@ -34,25 +34,26 @@ class RebuiltClient(Protocol):
 
 
 def coverage_table(rebuilt: Sequence[RebuiltClient], transcript: Transcript) -> pd.DataFrame:
-    """A row per client and way of rebuilding it, with its distance from the owner's true model after the same round."""
+    """A row per rebuilt client with the columns COVERAGE. `distance` is that from the client's true model after the
+    same round, see `distance_of`; None: the client could not be rebuilt, or the true model is not kept."""
     rows = []
     start = transcript.model(transcript.broadcast(0))
-    for found in rebuilt:
+    for one in rebuilt:
         distance = None
-        if found.state is not None and found.seen is not None:
-            true = transcript.own_model(found.seen, found.client)
-            distance = None if true is None else distance_of(found.state, true, start)
-        possible = found.state is not None
-        rows.append((found.way, client_name(found.client), possible, found.why, found.stale_rounds,
-                     found.stale_participations, distance))  # fmt: skip
+        if one.state is not None and one.seen is not None:
+            true = transcript.own_model(one.seen, one.client)
+            distance = None if true is None else distance_of(one.state, true, start)
+        possible = one.state is not None
+        rows.append((one.way, client_name(one.client), possible, one.why, one.stale_rounds, one.stale_participations,
+                     distance))  # fmt: skip
     return pd.DataFrame(rows, columns=COVERAGE)
 
 
 def distance_of(rebuilt: State, true: State, start: State) -> float:
     """Distance of a rebuilt model from the true one over that of the start of training, Frobenius norms: 0 is exact, 1
-    is as far as no training at all; NaN where training changed nothing.
+    is as far as no training at all; NaN if training changed nothing.
 
-    Of adapters it is that of the weight updates B A: many pairs have the same product.
+    For adapters it is that of the weight updates B A: many pairs have the same product.
     """
     squared = norm = 0.0
     for name in sorted({name.removesuffix(".A").removesuffix(".B") for name in true}):
@@ -63,7 +64,7 @@ def distance_of(rebuilt: State, true: State, start: State) -> float:
 
 
 def _weight(state: State, name: str) -> Tensor:
-    """A tensor, or of a pair A and B the product, in double precision."""
+    """The tensor of that name, or the product B A of an adapter's pair, in double precision."""
     if name in state:
         return state[name].double()
     return state[f"{name}.B"].double() @ state[f"{name}.A"].double()

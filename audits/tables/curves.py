@@ -1,5 +1,4 @@
-"""The tables of a report behind figures of the attacks' success: ROC curves with bands, AUROCs by client and by
-round."""
+"""The tables behind figures of the attacks' success: ROC curves with bands, AUROCs by client and by round."""
 
 from __future__ import annotations
 
@@ -11,48 +10,46 @@ from numpy.typing import NDArray
 
 from audits.comparisons import Comparison, ScoredRun, by_round
 from audits.membership import measure
-from audits.statistics import ranking
-from audits.statistics.stratified import client_roc_band
+from audits.statistics.ranking import client_auroc
+from audits.statistics.roc_curves import Band, client_roc_band, mean_roc_band, roc_band
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 
 CURVE_POINTS = 40
-
-
 ROUNDS = "round population signal auroc low high members".split()
+CLIENTS = "threat_model way client signal auroc members nonmembers".split()
 
 
 def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of the released model after each round, where earlier ones were asked too, by scores that all of them
-    have."""
-    found, rows = [], by_round(run)
+    """AUROC of the released model after each attacked round (columns ROUNDS), by headline scores of all rounds."""
+    table, rows = [], by_round(run)
     for row in rows:
         for signal in (s for s in run.headline if all(s in other.scores for other in rows)):
-            c = row.having(row.scores[signal])
+            c = row.with_values(row.scores[signal])
             if c.measurable:
                 i = measure(c, c.scores[signal], confidence)
-                found.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
-    return pd.DataFrame(found, columns=ROUNDS)
+                table.append((c.round, c.population, signal, i.value, i.low, i.high, i.members))
+    return pd.DataFrame(table, columns=ROUNDS)
 
 
 def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
-    """AUROC of every client against its own held-out records, where it has both."""
-    found = []
+    """AUROC of every client with members and held-out records between these, with the columns CLIENTS: without the
+    comparisons of the last round's members."""
+    table = []
     for row in (c for c in rows if c.nonmembers == HELD_OUT and c.population != LAST_ROUND_MEMBERS):
         for signal in (s for s in signals if s in row.scores):
-            c = row.having(row.scores[signal])
-            values = ranking.client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}
+            c = row.with_values(row.scores[signal])
+            values = client_auroc(c.scores[signal], c.member, c.client)[1] if c.measurable else {}
             for client, auroc in values.items():
-                own = c.client == client
-                members = int(c.member[own].sum())
-                found.append((c.threat_model, c.way, str(client), signal, auroc, members, int(own.sum()) - members))
-    names = ["threat_model", "way", "client", "signal", "auroc", "members", "nonmembers"]
-    return pd.DataFrame(found, columns=names)
+                of_client = c.member[c.client == client]
+                counts = int(of_client.sum()), int((~of_client).sum())
+                table.append((c.threat_model, c.way, str(client), signal, auroc, *counts))
+    return pd.DataFrame(table, columns=CLIENTS)
 
 
 def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
-    """ROC with band of the records that have the score."""
-    c = row.having(row.scores[signal])
+    """The ROC curve of a score with its band on FPRs from `floor`, the smallest that can be measured, to 1."""
+    c = row.with_values(row.scores[signal])
     sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
     floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))
     grid = np.geomspace(floor, 1, CURVE_POINTS)
@@ -61,22 +58,11 @@ def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
     return pd.DataFrame({**where, "signal": signal, "fpr": grid, "tpr": tpr, "low": low, "high": high, "floor": floor})
 
 
-def _band(
-    c: Comparison, values: NDArray[np.float64], grid: NDArray[np.float64], confidence: float
-) -> tuple[NDArray[np.float64], ...]:
-    """Of one model a bootstrap over clients and records; of one per client the mean of the clients' curves, by t or, of
-    few, by their records."""
-    if c.unit == "records" and c.per_client:
-        return client_roc_band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
-    if not c.per_client:
-        clients = np.zeros(len(c.member)) if c.unit == "records" else c.client
-        return ranking.roc_band(values, c.member, clients, fpr_grid=grid, confidence=confidence)
-    single = [ranking.roc_band(values[own], c.member[own], c.client[own], fpr_grid=grid, resamples=2)[0]
-              for name in np.unique(c.client) for own in [c.client == name]]  # fmt: skip
-    from scipy.stats import t
-
-    tpr = np.mean(single, axis=0)
-    half = 0 * tpr + np.nan
-    if len(single) > 1:
-        half = t.ppf((1 + confidence) / 2, len(single) - 1) * np.std(single, axis=0, ddof=1) / len(single) ** 0.5
-    return tpr, np.clip(tpr - half, 0, 1), np.clip(tpr + half, 0, 1)
+def _band(c: Comparison, values: NDArray[np.float64], grid: NDArray[np.float64], confidence: float) -> Band:
+    """ROC curve and band on the grid: a bootstrap for a shared model; for one model per client the mean of the clients'
+    curves, with a t interval over clients, or a bootstrap of records if the clients are few."""
+    if c.per_client:
+        band = client_roc_band if c.unit == "records" else mean_roc_band
+        return band(values, c.member, c.client, fpr_grid=grid, confidence=confidence)
+    clients = np.zeros(len(c.member)) if c.unit == "records" else c.client
+    return roc_band(values, c.member, clients, fpr_grid=grid, confidence=confidence)

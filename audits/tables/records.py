@@ -1,9 +1,8 @@
-"""The tables of a report about records: what the attacks say of every one, of every class, whether they agree, and who
-is exposed the most.
+"""Tables about records: their scores and ranks, success by class, agreement of attacks, the most exposed members.
 
-Exposure of a record is the share of its client's candidates (and canaries) that an attack ranks no higher, as a mean
-over the headline scores of all attacks of an adversary: 1 = the most likely member by every attack. It is computed
-without the truth.
+The exposure of a record is the share of its client's candidates (and canaries) that an attack ranks no higher, as a
+mean over the headline scores of all attacks of an adversary, without the truth: 1 = the most likely member by every
+attack.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from audits.comparisons import ScoredModel, ScoredRun, comparisons
 from audits.membership import cells
-from audits.statistics.stratified import accuracy_at
+from audits.statistics.arrays import Floats
+from audits.statistics.classification import accuracy_at
 from audits.tables.attribution import attribution_table
 from audits.tables.beside_loss import beside_loss_table
 from audits.tables.curves import clients_table, curve, rounds_table
@@ -29,21 +28,22 @@ from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from fedaudit.terms.record_kinds import CANDIDATES, FLIPPED, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, REFERENCE, TRAINED
 from fedaudit.terms.threat_models import STRONGEST
 
-Floats = NDArray[np.float64]
-TOP = 10  # one in so many records is in an attack's top
-EXPOSED = 8  # records shown as pictures
-PIXELS = 256  # a side of a picture, at most
+TOP = 10  # one of so many records is in an attack's top
+EXPOSED = 8  # number of records shown as pictures
+PIXELS = 256  # longest side of a picture
 CLASSES = "threat_model way client label signal success low high members nonmembers".split()
 AGREEMENT = "threat_model way signal_a signal_b spearman overlap chance".split()
 SHOWN = "threat_model way rank record client score percentile asked label reason png".split()
 
 
 def evidence(run: ScoredRun, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
-    """All tables about a run by name, without those that have no row; `records` have the pictures."""
+    """All tables about a run by name, without empty ones; `records` by id have the pictures."""
     table = records_table(run)
     held_out = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and not c.descriptive]
-    measured = [(c, s) for c in held_out for s in run.headline if s in c.scores and c.having(c.scores[s]).measurable]
-    found = {
+    measured = [
+        (c, s) for c in held_out for s in run.headline if s in c.scores and c.with_values(c.scores[s]).measurable
+    ]
+    tables = {
         "records": table.drop(columns="exposure"),
         "scores": scores_table(run, table),
         "rounds": rounds_table(run, confidence),
@@ -56,28 +56,28 @@ def evidence(run: ScoredRun, records: Mapping[str, Record], *, confidence: float
         "exposed": exposed_table(run, table, records),
         "cells": cells(run, confidence),
     }
-    return {name: one.reset_index(drop=True) for name, one in found.items() if len(one)}
+    return {name: one.reset_index(drop=True) for name, one in tables.items() if len(one)}
 
 
 def records_table(run: ScoredRun) -> pd.DataFrame:
-    """Every record of every model at the end of training: what it is, every score, and where it stands among the
-    records that a coin decided about.
+    """A row per record of every client and model at the end of training: its kind, whether it is a member, every score,
+    and its rank among the records whose membership a coin decided.
 
     `rank` 1 is the most exposed of its client (ties share the better rank), `percentile` the percentage of held-out
-    records that are less exposed; NaN for the other records.
+    records that are less exposed; both are NaN for records without a coin.
     """
-    asked = [
+    models = [
         (model, k)
         for model in run.models
         if model.way in AT_THE_END
         for k in (run.participants(model.round) if model.client is None else [model.client])
     ]
-    table = pd.concat([_records(run, model, k) for model, k in asked], ignore_index=True)
+    table = pd.concat([_records(run, model, k) for model, k in models], ignore_index=True)
     return table[[c for c in table if c not in run.signals] + [s for s in run.signals if s in table]]
 
 
 def _records(run: ScoredRun, model: ScoredModel, client: int) -> pd.DataFrame:
-    """The same of one client under one model."""
+    """The rows of `records_table` for one client under one model."""
     kinds = run.kinds(client)
     scores = model.scores[model.scores.index.isin(list(kinds))]
     kind = pd.Series([kinds[r] for r in scores.index], scores.index)
@@ -104,135 +104,135 @@ def _records(run: ScoredRun, model: ScoredModel, client: int) -> pd.DataFrame:
 
 
 def classes_table(table: pd.DataFrame, guesses: Sequence[str], confidence: float) -> pd.DataFrame:
-    """Success rate of scores that are guesses, by client and class and as a mean over a client's classes ("mean").
+    """Success rate of scores that are guesses, with the columns CLASSES: by client and class, and as a mean over a
+    client's classes (label "mean").
 
-    A positive guess says member (DP-FPL's attack, section A.3). Success is the share of right ones, members and
+    A positive guess says member (DP-FPL's attack, section A.3). Success is the share of right guesses, members and
     held-out records weighing the same; classes without both are left out.
     """
-    found = []
+    table_rows = []
     candidates = table[table.kind.isin(CANDIDATES)]
     for signal in (s for s in guesses if s in candidates):
         guessed = candidates.dropna(subset=[signal])
-        for place, part in guessed.groupby(["threat_model", "way", "client"], sort=False):
+        for model, part in guessed.groupby(["threat_model", "way", "client"], sort=False):
             both = part[part.groupby("label").member.transform("nunique") == 2]
             groups = [*both.groupby("label"), ("mean", both)] if len(both) else []
             for label, group in groups:
                 cuts = dict.fromkeys(group.label, 0.0)
                 i = accuracy_at(group[signal], group.member, group.label.to_numpy(), cuts, confidence=confidence)
-                found.append((*place, label, signal, i.value, i.low, i.high, i.members, i.nonmembers))
-    return pd.DataFrame(found, columns=CLASSES)
+                table_rows.append((*model, label, signal, i.value, i.low, i.high, i.members, i.nonmembers))
+    return pd.DataFrame(table_rows, columns=CLASSES)
 
 
 def agreement_table(table: pd.DataFrame, headline: list[str]) -> pd.DataFrame:
-    """Whether two attacks of an adversary expose the same records: rank correlation, and what their top tenths have in
-    common.
-
-    Means over the targets; `chance` is the common share of two attacks that know nothing of each other.
+    """Whether two headline scores of an adversary expose the same records, with the columns AGREEMENT: Spearman's rank
+    correlation, and the share `overlap` of their top tenths in common; `chance` is that of two independent scores.
+    Means over the attacked clients.
     """
-    found = []
+    table_rows = []
     flipped = table[table.kind.isin(FLIPPED)]
-    for place, part in flipped.groupby(["threat_model", "way"], sort=False):
+    for model, part in flipped.groupby(["threat_model", "way"], sort=False):
         signals = [s for s in headline if s in part and part[s].notna().any()]
-        clients = [{s: own[s].to_numpy() for s in signals} for _, own in part.groupby("client", sort=False)]
+        clients = [{s: rows[s].to_numpy() for s in signals} for _, rows in part.groupby("client", sort=False)]
         for a, b in itertools.combinations(signals, 2):
-            each = [_agreement(own[a], own[b]) for own in clients]
-            known = pd.DataFrame([one for one in each if one is not None], columns=AGREEMENT[-3:])
-            found.append((*place, a, b, *known.mean()))
-    return pd.DataFrame(found, columns=AGREEMENT)
+            each = [_agreement(scores[a], scores[b]) for scores in clients]
+            by_client = pd.DataFrame([one for one in each if one is not None], columns=AGREEMENT[-3:])
+            table_rows.append((*model, a, b, *by_client.mean()))
+    return pd.DataFrame(table_rows, columns=AGREEMENT)
 
 
 def _agreement(a: Floats, b: Floats) -> tuple[float, float, float] | None:
-    """Rank correlation of two scores [n], common share of their top tenths, and that share by chance; None for fewer
-    than two records."""
-    known = ~(np.isnan(a) | np.isnan(b))
-    n = int(known.sum())
+    """Spearman's rank correlation of two scores [n], the share of their top tenths in common, and that share by chance;
+    None: fewer than two records have both scores."""
+    both = ~(np.isnan(a) | np.isnan(b))
+    n = int(both.sum())
     if n < 2:
         return None
-    ranks = [rankdata(s[known]) for s in (a, b)]
+    ranks = [rankdata(s[both]) for s in (a, b)]
     spearman = float(np.corrcoef(ranks)[0, 1]) if all(np.ptp(r) > 0 for r in ranks) else float("nan")
     return spearman, float(np.prod([_in_top(r) for r in ranks], axis=0).sum() / tenth(n)), tenth(n) / n
 
 
 def _in_top(scores: Floats) -> Floats:
-    """Probability [n] that a record is in the top tenth if ties are broken at random."""
+    """Probability [n] that each record is in the top tenth if ties are broken at random."""
     rising = np.sort(scores)
     below, up_to = (np.searchsorted(rising, scores, side) for side in ("left", "right"))
     return np.clip((tenth(len(scores)) - (len(scores) - up_to)) / (up_to - below), 0, 1)
 
 
 def tenth(n: int) -> int:
-    """How many of n records are the top tenth."""
+    """The number of records in the top tenth of n, at least one."""
     return max(1, n // TOP)
 
 
 def scores_table(run: ScoredRun, table: pd.DataFrame) -> pd.DataFrame:
-    """The headline scores of candidates and of records of another distribution, with the truth, for histograms."""
-    place = ["threat_model", "way", "client", "record", "kind"]
-    frames = [table.loc[table.kind != REFERENCE, [*place, *(s for s in run.headline if s in table)]]]
+    """The headline scores of all records but reference ones, also of another distribution, by kind, for histograms."""
+    names = ["threat_model", "way", "client", "record", "kind"]
+    frames = [table.loc[table.kind != REFERENCE, [*names, *(s for s in run.headline if s in table)]]]
     for c in (c for c in comparisons(run) if c.nonmembers == NOVEL_OBJECTS):
-        shown = c.scores[[s for s in run.headline if s in c.scores]]
-        where = {"threat_model": c.threat_model, "way": c.way, "client": c.client, "record": c.record}
-        frames.append(shown.assign(**where, kind=NOVEL_RECORD)[~c.member])
+        headline = c.scores[[s for s in run.headline if s in c.scores]]
+        columns = {"threat_model": c.threat_model, "way": c.way, "client": c.client, "record": c.record}
+        frames.append(headline.assign(**columns, kind=NOVEL_RECORD)[~c.member])
     return pd.concat(frames)
 
 
 def exposed_table(run: ScoredRun, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
-    """The most exposed members under the strongest adversary, as pictures and with the reason in plain words.
-
-    Of equally exposed ones, the first headline's higher score comes first.
-    """
-    mine = _strongest(table)
-    headline = [s for s in run.headline if s in mine and mine[s].notna().any()]
-    flipped = mine[mine.kind.isin(FLIPPED)]
+    """The EXPOSED most exposed members under the strongest adversary, with the columns SHOWN (`png` is bytes, `reason`
+    a sentence). Of equally exposed ones, the one with the higher first headline score comes first."""
+    strongest = _strongest(table)
+    headline = [s for s in run.headline if s in strongest and strongest[s].notna().any()]
+    flipped = strongest[strongest.kind.isin(FLIPPED)]
     tops = flipped.groupby("client")[headline].transform(_is_top).sum(axis=1)
     order = ["exposure", *headline[:1], "record"]
     members = flipped[flipped.kind == MEMBER].sort_values(order, ascending=[*[False] * (len(order) - 1), True])
-    several = len({record.prompt for record in records.values()}) > 1  # else the instruction says nothing about one
+    several = (
+        len({record.prompt for record in records.values()}) > 1
+    )  # one instruction for all says nothing about a record
     rows = []
     for rank, (at, row) in enumerate(members.head(EXPOSED).iterrows(), 1):
         record = records[row.record]
-        asked = record.prompt.partition(IMAGE)[2].strip() if several else ""
+        question = record.prompt.partition(IMAGE)[2].strip() if several else ""
         reason = _reason(int(tops[at]), len(headline), _facts(run, row))
-        place = (row.threat_model, row.way, rank, row.record, row.client, row.exposure, row.percentile)
-        rows.append((*place, asked, record.text, reason, picture(record)))
+        exposure = (row.threat_model, row.way, rank, row.record, row.client, row.exposure, row.percentile)
+        rows.append((*exposure, question, record.text, reason, picture(record)))
     return pd.DataFrame(rows, columns=SHOWN)
 
 
 def _strongest(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the first adversary and, of the ways that reach half of its clients, of the freshest one."""
-    mine = table[table.threat_model == next(name for name in STRONGEST if (table.threat_model == name).any())]
-    reached = mine.groupby("way", sort=False).client.nunique()
-    wide = [way for way in reached.index if 2 * reached[way] >= reached.max()]
-    return mine[mine.way == min(wide, key=FRESHEST.index)]
+    """The rows of the strongest adversary under the freshest kind of model that reaches half of its clients."""
+    rows = table[table.threat_model == next(name for name in STRONGEST if (table.threat_model == name).any())]
+    clients = rows.groupby("way", sort=False).client.nunique()
+    wide = [way for way in clients.index if 2 * clients[way] >= clients.max()]
+    return rows[rows.way == min(wide, key=FRESHEST.index)]
 
 
 def _facts(run: ScoredRun, row: pd.Series) -> dict[str, float]:
-    """What is known for readers about a record under the model that attacks it."""
+    """The facts by name (see `ScoredModel.facts`) about the record of a row under its model; empty: there are none."""
     for m in run.models:
-        whose = m.client is None or client_name(m.client) == row.client
-        if whose and (m.threat_model, m.way) == (row.threat_model, row.way) and m.facts is not None:
+        is_holder = m.client is None or client_name(m.client) == row.client
+        if is_holder and (m.threat_model, m.way) == (row.threat_model, row.way) and m.facts is not None:
             return {str(name): value for name, value in m.facts.loc[row.record].items()}
     return {}
 
 
 def _is_top(scores: pd.Series) -> pd.Series:
-    """Whether each of a client's records is in the top tenth, together with its ties."""
+    """Whether each of a client's records is in the top tenth by a score; equal scores are only if all of them fit."""
     return scores.rank(ascending=False, method="max") <= tenth(int(scores.notna().sum()))
 
 
 def _reason(tops: int, scores: int, facts: Mapping[str, float]) -> str:
-    """Why a record is exposed, from numbers: by how many scores, its loss beside the loss of shadow models, and what
-    the hard prompt says."""
-    said = [f"in the top tenth by {tops} of {scores} scores" if scores > 1 else "by its score"]
+    """Why a record is exposed, in a sentence: in the top of `tops` of `scores` scores, its losses, the hard prompt."""
+    parts = [f"in the top tenth by {tops} of {scores} scores" if scores > 1 else "by its score"]
     if facts:
-        said.append(_losses(facts))
+        parts.append(_losses(facts))
         if not facts.get("hard_right", True):
-            said.append("the hard prompt gets it wrong")
-    text = "; ".join(said)
+            parts.append("the hard prompt gets it wrong")
+    text = "; ".join(parts)
     return text[0].upper() + text[1:] + "."
 
 
 def _losses(facts: Mapping[str, float]) -> str:
+    """The loss of a record beside those of shadow models or, without these, beside that before training."""
     loss, trained, without = (facts.get(name, np.nan) for name in ("loss", "loss_in", "loss_out"))
     if np.isfinite([trained, without]).all():
         return (
@@ -244,7 +244,7 @@ def _losses(facts: Mapping[str, float]) -> str:
 
 
 def picture(record: Record) -> bytes:
-    """The record's image as a PNG of at most `PIXELS` a side."""
+    """The record's image as bytes of a PNG of at most PIXELS per side."""
     from PIL import Image
 
     png = io.BytesIO()

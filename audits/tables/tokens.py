@@ -13,13 +13,13 @@ from fedaudit.terms.record_kinds import HELD_OUT_RECORD
 
 
 def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """The records of the heatmap: the most exposed member, and of the held-out records of its client the one in the
-    middle of the ranks. None without an exposed member."""
+    """The ids of the heatmap's records: "member", the most exposed member, and "non-member", the held-out record of its
+    client with the median rank (if there is one). Empty without the table `exposed`."""
     if "exposed" not in tables:
         return {}
     top, records = tables["exposed"].iloc[0], tables["records"]
-    place = ["threat_model", "way", "client"]
-    others = records[(records[place] == top[place]).all(axis=1) & (records.kind == HELD_OUT_RECORD)]
+    model = ["threat_model", "way", "client"]
+    others = records[(records[model] == top[model]).all(axis=1) & (records.kind == HELD_OUT_RECORD)]
     ranked = others.sort_values(["rank", "record"])
     return {"member": top.record} | ({"non-member": ranked.record.iloc[len(ranked) // 2]} if len(ranked) else {})
 
@@ -27,8 +27,8 @@ def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
 def tokens_table(
     run: ScoredRun, tables: Mapping[str, pd.DataFrame], words: Mapping[str, Sequence[str]]
 ) -> pd.DataFrame:
-    """A row per token of the records of `panels(tables)`, whose `words` are its tokens: Rényi-2 entropy (nats) under
-    the model that exposes them and under the public start, and log p of the token where it is a word."""
+    """A row per token of the two records of `panels(tables)`: Rényi-2 entropy (nats) under the attacked model and under
+    the public start, and the log-probability of the token (NaN for image tokens). `words` by record are its tokens."""
     frames = []
     for panel, record in panels(tables).items():
         model = _model(run, tables["exposed"].iloc[0])
@@ -45,7 +45,7 @@ def tokens_table(
 
 
 def _model(run: ScoredRun, exposed: pd.Series) -> ScoredModel:
-    """The model under which a record is exposed."""
+    """The attacked model of a row of the table `exposed`."""
     return next(
         m
         for m in run.models

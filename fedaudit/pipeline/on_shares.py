@@ -17,7 +17,7 @@ from attacks.knowledge import Floats
 from attacks.locate import Asked, placed, trilaterated
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance
-from audits.statistics.neighbours import Ints
+from audits.statistics.arrays import Ints
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.privacy.secpc import Protocol

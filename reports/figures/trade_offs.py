@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame as Table
 
-from audits.run_comparison import EPSILON, METHOD, shown
+from audits.run_comparison import EPSILON, METHOD, format_value
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
@@ -104,7 +104,7 @@ def sweep_plot(table: Table, name: str) -> Plot:
         _sweep(panel, part, name, quantity, values, lines, others)
         label = {"utility": UTILITY[part.utility_metric.iloc[0]], "auroc": "AUROC", "tpr_1": "TPR at 1 % FPR"}[quantity]
         panel.set(title=threat or "utility", ylabel=label, xlabel=_axis(name))
-        panel.set_xticks(range(len(values)), [shown(value) for value in values])
+        panel.set_xticks(range(len(values)), [format_value(value) for value in values])
         if quantity == "auroc":
             panel.axhline(0.5, color=GREY, linewidth=1.1)
     for panel in axes.flat[len(panels) :]:
@@ -138,7 +138,7 @@ def _sweep(
 
 def _line(row: dict[str, Any], others: Sequence[str]) -> str:
     """What points share that are joined, in words."""
-    own = [f"{n.partition('.')[2]} {shown(row[n])}" for n in others if n != METHOD and not _missing(row[n])]
+    own = [f"{n.partition('.')[2]} {format_value(row[n])}" for n in others if n != METHOD and not _missing(row[n])]
     return ", ".join([str(row["method"]), *own])
 
 

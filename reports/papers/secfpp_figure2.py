@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from audits.statistics import closed_information as closed
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance as distance
 from reports.evidence import Evidence
@@ -65,7 +64,7 @@ def ours(users: Sequence[int] = USERS, components: Sequence[int] = COMPONENTS, s
             (panel, n, d, "distance, as printed", distance.printed(n, d), math.nan),
             (panel, n, d, "centre, inside", distance.centre(n, d), mi.ksg(inside.prompts, inside.centres)),
             (panel, n, d, "centre, outside", 0.0, mi.ksg(outside.prompts, outside.centres)),
-            (panel, n, d, "self-information", closed.gaussian_entropy(d), mi.ksg(inside.prompts, inside.prompts)),
+            (panel, n, d, "self-information", distance.gaussian_entropy(d), mi.ksg(inside.prompts, inside.prompts)),
         ]
     return pd.DataFrame(rows, columns=["panel", "n", "d", "quantity", "exact", "ksg"])
 

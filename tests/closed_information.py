@@ -1,4 +1,4 @@
-"""Mutual information and entropies that are known exactly, in nats: what estimates stand beside."""
+"""Mutual information and entropies that are known exactly or by simulation, in nats, for comparison with estimates."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import xlogy
-from scipy.stats import norm
+from scipy.stats import chi2, ncx2, norm
 
-Floats = npt.NDArray[np.float64]
+from audits.statistics.arrays import Floats
+from audits.statistics.secfpp_distance import draws, gaussian_entropy, nodes
 
-_NODES = 400
+__all__ = ["by_simulation", "entropy", "flipped_bit", "gaussian_entropy", "gaussian_information", "shifted_gaussian"]
 
 
 def gaussian_information(rho: float, pairs: int = 1) -> float:
     """MI of two Gaussian vectors whose coordinates are correlated by rho pair by pair: -(pairs / 2) ln(1 - rho²)."""
     return -pairs / 2 * math.log1p(-(rho**2))
-
-
-def gaussian_entropy(d: int, std: float = 1.0) -> float:
-    """Differential entropy of N(0, std² I_d): (d / 2) ln(2 pi e std²)."""
-    return d / 2 * math.log(2 * math.pi * math.e * std**2)
 
 
 def flipped_bit(flip: float) -> float:
@@ -35,8 +30,8 @@ def shifted_gaussian(shift: float) -> float:
     reach = 10.0
 
     def density(s: Floats) -> Floats:
-        found: Floats = (norm.pdf(s) + norm.pdf(s - shift)) / 2
-        return found
+        mixture: Floats = (norm.pdf(s) + norm.pdf(s - shift)) / 2
+        return mixture
 
     return entropy(density, -reach, shift + reach) - gaussian_entropy(1)
 
@@ -48,8 +43,11 @@ def entropy(density: Callable[[Floats], Floats], low: float, high: float) -> flo
     return -float(weight @ xlogy(f, f))
 
 
-def nodes(low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Places and weights of an integral from low to high, along a new last axis."""
-    x, w = np.polynomial.legendre.leggauss(_NODES)
-    a, b = np.asarray(low, dtype=float)[..., None], np.asarray(high, dtype=float)[..., None]
-    return a + (b - a) * (x + 1) / 2, (b - a) / 2 * w
+def by_simulation(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> tuple[float, float]:
+    """MI(P; D²) as the mean of ln f(D² | P) - ln f(D²) over `size` draws of exact densities, and its standard error."""
+    m, one = (n - 1 if inside else n), draws(n, d, size, rng, inside=inside)
+    scaled = one.squared * (n**2 / (n - 1) if inside else n)  # a non-central chi-square given P
+    conditional = ncx2.logpdf(scaled, d, m * (one.prompts**2).sum(axis=1))
+    overall = chi2.logpdf(scaled / (m + 1), d) - math.log(m + 1)
+    gains = conditional - overall
+    return float(gains.mean()), float(gains.std(ddof=1) / math.sqrt(size))
