@@ -23,7 +23,7 @@ from audits.findings import NO_CANARIES, THESE, Claims, Ends, Finding, Names, Of
 from audits.permutation_test import by_coin, row_of
 from audits.settings import Confident
 from audits.statistics import ranking, stratified
-from audits.statistics.intervals import Interval, auroc_p_value, cross_fitted, detectable, holm
+from audits.statistics.intervals import CONSTANT, Interval, auroc_p_value, cross_fitted, detectable, holm
 from audits.statistics.one_run import canary_table
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
@@ -222,7 +222,9 @@ def _auroc(
         base_note=_about_base(c, signal, controls),
         blind_p=p.get("blind"),
         **_coin(run, c, signal),
-        detectable=detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
+        detectable=None
+        if auroc.how.startswith(CONSTANT)
+        else detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
         best_of=best_of,
     )
     if c.coin or c.descriptive:

@@ -8,6 +8,9 @@ Where no coins did (another distribution, a run trained elsewhere), a row is com
 a control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than
 its members; *leak* if its interval is clear of 0.5 and it beats every control on the same records; *inconclusive* if it
 is clear of 0.5 and so many records cannot tell it from a control; *no leak found* if the interval covers 0.5.
+
+A score that is the same for all records of a comparison can show no leak, whatever there is: *inconclusive* in any
+case.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import pandas as pd
 
 from attacks.score_names import name_of
 from audits.findings import THESE
-from audits.statistics.intervals import Interval, auroc_p_value
+from audits.statistics.intervals import CONSTANT, Interval, auroc_p_value
 from audits.statistics.permutation import p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.sentences import SAID
@@ -52,6 +55,8 @@ def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Inter
     differences to all controls. `exchangeable`: members and non-members are of one distribution."""
     if off:
         return CONFOUNDED
+    if auroc.how.startswith(CONSTANT):
+        return INCONCLUSIVE
     if auroc.low <= 0.5 <= auroc.high:
         return NO_LEAK_FOUND
     if not exchangeable:
@@ -82,7 +87,8 @@ def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mappi
             rows.append(dict(f))
             continue
         p = float(corrected(f["z"], f["family"], largest))
-        verdict = by_the_coin(f["z"], p, level=1 - f["confidence"])
+        constant = f["interval"].startswith(CONSTANT)
+        verdict = INCONCLUSIVE if constant else by_the_coin(f["z"], p, level=1 - f["confidence"])
         alarm = _alarm(f, off_by_the_coin(f, largest, blind))
         row = {**f, "p_adjusted": p, "family_n": sizes[f["family"]], "verdict": verdict, "alarm": alarm}
         rows.append(row | {"sentence": sentence(row, verdict)})
@@ -159,6 +165,9 @@ def sentence(
     pair = f"{f['population']} from {_words(f)}{' within the same classes' if within else ''}"
     if verdict in LEAKS:
         return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."
+    if f["interval"].startswith(CONSTANT) and not off:
+        score = name_of(f["signal"]).in_sentences
+        return f"Inconclusive: {who} cannot tell {pair} by {score}, which is the same for all of these records."
     if verdict == NO_LEAK_FOUND:
         half = "" if f["p_adjusted"] is not None else ", which covers 0.5"
         return f"No leak found: {who} could not be shown to tell {pair}: {number}{half}."

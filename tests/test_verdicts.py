@@ -1,5 +1,6 @@
 """The verdict rules as truth tables, the families' correction by hand, and the alarms of controls."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 
 from audits.comparisons import comparisons
+from audits.membership import Params, findings
 from audits.permutation_test import by_coin, primary_rows
 from audits.statistics.intervals import cross_fitted
 from audits.statistics.permutation import PERMUTATIONS
@@ -22,7 +24,7 @@ from audits.verdicts import (
     together,
 )
 from fedaudit.terms.verdicts import VERDICTS
-from tests.test_membership import SIGNALS, coins_of, made_up, with_canaries
+from tests.test_membership import NAMES, SIGNALS, claims, coins_of, made_up, with_canaries
 
 
 def interval(low, high):
@@ -274,3 +276,19 @@ def doubled(scores, pairs):
         if record in found.index and first in found.index:
             found.loc[record, list(SIGNALS)] = scores.loc[first, list(SIGNALS)]
     return found
+
+
+def test_a_score_that_is_the_same_for_all_records_shows_nothing():
+    """Whether coins decided or controls do; a model that leaks is behind it."""
+    run = made_up(0, leak=3.0)
+    flat = [dataclasses.replace(m, scores=m.scores.assign(**{SIGNALS[0]: 0.25})) for m in run.models]
+    run = dataclasses.replace(run, models=flat)
+    found = [vars(f) for f in findings(run, Params(), names=NAMES, epsilon=claims) if f.signal == SIGNALS[0]]
+    rows = [
+        row for row in judged(found, together([by_coin(run).largest]), {"primary": 1, "secondary": 1}) if row["low"]
+    ]
+    assert {row["verdict"] for row in rows} == {"inconclusive", None}  # rows that only describe have none
+    assert {row["detectable"] for row in rows} == {None}
+    said = [row["sentence"] for row in rows if row["verdict"]]
+    assert {"novel objects", "held-out"} <= {row["nonmembers"] for row in rows if row["verdict"]}
+    assert all("which is the same for all of these records" in sentence for sentence in said)

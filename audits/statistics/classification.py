@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audits.statistics.arrays import Bools, Floats, Ints, Labels
-from audits.statistics.intervals import Interval, clopper_pearson, point_interval, proportion, wald_interval
+from audits.statistics.intervals import CONSTANT, Interval, clopper_pearson, point_interval, proportion, wald_interval
 from audits.statistics.placements import basis_of, checked, checked_scores, clustered_error, groups_with_both_kinds
 
 _FOLD_SEED = 20_240_229  # folds are a fixed function of the order of the records, so that a report can be regenerated
@@ -87,7 +87,7 @@ def balanced_accuracy(
     """
     s, m, codes, _ = checked(scores, member, client, confidence)
     if s.min() == s.max():
-        return point_interval(0.5, basis_of(m, codes, confidence), "constant score")
+        return point_interval(0.5, basis_of(m, codes, confidence), CONSTANT)
     model = codes if per_client else np.zeros_like(codes)
     models, kept = groups_with_both_kinds(m, model, at_least=2)
     s, m, codes, model = s[kept], m[kept], codes[kept], model[kept]

@@ -13,6 +13,7 @@ from scipy import special
 
 from audits.statistics.arrays import Floats, Ints
 
+CONSTANT = "constant score"  # how the interval of one was made, which is the point 0.5
 ZERO = 1e-10  # a smaller standard error is rounding
 
 

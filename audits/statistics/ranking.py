@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from audits.statistics.arrays import Labels
-from audits.statistics.intervals import Interval, mean_with_error, point_interval, square_and_add, wald_interval
+from audits.statistics.intervals import (
+    CONSTANT,
+    Interval,
+    mean_with_error,
+    point_interval,
+    square_and_add,
+    wald_interval,
+)
 from audits.statistics.placements import (
     basis_of,
     checked,
@@ -38,7 +45,7 @@ def auroc(scores: npt.ArrayLike, member: npt.ArrayLike, client: Labels, *, confi
     s, m, codes, _ = checked(scores, member, client, confidence)
     basis = basis_of(m, codes, confidence)
     if s.min() == s.max():
-        return point_interval(0.5, basis, "constant score")
+        return point_interval(0.5, basis, CONSTANT)
     x, y = placements(s, m, np.zeros_like(codes))
     se, dof = clustered_error(x, y, codes[m], codes[~m])
     return wald_interval(float(x.mean()), se, dof, basis, "DeLong" if dof is None else "clustered DeLong")
@@ -83,7 +90,7 @@ def client_auroc(
     if len(clients) == 1:
         mean = auroc(s, m, codes, confidence=confidence)
     elif (x == 0.5).all() and (y == 0.5).all():
-        mean = point_interval(0.5, basis, "constant score")
+        mean = point_interval(0.5, basis, CONSTANT)
     else:
         value, se, dof = mean_with_error(list(auroc_by_client.values()))
         if se == 0.0:  # nothing varies between clients: the bound is that of the records of the client with the fewest

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audits.statistics.arrays import Bools, Floats, Ints, Labels
-from audits.statistics.intervals import ZERO, Basis, Interval, point_interval, square_and_add, wald_interval
+from audits.statistics.intervals import CONSTANT, ZERO, Basis, Interval, point_interval, square_and_add, wald_interval
 from audits.statistics.placements import (
     basis_of,
     checked,
@@ -55,7 +55,7 @@ def stratified_auroc(
     basis, pairs = basis_of(m, codes, confidence), _pairs(m, cell)
     x, y = placements(s, m, cell)
     if (x == 0.5).all() and (y == 0.5).all():
-        return point_interval(0.5, basis, "constant score", pairs)
+        return point_interval(0.5, basis, CONSTANT, pairs)
     value, se = _stratified_mean(x, y, m, codes, cell)
     return wald_interval(value, se, None, basis, _how("DeLong", basis, within), pairs=pairs)
 
