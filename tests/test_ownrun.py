@@ -618,8 +618,8 @@ class TestExport:
         """Killed before each of its writes in turn."""
         from fedaudit.external.export import _Destination
 
-        put_all, writes = _Destination.put, []
-        monkeypatch.setattr(_Destination, "put", lambda s, n, d, **k: (writes.append(n), put_all(s, n, d, **k)))
+        put_all, writes = _Destination.write, []
+        monkeypatch.setattr(_Destination, "write", lambda s, n, d, **k: (writes.append(n), put_all(s, n, d, **k)))
         exported(plain, tmp_path / "whole")
         assert writes[-1] == "run.json"
         for i in [*range(0, len(writes), 9), len(writes) - 1]:
@@ -630,7 +630,7 @@ class TestExport:
                     raise KeyboardInterrupt
                 put_all(self, name, data, **more)
 
-            monkeypatch.setattr(_Destination, "put", put_some)
+            monkeypatch.setattr(_Destination, "write", put_some)
             with pytest.raises(KeyboardInterrupt):
                 exported(plain, tmp_path / f"killed-{i}")
             with pytest.raises(InputError, match=r"run\.json is missing"):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 OUTSIDE_KEYS = "says what is wrong; where something is, there is no number"
 
@@ -35,21 +33,7 @@ class Diverged(InputError):
 
 
 def nearest(name: str, options: Iterable[str]) -> str:
-    """ " (did you mean 'fedrand'?)", with the option most like `name` whatever its case; "" if none is like it."""
+    """The suffix " (did you mean 'fedrand'?)" with the option most like `name`, whatever its case; "" if none is."""
     by_folded = {option.casefold(): option for option in options}
     matches = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f" (did you mean {by_folded[matches[0]]!r}?)" if matches else ""
-
-
-def cannot_write(path: Path, error: OSError) -> InputError:
-    """The InputError for a file under --out that the disk refused to write."""
-    return InputError(f"cannot write {path}: {error.strerror or error}; choose another folder with --out")
-
-
-@contextlib.contextmanager
-def write_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the `with` block into the InputError of `cannot_write`."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(path, error) from error

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedaudit.machinery.errors import write_errors
+from fedaudit.machinery.disk_errors import write_errors
 
 if sys.platform == "win32":
     import msvcrt

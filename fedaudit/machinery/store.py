@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.canonical import plain_json, sorted_header
-from fedaudit.machinery.errors import InputError, cannot_write, write_errors
+from fedaudit.machinery.disk_errors import cannot_write, write_errors
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.locks import LOCK, folder_lock
 
 if TYPE_CHECKING:
