@@ -134,11 +134,8 @@ def seed(text: str) -> int:
 
 
 def words_of(mapping: Mapping[str, Any]) -> list[str]:
-    """Turn {option name: value} into command-line words, one per option, and check them.
-
-    False becomes --no-NAME, a list one word with commas (for --fail-if one word each). InputError: no flag can have
-    such a name or value.
-    """
+    """Turn {option name: value} into command-line words, one per option, and check them. False becomes --no-NAME, a
+    list one word with commas (for --fail-if one word each). InputError: no flag can have such a name or value."""
     words = []
     for key, value in mapping.items():
         if not _OPTION.fullmatch(key):

@@ -38,10 +38,8 @@ HIDDEN = "hidden"  # name of a tensor that any upload may have or keep back
 
 @dataclass(frozen=True)
 class PlannedTranscript(Transcript):
-    """The transcript of a run that has not been trained: rounds and cohorts of its schedule, with empty states.
-
-    Each upload holds and keeps back `HIDDEN`, and each secure sum is revealed, so that no attack is ruled out.
-    """
+    """The transcript of a run that has not been trained: rounds and cohorts of its schedule, with empty states. Each
+    upload holds and keeps back `HIDDEN`, and each secure sum is revealed, so that no attack is ruled out."""
 
     sizes: Sequence[int] = ()  # records of each client's list
 
@@ -112,10 +110,8 @@ def seconds(counts: Mapping[str, float], each: Mapping[str, float]) -> float:
 def timed(
     cell: Cell, federation: Federation, bench: Bench, counts: Mapping[str, float], progress: Progress
 ) -> dict[str, float]:
-    """Measured seconds of one question, by kind of work, for the kinds with a count above 0.
-
-    If uploads are needed, two rounds are trained in a temporary folder.
-    """
+    """Measured seconds of one question, by kind of work, for the kinds with a count above 0. If uploads are needed, two
+    rounds are trained in a temporary folder."""
     asking = forecast(cell, federation)
     desk, target = Desk(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}

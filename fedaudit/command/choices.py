@@ -1,4 +1,4 @@
-"""What the choosing flags name: methods, task, attacks and audits that fit together. Imports nothing heavy."""
+"""Reads the flags that choose methods, task, attacks and audits, which must fit together. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -55,10 +55,8 @@ def read_methods(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin[TaskF
 
 
 def read_attacks(text: str | None, learner: str, *, trained_here: bool) -> list[Plugin[AttackFacts]]:
-    """The attacks that --attack names, in that order; for `all` the strongest first; [] for `none`.
-
-    Shadow models need a training that is done here. InputError: an attack does not work on what `learner` trains.
-    """
+    """The attacks that --attack names, in that order; for `all` the strongest first; [] for `none`. Shadow models need
+    a training that is done here. InputError: an attack does not work on what `learner` trains."""
     trained = facts(learner)
     able = {name: p for name, p in ATTACKS.items() if lacks(p, trained) is None}
     fitting = {name: p for name, p in able.items() if trained_here or not p.facts.shadows}
@@ -99,9 +97,7 @@ def audit_groups(
     text: str | None, attacks: Sequence[Plugin[AttackFacts]], learner: str, *, trained_here: bool
 ) -> dict[str, type[DataclassInstance]]:
     """{"audit NAME": its parameter class} for all audits that can run and are not on request, or that --audit names.
-
-    Only a training that is done here has a privacy ledger. InputError: an audit is named that cannot run.
-    """
+    Only a training that is done here has a privacy ledger. InputError: an audit is named that cannot run."""
     trained = facts(learner)
     met = {trained.records, *(["attacks"] if attacks else []), *(["ledger", SEVERAL] if trained_here else [])}
     able = {name: plugin for name, plugin in AUDITS.items() if met.issuperset(plugin.facts.needs)}
@@ -117,10 +113,8 @@ def audit_groups(
 
 
 def without_comparisons(plan: Plan, text: str | None) -> Plan:
-    """The plan; if it has one setting only, without the audits that compare settings.
-
-    InputError if --audit, whose value is `text`, names such an audit; `all` does not.
-    """
+    """The plan; if it has one setting only, without the audits that compare settings. InputError if --audit, whose
+    value is `text`, names such an audit; `all` does not."""
     lonely = [name for name in plan.across if SEVERAL in AUDITS[name].facts.needs and len(plan.methods) < 2]
     if lonely and text != "all":
         raise InputError(

@@ -15,20 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attacks.facts import ATTACKS, AttackFacts
-from fedaudit.command import choices, compare_runs, exits, gates, nightly, paper, plans, sweeps, unused_flags
+from fedaudit.command import choices, compare_runs, exits, flags, gates, nightly, paper, plans, sweeps, unused_flags
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
-from fedaudit.command.flags import (
-    DEFAULT_PRESET,
-    Parser,
-    add_backbone,
-    add_choices,
-    add_fields,
-    add_general_options,
-    add_linked_files,
-    add_schedule,
-    make,
-)
 from fedaudit.command.listing import listing
 from fedaudit.command.window import columns_of_window
 from fedaudit.external.run import OwnRun
@@ -149,17 +138,15 @@ class Command:
 
 
 def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
-    """Parse and check command-line words. InputError: they are wrong.
-
-    Later sources win: the preset, `scale` (a paper's own settings, as words), the file of --config, `words`.
-    """
+    """Parse and check command-line words. InputError: they are wrong. Later sources win: the preset, `scale` (a paper's
+    own settings, as words), the file of --config, `words`."""
     check(words)
-    first = Parser(add_help=False, allow_abbrev=False)
-    add_choices(first)
+    first = flags.Parser(add_help=False, allow_abbrev=False)
+    flags.add_choices(first)
     chosen, _ = first.parse_known_args(words)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
-    if chosen.run and chosen.preset != DEFAULT_PRESET:
+    if chosen.run and chosen.preset != flags.DEFAULT_PRESET:
         raise InputError(
             f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"
         )
@@ -192,15 +179,15 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     )  # fmt: skip
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def _parser() -> flags.Parser:
+    parser = flags.Parser(
         prog="audit.py",
         description="Train a federated method, attack what each party saw, and report how much leaked.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_choices(parser)
+    flags.add_choices(parser)
     return parser
 
 
@@ -211,22 +198,18 @@ def _read_own_run(chosen: argparse.Namespace, sources: choices.Sources) -> tuple
         raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
     learner = OwnRun.learner
     attacks, parser = choices.read_attacks(chosen.attack, learner, trained_here=False), _parser()
-    add_linked_files(parser)
-    add_backbone(parser, learner)
-    add_general_options(parser)
+    flags.add_linked_files(parser)
+    flags.add_backbone(parser, learner)
+    flags.add_general_options(parser)
     audits = choices.audit_groups(chosen.audit, attacks, learner, trained_here=False)
     options, made = _parse(parser, choices.attack_groups(attacks) | audits, sources)
     return options, plans.own_run_plan(options, made)
 
 
 def _read_training(
-    methods: sweeps.Named,
-    task: Plugin[TaskFacts],
-    learner: str,
-    attacks: Sequence[Plugin[AttackFacts]],
-    audits: str | None,
-    sources: choices.Sources,
-) -> tuple[argparse.Namespace, dict[str, Any]]:
+    methods: sweeps.Named, task: Plugin[TaskFacts], learner: str, attacks: Sequence[Plugin[AttackFacts]],
+    audits: str | None, sources: choices.Sources,
+) -> tuple[argparse.Namespace, dict[str, Any]]:  # fmt: skip
     """The options of a training with its attacks and audits, and the parameter object of each group, by title."""
     trained = facts(learner)
     swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
@@ -239,16 +222,16 @@ def _read_training(
     groups |= {"the adversary": choices.adversary_class(trained)} if attacks and trained.shadows else {}
     groups |= choices.attack_groups(attacks) | choices.audit_groups(audits, attacks, learner, trained_here=True)
     parser = _parser()
-    add_schedule(parser, learner)
-    add_backbone(parser, learner)
-    add_general_options(parser)
+    flags.add_schedule(parser, learner)
+    flags.add_backbone(parser, learner)
+    flags.add_general_options(parser)
     if noised:
         parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
     return _parse(parser, groups, sources, swept=swept)
 
 
 def _parse(
-    parser: Parser,
+    parser: flags.Parser,
     groups: Mapping[str, type[DataclassInstance]],
     sources: choices.Sources,
     swept: Mapping[str, type[DataclassInstance]] = MappingProxyType({}),
@@ -259,11 +242,11 @@ def _parse(
     makes several. InputError names the source that is wrong, unless it is the command line.
     """
     for title, params in {**swept, **groups}.items():
-        add_fields(parser, title, params)
+        flags.add_fields(parser, title, params)
     for source, words in sources.items():
         try:
             parser.parse_args(words)
         except InputError as error:
             raise InputError(f"{source}: {error}" if source else str(error)) from None
     options = parser.parse_args([*itertools.chain(*sources.values())])
-    return options, {title: make(params, options) for title, params in groups.items()}
+    return options, {title: flags.make(params, options) for title, params in groups.items()}

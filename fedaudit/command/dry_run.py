@@ -44,9 +44,7 @@ Timings = MutableMapping[Hashable, Any]  # paces of trainings and seconds of que
 
 def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> str:
     """The text of `--dry-run`, based on a few rounds of each kind of training and one question of each kind of attack.
-
-    `timings` is a cache, read and filled. Nothing is written to disk but the cached image embeddings.
-    """
+    `timings` is a cache, read and filled. Nothing is written to disk but the cached image embeddings."""
     from fedaudit.command import attack_times
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_models import sequence_rounds

@@ -164,10 +164,8 @@ def _close(*streams: TextIO) -> None:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Inside the `with` block the first signal raises Stopped and is added to the yielded list; the next one kills.
-
-    A signal that is ignored already (nohup, background jobs) stays ignored.
-    """
+    """Inside the `with` block the first signal raises Stopped and is added to the yielded list; the next one kills. A
+    signal that is ignored already (nohup, background jobs) stays ignored."""
     received = _received
     received.clear()
     before: dict[int, Any] = {}

@@ -163,9 +163,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[DataclassInstance]) -> None:
     """Add a flag for each field of a parameter class, in a group `title`; flags that the parser has are left out.
-
-    Parameters that can be swept take several values, separated by commas. Defaults are None: not given.
-    """
+    Parameters that can be swept take several values, separated by commas. Defaults are None: not given."""
     existing = {flag for action in parser._actions for flag in action.option_strings}
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(params):

@@ -64,10 +64,8 @@ class Gate:
     source: str  # how messages begin: the flag, or file and line
 
     def check(self, learner: str, attacks: Sequence[Plugin[AttackFacts]], canaries: int | None) -> None:
-        """InputError if no run of these attacks can answer the gate. `canaries` is their number, None if unknown.
-
-        It is unknown for external runs, which were trained without our canaries.
-        """
+        """InputError if no run of these attacks can answer the gate. `canaries` is their number, None if unknown. It is
+        unknown for external runs, which were trained without our canaries."""
         why = None
         if self.metric in BOUNDS and canaries is None:
             why = "the run in --run was trained elsewhere, without canaries"
@@ -101,10 +99,8 @@ class Gate:
         return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
 
     def _above(self, kind: str, rows: Sequence[dict[str, Any]], among: int) -> list[str]:
-        """A sentence for each bound that refutes the epsilon of a `kind`, "provable" or "claimed".
-
-        `among` is the number of bounds to correct for. InputError: there is no bound, or no finite epsilon.
-        """
+        """A sentence for each bound that refutes the epsilon of a `kind`, "provable" or "claimed". `among` is the
+        number of bounds to correct for. InputError: there is no bound, or no finite epsilon."""
         if all(f[P_VALUES[kind]] is None for f in rows):
             why = f"no finite epsilon is {kind}" if rows else "there is no such row"
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
@@ -176,10 +172,8 @@ def parse(text: str, source: str = "") -> Gate:
 
 
 def limit(text: str, source: str) -> Gate:
-    """Parse a limit, which states what must hold, as the gate that is crossed if it does not hold.
-
-    Limits are "server auroc.low < 0.6", "no leak", "measured epsilon < claimed". InputError as in `parse`.
-    """
+    """Parse a limit, which states what must hold, as the gate that is crossed if it does not hold. Limits are "server
+    auroc.low < 0.6", "no leak", "measured epsilon < claimed". InputError as in `parse`."""
     words = text.replace("measured epsilon", "measured").strip()
     threat, no_leak, rest = words.partition(f"no {LEAK}")
     if no_leak and not rest:

@@ -21,8 +21,7 @@ def refuse_shadowed() -> None:
         if path not in (None, HOME / name):
             raise InputError(
                 f"{path} hides FedAudit's own {name} ({HOME / name}): rename it, or call the command fedaudit or "
-                f"python -P, "
-                "which look for no packages in the folder of a script or of the call"
+                "python -P, which look for no packages in the folder of a script or of the call"
             )
 
 

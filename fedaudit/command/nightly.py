@@ -48,9 +48,7 @@ class NightlyRequest:
 
 def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
     """Read --nightly and its file; None if the words have no --nightly. `plan` turns a cell's words into its plan.
-
-    InputError: a word does not go with --nightly, or the file is wrong.
-    """
+    InputError: a word does not go with --nightly, or the file is wrong."""
     first = Parser(add_help=False, allow_abbrev=False)
     first.add_argument("--nightly")
     chosen, _ = first.parse_known_args(words)

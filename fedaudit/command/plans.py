@@ -31,12 +31,9 @@ DRIVER = Path("/dev/nvidiactl")  # there if the machine has a driver for NVIDIA 
 
 
 def training_plan(
-    options: argparse.Namespace,
-    made: Mapping[str, Any],
-    methods: sweeps.Named,
-    task: Plugin[TaskFacts],
+    options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin[TaskFacts],
     trained: LearnerFacts,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """The plan of a training; `made` holds the parameter object of each group, by title. InputError: a wrong number."""
     clients = _within(options, "clients", 1, 10_000)
     newcomers = _newcomers(options, methods)

@@ -77,10 +77,8 @@ def ignored_parameters(methods: Named) -> set[str]:
 
 
 def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dict[str, Variant]:
-    """{label: method with parameter objects}, one for each combination of parameters with several values.
-
-    Those parameters are appended to the label. With `twins`, each method with noise is also run without noise.
-    """
+    """{label: method with parameter objects}, one for each combination of parameters with several values. Those
+    parameters are appended to the label. With `twins`, each method with noise is also run without noise."""
     learner = trained_by(plugin.facts for plugin, _ in methods.values())
     assert learner is not None
     by_label: dict[str, Variant] = {}

@@ -29,9 +29,7 @@ SCORE, VERDICT = WindowColumn("score", 12), WindowColumn("verdict", len(NO_LEAK_
 
 def show(findings: Sequence[Finding], attack: str | None, console: Console | None = None) -> None:
     """Print what the findings contain: accuracies and epsilons, attacks' AUROCs, and epsilons measured by canaries.
-
-    `attack` is the value of --attack, for the title.
-    """
+    `attack` is the value of --attack, for the title."""
     console = console or open_console()
     epsilons = [f for f in findings if f["metric"] == "epsilon"]
     if accuracies := [f for f in findings if f["metric"].startswith("accuracy/")]:
@@ -48,9 +46,7 @@ def show(findings: Sequence[Finding], attack: str | None, console: Console | Non
 
 def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
     """Print a row per method and epsilon: accuracies, noise, and claimed and proven epsilon for a client's own record.
-
-    In a narrow terminal noise and epsilon get a table of their own.
-    """
+    In a narrow terminal noise and epsilon get a table of their own."""
     first, seeds = accuracies[0], sorted({f["seed"] for f in accuracies})
     spread = (
         f"± sd over {len(seeds)} seeds"
@@ -94,10 +90,8 @@ def _privacy(label: str, accuracies: Sequence[Finding], epsilons: Sequence[Findi
 
 
 def _show_epsilons(console: Console, epsilons: Sequence[Finding]) -> None:
-    """Print a line per method and adversary: claimed and proven epsilon for a client's own record, and the reason.
-
-    Of several seeds the largest proven epsilon counts.
-    """
+    """Print a line per method and adversary: claimed and proven epsilon for a client's own record, and the reason. Of
+    several seeds the largest proven epsilon counts."""
     for label in dict.fromkeys(f["method"] for f in epsilons):
         own_records = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
         against: dict[tuple[str, str, str], list[str]] = {}

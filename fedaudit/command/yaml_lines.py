@@ -67,10 +67,8 @@ class YamlFile:
         return f"{self.flag} {self.path}, line {node.start_mark.line + 1}"
 
     def mapping(self, node: yaml.Node, what: str, valid: Sequence[str] = ()) -> dict[str, yaml.Node]:
-        """{key: node} of a mapping, which messages call `what`; merge keys (<<) are resolved.
-
-        InputError: no mapping, a key twice, or a key not among `valid`, if given.
-        """
+        """{key: node} of a mapping, which messages call `what`; merge keys (<<) are resolved. InputError: no mapping, a
+        key twice, or a key not among `valid`, if given."""
         import yaml
 
         if not isinstance(node, yaml.MappingNode):

@@ -59,8 +59,8 @@ def _check_values(tensor: Tensor, name: str) -> None:
     extreme = tensor.flatten()[tensor.abs().argmax()].item()
     if abs(extreme) > LARGEST:
         raise InputError(
-            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training "
-            f"diverge?)"
+            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} "
+            "(did the training diverge?)"
         )
 
 
@@ -168,8 +168,7 @@ def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
         if name is None:
             raise InputError(
                 f"{path}: {one_line(in_file)} is no name of an adapter's tensor; valid are "
-                "layers.0.self_attn.q_proj.A (or .B) and "
-                "peft's ...layers.0.self_attn.q_proj.lora_A.weight"
+                "layers.0.self_attn.q_proj.A (or .B) and peft's ...layers.0.self_attn.q_proj.lora_A.weight"
             )
         if name in names:
             raise InputError(f"{path}: {names[name]} and {in_file} are both {name}; each tensor once")
@@ -196,8 +195,7 @@ def _check_global(adapter: Adapter) -> int:
         if _inner(name, shape) != rank:
             raise InputError(
                 f"{adapter.path}: {name} has rank {_inner(name, shape)} where {next(iter(shapes))} has {rank}; all "
-                f"layers of "
-                "a run have one rank"
+                "layers of a run have one rank"
             )
     return rank
 

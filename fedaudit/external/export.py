@@ -20,25 +20,13 @@ if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation, Record
     from trainers.base import State, Transcript
 
-_SCORES = {
-    "caption_scores": SCORES[0],
-    "answer_scores": SCORES[1],
-}  # by functions of tasks.metrics
+_SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by functions of tasks.metrics
 
 
 def export_run(
-    transcript: Transcript,
-    federation: Federation,
-    destination: Path,
-    *,
-    method: str,
-    task: str,
-    seed: int,
-    backbone: str,
-    alpha: float,
-    score: str,
-    epsilon: Claims,
-) -> None:
+    transcript: Transcript, federation: Federation, destination: Path, *, method: str, task: str, seed: int,
+    backbone: str, alpha: float, score: str, epsilon: Claims,
+) -> None:  # fmt: skip
     """Write a run into the folder `destination`, which must be empty or absent; `run.json` is written last.
 
     `epsilon` has the keys "claimed" and "provable", in words. `score` is "captions", "answers" or the name of one of

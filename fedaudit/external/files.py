@@ -30,10 +30,8 @@ class OwnFiles:
 
     @contextlib.contextmanager
     def opened(self, path: Path, *, name: str = "", purpose: str = "") -> Iterator[IO[bytes]]:
-        """Open a file for reading. InputError: missing, outside of the folder, not regular or unreadable.
-
-        Messages call the file `name`, by default its path, and add its `purpose` if it is missing.
-        """
+        """Open a file for reading. InputError: missing, outside of the folder, not regular or unreadable. Messages call
+        the file `name`, by default its path, and add its `purpose` if it is missing."""
         name = name or str(path)
         self._require_inside(path, name)
         try:

@@ -44,10 +44,8 @@ def read_header(files: OwnFiles, path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _check_bytes(path: Path, entries: Mapping[str, Mapping[str, Any]], size: int) -> None:
-    """InputError unless the tensors fill `size` bytes without gaps, each with the bytes that its shape needs.
-
-    Dtypes outside ITEM are refused elsewhere, by name.
-    """
+    """InputError unless the tensors fill `size` bytes without gaps, each with the bytes that its shape needs. Dtypes
+    outside ITEM are refused elsewhere, by name."""
     expected = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     if expected != size:
         raise InputError(f"{path} is truncated or damaged: {size} bytes of tensors where its header names {expected}")

@@ -43,9 +43,7 @@ Lists = Mapping[str, Sequence[Entry]]
 
 def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
     """{list name: entries} for all LISTS; an optional list without file is empty. Lines without a prompt get `prompt`.
-
-    InputError: a list of candidates is missing, a line is wrong, an id comes twice, an image is missing or no image.
-    """
+    InputError: a list of candidates is missing, a line is wrong, an id comes twice, an image is missing or no image."""
     lists = {name: _read(files, name, prompt) for name in LISTS}
     entry_by_id: dict[str, Entry] = {}
     for entry in itertools.chain.from_iterable(lists.values()):
@@ -79,8 +77,7 @@ def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) 
                 if client not in clients[name]:
                     raise InputError(
                         f"{folder / name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at "
-                        f"least one "
-                        "member and one non-member to be measured"
+                        "least one member and one non-member to be measured"
                     )
     training_clients = clients["members"].union(*cohorts)
     for entry in (*lists["nonmembers"], *lists["reference"]):

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedaudit.external.adapters import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads
-from fedaudit.external.export import export_run
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.records import OF_CLIENTS, Lists, check_clients, check_pixels, federation, read_lists
 from fedaudit.external.schema import (
@@ -44,8 +43,6 @@ from fedaudit.machinery.errors import InputError
 if TYPE_CHECKING:
     from fedaudit.machinery.store import Folder
     from fedaudit.tasks.base import Federation
-
-__all__ = ["OwnRun", "check_values", "export_run", "read", "warnings", "write_transcript"]
 
 IMAGE = "<image>"
 
@@ -119,8 +116,17 @@ class OwnRun:
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
     def write_transcript(self, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
-        """Call the function `write_transcript` for this run."""
-        write_transcript(self, folder, say=say)
+        """Write the files that `trainers.base.train` would leave; intact ones in `folder` are kept. `say` gets the
+        `warnings` and the names of damaged files. InputError: a tensor is unreadable or not finite."""
+        for text in warnings(self):
+            say(f"warning: {text}")
+        if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
+            folder.write_tensors("initial.safetensors", self.models[0].load())
+            folder.write_json("initial.json", {"utility": self.notes.get("initial", {}).get("utility", {})})
+        for r in range(self.rounds):
+            if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
+                folder.write_tensors(f"round-{r:03d}.safetensors", _tensors(self, r))
+                folder.write_json(f"round-{r:03d}.json", _record(self, r))
 
     def digest(self, adapter: Adapter) -> bytes:
         """SHA-256 of a tensor file of the run."""
@@ -145,8 +151,8 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     folder = Path(os.path.expanduser(folder))
     if not os.path.isdir(folder):
         raise InputError(
-            f"{one_line(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and lists of "
-            f"records"
+            f"{one_line(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and "
+            "lists of records"
         )
     files = OwnFiles(folder, linked)
     about = _about(files)
@@ -196,28 +202,11 @@ def warnings(own: OwnRun) -> list[str]:
     return (
         [
             f"Uploads of different clients are byte-identical (clients {', '.join(same[:3])}{more}): if their states "
-            f"shared memory "
-            "when they were saved, all but one are lost (docs/own-runs.md)."
+            "shared memory when they were saved, all but one are lost (docs/own-runs.md)."
         ]
         if same
         else []
     )
-
-
-def write_transcript(own: OwnRun, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
-    """Write the files that `trainers.base.train` would leave; intact ones in `folder` are kept.
-
-    `say` gets the `warnings` and the names of damaged files. InputError: a tensor is unreadable or not finite.
-    """
-    for text in warnings(own):
-        say(f"warning: {text}")
-    if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
-        folder.write_tensors("initial.safetensors", own.models[0].load())
-        folder.write_json("initial.json", {"utility": own.notes.get("initial", {}).get("utility", {})})
-    for r in range(own.rounds):
-        if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
-            folder.write_tensors(f"round-{r:03d}.safetensors", _tensors(own, r))
-            folder.write_json(f"round-{r:03d}.json", _record(own, r))
 
 
 def _tensors(own: OwnRun, r: int) -> dict[str, Any]:

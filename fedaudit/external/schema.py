@@ -102,11 +102,8 @@ def one_of(*values: Any) -> Kind:
 
 
 def parse(data: bytes, where: str) -> Any:
-    """Parse JSON in UTF-8; `where` begins the message of errors.
-
-    InputError: invalid JSON, NaN, an infinity, a whole number of LARGEST or more, a key twice, a text with NUL or half
-    of a surrogate pair, more than DEEPEST levels.
-    """
+    """Parse JSON in UTF-8; `where` begins the message of errors. InputError: invalid JSON, NaN, an infinity, a whole
+    number of LARGEST or more, a key twice, a text with NUL or half of a surrogate pair, more than DEEPEST levels."""
     try:
         value = json.loads(
             data.decode("utf-8-sig"),
@@ -123,9 +120,7 @@ def parse(data: bytes, where: str) -> Any:
 
 def fields(thing: Any, where: str, needed: Mapping[str, Kind], optional: Mapping[str, Kind]) -> dict[str, Any]:
     """Check that `thing` is an object with all `needed`, perhaps some `optional`, and no other keys; return it.
-
-    InputError, which begins with `where`, names the first key that is missing, unknown or has a wrong value.
-    """
+    InputError, which begins with `where`, names the first key that is missing, unknown or has a wrong value."""
     if not isinstance(thing, dict):
         raise InputError(f"{where} must be an object with the keys {_listed(needed or optional)}, not {_json(thing)}")
     kinds = {**needed, **optional}

@@ -10,10 +10,8 @@ from typing import Any
 
 
 def plain_json(value: Any, where: str, *, nan_as_null: bool) -> Any:
-    """A copy of `value` in JSON's own types. TypeError names the place, from `where` on, of what is not JSON.
-
-    NaN becomes null with `nan_as_null`, otherwise it is refused as infinities always are.
-    """
+    """A copy of `value` in JSON's own types. TypeError names the place, from `where` on, of what is not JSON. NaN
+    becomes null with `nan_as_null`, otherwise it is refused as infinities always are."""
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, float) and math.isnan(value) and nan_as_null:

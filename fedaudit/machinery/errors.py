@@ -9,17 +9,13 @@ OUTSIDE_KEYS = "says what is wrong; where something is, there is no number"
 
 
 class InputError(ValueError):
-    """The user's input is wrong: the message names the flag or file, the value, and what is valid.
-
-    The command prints the message and exits with code 2.
-    """
+    """The user's input is wrong: the message names the flag or file, the value, and what is valid. The command prints
+    the message and exits with code 2."""
 
 
 class Diverged(InputError):
-    """A training produced NaN or infinity.
-
-    `training` is its name, `at` the round, `what` the values that are not finite, `remedy` what the user can change.
-    """
+    """A training produced NaN or infinity. `training` is its name, `at` the round, `what` the values that are not
+    finite, `remedy` what the user can change."""
 
     def __init__(self, training: str, seed: int, at: int, what: str, remedy: str) -> None:
         super().__init__(training, seed, at, what, remedy)  # all, so that it survives the way out of a worker process

@@ -47,11 +47,10 @@ class Executor(Generic[Bench]):
         self._ahead = AHEAD * workers
         fork = sys.platform == "linux"
         if fork:
-            self._local = build()
-            build = _Built(self._local)
-        self._pool = concurrent.futures.ProcessPoolExecutor(
-            workers, multiprocessing.get_context("fork" if fork else "spawn"), _start_worker, (build,)
-        )
+            bench = self._local = build()
+        context = multiprocessing.get_context("fork" if fork else "spawn")
+        get_bench = (lambda: bench) if fork else build
+        self._pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker, (get_bench,))
         self._others = set(multiprocessing.active_children())
         try:
             # the first job starts all workers: before any thread of ours (a progress display, say) exists
@@ -62,9 +61,7 @@ class Executor(Generic[Bench]):
 
     def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
         """Yield the result of each job, in the order of `jobs`, which may be a generator: it is read step by step.
-
-        While a long job runs, the results of later jobs wait in memory.
-        """
+        While a long job runs, the results of later jobs wait in memory."""
         if self._pool is None:
             yield from (function(self._local, job) for job in jobs)
             return
@@ -93,10 +90,8 @@ class Executor(Generic[Bench]):
     def chains(
         self, function: Callable[[Bench, Argument], Result], chains: Iterable[Iterable[Argument]]
     ) -> Iterator[Result]:
-        """Yield the results of chains of small jobs as they end, in no fixed order.
-
-        A job starts when the one before it in its chain has ended; chains do not wait for each other.
-        """
+        """Yield the results of chains of small jobs as they end, in no fixed order. A job starts when the one before it
+        in its chain has ended; chains do not wait for each other."""
         if self._pool is None:
             yield from (function(self._local, job) for chain in chains for job in chain)
             return
@@ -158,16 +153,6 @@ def restored_threads() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
-
-
-class _Built:
-    """A picklable function that returns a bench which exists already."""
-
-    def __init__(self, bench: Any) -> None:
-        self.bench = bench
-
-    def __call__(self) -> Any:
-        return self.bench
 
 
 def _start_worker(build: Callable[[], Any]) -> None:

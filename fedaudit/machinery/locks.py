@@ -45,10 +45,8 @@ _holders: dict[Path, int] = {}  # process that holds the lock, by folder
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the lock of a folder inside the `with` block; wait while another process holds it, and tell `say` so.
-
-    May be nested within one process. RuntimeError in a forked worker whose parent holds the lock.
-    """
+    """Hold the lock of a folder inside the `with` block; wait while another process holds it, and tell `say` so. May be
+    nested within one process. RuntimeError in a forked worker whose parent holds the lock."""
     key = folder.resolve()
     if key in _holders:
         if _holders[key] != os.getpid():

@@ -104,20 +104,11 @@ def whole(default: int, meaning: str, *, least: int, most: int, **more: object) 
 
 
 def number(
-    default: float,
-    meaning: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
-    infinite: str = "",
-    **more: object,
-) -> float:
+    default: float, meaning: str, *, least: float | None = None, above: float | None = None,
+    most: float | None = None, below: float | None = None, infinite: str = "", **more: object,
+) -> float:  # fmt: skip
     """A field for a number: give `least` (valid itself) or `above` (not valid), and `most` (valid) or `below` (not).
-
-    `infinite` is the word for infinity, which is valid only if the word is given.
-    """
+    `infinite` is the word for infinity, which is valid only if the word is given."""
     low, high = least if above is None else above, most if below is None else below
     assert low is not None
     assert high is not None

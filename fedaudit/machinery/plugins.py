@@ -82,9 +82,7 @@ def package_folder(package: str) -> Path:
 
 class Plugins(Mapping[str, Plugin[FactsClass]]):
     """Mapping from name to plugin, for one kind: the files of `package`; `usual` is the base class of their `Facts`.
-
-    Files are read at the first access. InputError: a file has wrong facts.
-    """
+    Files are read at the first access. InputError: a file has wrong facts."""
 
     def __init__(self, kind: str, package: str, usual: type[FactsClass]) -> None:
         self.kind, self.package, self.usual = kind, package, usual
@@ -116,9 +114,7 @@ class Plugins(Mapping[str, Plugin[FactsClass]]):
 
 def facts_of(path: Path, usual: type[FactsClass]) -> FactsClass:
     """An object of the class `Facts` in a file, which must inherit from `usual`; `usual()` if the file has none.
-
-    InputError names file and field: an unknown field, a value of another type, or a field without a value.
-    """
+    InputError names file and field: an unknown field, a value of another type, or a field without a value."""
     if _class(path, FACTS) is None:
         for node in _parse(path).body:
             if isinstance(node, ast.ClassDef) and usual.__name__ in map(ast.unparse, node.bases):
@@ -179,10 +175,8 @@ def literal(path: Path, name: str) -> Any:
 
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
-    """The dataclass `name` of a source file, executed with the imports that it uses and nothing else of the file.
-
-    Its objects can be pickled.
-    """
+    """The dataclass `name` of a source file, executed with the imports that it uses and nothing else of the file. Its
+    objects can be pickled."""
     cls = typing.cast("type[DataclassInstance]", _executed(path, name))
     fields = [field.name for field in dataclasses.fields(cls)]
     copyreg.pickle(cls, lambda params: (_unpickle, (path, name, {field: getattr(params, field) for field in fields})))

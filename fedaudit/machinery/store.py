@@ -71,16 +71,13 @@ def undisturbed() -> Iterator[None]:
     except (Damaged, Missing) as error:
         raise InputError(
             f"{error}, but was whole: keep the folder {error.path.parent} as it is while it is worked on, and run the "
-            f"same command "
-            "again, which computes again what is lost"
+            "same command again, which computes again what is lost"
         ) from error
 
 
 def key_of(description: Mapping[str, Any]) -> str:
-    """16 hex digits of the SHA-256 of a description as canonical JSON.
-
-    TypeError names what is not JSON: NaN, infinities, keys that are no text.
-    """
+    """16 hex digits of the SHA-256 of a description as canonical JSON. TypeError names what is not JSON: NaN,
+    infinities, keys that are no text."""
     plain = plain_json(description, "description", nan_as_null=False)
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
@@ -132,10 +129,8 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Folder:
-    """The complete files of one folder. Changes take the folder's lock; reading does not. Not for several threads.
-
-    A `name` is that of a file, or of a subfolder and a file ("figures/roc.svg").
-    """
+    """The complete files of one folder. Changes take the folder's lock; reading does not. Not for several threads. A
+    `name` is that of a file, or of a subfolder and a file ("figures/roc.svg")."""
 
     path: Path
 

@@ -36,10 +36,8 @@ _digests: dict[str, tuple[int, int, str]] = {}  # by absolute path: size, time o
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading, and note it for `recorded`.
-
-    OSError, with a `strerror` for the user: it is missing, not regular, or its name is impossible.
-    """
+    """Open a regular file for reading, and note it for `recorded`. OSError, with a `strerror` for the user: it is
+    missing, not regular, or its name is impossible."""
     note(path)
     return _regular(path)
 
@@ -97,10 +95,8 @@ def is_dir(path: Path) -> bool:
 
 @contextlib.contextmanager
 def picture(source: Path | bytes) -> Iterator[Image]:
-    """Open a picture (path or content) of one of FORMATS with 8 bits a channel; it is decoded later.
-
-    OSError, with a `strerror` for the user: it is no such picture, or decoding it inside the `with` block fails.
-    """
+    """Open a picture (path or content) of one of FORMATS with 8 bits a channel; it is decoded later. OSError, with a
+    `strerror` for the user: it is no such picture, or decoding it inside the `with` block fails."""
     from PIL import Image
 
     with _regular(source) if isinstance(source, Path) else io.BytesIO(source) as file:
