@@ -249,4 +249,4 @@ def _parse(
         except InputError as error:
             raise InputError(f"{source}: {error}" if source else str(error)) from None
     options = parser.parse_args([*itertools.chain(*sources.values())])
-    return options, {title: flags.make(params, options) for title, params in groups.items()}
+    return options, {title: flags.params_from_options(params, options) for title, params in groups.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from audits.facts import AUDITS
 from fedaudit.command.argv import check
-from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, make
+from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, params_from_options
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,5 +52,5 @@ def read(words: Sequence[str]) -> ComparisonRequest | None:
             f"{flag}: has no place beside --audit {chosen.audit} without --method, which compares the runs on disk; "
             "name a --method to train, or leave it out"
         )
-    across = {name: make(AUDITS[name].params, options) for name in dict.fromkeys(names)}
+    across = {name: params_from_options(AUDITS[name].params, options) for name in dict.fromkeys(names)}
     return ComparisonRequest(across, Path(options.out), options.quiet, options.dry_run)

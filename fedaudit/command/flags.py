@@ -201,13 +201,13 @@ def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
         raise argparse.ArgumentTypeError(f"{error} (several are separated by commas{limit})") from None
 
 
-def make(params: type[Made], options: argparse.Namespace) -> Made:
-    """The parameter object with the values of `options`; None means the default. InputError as in `made`."""
+def params_from_options(params: type[Made], options: argparse.Namespace) -> Made:
+    """The parameter object with the values of `options`; None means the default. InputError as below."""
     values = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
-    return made(params, {name: value for name, value in values.items() if value is not None})
+    return params_from_values(params, {name: value for name, value in values.items() if value is not None})
 
 
-def made(params: type[Made], values: Mapping[str, Any]) -> Made:
+def params_from_values(params: type[Made], values: Mapping[str, Any]) -> Made:
     """The parameter object with these values. InputError names the flag of a value that the class refuses."""
     try:
         return params(**values)

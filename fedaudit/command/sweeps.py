@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedaudit.command.argv import words_of
-from fedaudit.command.flags import Parser, add_fields, made
+from fedaudit.command.flags import Parser, add_fields, params_from_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant
@@ -63,7 +63,7 @@ def _label_values(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str])
 
 
 def ignored_parameters(methods: Named) -> set[str]:
-    """Parameters whose flags change nothing, as no method has them or all labels of methods that do set them."""
+    """Parameters whose flags change nothing: no method has them, or each method that does sets them in its label."""
     of_any = {
         f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)
     }
@@ -119,7 +119,7 @@ def _variant(plugin: Plugin[MethodFacts], param_classes: Sequence[type[Any]], va
     """The method with one value for each parameter; its privacy is None if neither it nor its learner can be
     private."""
     parts = [
-        made(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
+        params_from_values(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
         for cls in param_classes
     ]
     if len(parts) == 1:

@@ -68,6 +68,7 @@ def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Itera
 
 
 def _wait(descriptor: int, path: Path, say: Callable[[str], None] | None) -> None:
+    """Take the lock of an open lock file; tell `say` if another process holds it."""
     with write_errors(path / LOCK), contextlib.suppress(BlockingIOError):
         _acquire(descriptor, wait=False)
         return
