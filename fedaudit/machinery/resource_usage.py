@@ -18,7 +18,7 @@ FOLDER = "times"
 
 
 @dataclass
-class Spent:
+class ResourceUsage:
     """Seconds by phase, and the largest peak memory of any process in bytes. Creating one resets this process' peak."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def peak_memory() -> int:
     return most if sys.platform == "darwin" else 1024 * most
 
 
-def note(work: Path, about: Mapping[str, Any], spent: Spent) -> None:
+def note(work: Path, about: Mapping[str, Any], spent: ResourceUsage) -> None:
     """Append {**about, "seconds": {phase: s}, "peak": bytes} to the log of the folder `work` (OUT/KIND/NAME). Nothing
     is raised if the disk refuses: the line is lost."""
     line = {**about, "seconds": {name: round(s, 6) for name, s in spent.seconds.items()}, "peak": spent.peak}
