@@ -156,8 +156,8 @@ class TestSpent:
         file = tmp_path / "times" / "one-key.jsonl"
         with file.open("a") as out:
             out.write('[1]\n{"round": 2, "sec')
-        assert [line["round"] for line in spending.noted(file)] == [0, 1]
-        assert spending.noted(tmp_path / "nothing") == []
+        assert [line["round"] for line in spending.read_log(file)] == [0, 1]
+        assert spending.read_log(tmp_path / "nothing") == []
         spending.note(tmp_path / "gone" / "x" / "y", {}, ResourceUsage())  # no folder: nothing is kept, nothing fails
 
 

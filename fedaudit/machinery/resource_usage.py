@@ -74,7 +74,7 @@ def note(work: Path, about: Mapping[str, Any], spent: ResourceUsage) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def noted(file: Path) -> list[dict[str, Any]]:
+def read_log(file: Path) -> list[dict[str, Any]]:
     """The entries of a log file in order, as `note` wrote them; [] if it cannot be read. Broken lines are skipped."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
