@@ -601,7 +601,7 @@ def _round(
     parts = [(method, sent, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
     with spent.phase("clients"):
         done = [one for part in executor.map(_participate, parts) for one in part]
-    spent.held(max(d.peak for d in done))
+    spent.count_peak(max(d.peak for d in done))
     uploads = [
         Upload(k, d.records, unpack(d.upload), d.facts, unpack(d.sealed)) for k, d in zip(cohort, done, strict=True)
     ]

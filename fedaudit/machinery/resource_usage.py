@@ -35,9 +35,9 @@ class ResourceUsage:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-            self.held(peak_memory())
+            self.count_peak(peak_memory())
 
-    def held(self, peak: int) -> None:
+    def count_peak(self, peak: int) -> None:
         """Raise `peak` to the peak memory of another process, in bytes, if that is larger."""
         self.peak = max(self.peak, peak)
 
