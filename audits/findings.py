@@ -114,9 +114,7 @@ class Finding(OfRun):
     blind_value: float | None = None  # of a classifier that sees the records and never a model
     blind_low: float | None = None
     blind_high: float | None = None
-    detectable: float | None = (
-        None  # smallest AUROC whose interval excludes 0.5; None: constant score
-    )
+    detectable: float | None = None  # smallest AUROC whose interval excludes 0.5; None: constant score
     realised_fpr: float | None = None
     realised_low: float | None = None
     realised_high: float | None = None

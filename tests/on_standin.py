@@ -87,10 +87,10 @@ def command(words: Sequence[str]) -> dict[str, Any]:
     """What `--device auto` chose on a machine with a driver, and how far the command's findings are from the
     processor's."""
     from fedaudit.backbones.vlm_loading import Opened
-    from fedaudit.command import cli
+    from fedaudit.command import cli, plans
 
     chosen: list[str] = []
-    find, load = cli._device, Opened.open
+    find, load = plans._device, Opened.open
 
     def device(name: str) -> str:
         chosen.append(find(name))
@@ -104,7 +104,7 @@ def command(words: Sequence[str]) -> dict[str, Any]:
         finally:
             self.device = place
 
-    cli._device, cli.DRIVER, Opened.open = device, Path(__file__), on_host  # type: ignore[assignment, method-assign]
+    plans._device, plans.DRIVER, Opened.open = device, Path(__file__), on_host  # type: ignore[assignment, method-assign]
     torch.cuda.is_available = lambda: True
     with tempfile.TemporaryDirectory() as folder, sdpa_kernel(SDPBackend.MATH):
         both = []

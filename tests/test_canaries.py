@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy.stats import binom, chisquare
 
-from fedaudit.command.flags import made
+from fedaudit.command.flags import params_from_values
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import captions as captions_task
@@ -84,7 +84,7 @@ def test_without_canaries_it_is_the_same_object(federation):
 )
 def test_wrong_values_are_refused_by_their_flag(wrong, words):
     with pytest.raises(InputError, match=words):
-        made(Canaries, wrong)
+        params_from_values(Canaries, wrong)
 
 
 def test_the_flags_can_be_read_without_anything_heavy():

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fedaudit.command import cli
+from fedaudit.command import cli, plans
 from fedaudit.machinery import store
 
 TINY = "--rounds 2 --clients 3 --per-round 2 --records 4 --reference 4 --novel 6 --test 3 --local-steps 2 --threads 1".split()
@@ -101,7 +101,7 @@ def test_bad_input(case, capsys, tmp_path):
 
 
 def backbone_copy(tmp_path):
-    return shutil.copytree(cli.EMBEDDED, tmp_path / "model")
+    return shutil.copytree(plans.EMBEDDED, tmp_path / "model")
 
 
 def test_projections_that_the_model_lacks(capsys, tmp_path):

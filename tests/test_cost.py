@@ -15,7 +15,7 @@ from audits.run_comparison import AuditedRun
 from fedaudit.command import cli
 from fedaudit.machinery import resource_usage as spending
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.resource_usage import Spent
+from fedaudit.machinery.resource_usage import ResourceUsage
 from reports.comparison import build
 from reports.section import Page
 from reports.sections.cost import section
@@ -126,7 +126,7 @@ class TestEqualUtility:
 
 class TestSpent:
     def test_phases_add_up(self):
-        spent = Spent()
+        spent = ResourceUsage()
         for _ in range(2):
             with spent.phase("sleep"):
                 time.sleep(0.02)
@@ -136,13 +136,13 @@ class TestSpent:
         assert spent.seconds["nothing"] < spent.seconds["sleep"]
 
     def test_the_peak_is_of_the_phase_and_begins_anew(self):
-        spent = Spent()
+        spent = ResourceUsage()
         start = spending.peak_memory()
         with spent.phase("much"):
             held = np.ones(30_000_000)  # 240 MB
         assert spent.peak >= start + 200e6
         del held
-        again = Spent()
+        again = ResourceUsage()
         with again.phase("little"):
             pass
         if (spending.Path("/proc/self/clear_refs")).exists():
@@ -152,13 +152,13 @@ class TestSpent:
         work = tmp_path / "runs" / "one-key"
         work.mkdir(parents=True)
         for r in range(2):
-            spending.note(work, {"round": r}, Spent({"clients": 1.0 + r}, 100))
+            spending.note(work, {"round": r}, ResourceUsage({"clients": 1.0 + r}, 100))
         file = tmp_path / "times" / "one-key.jsonl"
         with file.open("a") as out:
             out.write('[1]\n{"round": 2, "sec')
-        assert [line["round"] for line in spending.noted(file)] == [0, 1]
-        assert spending.noted(tmp_path / "nothing") == []
-        spending.note(tmp_path / "gone" / "x" / "y", {}, Spent())  # no folder: nothing is kept, nothing fails
+        assert [line["round"] for line in spending.read_log(file)] == [0, 1]
+        assert spending.read_log(tmp_path / "nothing") == []
+        spending.note(tmp_path / "gone" / "x" / "y", {}, ResourceUsage())  # no folder: nothing is kept, nothing fails
 
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}

@@ -21,7 +21,7 @@ import pytest
 
 from attacks.facts import ATTACKS
 from audits import facts
-from fedaudit.command import cli, compare_runs, exits, flags, nightly, paper
+from fedaudit.command import choices, cli, compare_runs, exits, flags, nightly, paper
 from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
@@ -111,14 +111,14 @@ def test_a_line_of_the_program(case: tuple[str, tuple[str, ...]], capsys: pytest
     absent = [words[words.index(flag) + 1] for flag in MISSING if flag in words]
     asked = read(words)
     refused = str(asked) if isinstance(asked, InputError) else ""
-    if isinstance(asked, compare_runs.Asked):  # of what lies in a folder that is empty here
+    if isinstance(asked, compare_runs.ComparisonRequest):  # of what lies in a folder that is empty here
         absent = [str(asked.out)]
     if absent and not refused:  # found out when it begins
         assert cli.main(words) == exits.MENDABLE
         refused = capsys.readouterr().err
     assert bool(refused) == bool(absent), refused
     assert not absent or refused.startswith(MISSING) or any(name in refused for name in absent), refused
-    if isinstance(asked, paper.AskedItems):
+    if isinstance(asked, paper.PaperRequest):
         assert not [error for error in asked.items.values() if isinstance(error, InputError)]
 
 
@@ -184,7 +184,7 @@ def known_flags() -> set[str]:
     folders = [plugins.package_folder("trainers") / f"{learner}.py" for learner in every_learner()]
     params = [plugins.dataclass_of(path, "Settings") for path in folders]
     params += [plugin.params for kind in KINDS.values() for plugin in kind.values()]
-    params += [cli._canaries(), cli.Privacy, cli.adversaries.Adversary]
+    params += [choices.canaries_class(), choices.Privacy, choices.adversaries.Adversary]
     for field in (field for own in params for field in own.__dataclass_fields__.values()):
         flag = field.name.replace("_", "-")
         names |= {f"--{flag}", *([f"--no-{flag}"] if isinstance(field.default, bool) else [])}

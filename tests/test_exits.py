@@ -38,7 +38,7 @@ class TestUnexpected:
         def work() -> int:
             raise error
 
-        return exits.ended(work, debug=debug), capsys.readouterr().err
+        return exits.exit_code(work, debug=debug), capsys.readouterr().err
 
     def test_one_sentence_names_the_error_and_the_file_with_its_traceback(self, capsys: Any, logs: Path) -> None:
         code, said = self.ended(ZeroDivisionError("by\nzero"), capsys)
@@ -89,7 +89,7 @@ class TestUnexpected:
 
     def test_the_caller_keeps_its_handlers(self, capsys: Any) -> None:
         before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-        assert exits.ended(lambda: 0, debug=False) == 0
+        assert exits.exit_code(lambda: 0, debug=False) == 0
         assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -137,7 +137,7 @@ class TestStreams:
     def test_a_file_does_not_take_the_place_of_a_closed_stream(self, tmp_path: Path) -> None:
         done = run(
             f"cd {ROOT}; {sys.executable} -c 'import os, sys; from fedaudit.command import exits; "
-            f'exits.ended(lambda: open("{tmp_path}/file", "w").fileno() < 3, debug=False) and os._exit(9)\' >&- 2>&-'
+            f'exits.exit_code(lambda: open("{tmp_path}/file", "w").fileno() < 3, debug=False) and os._exit(9)\' >&- 2>&-'
         )
         assert done.returncode == 0
 
@@ -266,7 +266,7 @@ class TestSignals:
             "def work():\n"
             "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
             "    finally: print('leaving', flush=True); time.sleep(3600)\n"
-            "exits.ended(work, debug=False)\n"
+            "exits.exit_code(work, debug=False)\n"
         )
         running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert running.stdout is not None

@@ -21,7 +21,8 @@ from attacks.base import View
 from fedaudit.command import cli
 from fedaudit.command.argv import words_of
 from fedaudit.external.adapters import canonical
-from fedaudit.external.run import check_values, export_run, read, warnings, write_transcript
+from fedaudit.external.export import export_run
+from fedaudit.external.run import check_values, read, warnings
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
@@ -173,7 +174,7 @@ class TestNames:
 
 def transcript(run: Path, folder: Path) -> Transcript:
     own = read(run)
-    write_transcript(own, claim(folder))
+    own.write_transcript(claim(folder))
     return Transcript(claim(folder), Schedule(own.rounds, own.clients, max(map(len, own.cohorts)), own.seed))
 
 
@@ -275,13 +276,13 @@ class TestTranscript:
     def test_resumed_equals_whole(self, run, tmp_path):
         """A file is lost, another damaged: only these are written again, and the bytes are the same."""
         own, folder = read(run), claim(tmp_path / "out")
-        write_transcript(own, folder)
+        own.write_transcript(folder)
         before = {p.name: p.read_bytes() for p in folder.path.iterdir()}
         untouched = (folder.path / "round-001.safetensors").stat().st_mtime_ns
         folder.remove("round-000.json")
         (folder.path / "initial.safetensors").write_bytes(b"damaged")
         said: list[str] = []
-        write_transcript(own, folder, say=said.append)
+        own.write_transcript(folder, say=said.append)
         assert {p.name: p.read_bytes() for p in folder.path.iterdir()} == before
         assert (folder.path / "round-001.safetensors").stat().st_mtime_ns == untouched
         assert [text for text in said if "initial.safetensors is damaged" in text] == said != []
@@ -292,7 +293,7 @@ class TestTranscript:
         put(run / f"{name}.safetensors", adapter(1) | {B: torch.tensor([[1.0], [value], [1.0]])})
         own = read(run)
         with pytest.raises(InputError, match=rf"{name}\.safetensors: {re.escape(B)} holds NaN or infinite values"):
-            write_transcript(own, claim(tmp_path / "out"))
+            own.write_transcript(claim(tmp_path / "out"))
 
 
 class TestIdentity:
@@ -417,7 +418,7 @@ class TestWarnings:
         (found,) = warnings(read(run))
         assert found.startswith("Uploads of different clients are byte-identical (clients 0 and 2 in round 0): ")
         said: list[str] = []
-        write_transcript(read(run), claim(tmp_path / "out"), say=said.append)
+        read(run).write_transcript(claim(tmp_path / "out"), say=said.append)
         assert said == [f"warning: {found}"]
 
     def test_a_client_that_sends_the_same_again_is_none(self, run):
@@ -618,8 +619,8 @@ class TestExport:
         """Killed before each of its writes in turn."""
         from fedaudit.external.export import _Destination
 
-        put_all, writes = _Destination.put, []
-        monkeypatch.setattr(_Destination, "put", lambda s, n, d, **k: (writes.append(n), put_all(s, n, d, **k)))
+        put_all, writes = _Destination.write, []
+        monkeypatch.setattr(_Destination, "write", lambda s, n, d, **k: (writes.append(n), put_all(s, n, d, **k)))
         exported(plain, tmp_path / "whole")
         assert writes[-1] == "run.json"
         for i in [*range(0, len(writes), 9), len(writes) - 1]:
@@ -630,7 +631,7 @@ class TestExport:
                     raise KeyboardInterrupt
                 put_all(self, name, data, **more)
 
-            monkeypatch.setattr(_Destination, "put", put_some)
+            monkeypatch.setattr(_Destination, "write", put_some)
             with pytest.raises(KeyboardInterrupt):
                 exported(plain, tmp_path / f"killed-{i}")
             with pytest.raises(InputError, match=r"run\.json is missing"):

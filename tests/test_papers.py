@@ -21,7 +21,7 @@ FOLDER = plugins.package_folder("reports.papers")
 NAMES = list(paper_items.items())
 
 
-def asked(*words: str) -> paper.AskedItems:
+def asked(*words: str) -> paper.PaperRequest:
     found = paper.read(["--paper", *words], lambda own, scale: cli.read_command(own, scale).plan)
     assert found is not None
     return found

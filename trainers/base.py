@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.resource_usage import Spent, forget_peak, peak_memory
+from fedaudit.machinery.resource_usage import ResourceUsage, forget_peak, peak_memory
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.privacy.ledger import Mechanism, RoundNoise, Turn
 from fedaudit.tasks.base import client_name
@@ -550,7 +550,7 @@ def train(
     advance: Callable[[], None],
     until: int | None = None,
     name: str = "",
-    note: Callable[[int, Spent], None] = lambda r, spent: None,
+    note: Callable[[int, ResourceUsage], None] = lambda r, spent: None,
 ) -> Transcript:
     """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed
     run equals a whole one.
@@ -588,8 +588,8 @@ def _round(
     evaluation: Evaluation,
     executor: Executor[Bench],
     clients_per_batch: int,
-) -> Spent:
-    schedule, folder, spent = transcript.schedule, transcript.folder, Spent()
+) -> ResourceUsage:
+    schedule, folder, spent = transcript.schedule, transcript.folder, ResourceUsage()
     # 1. the cohort
     cohort = schedule.cohort(r)
     # 2. what the server sends, 3. every client of the cohort trains
@@ -601,7 +601,7 @@ def _round(
     parts = [(method, sent, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
     with spent.phase("clients"):
         done = [one for part in executor.map(_participate, parts) for one in part]
-    spent.held(max(d.peak for d in done))
+    spent.count_peak(max(d.peak for d in done))
     uploads = [
         Upload(k, d.records, unpack(d.upload), d.facts, unpack(d.sealed)) for k, d in zip(cohort, done, strict=True)
     ]

@@ -22,7 +22,7 @@ EVERY = (*PICTURES, *TABLES, *NIGHTS)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code (`fedaudit.command.exits`) of the command with these words."""
-    return exits.ended(lambda: _main(argv), debug=False)
+    return exits.exit_code(lambda: _main(argv), debug=False)
 
 
 def _main(argv: Sequence[str] | None) -> int:

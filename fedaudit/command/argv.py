@@ -1,4 +1,4 @@
-"""The words of a command before they are parsed: what no flag can mean, and how numbers are written. Imports nothing
+"""Checks command-line words before argparse does, reads numbers, and turns mappings into words. Imports nothing
 heavy."""
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from fedaudit.machinery.errors import InputError
 
-LARGEST = 1_000_000  # whole number, of every flag but --seed
+LARGEST = 1_000_000  # whole number that a flag takes, except --seed
 LARGEST_SEED = 10**18
-NAME_BYTES = 255  # of one folder or file: what file systems take
-PATH_BYTES = 3600  # of a whole path: what a run writes below it needs the rest of the 4,096 that systems take
+NAME_BYTES = 255  # of the name of a folder or file, as file systems limit it
+PATH_BYTES = 3600  # of a path that a user gives: files of a run below it need the rest of the usual 4,096
 
 _PATHS = (
     "--out",
@@ -37,26 +37,25 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check(words: Iterable[str]) -> None:
-    """InputError: a value of nothing or of two dashes, a character that no name has, a path that no disk takes, or a
-    flag that comes twice."""
-    seen: dict[str, str] = {}
-    flag = ""  # whose value the next word is
+    """InputError for an empty value or `--`, a control character, a path too long for disks, or a flag given twice."""
+    flags: dict[str, str] = {}  # by the field that they set
+    flag = ""  # the flag whose value the next word is
     for word in words:
         value: str | None = word
         if _is_flag(word):
             flag, equals, value = word.partition("=")
             _check_letters("", flag)
-            if _field(flag) in seen and flag not in _REPEATED:
-                raise InputError(f"{seen[_field(flag)]}: given twice; give it once")
-            seen[_field(flag)] = flag
+            if _field(flag) in flags and flag not in _REPEATED:
+                raise InputError(f"{flags[_field(flag)]}: given twice; give it once")
+            flags[_field(flag)] = flag
             value = value if equals else None
         if value is not None:
             _check_value(flag, value)
             flag = ""
 
 
-def fields(words: Iterable[str]) -> frozenset[str]:
-    """The parameters that the words give a value, by the names of their fields: `--no-past` gives past one."""
+def given_fields(words: Iterable[str]) -> frozenset[str]:
+    """Names of the parameters that the words set: {"past", "per_round"} for `--no-past --per-round 3`."""
     return frozenset(_field(word.partition("=")[0]) for word in words if _is_flag(word))
 
 
@@ -75,7 +74,7 @@ def _check_value(flag: str, value: str) -> None:
                 f"{flag}: its value is empty, as of a variable that is not set; give one, or leave {flag} out"
             )
         raise InputError("an empty word stands between the options, as of a variable that is not set; leave it out")
-    if value == "--":  # argparse drops it, and the flag would have an empty list for its value
+    if value == "--":  # argparse drops it: the value of the flag would be an empty list
         raise InputError(
             f"{flag}: two dashes (--) are no value; give one, or leave {flag} out"
             if flag
@@ -87,57 +86,60 @@ def _check_value(flag: str, value: str) -> None:
 
 
 def _check_letters(where: str, text: str) -> None:
-    """InputError for control characters, and for halves of surrogate pairs: bytes that are not UTF-8."""
+    """InputError, which begins with `where`, for control characters and for bytes that are not UTF-8."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
-        raise InputError(f"{where}{shown(text)} holds a control character, or bytes that are not UTF-8; no name may")
+        raise InputError(
+            f"{where}{short_repr(text)} holds a control character, or bytes that are not UTF-8; no name may"
+        )
 
 
 def _check_path(flag: str, value: str) -> None:
     if any(len(os.fsencode(part)) > NAME_BYTES for part in re.split(r"[/\\]", value)):
-        raise InputError(f"{flag} {shown(value)}: a name is longer than the {NAME_BYTES} bytes that disks take")
+        raise InputError(f"{flag} {short_repr(value)}: a name is longer than the {NAME_BYTES} bytes that disks take")
     if len(os.fsencode(os.path.abspath(value))) > PATH_BYTES:
-        raise InputError(f"{flag} {shown(value)}: the path is longer than {PATH_BYTES} bytes")
+        raise InputError(f"{flag} {short_repr(value)}: the path is longer than {PATH_BYTES} bytes")
 
 
-def shown(value: object) -> str:
-    """A value as messages show it: on one line, and not at length."""
+def short_repr(value: object) -> str:
+    """repr of a value for messages: on one line, shortened to about 80 characters."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 80
     return short.repr(value)
 
 
 def whole(text: str, largest: int = LARGEST) -> int:
-    """A whole number in the digits 0 to 9. argparse names the flag of what is none."""
+    """Parse a whole number in ASCII digits, at most `largest` in size. ArgumentTypeError, to which argparse adds the
+    flag."""
     if not _WHOLE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{shown(text)} must be a whole number in digits, as 12")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} must be a whole number in digits, as 12")
     if len(text) > 30 or abs(int(text)) > largest:  # int() refuses thousands of digits
-        raise argparse.ArgumentTypeError(f"{shown(text)} must lie between -{largest} and {largest}")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} must lie between -{largest} and {largest}")
     return int(text)
 
 
 def number(text: str) -> float:
-    """A number as 0.3 or 1e-4, or "inf". argparse names the flag of what is none; NaN and what overflows is none."""
+    """Parse a number as 0.3 or 1e-4, or "inf". ArgumentTypeError for anything else, NaN and overflows included."""
     if text == "inf":
         return math.inf
     if not _NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{shown(text)} must be a number, as 0.3 or 1e-4")
-    if math.isinf(found := float(text)):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is too large for a number")
-    return found
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} must be a number, as 0.3 or 1e-4")
+    if math.isinf(value := float(text)):
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} is too large for a number")
+    return value
 
 
 def seed(text: str) -> int:
-    """A whole number of up to 18 digits."""
+    """Parse a whole number of up to 18 digits."""
     return whole(text, LARGEST_SEED)
 
 
 def words_of(mapping: Mapping[str, Any]) -> list[str]:
-    """A mapping of option names to values as command-line words, checked. InputError for names and values that no flag
-    can have."""
+    """Turn {option name: value} into command-line words, one per option, and check them. False becomes --no-NAME, a
+    list one word with commas (for --fail-if one word each). InputError: no flag can have such a name or value."""
     words = []
     for key, value in mapping.items():
         if not _OPTION.fullmatch(key):
-            raise InputError(f"{shown(key)} is no name of an option, such as per_round")
+            raise InputError(f"{short_repr(key)} is no name of an option, such as per_round")
         flag = f"--{key.replace('_', '-')}"
         several = isinstance(value, (list, tuple))
         texts = [_text(key, one) for one in (value if several else (value,))]
@@ -157,7 +159,7 @@ def words_of(mapping: Mapping[str, Any]) -> list[str]:
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, (str, numbers.Real, os.PathLike)):
-        raise InputError(f"{key} must be a plain value, not {shown(value)}")
+        raise InputError(f"{key} must be a plain value, not {short_repr(value)}")
     try:
         return str(value)
     except ValueError as error:  # thousands of digits

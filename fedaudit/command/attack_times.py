@@ -1,5 +1,5 @@
-"""How long attacks take, for `--dry-run`: the asking's own list of questions is counted before there is a run to ask
-about, and one question of each kind is put to the plan's own model."""
+"""Estimates how long attacks take, for `--dry-run`: lists the questions that they would ask of the models of a run,
+before there is one, and times one question of each kind on the plan's model."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
 from trainers.base import Bench, State, Transcript, generator, pack, train
 
-ROUNDS = 2  # of the training whose last messages are looked at: a client that sends halves has sent both, or may have
-KINDS_OF_WORK = ("solved", "messages", "gradients", "answers", "replays")  # by what one of them takes
-HIDDEN = "hidden"  # what every message may lack, and may hold
+ROUNDS = 2  # rounds of the timed training: a client that uploads halves in turn can upload both
+KINDS_OF_WORK = ("solved", "messages", "gradients", "answers", "replays")  # the slowest first
+HIDDEN = "hidden"  # name of a tensor that any upload may have or keep back
 
 
 @dataclass(frozen=True)
-class Foreseen(Transcript):
-    """A run that is not there yet, as far as its schedule tells it; states are empty, and every way of rebuilding a
-    client is open."""
+class PlannedTranscript(Transcript):
+    """The transcript of a run that has not been trained: rounds and cohorts of its schedule, with empty states. Each
+    upload holds and keeps back `HIDDEN`, and each secure sum is revealed, so that no attack is ruled out."""
 
     sizes: Sequence[int] = ()  # records of each client's list
 
@@ -61,8 +61,7 @@ class Foreseen(Transcript):
 
 
 class Forecast(Asking):
-    """What will be asked of it, at most: weights that are not there are told apart by what they are, and not by
-    content."""
+    """Lists all questions about a run that has not been trained: an upper bound, as equal states are not recognised."""
 
     def simulated(self, recipe: ShadowRecipe, shadow: int) -> Transcript:
         return self.transcript
@@ -71,65 +70,68 @@ class Forecast(Asking):
         return "-".join(map(str, place[1:]))
 
     def questions(self) -> list[Ask]:
-        """All of them."""
-        found: list[Ask] = []
+        """All questions about the run, each once."""
+        questions: list[Ask] = []
         for source in self.sources:
             for question in self.rebuilds(source):
-                found.append(question)
+                questions.append(question)
                 clients = {k: source.transcript.participations(k) for k in question.view.clients}
                 rebuilt = [Rebuilt(k, "", dict[str, Any]() if turns else None, 0, 0, 0) for k, turns in clients.items()]
                 source.rebuilt[question.view.threat_model] = rebuilt
         for target in self.targets:
-            found += [question for inquiry in self.inquiries(target) for question in inquiry.questions()]
-            found += [question for _, question in self.curve(target)]
-        return merged(found)
+            questions += [question for inquiry in self.inquiries(target) for question in inquiry.questions()]
+            questions += [question for _, question in self.curve(target)]
+        return merged(questions)
 
 
 def forecast(cell: Cell, federation: Federation) -> Forecast:
-    """Of a cell."""
-    run = Foreseen(Folder(cell.training_folder), schedule_of(cell), sizes=federation.sizes)
+    """The questions about the run of a cell, before it is trained."""
+    run = PlannedTranscript(Folder(cell.training_folder), schedule_of(cell), sizes=federation.sizes)
     return Forecast(transcript=run, **parts_of(cell, federation))
 
 
 def work(cell: Cell, federation: Federation) -> dict[str, float]:
-    """How often the attacks on a cell put a question of each kind."""
-    asking, found = forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
+    """{kind of work: number of questions} of all attacks on a cell, counted in questions about all records of a
+    target."""
+    asking, counts = forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
     whole = len(asking.targets[0].records)
     for question in asking.questions():
-        for kind, often in question.work(whole).items():
-            found[kind] += often
-    return found
+        for kind, count in question.work(whole).items():
+            counts[kind] += count
+    return counts
 
 
-def seconds(asked: Mapping[str, float], each: Mapping[str, float]) -> float:
-    """Of so many questions, by what one of each kind takes."""
-    return sum(often * each.get(kind, 0.0) for kind, often in asked.items())
+def seconds(counts: Mapping[str, float], each: Mapping[str, float]) -> float:
+    """Total seconds of `counts` questions by kind, where one takes `each` seconds; kinds that `each` lacks take
+    none."""
+    return sum(count * each.get(kind, 0.0) for kind, count in counts.items())
 
 
 def timed(
-    cell: Cell, federation: Federation, bench: Bench, asked: Mapping[str, float], progress: Progress
+    cell: Cell, federation: Federation, bench: Bench, counts: Mapping[str, float], progress: Progress
 ) -> dict[str, float]:
-    """The seconds of each kind of question that is asked; trains two rounds in a folder that is thrown away where
-    messages are."""
+    """Measured seconds of one question, by kind of work, for the kinds with a count above 0. If uploads are needed, two
+    rounds are trained in a temporary folder."""
     asking = forecast(cell, federation)
     desk, target = Desk(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
-    found = {
+    times = {
         kind: _seconds(AskModel(Path(), part, ("",), target.records, (state,)), desk)
         for kind, part in parts.items()
-        if asked[kind]
+        if counts[kind]
     }
-    if not asked["messages"] and not asked["replays"]:
-        return found
+    if not counts["messages"] and not counts["replays"]:
+        return times
     with _transcript(cell, federation, bench, progress) as transcript:
-        return found | _of_messages(asking, desk, target, transcript, asked, cell.plan.rounds)
+        return times | _message_seconds(asking, desk, target, transcript, counts, cell.plan.rounds)
 
 
-def _of_messages(
-    asking: Forecast, desk: Desk, target: Target, transcript: Transcript, asked: Mapping[str, float], whole: int
+def _message_seconds(
+    asking: Forecast, desk: Desk, target: Target, transcript: Transcript, counts: Mapping[str, float], whole: int
 ) -> dict[str, float]:  # fmt: skip
-    """Seconds of a round's messages, of one that is solved, and of the replay of a `whole` run."""
+    """Seconds for the uploads of a round ("messages"), for solving one ("solved"), for replaying `whole` rounds
+    ("replays"); {} if no client took part or no adversary sees sums of uploads."""
     rounds = range(transcript.schedule.rounds)
     turns = [(transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)]
     servers = [name for name, view in asking.training.views.items() if view.gives("sums of uploads")]
@@ -139,29 +141,30 @@ def _of_messages(
     target = dataclasses.replace(target, client=client)
     started = time.perf_counter()
     desk.messages(view)
-    found = {"replays": (time.perf_counter() - started) * whole / len(rounds)}
+    times = {"replays": (time.perf_counter() - started) * whole / len(rounds)}
     parts = {"messages": asking.kind.parts(asking.wanted(servers[0])), "solved": ("solved",)}
-    for kind in (kind for kind in parts if asked[kind]):
+    for kind in (kind for kind in parts if counts[kind]):
         question = AskRound(Path(), parts[kind], view, target, r)
-        found[kind] = _seconds(question, desk)
-    return found
+        times[kind] = _seconds(question, desk)
+    return times
 
 
 def _model(cell: Cell, bench: Bench) -> State:
-    """A model of the plan's method, before training."""
+    """The state of an untrained model of the cell's method; for an external run of its learner."""
     state = bench.learner.initial(generator(0, "estimate"))
     return method_of(cell).model(method_of(cell).start(state)) if cell.variant else state
 
 
 @contextmanager
 def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Progress) -> Iterator[Transcript]:
-    """Some messages of every client of a cohort, or somebody's own."""
+    """A transcript of at most ROUNDS rounds with one cohort of clients, or that of an external run; deleted
+    afterwards."""
     rounds = min(ROUNDS, cell.plan.rounds)
     schedule = dataclasses.replace(schedule_of(cell), rounds=rounds, clients=cell.plan.per_round, newcomers=0)
     with tempfile.TemporaryDirectory() as path, Executor(lambda: bench) as executor:
         folder = claim(Path(path))
-        if (own := cell.plan.own) is not None:
-            own.write_transcript(folder)
+        if (external := cell.plan.own) is not None:
+            external.write_transcript(folder)
             yield Transcript(folder, schedule_of(cell))
             return
         yield train(
@@ -171,7 +174,7 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
 
 
 def _seconds(question: Ask, desk: Desk) -> float:
-    """Of an answer, and of what an attack solves in it."""
+    """Seconds to answer a question, and to solve the mixture in the answer if there is one."""
     started = time.perf_counter()
     if solved := question.ask(desk).get("solved"):
         solve(Mixture.of(solved))

@@ -1,4 +1,4 @@
-"""`--audit curves --out FOLDER` alone: audits that compare runs, over those that are on disk. Imports nothing heavy."""
+"""`--audit curves --out FOLDER` without a training: compares the runs on disk. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING
 
 from audits.facts import AUDITS
 from fedaudit.command.argv import check
-from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, make
+from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, params_from_options
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-TRAINING = ("method", "task", "attack", "run", "paper", "config")  # choices that say what is trained or attacked
+TRAINING = ("method", "task", "attack", "run", "paper", "config")  # any of these asks for a training or an attack
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which audits compare the runs under a folder."""
+class ComparisonRequest:
+    """Which audits to run over all runs on disk under `out`."""
 
-    across: Mapping[str, DataclassInstance]  # parameters by name
+    across: Mapping[str, DataclassInstance]  # parameters, by audit
     out: Path
     quiet: bool
     dry_run: bool
 
 
-def read(words: Sequence[str]) -> Asked | None:
-    """What the words ask for; None where they ask for a training, or for help. InputError: a word that has no place."""
+def read(words: Sequence[str]) -> ComparisonRequest | None:
+    """Read a comparison of runs; None if the words ask for a training or for help. InputError: a word does not fit."""
     if {"--help", "-h"} & {*words}:
         return None
     first = Parser(add_help=False, allow_abbrev=False)
@@ -45,12 +45,12 @@ def read(words: Sequence[str]) -> Asked | None:
     add_place(parser)
     for name in names:
         add_fields(parser, f"audit {name}", AUDITS[name].params)
-    options, left = parser.parse_known_args(others)
-    if left:
-        flag = left[0].partition("=")[0]
+    options, unknown = parser.parse_known_args(others)
+    if unknown:
+        flag = unknown[0].partition("=")[0]
         raise InputError(
             f"{flag}: has no place beside --audit {chosen.audit} without --method, which compares the runs on disk; "
             "name a --method to train, or leave it out"
         )
-    across = {name: make(AUDITS[name].params, options) for name in dict.fromkeys(names)}
-    return Asked(across, Path(options.out), options.quiet, options.dry_run)
+    across = {name: params_from_options(AUDITS[name].params, options) for name in dict.fromkeys(names)}
+    return ComparisonRequest(across, Path(options.out), options.quiet, options.dry_run)

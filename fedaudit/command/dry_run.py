@@ -1,8 +1,8 @@
-"""What a plan would run, how long and how much disk: `--dry-run`. Times are measured here, on the plan's own model.
+"""`--dry-run`: what a plan would run, how long it would take, and how much disk. Times are measured on the plan's
+model.
 
-Trainings of one method cost the same here if both are private or none is and their parameters in words are the same:
-numbers (rank, epsilon, rates) do not count, and the first variant is timed for all. Nor are the tasks of a paper's item
-timed again where their federations are as large (`_world`).
+Variants of a method that differ only in numbers (rank, finite epsilon, rates) are taken to cost the same: the first is
+timed for all. Tasks of a paper's item are timed once if their federations have the same size (`_world`).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from trainers.base import Bench, Evaluation
 
 TRIAL_ROUNDS = 3
-LONG = 1.0  # seconds: a first round that takes longer is measured already, a shorter one is spent on first times
-SHOWN = 12  # audits that are named
+LONG = 1.0  # seconds: if the first round takes longer, it is the measurement; a shorter one counts as warm-up
+SHOWN = 12  # audits that are listed by name
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A round of a training on this machine: seconds, seconds of the clients' work alone, and bytes."""
+    """Cost of a round of training here: seconds, seconds without evaluation (`bare`), and bytes on disk (`size`)."""
 
     seconds: float
     bare: float
     size: float
 
 
-Known = MutableMapping[Hashable, Any]  # paces of trainings and works of attacks, by what they depend on
+Timings = MutableMapping[Hashable, Any]  # paces of trainings and seconds of questions, by what they depend on
 
 
-def estimate(plan: Plan, progress: Progress, known: Known | None = None) -> str:
-    """A few lines for the terminal, by a few rounds of every kind of training and one question of each kind that
-    attacks put; nothing is written but the cached image embeddings. What is `known` is not timed again."""
+def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> str:
+    """The text of `--dry-run`, based on a few rounds of each kind of training and one question of each kind of attack.
+    `timings` is a cache, read and filled. Nothing is written to disk but the cached image embeddings."""
     from fedaudit.command import attack_times
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_models import sequence_rounds
@@ -62,25 +62,25 @@ def estimate(plan: Plan, progress: Progress, known: Known | None = None) -> str:
     alone = {_kind(cell) for cell in (*simulated, *(cell for cell, _ in shadows))}
     kinds = {_kind(cell): cell for cell in (*cells, *simulated, *(cell for cell, _ in shadows))}
     attacked = [c for c in missing if plan.attacks and (c.variant is None or c.variant.plugin.facts.trains)]
-    asked = [(cell, attack_times.work(cell, federation)) for cell in attacked]
-    pace, each = _measured(kinds, alone, asked, federation, progress, {} if known is None else known)
+    work = [(cell, attack_times.work(cell, federation)) for cell in attacked]
+    pace, each = _measured(kinds, alone, work, federation, progress, {} if timings is None else timings)
     rounds = plan.rounds
-    work = [
+    parts = [
         [rounds * pace[_kind(cell)].seconds for cell in cells],
         [rounds * pace[_kind(cell)].bare for cell in simulated],
-        # one of these clients in every federation of as many: a shadow plays the part of one client
+        # a shadow model trains one client of a federation
         [rounds * some / plan.clients * pace[_kind(cell)].bare for cell, some in shadows],
-        [attack_times.seconds(often, each) / len(cell.targets) for cell, often in asked for _ in cell.targets],
+        [attack_times.seconds(counts, each) / len(cell.targets) for cell, counts in work for _ in cell.targets],
     ]
     disk = sum(rounds * pace[_kind(cell)].size for cell in (*cells, *simulated))
-    kept = 1 + (len(sequence_rounds(rounds)) if plan.trained.records == "classes" else 0)  # states of a shadow
+    kept = 1 + (len(sequence_rounds(rounds)) if plan.trained.records == "classes" else 0)  # states of a shadow model
     disk += sum(kept * some / plan.per_round * pace[_kind(cell)].size for cell, some in shadows)
     lines = _head(plan, len(missing), len(cells))
     if cells:
         lines[-1] += f": {rounds} rounds, {plan.per_round} of {plan.clients} clients a round"
         lines.append(f"{max(pace[_kind(cell)].seconds for cell in cells):.2g} s a round, measured")
     lines += _shadow_lines(len(simulated), sum(some for _, some in shadows), plan.adversary.shadows)
-    seconds = sum(sum(part) / min(_beside(plan, part is work[0]), len(part)) for part in work if part)
+    seconds = sum(sum(part) / min(_parallel(plan, part is parts[0]), len(part)) for part in parts if part)
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
     unknown = ", newcomers not counted" if plan.newcomers else ""
     lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
@@ -92,13 +92,13 @@ def _on_disk(folder: Path) -> bool:
     return (folder / COMPLETE).exists()
 
 
-def _beside(plan: Plan, trainings: bool) -> int:
-    """How many jobs run side by side: the workers share the clients of trainings that come one after the other."""
+def _parallel(plan: Plan, trainings: bool) -> int:
+    """Number of jobs that run in parallel; 1 for trainings whose clients are spread over the workers."""
     return 1 if trainings and not plan.trained.together else plan.workers
 
 
 def _shadow_lines(simulated: int, shadows: int, each: int) -> list[str]:
-    """What the adversary trains: shadow clients along simulated federations, or whole federations."""
+    """A line on the shadow models or shadow federations to train, `each` per target; [] if there are none."""
     if shadows:
         along = f", along {_count(simulated, 'simulated federation')}" if simulated else ""
         return [f"{shadows} shadow models to train, {each} for each target client and method{along}"]
@@ -106,7 +106,7 @@ def _shadow_lines(simulated: int, shadows: int, each: int) -> list[str]:
 
 
 def _kind(cell: Cell) -> Hashable:
-    """What decides how long a training takes here: the method, its parameters in words, and whether it is private."""
+    """Key of trainings that cost the same per round: method, its text and boolean parameters, private or not."""
     assert cell.variant is not None
     privacy, params = cell.variant.privacy, vars(cell.variant.params)
     words = tuple((name, value) for name, value in params.items() if isinstance(value, (str, bool)))
@@ -114,53 +114,56 @@ def _kind(cell: Cell) -> Hashable:
 
 
 def _world(plan: Plan, federation: Federation) -> Hashable:
-    """What else decides it: the frozen model, how training is done, and how many records there are of which kind."""
+    """The other part of that key: frozen model, local training, machine, and sizes of the federation."""
     model = plan.learner, plan.settings, plan.backbone, plan.dtype, plan.device, plan.workers
-    asked = [len(part) for part in (federation.test, federation.novel_test, federation.novel, federation.classes)]
-    held = [len(client.candidates) + len(client.reference) + len(client.background) for client in federation.clients]
-    return *model, plan.per_round, tuple(asked), len(held), sum(held)
+    shared = [len(part) for part in (federation.test, federation.novel_test, federation.novel, federation.classes)]
+    sizes = [len(client.candidates) + len(client.reference) + len(client.background) for client in federation.clients]
+    return *model, plan.per_round, tuple(shared), len(sizes), sum(sizes)
 
 
 def _measured(
-    kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], asked: Sequence[tuple[Cell, Mapping[str, float]]],
-    federation: Federation, progress: Progress, known: Known,
+    kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], work: Sequence[tuple[Cell, Mapping[str, float]]],
+    federation: Federation, progress: Progress, timings: Timings,
 ) -> tuple[dict[Hashable, Pace], dict[str, float]]:  # fmt: skip
-    """The pace of each kind of training, of those in `alone` without evaluations too; and the seconds of each question
-    that is asked about a target, of the cell that is asked the most."""
+    """Measure the pace of each kind of training, and the seconds of one question of each kind of work.
+
+    Kinds in `alone` are also timed without evaluation. `work` holds the numbers of questions per cell; the cell with
+    the most is timed for all. Results are read from and added to `timings`.
+    """
     from fedaudit.command import attack_times
     from fedaudit.machinery.executor import Executor
     from fedaudit.pipeline.workers import make_bench, make_evaluation
 
-    if not kinds and not asked:
+    if not kinds and not work:
         return {}, {}
-    most = max(asked, key=lambda pair: [pair[1][kind] for kind in attack_times.KINDS_OF_WORK], default=None)
-    plan = next(iter(kinds.values())).plan if kinds else asked[0][0].plan
+    most = max(work, key=lambda pair: [pair[1][kind] for kind in attack_times.KINDS_OF_WORK], default=None)
+    plan = next(iter(kinds.values())).plan if kinds else work[0][0].plan
     world = _world(plan, federation)
     paces = {kind: (world, kind, kind in alone) for kind in kinds}
     attack = world, _kind(most[0]) if most and most[0].variant else None, most and tuple(most[1].items())
-    todo: list[Hashable] = [key for key in (*paces.values(), *([attack] if most else [])) if key not in known]
+    todo: list[Hashable] = [key for key in (*paces.values(), *([attack] if most else [])) if key not in timings]
     if todo:
         bench, evaluation = make_bench(plan, federation, quiet=progress.quiet), make_evaluation(plan, federation)
         label = "timing a few rounds of each method on this machine"
         with progress.stage(label, len(todo)) as advance, Executor(lambda: bench) as executor:
             for kind, key in paces.items():
                 if key in todo:
-                    known[key] = _trial(
+                    timings[key] = _trial(
                         kinds[kind], federation, evaluation, bench, executor, progress, alone=kind in alone
                     )
                     advance()
             if most and attack in todo:
-                known[attack] = attack_times.timed(most[0], federation, bench, most[1], progress)
+                timings[attack] = attack_times.timed(most[0], federation, bench, most[1], progress)
                 advance()
-    return {kind: known[key] for kind, key in paces.items()}, known[attack] if most else {}
+    return {kind: timings[key] for kind, key in paces.items()}, timings[attack] if most else {}
 
 
 def _trial(
     cell: Cell, federation: Federation, evaluation: Evaluation, bench: Bench, executor: Executor[Bench],
     progress: Progress, *, alone: bool,
 ) -> Pace:  # fmt: skip
-    """By rounds of one job each, in a folder that is thrown away; without evaluations too if it is to be known
-    `alone`."""
+    """Measure a training by a few rounds of one job each, in a temporary folder; with `alone` also without
+    evaluation."""
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.methods import method_of, schedule_of
     from fedaudit.pipeline.shadow_models import NoEvaluation
@@ -170,12 +173,12 @@ def _trial(
     jobs = math.ceil(plan.per_round / clients_per_batch)
     waves = jobs if plan.trained.together else math.ceil(jobs / plan.workers)
     method = method_of(cell, federation.sizes)
-    # of no rounds: none is the last, which is judged at length
+    # 0 rounds, so that no round counts as the last one, whose evaluation is longer
     schedule = dataclasses.replace(schedule_of(cell), rounds=0, per_round=min(plan.per_round, clients_per_batch))
     with tempfile.TemporaryDirectory() as folder:
 
         def seconds(judged: Evaluation, done: int, more: int) -> float:
-            """Of one of some more rounds."""
+            """Seconds per round of `more` rounds after `done` ones; prepares the training if `more` is 0."""
             started = time.perf_counter()
             train(
                 method, schedule, judged, folder=claim(Path(folder)), executor=executor, say=progress.say,
@@ -195,6 +198,7 @@ def _trial(
 
 
 def _head(plan: Plan, missing: int, untrained: int) -> list[str]:
+    """Lines on the audits: which, how many are on disk, how many trainings they need."""
     cells = ", ".join(f"{cell.method} (seed {cell.seed})" for cell in plan.cells[:SHOWN])
     more = f" and {len(plan.cells) - SHOWN} more" if len(plan.cells) > SHOWN else ""
     attack = f"attack {plan.attack}" if plan.attack else "no attack"

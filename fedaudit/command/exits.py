@@ -1,8 +1,4 @@
-"""How the command ends: exit codes, one sentence for what went wrong, signals, and streams that are closed or know few
-letters.
-
-Imports nothing heavy.
-"""
+"""How the command ends: exit codes, one-sentence error messages, signals, closed streams. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -23,29 +19,27 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import WorkerDied
 
 DONE = 0
-CROSSED = 1  # a gate, and nothing else
-MENDABLE = 2  # by the user
+CROSSED = 1  # a gate is crossed; used for nothing else
+MENDABLE = 2  # an error that the user can mend
 BROKEN = 3  # an unexpected error, or a worker process that died
-FAILED = 4  # a cell of a matrix, or an item of several, failed; the others are done
-CLOSED = 128 + 13  # as of a program that SIGPIPE ends: nobody reads on
+FAILED = 4  # a cell of a matrix or one of several items failed; the others are done
+CLOSED = 128 + 13  # the reader of stdout has gone, as if SIGPIPE had ended the program
 STOPPED = "stopped; the same command goes on from here"
-LONGEST = 1200  # letters of a sentence
+LONGEST = 1200  # characters of an error message
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
-
-_received: list[int] = []  # signals, since the command began
+_received: list[int] = []  # signals since the command began
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the command to end."""
+    """A signal told the command to end."""
 
 
-def ended(work: Callable[[], int], *, debug: bool) -> int:
-    """The exit code of the command that `work` is. What ended it before its end is said in one sentence on stderr.
+def exit_code(work: Callable[[], int], *, debug: bool) -> int:
+    """Call `work` and return its exit code, or that of the exception it raised, which is printed as one sentence.
 
-    The first SIGINT, SIGTERM or SIGHUP ends this process and its workers from here, another one at any moment by
-    itself.
+    The first SIGINT, SIGTERM or SIGHUP prints a sentence and ends this process and its workers; a second one ends the
+    process at once. `debug` prints tracebacks.
     """
     _make_streams_usable()
     with _stoppable() as received:
@@ -54,15 +48,15 @@ def ended(work: Callable[[], int], *, debug: bool) -> int:
             sys.stdout.flush()
             return code
         except BaseException as error:
-            if received:  # whatever the signal's exception became on its way
+            if received:  # the exception of a signal may have been replaced by another
                 _say(STOPPED)
                 _leave(128 + received[0])
             return _code(error, debug)
 
 
 def _code(error: BaseException, debug: bool) -> int:
-    """The exit code for what ended the command, after saying it."""
-    if isinstance(error, SystemExit):  # argparse has shown its help, or rich has met a closed pipe
+    """Print what ended the command, and return its exit code."""
+    if isinstance(error, SystemExit):  # argparse has printed its help, or rich has met a closed pipe
         return CLOSED if error.code else _flushed()
     if isinstance(error, BrokenPipeError):
         _close(sys.stdout, sys.stderr)
@@ -77,19 +71,20 @@ def _code(error: BaseException, debug: bool) -> int:
     return BROKEN
 
 
-def stopping() -> bool:
-    """Whether a signal has asked the command to end, whatever its exception became on its way."""
+def is_stopping() -> bool:
+    """Whether a signal told the command to end, even if another exception replaced Stopped."""
     return bool(_received)
 
 
-def explained(error: Exception, debug: bool) -> str:
-    """In one sentence what broke a part of the command, which goes on without it."""
+def explain(error: Exception, debug: bool) -> str:
+    """One sentence on an error, for a command that continues; writes the traceback of an unexpected one."""
     if isinstance(error, InputError):
         return str(error)
     return f"{_sentence(error)}; {_traceback(error, debug)}"
 
 
 def _flushed() -> int:
+    """Flush stdout; return the exit code."""
     try:
         sys.stdout.flush()
         return DONE
@@ -99,11 +94,11 @@ def _flushed() -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    """What happened, without the traceback."""
+    """The message for an exception, without the traceback."""
     text = str(error)
     if isinstance(error, WorkerDied):
         return text
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for this
+    if type(error).__name__ == "OutOfMemoryError":  # torch's class; torch is not imported for this
         lower = "lower --batch or --clients-per-batch, or give --dtype bfloat16 or --device cpu"
         return f"the GPU has too little memory; {lower}"
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
@@ -114,7 +109,8 @@ def _sentence(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException, debug: bool) -> str:
-    """Where the traceback is: on stderr with `debug`, else in a file for logs."""
+    """Write the traceback, to stderr with `debug`, else to a temporary file; return where it is, as end of a
+    sentence."""
     text = "".join(traceback.format_exception(error))
     if debug:
         with contextlib.suppress(OSError):
@@ -131,7 +127,7 @@ def _traceback(error: BaseException, debug: bool) -> str:
 
 
 def _say(sentence: str) -> None:
-    """One line on stderr, of letters that any terminal can show, and not at length."""
+    """Print a sentence to stderr on one line, without control characters and shortened to LONGEST."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(sentence.split()))
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 3 :]}"
@@ -142,23 +138,23 @@ def _say(sentence: str) -> None:
 
 
 def _make_streams_usable() -> None:
-    """Standard streams that are closed (`>&-`) lead nowhere instead of into the next file that is opened; letters that
-    one lacks become "?"."""
+    """Open closed standard streams (`>&-`) on the null device, so that no file gets their numbers; characters that a
+    stream cannot encode become "?"."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, as long as the process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, open until the process ends
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _close(*streams: TextIO) -> None:
-    """Let what still waits to be written go nowhere, so that the interpreter does not complain of it at its end."""
+    """Redirect streams to the null device, so that the interpreter can flush them at its end without an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         with contextlib.suppress(OSError, AttributeError, ValueError):
@@ -168,11 +164,8 @@ def _close(*streams: TextIO) -> None:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Within, the first signal raises Stopped and is listed; from then on the system's own handling ends the process at
-    once.
-
-    A signal that the caller ignores (nohup, a job in the background) stays ignored.
-    """
+    """Inside the `with` block the first signal raises Stopped and is added to the yielded list; the next one kills. A
+    signal that is ignored already (nohup, background jobs) stays ignored."""
     received = _received
     received.clear()
     before: dict[int, Any] = {}
@@ -184,20 +177,19 @@ def _stoppable() -> Iterator[list[int]]:
         raise Stopped(number)
 
     if threading.current_thread() is threading.main_thread():
-        before = {n: known for n in _SIGNALS if (known := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
+        before = {n: handler for n in _SIGNALS if (handler := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
         for number in before:
             signal.signal(number, stop)
     try:
         yield received
     finally:
         if not received:
-            for number, known in before.items():
-                signal.signal(number, known)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _leave(code: int) -> NoReturn:
-    """End the workers and this process without waiting for anything: a worker that was ended while it spoke is never
-    heard to the end."""
+    """Kill the workers and end this process at once: waiting for a worker that was killed in mid-message never ends."""
     for worker in multiprocessing.active_children():
         worker.kill()
     for stream in (sys.stdout, sys.stderr):

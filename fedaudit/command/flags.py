@@ -1,5 +1,4 @@
-"""The flags: what the command takes, and how words, configuration files and presets become parameter objects. Imports
-nothing heavy."""
+"""Defines the flags of the command, and makes parameter objects of parsed options. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ OUT = "fedaudit-runs"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaint is one sentence with the nearest right flag."""
+    """An argparse parser whose errors are InputErrors of one sentence, which name the most similar flag."""
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
@@ -44,6 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose what to audit: --method, --attack, --audit, --task, --run, --preset, ..."""
     group = parser.add_argument_group("what to audit")
     group.add_argument(
         "--method", help="one or several, separated by commas, each as NAME or NAME:PARAMETER=VALUE (default: fedrand)"
@@ -74,6 +74,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def add_linked_files(parser: argparse.ArgumentParser) -> None:
+    """Add --linked-files."""
     text = (
         "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in "
         "the report"
@@ -85,6 +86,7 @@ DEFAULT_PRESET = "embedded"
 
 
 def add_schedule(parser: argparse.ArgumentParser, learner: str) -> None:
+    """Add the flags for rounds, clients and seeds, with a learner's defaults."""
     group = parser.add_argument_group("the federation")
     usual = facts(learner)
     numbers = {
@@ -96,12 +98,13 @@ def add_schedule(parser: argparse.ArgumentParser, learner: str) -> None:
         "seeds": (1, "trainings with seeds SEED, SEED+1, ... on the same data"),
     }
     for name, (default, text) in numbers.items():
-        shown = "all" if default is None else default
-        kind = seed if name == "seed" else whole
-        group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default: {shown})")
+        default_text = "all" if default is None else default
+        text = f"{text} (default: {default_text})"
+        group.add_argument(f"--{name}", type=seed if name == "seed" else whole, default=default, metavar="N", help=text)
 
 
 def add_backbone(parser: argparse.ArgumentParser, learner: str) -> None:
+    """Add the flags for the frozen model of a learner."""
     group = parser.add_argument_group("the frozen model")
     if facts(learner).backbone == "clip":
         group.add_argument(
@@ -127,6 +130,7 @@ def add_backbone(parser: argparse.ArgumentParser, learner: str) -> None:
 
 
 def add_general_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for the device, folders, gates, dry runs and debugging."""
     group = parser.add_argument_group("the run")
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
     workers = min(os.cpu_count() or 1, 4)
@@ -141,7 +145,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
-    switch = argparse.BooleanOptionalAction  # so that a flag wins over a configuration file here too
+    switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     text = "say what would run, how long and how much disk"
     group.add_argument("--dry-run", action=switch, default=False, help=text)
     group.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
@@ -150,25 +154,25 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """What a command takes that trains nothing: where its page goes, and what it says meanwhile."""
+    """Add --out, --quiet, --dry-run and --debug, for commands that train nothing."""
     parser.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and pages (default: {OUT})")
-    said = {"quiet": "no progress, results only", "dry-run": "say what would be done", "debug": "tracebacks on stderr"}
-    for flag, text in said.items():
+    texts = {"quiet": "no progress, results only", "dry-run": "say what would be done", "debug": "tracebacks on stderr"}
+    for flag, text in texts.items():
         parser.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction, default=False, help=text)
 
 
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[DataclassInstance]) -> None:
-    """A flag per field of a Params class; a flag that two classes share sets both. One that can be swept takes several
-    values."""
-    known = {flag for action in parser._actions for flag in action.option_strings}
+    """Add a flag for each field of a parameter class, in a group `title`; flags that the parser has are left out.
+    Parameters that can be swept take several values, separated by commas. Defaults are None: not given."""
+    existing = {flag for action in parser._actions for flag in action.option_strings}
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(params):
         flag = f"--{field.name.replace('_', '-')}"
-        if flag in known:
+        if flag in existing:
             continue
-        shown = "none" if field.default == math.inf else field.default
+        default = "none" if field.default == math.inf else field.default
         valid = f"{valid.short}; " if (valid := field.metadata.get("valid")) and valid.short else ""
-        text = f"{field.metadata.get('help', '')} ({valid}default: {shown})"
+        text = f"{field.metadata.get('help', '')} ({valid}default: {default})"
         if isinstance(field.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         elif sweepable(field):
@@ -184,11 +188,12 @@ _READERS: dict[type[Any], Callable[[str], Any]] = {int: whole, float: number, st
 
 
 def sweepable(field: dataclasses.Field[Any]) -> bool:
-    """Whether a parameter may have several values in one command: a variant of the method for each."""
+    """Whether a parameter may have several values in one command, each making a variant of the method."""
     return bool(field.metadata.get("sweep"))
 
 
 def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
+    """Parse values of a type, separated by commas; "none" is infinity for floats. ArgumentTypeError: one is wrong."""
     try:
         return tuple(math.inf if word == "none" and kind is float else _READERS[kind](word) for word in text.split(","))
     except argparse.ArgumentTypeError as error:
@@ -196,18 +201,18 @@ def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
         raise argparse.ArgumentTypeError(f"{error} (several are separated by commas{limit})") from None
 
 
-def make(params: type[Made], options: argparse.Namespace) -> Made:
-    """The Params object that the options ask for; what its own check refuses is named by its flag."""
-    given = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
-    return made(params, {name: value for name, value in given.items() if value is not None})
+def params_from_options(params: type[Made], options: argparse.Namespace) -> Made:
+    """The parameter object with the values of `options`; None means the default. InputError as below."""
+    values = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
+    return params_from_values(params, {name: value for name, value in values.items() if value is not None})
 
 
-def made(params: type[Made], given: Mapping[str, Any]) -> Made:
-    """A Params object of these values. InputError names the flag that the value came by."""
+def params_from_values(params: type[Made], values: Mapping[str, Any]) -> Made:
+    """The parameter object with these values. InputError names the flag of a value that the class refuses."""
     try:
-        return params(**given)
+        return params(**values)
     except ValueError as error:
         name = str(error).split()[0]
-        known = {field.name for field in dataclasses.fields(params)}
-        flag = f"--{name.replace('_', '-')}: " if name in known else ""
+        names = {field.name for field in dataclasses.fields(params)}
+        flag = f"--{name.replace('_', '-')}: " if name in names else ""
         raise InputError(f"{flag}{error}") from error

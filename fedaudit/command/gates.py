@@ -1,13 +1,13 @@
 """Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports
 nothing heavy.
 
-A gate reads [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak, or of measured epsilons
-[THREAT-MODEL] METRIC > provable (or claimed). It looks at rows of headline scores
-against held-out records of the same clients, at accuracies (percent, `accuracy/local.low < 50`) or at measured epsilons
-(`measured > 1`, `measured/gaussian > 1`), and at one number of each: the value, or the bound of its interval that is
-named. Of what leaks, `.low` fails only on what is shown, `.high` also on what cannot be ruled out. Intervals are not
-corrected for the number of rows; `leak` goes by the rows' verdicts, which are. A measured epsilon is a lower bound by
-itself, at 95 %; that it is above what is provable or claimed is said as the report says it, corrected for all bounds.
+Syntax: [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak, or, for measured epsilons,
+[THREAT-MODEL] METRIC > provable (or claimed). A gate looks at headline scores against held-out records of the same
+clients, at accuracies (percent, `accuracy/local.low < 50`) or at measured epsilons (`measured > 1`,
+`measured/gaussian > 1`). It compares the value, or a bound of its interval: `auroc.low > 0.6` fails only if the leak is
+shown, `auroc.high > 0.6` also if it cannot be ruled out. Intervals are not corrected for the number of rows; the
+verdicts that `leak` uses are. A measured epsilon is itself a lower bound, at 95 %; its comparison with the provable or
+claimed one is corrected for all bounds, as in the report.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 ACCURACY = tuple(split.metric for split in SPLITS)
 BOUNDS = (MEASURED, MEASURED_GAUSSIAN)
 METRICS = MEMBERSHIP + ACCURACY + BOUNDS
-LARGEST = 1e6  # of epsilons
-SAID = tuple(P_VALUES)  # what a measured epsilon may be held against
+LARGEST = 1e6  # epsilon in a gate
+SAID = tuple(P_VALUES)  # words that a measured epsilon may be compared with: provable, claimed
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -53,7 +53,7 @@ _GATE = re.compile(
 
 @dataclass(frozen=True)
 class Gate:
-    """One limit; `end` is "value", "low" or "high"."""
+    """A parsed gate. `end` says what is compared: "value", "low" or "high"; `threat_model` None means all."""
 
     text: str
     threat_model: str | None
@@ -61,11 +61,11 @@ class Gate:
     end: str
     operator: str
     limit: float | str  # a word of SAID
-    source: str  # where it was given, as messages name it
+    source: str  # how messages begin: the flag, or file and line
 
     def check(self, learner: str, attacks: Sequence[Plugin[AttackFacts]], canaries: int | None) -> None:
-        """InputError if no run of these attacks, on what is trained with so many canaries, can answer the gate; None
-        are those of a run that was trained elsewhere, before a coin of ours could be flipped."""
+        """InputError if no run of these attacks can answer the gate. `canaries` is their number, None if unknown. It is
+        unknown for external runs, which were trained without our canaries."""
         why = None
         if self.metric in BOUNDS and canaries is None:
             why = "the run in --run was trained elsewhere, without canaries"
@@ -75,8 +75,8 @@ class Gate:
             why = f"{facts(learner).noun} have no accuracy here"
         elif self.metric not in ACCURACY and not attacks:
             why = "nothing is attacked; add --attack"
-        elif self.threat_model and self.threat_model not in (there := facts(learner).threat_models):
-            why = f"{self.threat_model} sees nothing here; there are {', '.join(there)}"
+        elif self.threat_model and self.threat_model not in (valid := facts(learner).threat_models):
+            why = f"{self.threat_model} sees nothing here; there are {', '.join(valid)}"
         elif self.threat_model and (
             refused := [refusal(attack, self.threat_model, facts(learner)) for attack in attacks]
         ):
@@ -85,7 +85,7 @@ class Gate:
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
 
     def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
-        """A sentence for each finding that crosses the limit. InputError: no finding can answer the gate."""
+        """A sentence for each finding that crosses the gate; [] if none. InputError: no finding can answer it."""
         if self.metric == LEAK:
             return self._leaks(findings)
         rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
@@ -98,15 +98,16 @@ class Gate:
         compare = OPERATORS[self.operator]
         return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
 
-    def _above(self, said: str, rows: Sequence[dict[str, Any]], among: int) -> list[str]:
-        """A sentence for each bound that refutes what is provable or claimed."""
-        if all(f[P_VALUES[said]] is None for f in rows):
-            why = f"no finite epsilon is {said}" if rows else "there is no such row"
+    def _above(self, kind: str, rows: Sequence[dict[str, Any]], among: int) -> list[str]:
+        """A sentence for each bound that refutes the epsilon of a `kind`, "provable" or "claimed". `among` is the
+        number of bounds to correct for. InputError: there is no bound, or no finite epsilon."""
+        if all(f[P_VALUES[kind]] is None for f in rows):
+            why = f"no finite epsilon is {kind}" if rows else "there is no such row"
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
-        return [f"{self.text}: {sentence(f, said, among)}" for f in rows if refutes(f, said, among)]
+        return [f"{self.text}: {sentence(f, kind, among)}" for f in rows if refutes(f, kind, among)]
 
     def _leaks(self, findings: Sequence[dict[str, Any]]) -> list[str]:
-        """A sentence for each row that is called a leak, in either direction."""
+        """A sentence for each row whose verdict is a leak, in either direction. InputError: no row has a verdict."""
         rows = [f for f in findings if f["metric"] == "auroc" and self._looks_at(f)]
         judged = [f for f in rows if f["verdict"] is not None]
         if not judged:
@@ -115,6 +116,7 @@ class Gate:
         return [self._sentence(f) for f in judged if f["verdict"] in LEAKS]
 
     def _looks_at(self, f: dict[str, Any]) -> bool:
+        """Whether the gate is about a finding of its metric."""
         if self.metric in ACCURACY:
             return True
         if self.metric in BOUNDS:
@@ -122,6 +124,7 @@ class Gate:
         return f["headline"] and f["nonmembers"] == HELD_OUT and self.threat_model in (None, f["threat_model"])
 
     def _sentence(self, f: dict[str, Any]) -> str:
+        """A sentence on a finding that crosses the gate."""
         digits = 1 if self.metric in ACCURACY else 3
         where = f"{f['method']} (seed {f['seed']})"
         if self.metric in BOUNDS:
@@ -134,43 +137,43 @@ class Gate:
 
 
 def parse(text: str, source: str = "") -> Gate:
-    """The gate that `text` states; `source` is what messages call it by. InputError says what is wrong with it."""
+    """Parse a gate. Messages begin with `source`, by default the flag. InputError: the gate is wrong."""
     source = source or f"--fail-if {text!r}"
     *before, last = text.split() or [""]
     if last == LEAK and len(before) < 2:
         return Gate(text.strip(), _threat(source, before[0] if before else None), LEAK, "value", "", 0.0, source)
-    found = _GATE.fullmatch(text.strip())
+    match = _GATE.fullmatch(text.strip())
     form = (
         "it reads [THREAT-MODEL] METRIC[.low|.high] > NUMBER, as in 'auroc.low > 0.6' or 'server auroc > 0.7', or "
         "[THREAT-MODEL] leak"
     )
-    if found is None:
+    if match is None:
         raise InputError(f"{source}: not understood; {form}")
-    metric, threat = found["metric"], found["threat"]
+    metric, threat = match["metric"], match["threat"]
     if metric not in METRICS:
         raise InputError(f"{source}: no metric {metric}{nearest(metric, METRICS)}; there are {', '.join(METRICS)}")
     _threat(source, threat)
     if threat and metric in ACCURACY:
         raise InputError(f"{source}: {metric} is of no threat model; leave out {threat}")
-    if metric in BOUNDS and found["end"]:
-        raise InputError(f"{source}: {metric} is a lower bound by itself; leave out .{found['end']}")
-    if found["limit"] in SAID:
-        if metric not in BOUNDS or found["op"] != ">":
-            raise InputError(f"{source}: only {' and '.join(BOUNDS)} can be > {found['limit']}")
-        return Gate(text.strip(), threat, metric, "value", found["op"], found["limit"], source)
+    if metric in BOUNDS and match["end"]:
+        raise InputError(f"{source}: {metric} is a lower bound by itself; leave out .{match['end']}")
+    if match["limit"] in SAID:
+        if metric not in BOUNDS or match["op"] != ">":
+            raise InputError(f"{source}: only {' and '.join(BOUNDS)} can be > {match['limit']}")
+        return Gate(text.strip(), threat, metric, "value", match["op"], match["limit"], source)
     try:
-        limit = number(found["limit"])
+        limit = number(match["limit"])
     except argparse.ArgumentTypeError:
-        raise InputError(f"{source}: {found['limit']} is no number; {form}") from None
+        raise InputError(f"{source}: {match['limit']} is no number; {form}") from None
     top = 100 if metric in ACCURACY else LARGEST if metric in BOUNDS else 1  # accuracies are percent
     if not 0 <= limit <= top:
-        raise InputError(f"{source}: the limit {found['limit']} must lie between 0 and {top:.0f}")
-    return Gate(text.strip(), threat, metric, found["end"] or "value", found["op"], limit, source)
+        raise InputError(f"{source}: the limit {match['limit']} must lie between 0 and {top:.0f}")
+    return Gate(text.strip(), threat, metric, match["end"] or "value", match["op"], limit, source)
 
 
 def limit(text: str, source: str) -> Gate:
-    """The gate that is crossed where what `text` states does not hold: "server auroc.low < 0.6", "no leak", "measured
-    epsilon < claimed". InputError as of `parse`."""
+    """Parse a limit, which states what must hold, as the gate that is crossed if it does not hold. Limits are "server
+    auroc.low < 0.6", "no leak", "measured epsilon < claimed". InputError as in `parse`."""
     words = text.replace("measured epsilon", "measured").strip()
     threat, no_leak, rest = words.partition(f"no {LEAK}")
     if no_leak and not rest:
@@ -180,14 +183,14 @@ def limit(text: str, source: str) -> Gate:
             f"{source}: not understood; it states what must hold, as 'server auroc.low < 0.6' or 'no leak'"
         )
     else:
-        before, said = words[: sign.start()].strip(), words[sign.end() :].strip()
-        opposite = ">" if said in SAID and sign[0][0] == "<" else OPPOSITES[sign[0]]
-        crossed = f"{before} {opposite} {said}"
+        before, value = words[: sign.start()].strip(), words[sign.end() :].strip()
+        opposite = ">" if value in SAID and sign[0][0] == "<" else OPPOSITES[sign[0]]
+        crossed = f"{before} {opposite} {value}"
     return replace(parse(crossed, source), text=text.strip())
 
 
 def _threat(source: str, name: str | None) -> str | None:
-    """The name of a threat model, or none. InputError: there is no such one."""
+    """Return `name`. InputError if it is given and no threat model has this name."""
     if name and name not in THREAT_MODELS:
         raise InputError(
             f"{source}: no threat model {name}{nearest(name, THREAT_MODELS)}; there are {', '.join(THREAT_MODELS)}"

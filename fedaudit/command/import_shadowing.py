@@ -1,7 +1,6 @@
-"""Whether the folders beside this package are what Python finds under their names: many a research repository has a
-`trainers/` of its own.
+"""Checks that another package does not hide one of ours: many research repositories have a `trainers/` too.
 
-Imports nothing of them, so that it can say so before they are imported.
+Imports none of our packages, so that it can run before they are imported.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ HOME = Path(__file__).resolve().parent.parent.parent
 
 
 def refuse_shadowed() -> None:
-    """InputError names the first package or module that hides one of ours, and what to do."""
+    """InputError names the first package or module that hides one of PACKAGES, and what to do about it."""
     for name in PACKAGES:
-        found = _found(name)
-        if found not in (None, HOME / name):
+        path = _import_path(name)
+        if path not in (None, HOME / name):
             raise InputError(
-                f"{found} hides FedAudit's own {name} ({HOME / name}): rename it, or call the command fedaudit or "
-                f"python -P, "
-                "which look for no packages in the folder of a script or of the call"
+                f"{path} hides FedAudit's own {name} ({HOME / name}): rename it, or call the command fedaudit or "
+                "python -P, which look for no packages in the folder of a script or of the call"
             )
 
 
-def _found(name: str) -> Path | None:
-    """The folder or file that `import name` would take; None if there is none."""
+def _import_path(name: str) -> Path | None:
+    """The folder or file that `import name` would load; None if there is none."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None

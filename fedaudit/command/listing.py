@@ -1,4 +1,4 @@
-"""What there is to choose from: `--list`. Imports nothing heavy."""
+"""`--list`: methods, attacks, audits, tasks and what else there is to choose from. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ from reports import paper_items
 from reports.places import places
 from trainers.learners import METHODS, every_learner, facts
 
-KINDS: dict[str, Plugins[Any]] = {known.kind: known for known in (METHODS, ATTACKS, AUDITS, TASKS)}
+KINDS: dict[str, Plugins[Any]] = {of_kind.kind: of_kind for of_kind in (METHODS, ATTACKS, AUDITS, TASKS)}
 
 
 def listing(width: int | None = None) -> str:
-    """Methods, attacks, audits, tasks, tables and figures of papers, sections of reports and threat models with one
-    line each, or more in a window of that width."""
-    said = []
-    for kind, known in KINDS.items():
-        said.append(f"{kind}s{', those in brackets on request' if known is AUDITS else ''} (--{kind}):")
-        said += listed({_named(plugin): plugin.summary for plugin in known.values()}, width)
-    said.append("tables and figures of papers (--paper; list, a paper, or all):")
-    said += listed({name: item.summary for name, item in paper_items.items().items()}, width)
-    said.append("sections of a report, each where there is something to show:")
-    said += listed({name: plugins.summary(path) for name, path in places().items()}, width)
-    said.append("threat models, what each sees; a report has all that its methods have:")
-    said += listed({name: f"{SAID[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
-    return "\n".join([*said, *matrix(width)])
+    """The text of `--list`, wrapped to `width` columns if given: a line or more for each method, attack, audit, task,
+    table or figure of a paper, section of a report and threat model."""
+    text = []
+    for kind, of_kind in KINDS.items():
+        text.append(f"{kind}s{', those in brackets on request' if of_kind is AUDITS else ''} (--{kind}):")
+        text += listed({_label(plugin): plugin.summary for plugin in of_kind.values()}, width)
+    text.append("tables and figures of papers (--paper; list, a paper, or all):")
+    text += listed({name: item.summary for name, item in paper_items.items().items()}, width)
+    text.append("sections of a report, each where there is something to show:")
+    text += listed({name: plugins.summary(path) for name, path in places().items()}, width)
+    text.append("threat models, what each sees; a report has all that its methods have:")
+    text += listed({name: f"{SAID[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
+    return "\n".join([*text, *matrix(width)])
 
 
-def _named(plugin: Plugin[Any]) -> str:
+def _label(plugin: Plugin[Any]) -> str:
+    """The name of a plugin, in brackets if it runs on request only."""
     on_request = isinstance(plugin.facts, AuditFacts) and plugin.facts.on_request
     return f"[{plugin.name}]" if on_request else plugin.name
 
 
 def _only(threat_model: str) -> str:
-    """In brackets, of which methods alone it is an adversary; empty where it is one of all learners'."""
+    """The suffix " (of NOUNS only)" for a threat model that some learners lack; "" if all have it."""
     learners = [*map(facts, every_learner())]
-    of = [one.noun for one in learners if threat_model in one.threat_models]
-    if len(of) == len(learners):
+    nouns = [learner.noun for learner in learners if threat_model in learner.threat_models]
+    if len(nouns) == len(learners):
         return ""
-    return f" (of {' and '.join(of) or 'methods on secret shares'} only)"
+    return f" (of {' and '.join(nouns) or 'methods on secret shares'} only)"
 
 
 def matrix(width: int | None = None) -> list[str]:
-    """Which attack runs under which threat model, if the method has that adversary, and why not where it does not."""
+    """Lines of a table of attacks by threat models: yes, or the number of a reason; the reasons follow."""
     title = "attacks under threat models (yes where a method has that adversary, or the number of the reason):"
     reasons: dict[str, int] = {}
     rows = []
@@ -64,15 +65,15 @@ def matrix(width: int | None = None) -> list[str]:
     columns = [WindowColumn("", max(len(row[0]) for row in rows))]
     columns += [WindowColumn(name, max(map(len, name.split("-"))) + 1) for name in THREAT_MODELS]
     heads, cells = lines(columns, {title: rows}, width or UNSEEN)
-    told = [line for why, number in reasons.items() for line in hanging(f"  {number}: ", why, width)]
-    return [*hanging("", title, width), *heads, *cells, *told, *unfit(width)]
+    notes = [line for why, number in reasons.items() for line in hanging(f"  {number}: ", why, width)]
+    return [*hanging("", title, width), *heads, *cells, *notes, *_refusals(width)]
 
 
-def unfit(width: int | None = None) -> list[str]:
-    """Which attacks do not work on what a learner trains, and why."""
-    said = ["attacks that do not work on what is trained:"]
+def _refusals(width: int | None) -> list[str]:
+    """Lines on attacks that do not work on what a learner trains, with the reason."""
+    text = ["attacks that do not work on what is trained:"]
     for trained in map(facts, every_learner()):
         for attack in ATTACKS.values():
             if why := lacks(attack, trained):
-                said += hanging(f"  {attack.name:<15}", f"on {trained.noun}, {why}", width)
-    return said
+                text += hanging(f"  {attack.name:<15}", f"on {trained.noun}, {why}", width)
+    return text

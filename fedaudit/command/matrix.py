@@ -1,15 +1,15 @@
-"""The matrix of a nightly audit: a YAML file with options, what they are combined to, what is left out, and limits.
+"""Reads the matrix of a nightly audit: a YAML file of options, their combinations, exclusions and limits.
 
-    base: {rounds: 20}                                # what every cell has, as in a configuration file
-    matrix:                                           # every combination is a cell; several matrices are a list
+    base: {rounds: 20}                                # options of all cells, as in a configuration file
+    matrix:                                           # each combination is a cell; a list holds several matrices
       - {method: [fedavg, fedrand], attack: maxrenyi, seed: [0, 1]}
       - {method: dpfpl, epsilon: [none, 1], attack: "loss,cosine"}
-    exclude: [{method: fedrand, seed: 1}]             # cells that have all of these values
-    limits:                                           # what must hold, of cells that can answer it
+    exclude: [{method: fedrand, seed: 1}]             # leaves out cells that have all of these values
+    limits:                                           # must hold in every cell that can answer them
       - server auroc.low < 0.6
       - {limit: accuracy/local > 70, only: {epsilon: none}}
 
-Messages name the line of what is wrong. Imports nothing heavy.
+Error messages name the line. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from attacks.facts import ATTACKS
 from fedaudit.command import gates
-from fedaudit.command.argv import LARGEST_SEED, shown, words_of
+from fedaudit.command.argv import LARGEST_SEED, short_repr, words_of
 from fedaudit.command.gates import Gate
 from fedaudit.command.listing import KINDS
-from fedaudit.command.yaml_lines import Located
+from fedaudit.command.yaml_lines import YamlFile
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PARTS = ("base", "matrix", "exclude", "limits")
 OF_LIMIT = ("limit", "only")
-ELSEWHERE = {  # options that are no cell's own, and where they go
+ELSEWHERE = {  # options that a matrix must not have, and what to do instead
     "config": "write its options into base",
     "list": "it is a command of its own",
     "help": "it is a command of its own",
@@ -48,35 +48,35 @@ ELSEWHERE = {  # options that are no cell's own, and where they go
     "export_run": "a matrix exports nothing",
     "export_adapters": "a matrix exports nothing",
 }
-MOST = 5000  # cells
+MOST = 5000  # cells of a file
 
-Values = Mapping[str, Any]  # of options by name, with underscores
-Read = Callable[[Sequence[str]], Plan]  # of a cell's words
+Values = Mapping[str, Any]  # of options, by name with underscores
+Read = Callable[[Sequence[str]], Plan]  # turns the words of a cell into its plan
 
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """One combination: what the matrix gives it, its words with those of base, its plan and the limits that it can
-    answer."""
+    """One combination of a matrix."""
 
-    values: Values
-    words: Sequence[str]
+    values: Values  # of the matrix, without base
+    words: Sequence[str]  # command-line words, with base
     plan: Plan
-    limits: Sequence[Gate]
+    limits: Sequence[Gate]  # those that it can answer
 
     @property
     def seedless(self) -> str:
-        """What it is called where seeds are repetitions."""
-        return _named({name: value for name, value in self.values.items() if name != "seed"}) or "all"
+        """The name without the seed."""
+        return _label({name: value for name, value in self.values.items() if name != "seed"}) or "all"
 
     @property
     def name(self) -> str:
-        return _named(self.values) or "all"
+        """The values as text, "method fedavg, seed 0"; "all" if there are none."""
+        return _label(self.values) or "all"
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A whole file, checked: `limits` in its order."""
+    """A checked matrix file; `name` is the stem of the file, `limits` are in its order."""
 
     name: str
     cells: Sequence[MatrixCell]
@@ -84,54 +84,54 @@ class Matrix:
 
 
 def read(path: Path, plan: Read) -> Matrix:
-    """The matrix in a file. InputError names the line of what is wrong; every cell is read, nothing is computed."""
-    file = Located(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/nightly.md)")
+    """Read and check a matrix file; `plan` turns a cell's words into its plan. InputError names the wrong line."""
+    file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/nightly.md)")
     top = file.mapping(file.root, "the matrix", PARTS)
     if "matrix" not in top:
         raise file.error(file.root, f"has no matrix; it holds {', '.join(PARTS)}, of which matrix must be there")
     base = _base(file, top["base"]) if "base" in top else {}
-    combined = _combined(file, top["matrix"], base)
-    kept = _kept(file, top, combined, base)
-    stated = [_stated(file, node, base) for node in file.sequence(top["limits"], "limits")] if "limits" in top else []
+    combined = _combinations(file, top["matrix"], base)
+    remaining = _not_excluded(file, top, combined, base)
+    limits = [_read_limit(file, node) for node in file.sequence(top["limits"], "limits")] if "limits" in top else []
     cells, answered = [], set()
-    for values, node in kept:
+    for values, node in remaining:
         try:
             words = words_of({**base, **values})
-            own = plan(words)
+            cell_plan = plan(words)
         except InputError as error:
             raise file.error(
-                _blamed(file, top, node, str(error)), f"{_named(values) or 'its cell'}: {error}"
+                _blamed_node(file, top, node, str(error)), f"{_label(values) or 'its cell'}: {error}"
             ) from error
-        limits = [limit for limit in stated if limit.holds_for({**base, **values}) and _answers(limit.gate, own)]
-        answered |= {id(limit) for limit in limits}
-        cells.append(MatrixCell(values, words, own, [limit.gate for limit in limits]))
-    for limit in stated:
+        answerable = [
+            limit for limit in limits if _has({**base, **values}, limit.only) and not _refusal(limit.gate, cell_plan)
+        ]
+        answered |= {id(limit) for limit in answerable}
+        cells.append(MatrixCell(values, words, cell_plan, [limit.gate for limit in answerable]))
+    for limit in limits:
         if id(limit) not in answered:
-            raise InputError(
-                f"{limit.gate.source}: no cell of the matrix can answer it{_why(limit, kept, base, cells)}"
-            )
-    return Matrix(path.stem, cells, [limit.gate for limit in stated])
+            why = _why_unanswered(limit, remaining, base, cells)
+            raise InputError(f"{limit.gate.source}: no cell of the matrix can answer it{why}")
+    return Matrix(path.stem, cells, [limit.gate for limit in limits])
 
 
 @dataclass(frozen=True, eq=False)
 class _Limit:
+    """A limit, as the gate that is crossed if it does not hold, and the values of the cells that it is about."""
+
     gate: Gate
     only: Values
 
-    def holds_for(self, values: Values) -> bool:
-        return _has(values, self.only)
 
-
-def _base(file: Located, node: yaml.Node) -> dict[str, Any]:
-    """The options of every cell. InputError: one that no cell has, or a value that no flag takes."""
+def _base(file: YamlFile, node: yaml.Node) -> dict[str, Any]:
+    """The options in `base`, with underscores. InputError as in `_option`."""
     return {
         key.replace("-", "_"): _option(file, key, value, value) for key, value in file.mapping(node, "base").items()
     }
 
 
-def _option(file: Located, key: str, where: yaml.Node, node: yaml.Node) -> Any:
-    """The value of an option in plain types. InputError: it has no place here, no flag takes it, or there is no such
-    method, attack, audit or task."""
+def _option(file: YamlFile, key: str, where: yaml.Node, node: yaml.Node) -> Any:
+    """The value of an option in plain types, or one value of its list. InputError: the option must not be in a matrix
+    (at node `where`), the value is impossible, or there is no such method, attack, audit or task (at `node`)."""
     name = key.replace("-", "_")
     if name in ELSEWHERE:
         raise file.error(where, f"{key} does not go into a matrix: {ELSEWHERE[name]}")
@@ -144,29 +144,29 @@ def _option(file: Located, key: str, where: yaml.Node, node: yaml.Node) -> Any:
     return plain
 
 
-Combined = list[tuple[dict[str, Any], "yaml.Node"]]
+Combinations = list[tuple[dict[str, Any], "yaml.Node"]]  # values of a cell, and the node of its matrix
 
 
-def _combined(file: Located, node: yaml.Node, base: Values) -> Combined:
-    """Every combination of every matrix, each once, with the node of its matrix."""
+def _combinations(file: YamlFile, node: yaml.Node, base: Values) -> Combinations:
+    """All combinations of all matrices, each once."""
     import yaml
 
     matrices = file.sequence(node, "matrix") if isinstance(node, yaml.SequenceNode) else [node]
-    found: dict[str, tuple[dict[str, Any], yaml.Node]] = {}
-    for one in matrices:
-        axes = {name: list(values) for name, values in _axes(file, one)}
+    by_label: dict[str, tuple[dict[str, Any], yaml.Node]] = {}
+    for matrix in matrices:
+        axes = dict(_axes(file, matrix))
         if not axes:
-            raise file.error(one, "the matrix is empty; name at least one option, as in 'method: [fedavg, fedrand]'")
+            raise file.error(matrix, "the matrix is empty; name at least one option, as in 'method: [fedavg, fedrand]'")
         for combination in itertools.product(*axes.values()):
             values = dict(zip(axes, combination, strict=True))
-            found.setdefault(_named({**base, **values}), (values, one))
-            if len(found) > MOST:
-                raise file.error(one, f"the matrix has more than {MOST} cells; split it into several files")
-    return list(found.values())
+            by_label.setdefault(_label({**base, **values}), (values, matrix))
+            if len(by_label) > MOST:
+                raise file.error(matrix, f"the matrix has more than {MOST} cells; split it into several files")
+    return list(by_label.values())
 
 
-def _axes(file: Located, node: yaml.Node) -> Iterator[tuple[str, Sequence[Any]]]:
-    """The options of a matrix, each with its values; InputError: none, or what cannot be an option of a cell."""
+def _axes(file: YamlFile, node: yaml.Node) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield (option, its values) of a matrix. InputError as in `_option`."""
     import yaml
 
     for key, value in file.mapping(node, "the matrix").items():
@@ -174,10 +174,10 @@ def _axes(file: Located, node: yaml.Node) -> Iterator[tuple[str, Sequence[Any]]]
         yield key.replace("-", "_"), [_option(file, key, value, one) for one in several]
 
 
-def _check_known(file: Located, node: yaml.Node, name: str, value: Any) -> None:
-    """InputError at the value itself, where a method, attack, audit or task does not exist, or a seed is none."""
+def _check_known(file: YamlFile, node: yaml.Node, name: str, value: Any) -> None:
+    """InputError if there is no such method, attack, audit or task, or a seed is no whole number from 0."""
     if name == "seed" and not (isinstance(value, int) and 0 <= value <= LARGEST_SEED):
-        raise file.error(node, f"seed {shown(value)}: must be a whole number from 0")
+        raise file.error(node, f"seed {short_repr(value)}: must be a whole number from 0")
     if name not in KINDS:
         return
     for word in value if isinstance(value, list) else str(value).split(","):
@@ -189,46 +189,47 @@ def _check_known(file: Located, node: yaml.Node, name: str, value: Any) -> None:
                 raise file.error(node, str(error)) from None
 
 
-def _kept(file: Located, top: Mapping[str, yaml.Node], cells: Combined, base: Values) -> Combined:
-    """The cells that no exclusion meets. InputError: an exclusion meets none, or all are met."""
+def _not_excluded(file: YamlFile, top: Mapping[str, yaml.Node], cells: Combinations, base: Values) -> Combinations:
+    """The cells that no entry of `exclude` matches. InputError: an entry matches no cell, or no cell is left."""
     if "exclude" not in top:
         return cells
     for node in file.sequence(top["exclude"], "exclude"):
-        given = _conditions(file, node, "exclude")
-        left = [(values, where) for values, where in cells if not _has({**base, **values}, given)]
-        if len(left) == len(cells):
+        excluded = _conditions(file, node, "exclude")
+        remaining = [(values, where) for values, where in cells if not _has({**base, **values}, excluded)]
+        if len(remaining) == len(cells):
             raise file.error(
-                node, f"excludes nothing: no cell has {_named(given)} (that an earlier line has not excluded)"
+                node, f"excludes nothing: no cell has {_label(excluded)} (that an earlier line has not excluded)"
             )
-        cells = left
+        cells = remaining
     if not cells:
         raise file.error(top["exclude"], "excludes every cell; nothing is left to run")
     return cells
 
 
-def _conditions(file: Located, node: yaml.Node, what: str) -> dict[str, Any]:
-    """Values that a cell must have, of an option one of several; InputError: none."""
-    found = {name.replace("-", "_"): file.plain(value) for name, value in file.mapping(node, what).items()}
-    if not found:
+def _conditions(file: YamlFile, node: yaml.Node, what: str) -> dict[str, Any]:
+    """{option: value, or list of alternatives} in an entry of `exclude` or `only`, as `what` says. InputError:
+    empty."""
+    conditions = {name.replace("-", "_"): file.plain(value) for name, value in file.mapping(node, what).items()}
+    if not conditions:
         raise file.error(node, f"{what} is empty; name what a cell must have, as in 'method: fedavg'")
-    return found
+    return conditions
 
 
-def _has(values: Values, given: Values) -> bool:
-    """Whether a cell has one of the given values of every option."""
+def _has(values: Values, conditions: Values) -> bool:
+    """Whether a cell with these values meets all conditions; a list is met by any of its items."""
     return all(
         name in values
-        and _text(values[name]) in {_text(one) for one in (wanted if isinstance(wanted, list) else [wanted])}
-        for name, wanted in given.items()
+        and _text(values[name]) in {_text(value) for value in (wanted if isinstance(wanted, list) else [wanted])}
+        for name, wanted in conditions.items()
     )
 
 
-def _stated(file: Located, node: yaml.Node, base: Values) -> _Limit:
-    """A limit, alone or with the cells that it is about. InputError: it cannot be read."""
+def _read_limit(file: YamlFile, node: yaml.Node) -> _Limit:
+    """Parse an entry of `limits`: a text, or a mapping of `limit` and `only`. InputError: it is wrong."""
     import yaml
 
     only: dict[str, Any] = {}
-    text = node
+    text_node = node
     if isinstance(node, yaml.MappingNode):
         parts = file.mapping(node, "a limit", OF_LIMIT)
         if "limit" not in parts:
@@ -236,39 +237,33 @@ def _stated(file: Located, node: yaml.Node, base: Values) -> _Limit:
                 node, "a limit must say what, as in '{limit: server auroc.low < 0.6, only: {method: fedavg}}'"
             )
         only = _conditions(file, parts["only"], "only") if "only" in parts else {}
-        text = parts["limit"]
-    said = file.plain(text)
-    if not isinstance(said, str):
-        raise file.error(text, f"a limit must be a text, as 'server auroc.low < 0.6', not {shown(said)}")
-    return _Limit(gates.limit(said, f"{file.place(text)}: limit {said!r}"), only)
+        text_node = parts["limit"]
+    text = file.plain(text_node)
+    if not isinstance(text, str):
+        raise file.error(text_node, f"a limit must be a text, as 'server auroc.low < 0.6', not {short_repr(text)}")
+    return _Limit(gates.limit(text, f"{file.place(text_node)}: limit {text!r}"), only)
 
 
-def _answers(gate: Gate, plan: Plan) -> bool:
-    """Whether a run of a plan can answer a limit."""
+def _refusal(gate: Gate, plan: Plan) -> str:
+    """Why no run of a plan can answer a gate, as a message; "" if one can."""
     try:
         gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted)
-    except InputError:
-        return False
-    return True
-
-
-def _why(limit: _Limit, kept: Combined, base: Values, cells: Sequence[MatrixCell]) -> str:
-    """Why none answers, of the first cell that the limit is about."""
-    about = [c for c, (values, _) in zip(cells, kept, strict=True) if limit.holds_for({**base, **values})]
-    if not about:
-        return f": none has {_named(limit.only)}"
-    try:
-        plan = about[0].plan
-        attacks = [ATTACKS[name] for name in plan.attacks]
-        limit.gate.check(plan.learner, attacks, plan.inserted)
     except InputError as error:
-        return f" ({str(error).rpartition('(')[2].rstrip(')')})"
+        return str(error)
     return ""
 
 
-def _blamed(file: Located, top: Mapping[str, yaml.Node], matrix: yaml.Node, said: str) -> yaml.Node:
-    """The node of the option that a message begins with; of none the matrix."""
-    name = said.removeprefix("--").partition(" ")[0].partition(":")[0].replace("-", "_")
+def _why_unanswered(limit: _Limit, remaining: Combinations, base: Values, cells: Sequence[MatrixCell]) -> str:
+    """Why no cell answers a limit, as end of a sentence: the reason of the first cell that the limit is about."""
+    about = [c for c, (values, _) in zip(cells, remaining, strict=True) if _has({**base, **values}, limit.only)]
+    if not about:
+        return f": none has {_label(limit.only)}"
+    return f" ({_refusal(limit.gate, about[0].plan).rpartition('(')[2].rstrip(')')})"
+
+
+def _blamed_node(file: YamlFile, top: Mapping[str, yaml.Node], matrix: yaml.Node, message: str) -> yaml.Node:
+    """The node of the option that a message begins with, in the matrix or in base; otherwise the matrix."""
+    name = message.removeprefix("--").partition(" ")[0].partition(":")[0].replace("-", "_")
     for part in (matrix, *([top["base"]] if "base" in top else [])):
         for key, value in file.mapping(part, "the matrix").items():
             if key.replace("-", "_") == name:
@@ -276,11 +271,13 @@ def _blamed(file: Located, top: Mapping[str, yaml.Node], matrix: yaml.Node, said
     return matrix
 
 
-def _named(values: Values) -> str:
+def _label(values: Values) -> str:
+    """Values as text: "method fedavg, seed 0"."""
     return ", ".join(f"{name} {_text(value)}" for name, value in values.items())
 
 
 def _text(value: Any) -> str:
+    """A value as it stands on the command line."""
     if isinstance(value, list):
         return ",".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

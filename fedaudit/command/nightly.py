@@ -1,7 +1,7 @@
-"""`--nightly matrix.yaml`: a matrix of audits, of which only what changed is computed, held against earlier nights and
-against limits.
+"""`--nightly matrix.yaml`: runs a matrix of audits, computes only what changed, and compares the results with earlier
+nights and with limits.
 
-Exit codes: 1 where a limit is crossed, else 4 where a cell failed or a limit had no answer. Imports nothing heavy.
+Exit code 1: a limit is crossed; otherwise 4: a cell failed, or no report answers a limit. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fedaudit.pipeline.plan import Plan
 if TYPE_CHECKING:
     from reports.nightly import CellOfNight
 
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # the file that a CI job shows on its page
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # variable with the path of a file that a CI job shows on its page
 
-Read = Callable[[Sequence[str]], Plan]
+Read = Callable[[Sequence[str]], Plan]  # turns the words of a cell into its plan
 
 
 @dataclass(frozen=True)
-class AskedMatrix:
-    """A matrix, and what to do with it."""
+class NightlyRequest:
+    """A matrix to run, and the options of the command."""
 
     matrix: Matrix
     out: Path
@@ -46,9 +46,9 @@ class AskedMatrix:
     debug: bool
 
 
-def read(words: Sequence[str], plan: Read) -> AskedMatrix | None:
-    """What the words ask for; None where they ask for no matrix. InputError: a word that has no place beside it, or
-    what is wrong in the file; nothing has run then."""
+def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
+    """Read --nightly and its file; None if the words have no --nightly. `plan` turns a cell's words into its plan.
+    InputError: a word does not go with --nightly, or the file is wrong."""
     first = Parser(add_help=False, allow_abbrev=False)
     first.add_argument("--nightly")
     chosen, _ = first.parse_known_args(words)
@@ -76,15 +76,15 @@ def read(words: Sequence[str], plan: Read) -> AskedMatrix | None:
         raise InputError(
             f"{flag}: has no place beside --nightly, whose file says what is run; write it into base or matrix"
         )
-    matrix = read_matrix(Path(options.nightly), lambda own: plan([*own, f"--out={options.out}"]))
-    return AskedMatrix(matrix, Path(options.out), options.quiet, options.dry_run, options.debug)
+    matrix = read_matrix(Path(options.nightly), lambda cell: plan([*cell, f"--out={options.out}"]))
+    return NightlyRequest(matrix, Path(options.out), options.quiet, options.dry_run, options.debug)
 
 
-def main(asked: AskedMatrix) -> int:
-    """Run a night, or say what would run; the exit code."""
-    progress = Progress(quiet=asked.quiet)
-    if asked.dry_run:
-        for part in _estimated(asked.matrix, progress):
+def main(request: NightlyRequest) -> int:
+    """Run all cells, print and write the results, and return the exit code; with --dry-run only print estimates."""
+    progress = Progress(quiet=request.quiet)
+    if request.dry_run:
+        for part in _estimates(request.matrix, progress):
             print(part, flush=True)
         return exits.DONE
     from fedaudit.pipeline.nights import write_pages
@@ -92,10 +92,10 @@ def main(asked: AskedMatrix) -> int:
 
     started = datetime.datetime.now(datetime.UTC)
     cells = []
-    for i, cell in enumerate(asked.matrix.cells):
-        progress.say(f"cell {i + 1} of {len(asked.matrix.cells)}: {cell.name}")
-        cells.append(_run(cell, asked, progress))
-    nights = Nights(asked.out, asked.matrix.name)
+    for i, cell in enumerate(request.matrix.cells):
+        progress.say(f"cell {i + 1} of {len(request.matrix.cells)}: {cell.name}")
+        cells.append(_run(cell, request, progress))
+    nights = Nights(request.out, request.matrix.name)
     night, rows = nights.add(cells, started, progress.say)
     written = write_pages(nights, night, cells, rows, progress)
     limits = stated(cells)
@@ -105,34 +105,34 @@ def main(asked: AskedMatrix) -> int:
     _to_step_summary(written.summary)
     print(f"page: {written.page}")
     crossed = [f"crossed: {limit['limit']}: {said}" for limit in limits for _, said in limit["crossed"]]
-    failed = [f"failed: {one.name}: {one.why}" for one in cells if one.status == FAILED]
+    failed = [f"failed: {cell.name}: {cell.why}" for cell in cells if cell.status == FAILED]
     failed += [f"unanswered: {limit['limit']}: no cell's report answers it" for limit in limits if limit["silent"]]
     for line in crossed + failed:
         print(line, file=sys.stderr)
     return exits.CROSSED if crossed else exits.FAILED if failed else exits.DONE
 
 
-def _run(cell: MatrixCell, asked: AskedMatrix, progress: Progress) -> CellOfNight:
-    """Run a cell, or say why it failed; the others go on."""
+def _run(cell: MatrixCell, request: NightlyRequest, progress: Progress) -> CellOfNight:
+    """Run a cell; an error is caught and returned as the cell's `why`."""
     from fedaudit.pipeline.run import run
     from reports.nightly import COMPUTED, FAILED, REUSED, CellOfNight
 
     started = time.monotonic()
     try:
-        outcome = run(dataclasses.replace(cell.plan), progress)  # what it loads goes with it
+        outcome = run(dataclasses.replace(cell.plan), progress)  # a copy, so that what it loads can be freed
         answers = _answers(cell.limits, outcome.findings)
-    except Exception as error:  # whatever it is, the other cells are still wanted
-        if exits.stopping():
+    except Exception as error:  # the other cells are run whatever happens
+        if exits.is_stopping():
             raise
-        why = exits.explained(error, asked.debug)
+        why = exits.explain(error, request.debug)
         return CellOfNight(cell.name, cell.seedless, FAILED, time.monotonic() - started, why)
     status = REUSED if outcome.reused == ["report"] else COMPUTED
-    report = outcome.report.parent.relative_to(asked.out).as_posix()
+    report = outcome.report.parent.relative_to(request.out).as_posix()
     return CellOfNight(cell.name, cell.seedless, status, time.monotonic() - started, report=report, **answers)
 
 
 def _answers(limits: Sequence[Gate], findings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The limits that findings hold, those that they cross with a sentence each, and those that they do not answer."""
+    """{"held": limits that hold, "crossed": {limit: sentences}, "silent": limits that the findings do not answer}."""
     crossed: dict[str, list[str]] = {}
     silent = []
     for gate in limits:
@@ -140,29 +140,31 @@ def _answers(limits: Sequence[Gate], findings: Sequence[dict[str, Any]]) -> dict
             crossed[gate.text] = gate.crossed(findings)
         except InputError:
             silent.append(gate.text)
-    held = tuple(limit for limit, said in crossed.items() if not said)
-    return {"held": held, "crossed": {n: said for n, said in crossed.items() if said}, "silent": tuple(silent)}
+    return {
+        "held": tuple(limit for limit, sentences in crossed.items() if not sentences),
+        "crossed": {limit: sentences for limit, sentences in crossed.items() if sentences},
+        "silent": tuple(silent),
+    }
 
 
 def _to_step_summary(summary: Path) -> None:
-    """Add the summary to the file that a CI job names for it. InputError: it cannot be written."""
-    if not (place := os.environ.get(STEP_SUMMARY)):
+    """Append the summary to the file that STEP_SUMMARY names, if it is set. InputError: it cannot be written."""
+    if not (path := os.environ.get(STEP_SUMMARY)):
         return
     try:
-        with open(place, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8") as file:
             file.write(summary.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{STEP_SUMMARY} {place}: cannot be written ({error.strerror or error})") from error
+        raise InputError(f"{STEP_SUMMARY} {path}: cannot be written ({error.strerror or error})") from error
 
 
-def _estimated(matrix: Matrix, progress: Progress) -> Iterator[str]:
-    """Which cells are on disk, and what the others would take, one after the other; what costs the same is timed
-    once."""
+def _estimates(matrix: Matrix, progress: Progress) -> Iterator[str]:
+    """Yield a text per cell: on disk, or what it would take; trainings that cost the same are timed once."""
     from fedaudit.command.dry_run import estimate
     from fedaudit.pipeline.finished import sound
 
-    known: dict[Hashable, Any] = {}
+    timings: dict[Hashable, Any] = {}
     yield f"{len(matrix.cells)} cells, limits: {'; '.join(gate.text for gate in matrix.limits) or 'none'}"
     for cell in matrix.cells:
-        there = sound(cell.plan)
-        yield f"\n{cell.name}: {'on disk, nothing to compute' if there else estimate(cell.plan, progress, known)}"
+        on_disk = sound(cell.plan)
+        yield f"\n{cell.name}: {'on disk, nothing to compute' if on_disk else estimate(cell.plan, progress, timings)}"

@@ -1,7 +1,4 @@
-"""`--paper dpfpl:table2`, `--paper secfpp`, `--paper all`, `--paper list`: tables and figures of papers by name.
-
-Imports nothing heavy.
-"""
+"""`--paper dpfpl:table2`, `secfpp`, `all` or `list`: reproduces tables and figures of papers. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedaudit.command import exits
-from fedaudit.command.argv import check, fields
+from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import preset_words
 from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_place
 from fedaudit.command.window import columns_of_window, listed
@@ -26,31 +23,29 @@ from reports import paper_items
 from reports.paper_items import PaperItem
 
 LIST = "list"
-REAL = "paper"  # the preset that takes every paper's own
-COMPARED = {"method", "epsilon", "rank", "seeds"}  # what an item sweeps, whatever the scale
+REAL = "paper"  # name of the preset that stands for each paper's own settings
+COMPARED = {"method", "epsilon", "rank", "seeds"}  # parameters that an item compares; paper's settings do not set them
 
-CHOICES = ("method", "task", "attack", "audit", "run", "config")  # that an item makes by itself
+CHOICES = ("method", "task", "attack", "audit", "run", "config")  # flags that do not go with --paper
 
-Read = Callable[[Sequence[str], Sequence[str]], Plan]  # of words, and of words that a preset adds
-Plans = Mapping[str, Plan]
+Read = Callable[[Sequence[str], Sequence[str]], Plan]  # turns words, and words of a paper's settings, into a plan
+Plans = Mapping[str, Plan]  # by task
 
 
 @dataclass(frozen=True)
-class AskedItems:
-    """Which items, each with the plans of its tasks or with why it cannot run; and where pages go."""
+class PaperRequest:
+    """Items of papers to reproduce, and the options of the command."""
 
-    name: str
-    items: Mapping[str, Plans | InputError]
+    name: str  # value of --paper
+    items: Mapping[str, Plans | InputError]  # plans, or why it cannot run, by item
     out: Path
     quiet: bool
     dry_run: bool
 
 
-def read(words: Sequence[str], plan: Read) -> AskedItems | None:
-    """What the words ask for; None where they ask for no paper, or for help. `plan` reads the words of a task.
-
-    InputError: no such item, a word that has no place, or one that no item takes.
-    """
+def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
+    """Read --paper; None if the words have none, or ask for the help of a trained item. `plan` turns the words of a
+    task into its plan. InputError: no such item, or a word that goes with none."""
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
     chosen, others = first.parse_known_args(words)
@@ -60,42 +55,40 @@ def read(words: Sequence[str], plan: Read) -> AskedItems | None:
     if chosen.paper == LIST:
         if len(words) > 2:
             raise InputError("--paper list: stands alone; leave out the other words")
-        return AskedItems(LIST, {}, Path(), quiet=False, dry_run=False)
+        return PaperRequest(LIST, {}, Path(), quiet=False, dry_run=False)
     names = paper_items.matching(chosen.paper)
     if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not paper_items.find(chosen.paper).preset):
-        _help(chosen.paper)  # that of an item that is trained has the flags of its methods
-    place, trained = _place(others)
+        _help(chosen.paper)  # an item that is trained has the help of its methods
+    place, training_flags = _read_place(others)
     if not any(paper_items.find(name).preset for name in names):
-        trained = [f"--{name}" for name in CHOICES if getattr(chosen, name)] + trained
-        trained += ["--preset"] if chosen.preset != DEFAULT_PRESET else []
-        if trained:
-            raise InputError(
-                f"{trained[0]}: has no place beside --paper {chosen.paper}, which trains nothing; leave it out"
-            )
+        training_flags = [f"--{name}" for name in CHOICES if getattr(chosen, name)] + training_flags
+        training_flags += ["--preset"] if chosen.preset != DEFAULT_PRESET else []
+        _refuse_training(training_flags, chosen.paper)
     _check(chosen, names)
-    found: dict[str, Plans | InputError] = {}
+    items: dict[str, Plans | InputError] = {}
     for name in names:
         try:
-            found[name] = _plans(name, chosen, others, plan)
+            items[name] = _plans(name, chosen, others, plan)
         except InputError as error:
-            found[name] = error
-    errors = [one for one in found.values() if isinstance(one, InputError)]
+            items[name] = error
+    errors = [item for item in items.values() if isinstance(item, InputError)]
     if len(errors) == len([name for name in names if paper_items.find(name).preset]) > 0:
         raise errors[0]
-    if trained and not any(one for one in found.values()):
-        raise InputError(
-            f"{trained[0]}: has no place beside --paper {chosen.paper}, which trains nothing; leave it out"
-        )
-    return AskedItems(chosen.paper, found, Path(place.out), place.quiet, place.dry_run)
+    if not any(items.values()):
+        _refuse_training(training_flags, chosen.paper)
+    return PaperRequest(chosen.paper, items, Path(place.out), place.quiet, place.dry_run)
+
+
+def _refuse_training(flags: Sequence[str], paper: str) -> None:
+    """InputError names the first of these flags, if there is one."""
+    if flags:
+        raise InputError(f"{flags[0]}: has no place beside --paper {paper}, which trains nothing; leave it out")
 
 
 def _help(name: str) -> NoReturn:
-    """Show what goes with an item that trains nothing, or with several."""
-    about = (
-        paper_items.items()[name].summary
-        if name in paper_items.items()
-        else "Tables and figures of papers, and their index."
-    )
+    """Print the help of an item that trains nothing, or of several items, and exit."""
+    item = paper_items.items().get(name)
+    about = item.summary if item else "Tables and figures of papers, and their index."
     parser = Parser(prog="audit.py", usage=f"audit.py --paper {name} [options]", description=about, allow_abbrev=False)
     add_place(parser)
     parser.parse_args(["--help"])
@@ -103,28 +96,28 @@ def _help(name: str) -> NoReturn:
 
 
 def _check(chosen: argparse.Namespace, names: Sequence[str]) -> None:
-    """InputError: a choice that an item makes by itself."""
+    """InputError: a flag or a preset that an item chooses itself."""
     for name in CHOICES:
         if getattr(chosen, name):
             raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")
-    own = {preset for name in names if (preset := paper_items.find(name).preset)}
-    if chosen.preset not in {DEFAULT_PRESET, REAL, *own}:
+    of_items = {preset for name in names if (preset := paper_items.find(name).preset)}
+    if chosen.preset not in {DEFAULT_PRESET, REAL, *of_items}:
         raise InputError(
             f"--preset {chosen.preset} does not go with --paper {chosen.paper}, which has its own "
-            f"({', '.join(sorted(own)) or 'none'}), or with {REAL} the paper's settings on its data"
+            f"({', '.join(sorted(of_items)) or 'none'}), or with {REAL} the paper's settings on its data"
         )
 
 
-def _place(others: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Where pages go, and the words that say something else."""
+def _read_place(others: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of `add_place`, and all other flags among the words."""
     parser = Parser(add_help=False, allow_abbrev=False)
     add_place(parser)
-    place, left = parser.parse_known_args(others)
-    return place, [word.partition("=")[0] for word in left if word.startswith("--")]
+    place, unknown = parser.parse_known_args(others)
+    return place, [word.partition("=")[0] for word in unknown if word.startswith("--")]
 
 
 def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: Read) -> Plans:
-    """The plans of an item by task: its preset and tasks, with the words that choose nothing. InputError."""
+    """The plans of an item, by task; {} if it trains nothing. InputError: a word is wrong."""
     item = paper_items.find(name)
     if item.preset is None:
         return {}
@@ -132,77 +125,76 @@ def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: R
         raise InputError(f"--fail-if does not go with --paper {chosen.paper}, which is a table or figure and no audit")
     tasks, scale = (item.tasks, []) if chosen.preset != REAL else _real(name, item)
     shared = [f"--preset={item.preset}", *others]
-    return {task: plan([*shared, *own], scale) for task, own in tasks.items()}
+    return {task: plan([*shared, *words], scale) for task, words in tasks.items()}
 
 
 def _real(name: str, item: PaperItem) -> tuple[paper_items.Words, list[str]]:
-    """The tasks of an item on its paper's data, and the words of the paper's settings without what is compared.
-    InputError: there are none."""
+    """For --preset paper: the words of each task on the paper's data, and those of its settings without COMPARED.
+    InputError: the item has no such settings."""
     if item.scale is None or item.real is None:
         raise InputError(f"--preset {REAL}: {name} has no settings of its paper; leave it out")
     words = preset_words(item.scale)
-    return item.real, [word for word in words if not fields([word]) & COMPARED]
+    return item.real, [word for word in words if not given_fields([word]) & COMPARED]
 
 
-def main(asked: AskedItems) -> int:
-    """Run what is asked for, or say what would run; the exit code."""
-    if asked.name == LIST:
-        named = {name: item.summary for name, item in paper_items.items().items()}
-        print("\n".join(listed(named, columns_of_window(), indent="")))
+def main(request: PaperRequest) -> int:
+    """Reproduce the items, or print the list or estimates; return the exit code."""
+    if request.name == LIST:
+        summaries = {name: item.summary for name, item in paper_items.items().items()}
+        print("\n".join(listed(summaries, columns_of_window(), indent="")))
         return exits.DONE
-    progress = Progress(quiet=asked.quiet)
-    if asked.dry_run:
-        for part in _estimated(asked, progress):
+    progress = Progress(quiet=request.quiet)
+    if request.dry_run:
+        for part in _estimates(request, progress):
             print(f"{part}\n", flush=True)
-        print(f"pages: under {asked.out / papers.FOLDER}")
+        print(f"pages: under {request.out / papers.FOLDER}")
         return exits.DONE
-    if [*asked.items] == [asked.name]:
-        drawn = papers.draw(asked.name, _sound(asked.items[asked.name]), asked.out, progress)
+    if [*request.items] == [request.name]:
+        drawn = papers.draw(request.name, _plans_or_raise(request.items[request.name]), request.out, progress)
         print(f"agreement: {drawn.agreed}\npage: {drawn.page}")
         return exits.DONE
-    return _several(asked, progress)
+    return _several(request, progress)
 
 
-def _several(asked: AskedItems, progress: Progress) -> int:
-    """One after the other; what fails is said, and the others go on. The index is written after each."""
+def _several(request: PaperRequest, progress: Progress) -> int:
+    """Reproduce several items and their index; an item that fails is reported and skipped. Return the exit code."""
     done: list[DrawnItem] = []
-    for name, plans in asked.items.items():
+    for name, plans in request.items.items():
         try:
-            drawn = papers.draw(name, _sound(plans), asked.out, progress)
+            drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress)
             print(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)", flush=True)
-        except Exception as error:  # whatever it is, the other items are still wanted
-            if exits.stopping():
+        except Exception as error:  # the other items are run whatever happens
+            if exits.is_stopping():
                 raise
-            drawn = DrawnItem(name, 0.0, why=exits.explained(error, debug=False))
+            drawn = DrawnItem(name, 0.0, why=exits.explain(error, debug=False))
             print(f"failed: {name}: {drawn.why}", file=sys.stderr, flush=True)
         done.append(drawn)
-        index = papers.write_index(asked.name, done, asked.out)
+        index = papers.write_index(request.name, done, request.out)
     print(f"index: {index}")
-    return exits.FAILED if any(one.page is None for one in done) else exits.DONE
+    return exits.FAILED if any(item.page is None for item in done) else exits.DONE
 
 
-def _sound(plans: Plans | InputError) -> Plans:
+def _plans_or_raise(plans: Plans | InputError) -> Plans:
     if isinstance(plans, InputError):
         raise plans
     return plans
 
 
-def _estimated(asked: AskedItems, progress: Progress) -> Iterator[str]:
-    """What would run, how long and how much disk, of one task after the other, since each takes a while to time; a plan
-    that several items share is counted once, and what costs the same timed once."""
+def _estimates(request: PaperRequest, progress: Progress) -> Iterator[str]:
+    """Yield a text per task: what would run, how long and how much disk. Plans that items share are estimated once."""
     from fedaudit.command.dry_run import estimate
 
-    seen: dict[tuple[str, ...], str] = {}
-    timed: dict[Hashable, Any] = {}
-    for name, plans in asked.items.items():
+    first_task: dict[tuple[str, ...], str] = {}
+    timings: dict[Hashable, Any] = {}
+    for name, plans in request.items.items():
         if isinstance(plans, InputError):
             yield f"{name}: cannot run: {plans}"
         elif not plans:
             yield f"{name}: computed in less than a minute, nothing is trained"
         for task, plan in plans.items() if not isinstance(plans, InputError) else ():
             key = tuple(cell.analysis_key for cell in plan.cells)
-            if key in seen:
-                yield f"{name}, {task}: the runs of {seen[key]}"
+            if key in first_task:
+                yield f"{name}, {task}: the runs of {first_task[key]}"
                 continue
-            seen[key] = f"{name}, {task}"
-            yield f"{name}, {task}: {estimate(plan, progress, timed)}"
+            first_task[key] = f"{name}, {task}"
+            yield f"{name}, {task}: {estimate(plan, progress, timings)}"

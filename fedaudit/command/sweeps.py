@@ -1,5 +1,5 @@
-"""From `--method dpfpl,fedper:shared_layers=4 --rank 1,8 --epsilon none,0.1` to methods with their parameters. Imports
-nothing heavy."""
+"""Turns `--method dpfpl,fedper:shared_layers=4 --rank 1,8 --epsilon none,0.1` into methods with parameter objects.
+Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,124 +11,124 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedaudit.command.argv import words_of
-from fedaudit.command.flags import Parser, add_fields, made
+from fedaudit.command.flags import Parser, add_fields, params_from_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant
 from fedaudit.privacy.settings import Privacy
 from trainers.learners import METHODS, MethodFacts, facts, privacy_of, private, trained_by
 
-Named = dict[str, tuple[Plugin[MethodFacts], dict[str, Any]]]
-LONGEST = 150  # letters of a label, which is part of folders' names
+Named = dict[str, tuple[Plugin[MethodFacts], dict[str, Any]]]  # method and parameters in its label, by label
+LONGEST = 150  # characters of a label, which is part of the names of folders
 
 
 def classes(plugin: Plugin[MethodFacts], privacy: type[Privacy] | None = None) -> list[type[Any]]:
-    """The dataclasses that hold a method's parameters: its own, and how it is made private where it can be, by default
-    as is usual for what it trains."""
+    """The parameter classes of a method: its `Params`, and, if it can be private, `privacy` (default: the
+    learner's)."""
     return [plugin.params, *([privacy or privacy_of(plugin.facts.learner)] if private(plugin.facts) else [])]
 
 
 def named(text: str) -> Named:
-    """Methods by label: "fedper,fedper:shared_layers=4" names one method twice, the second time with a parameter of its
-    own."""
-    found: Named = {}
+    """Parse the value of --method, labels NAME or NAME:PARAMETER=VALUE:... separated by commas. InputError: wrong."""
+    methods: Named = {}
     for label in (word.strip() for word in text.split(",")):
         if not label:
             raise InputError(f"--method {text}: a name is missing beside a comma; --list shows the methods")
-        if label in found:
+        if label in methods:
             raise InputError(f"--method {text}: {label} comes twice; name each method once")
         name, *pairs = label.split(":")
         plugin = METHODS.find(name, flag="--method")
         if len(label) > LONGEST:
             raise InputError(f"--method {label}: a method with its parameters must have at most {LONGEST} letters")
-        found[label] = plugin, _own(label, plugin, pairs)
-    return found
+        methods[label] = plugin, _label_values(label, plugin, pairs)
+    return methods
 
 
-def _own(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str]) -> dict[str, Any]:
-    """The parameters that a label gives a value, each once."""
+def _label_values(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str]) -> dict[str, Any]:
+    """{parameter: value} of the pairs PARAMETER=VALUE of a label; values are texts, or True and False."""
     fields = [field.name for cls in classes(plugin) for field in dataclasses.fields(cls)]
-    own: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         name = key.replace("-", "_")
         if not equals or not value or name not in fields:
-            known = ", ".join(fields) or "none"
+            valid = ", ".join(fields) or "none"
             raise InputError(
-                f"--method {label}: {pair!r} must be PARAMETER=VALUE; the parameters of {plugin.name} are: {known}"
+                f"--method {label}: {pair!r} must be PARAMETER=VALUE; the parameters of {plugin.name} are: {valid}"
             )
-        if name in own:
+        if name in values:
             raise InputError(f"--method {label}: {name} comes twice; give it one value")
-        own[name] = {"true": True, "false": False}.get(value, value)
-    return own
+        values[name] = {"true": True, "false": False}.get(value, value)
+    return values
 
 
-def unheard(methods: Named) -> set[str]:
-    """Parameters whose flags change nothing: no method has them, or each that has them is given its own value by its
-    label."""
-    known = {
+def ignored_parameters(methods: Named) -> set[str]:
+    """Parameters whose flags change nothing: no method has them, or each method that does sets them in its label."""
+    of_any = {
         f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)
     }
-    return known - {
+    return of_any - {
         field.name
-        for plugin, own in methods.values()
+        for plugin, label_values in methods.values()
         for cls in classes(plugin)
         for field in dataclasses.fields(cls)
-        if field.name not in own
+        if field.name not in label_values
     }
 
 
 def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dict[str, Variant]:
-    """Every method with every combination of the parameters that have several values, by what tables call it.
-
-    `twins`: beside each that is noised stands the same without noise.
-    """
+    """{label: method with parameter objects}, one for each combination of parameters with several values. Those
+    parameters are appended to the label. With `twins`, each method with noise is also run without noise."""
     learner = trained_by(plugin.facts for plugin, _ in methods.values())
     assert learner is not None
-    found: dict[str, Variant] = {}
-    for label, (plugin, own) in methods.items():
-        known = classes(plugin, privacy_of(learner))
-        axes = _axes(label, known, own, options)
+    by_label: dict[str, Variant] = {}
+    for label, (plugin, label_values) in methods.items():
+        param_classes = classes(plugin, privacy_of(learner))
+        axes = _axes(label, param_classes, label_values, options)
         if twins and "epsilon" in axes and math.inf not in axes["epsilon"]:
             axes["epsilon"] = (math.inf, *axes["epsilon"])
         for combination in itertools.product(*axes.values()):
             values = dict(zip(axes, combination, strict=True))
             several = [f":{name}={_word(value)}" for name, value in values.items() if len(axes[name]) > 1]
-            found[label + "".join(several)] = _variant(plugin, known, values)
-    return found
+            by_label[label + "".join(several)] = _variant(plugin, param_classes, values)
+    return by_label
 
 
 def _axes(
-    label: str, known: Sequence[type[Any]], own: Mapping[str, Any], options: argparse.Namespace
+    label: str, param_classes: Sequence[type[Any]], label_values: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, tuple[Any, ...]]:
-    """Every parameter that a label or a flag gives a value, with its values."""
+    """{parameter: its values} for all parameters that the label or a flag sets, and those that can be swept."""
     reader = Parser(add_help=False, allow_abbrev=False)
-    for cls in known:
+    for cls in param_classes:
         add_fields(reader, "", cls)
     try:
-        given = reader.parse_args(words_of(own))
+        of_label = reader.parse_args(words_of(label_values))
     except InputError as error:
         raise InputError(f"--method {label}: {error}") from None
-    found: dict[str, tuple[Any, ...]] = {}
-    for field in (field for cls in known for field in dataclasses.fields(cls)):
-        value = getattr(given if field.name in own else options, field.name)
+    axes: dict[str, tuple[Any, ...]] = {}
+    for field in (field for cls in param_classes for field in dataclasses.fields(cls)):
+        value = getattr(of_label if field.name in label_values else options, field.name)
         if value is None and field.metadata.get("sweep"):
             value = field.default
         if value is not None:
-            several = tuple(dict.fromkeys(value)) if isinstance(value, tuple) else (value,)
-            found[field.name] = several
-    return found
+            axes[field.name] = tuple(dict.fromkeys(value)) if isinstance(value, tuple) else (value,)
+    return axes
 
 
-def _variant(plugin: Plugin[MethodFacts], known: Sequence[type[Any]], values: Mapping[str, Any]) -> Variant:
-    parts = [made(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}) for cls in known]
+def _variant(plugin: Plugin[MethodFacts], param_classes: Sequence[type[Any]], values: Mapping[str, Any]) -> Variant:
+    """The method with one value for each parameter; its privacy is None if neither it nor its learner can be
+    private."""
+    parts = [
+        params_from_values(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
+        for cls in param_classes
+    ]
     if len(parts) == 1:
-        # what trains nothing stands beside what can be noised
+        # a method that trains nothing may stand beside methods with noise
         silent = Privacy(epsilon=math.inf) if facts(plugin.facts.learner).private else None
         return Variant(plugin.name, parts[0], silent)
     params, privacy = parts
     if math.isinf(privacy.epsilon):
-        # without noise nothing is clipped: one training, whatever the noisy ones beside it do
+        # without noise nothing is clipped: the training is the same for all clipping parameters
         privacy = Privacy(epsilon=math.inf, sampler=privacy.sampler)
     return Variant(plugin.name, params, privacy)
 

@@ -1,4 +1,4 @@
-"""The findings as tables in the terminal."""
+"""Prints findings as tables in the terminal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Finding = dict[str, Any]
-FEW = 3  # attacks whose rows fit beside each other
-WIDE = 120  # columns of a window in which controls stand beside the verdicts
+FEW = 3  # attacks: with more, only the best one is printed
+WIDE = 120  # columns of the terminal: a narrower one leaves out the controls
 SCORE, VERDICT = WindowColumn("score", 12), WindowColumn("verdict", len(NO_LEAK_FOUND))
 
 
 def show(findings: Sequence[Finding], attack: str | None, console: Console | None = None) -> None:
-    """Print utility and privacy of prompts where there are any, what was found about membership where something was
-    attacked, and what canaries show of epsilon where there are any."""
+    """Print what the findings contain: accuracies and epsilons, attacks' AUROCs, and epsilons measured by canaries.
+    `attack` is the value of --attack, for the title."""
     console = console or open_console()
     epsilons = [f for f in findings if f["metric"] == "epsilon"]
     if accuracies := [f for f in findings if f["metric"].startswith("accuracy/")]:
@@ -45,8 +45,8 @@ def show(findings: Sequence[Finding], attack: str | None, console: Console | Non
 
 
 def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> None:
-    """A row per method and epsilon: accuracies, the noise, and claimed and provable epsilon for a client's own record;
-    the latter in a table of their own where the window is too narrow for one."""
+    """Print a row per method and epsilon: accuracies, noise, and claimed and proven epsilon for a client's own record.
+    In a narrow terminal noise and epsilon get a table of their own."""
     first, seeds = accuracies[0], sorted({f["seed"] for f in accuracies})
     spread = (
         f"± sd over {len(seeds)} seeds"
@@ -61,9 +61,10 @@ def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Seq
     rows: dict[str, list[tuple[str, list[str], list[str]]]] = {}
     for label in dict.fromkeys(f["method"] for f in accuracies):
         name = ":".join(part for part in label.split(":") if not part.startswith("epsilon="))
-        own = [f for f in accuracies if f["method"] == label]
-        values = [_score([f for f in own if f["metric"] == split.metric]) for split in splits]
-        rows.setdefault(name, []).append((_epsilon(own[0]["epsilon"]), values, _privacy(label, own, epsilons)))
+        of_label = [f for f in accuracies if f["method"] == label]
+        values = [_score([f for f in of_label if f["metric"] == split.metric]) for split in splits]
+        privacies = _privacy(label, of_label, epsilons)
+        rows.setdefault(name, []).append((_epsilon(of_label[0]["epsilon"]), values, privacies))
     whole = {name: [[claim, *values, *proven] for claim, values, proven in some] for name, some in rows.items()}
     if fits([level, *scores, *privacy], whole, console.width):
         print_table(console, title, [level, *scores, *privacy], whole)
@@ -79,45 +80,45 @@ def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Seq
 
 
 def _privacy(label: str, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> list[str]:
-    """Of one method the largest noise, claimed and proven epsilon, and what is proven against the server."""
+    """Cells of a method: largest noise/signal, claimed and proven epsilon, and epsilon proven against the server."""
     ratios = [float(f["noise_ratio"]) for f in accuracies if f["noise_ratio"] is not None]
-    own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
-    user, server = ([f for f in own if f["threat_model"] == name] for name in (PROMPT_USER, SERVER))
+    own_records = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
+    user, server = ([f for f in own_records if f["threat_model"] == name] for name in (PROMPT_USER, SERVER))
     claimed, proven = _numbers(user)
     against = "same" if _numbers(server) == (claimed, proven) else _numbers(server)[1]
     return [short(max(ratios)) if ratios else "none", claimed, proven, against]
 
 
 def _show_epsilons(console: Console, epsilons: Sequence[Finding]) -> None:
-    """A line per method: claimed and provable epsilon for a client's own record, by adversary, and what they rest on;
-    of several seeds the largest."""
+    """Print a line per method and adversary: claimed and proven epsilon for a client's own record, and the reason. Of
+    several seeds the largest proven epsilon counts."""
     for label in dict.fromkeys(f["method"] for f in epsilons):
-        own = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
+        own_records = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
         against: dict[tuple[str, str, str], list[str]] = {}
-        for threat in dict.fromkeys(f["threat_model"] for f in own):
-            mine = [f for f in own if f["threat_model"] == threat]
-            why = max(mine, key=lambda f: float(f["provable"]))["why"]
-            against.setdefault((*_numbers(mine), why), []).append(threat)
+        for threat in dict.fromkeys(f["threat_model"] for f in own_records):
+            of_threat = [f for f in own_records if f["threat_model"] == threat]
+            why = max(of_threat, key=lambda f: float(f["provable"]))["why"]
+            against.setdefault((*_numbers(of_threat), why), []).append(threat)
         for (claimed, proven, why), threats in against.items():
             console.print(f"{label}, {', '.join(threats)}: ε {claimed} claimed, {proven} proven ({why})")
 
 
-def _score(found: Sequence[Finding]) -> str:
-    """Of one method and split, with the spread over seeds or the interval over clients."""
-    if not found:
+def _score(findings: Sequence[Finding]) -> str:
+    """The accuracy of one method and split: mean ± sd over seeds, or of one seed with the interval over clients."""
+    if not findings:
         return "n/a"
-    values = [f["value"] for f in found]
+    values = [f["value"] for f in findings]
     if len(values) > 1:
         return f"{mean(values):.1f} ± {stdev(values):.1f}"
-    low, high = found[0]["low"], found[0]["high"]
+    low, high = findings[0]["low"], findings[0]["high"]
     return f"{values[0]:.1f}" if low is None else f"{values[0]:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _numbers(found: Sequence[Finding]) -> tuple[str, str]:
-    """Claimed and provable; of several seeds the largest that is provable."""
-    if not found:
+def _numbers(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Claimed and proven epsilon of the seed with the largest proven one."""
+    if not findings:
         return "n/a", "n/a"
-    worst = max(found, key=lambda f: float(f["provable"]))
+    worst = max(findings, key=lambda f: float(f["provable"]))
     claimed = _epsilon(worst["claimed"])
     return claimed, _proven(worst["provable"])
 
@@ -131,22 +132,22 @@ def _epsilon(value: float | str) -> str:
 
 
 def _show_membership(console: Console, rows: Sequence[Finding], attack: str | None) -> None:
-    """The AUROC rows against held-out records and canaries, with their verdicts; of many attacks only the best,
-    corrected for picking it."""
+    """Print the first seed's AUROC rows against held-out records and canaries with their verdicts, and the mean over
+    seeds. Of more than FEW attacks only the best, whose interval is corrected for picking it."""
     seeds = sorted({f["seed"] for f in rows})
     several = len({f["method"] for f in rows}) > 1
-    shown = _shown([f for f in rows if f["seed"] == seeds[0]])
+    selected = _headlines([f for f in rows if f["seed"] == seeds[0]])
     title = f"{attack}: members against held-out records of the same clients, seed {seeds[0]}"
-    if best := max((f["best_of"] or 0 for f in shown), default=0):
+    if best := max((f["best_of"] or 0 for f in selected), default=0):
         title = f"the best of up to {best} attacks, its interval corrected for picking it; {title}"
-    few = any(THESE in f["interval"] for f in shown)
-    tested = any(f["p_adjusted"] is not None for f in shown)
+    few = any(THESE in f["interval"] for f in selected)
+    tested = any(f["p_adjusted"] is not None for f in selected)
     columns = [SCORE, WindowColumn(f"AUROC [{100 * rows[0]['confidence']:g} %]")]
     columns += [WindowColumn("p alone"), WindowColumn("among (n)")] if tested else []
     columns += [VERDICT, *([WindowColumn("base model"), WindowColumn("blind")] if console.width >= WIDE else [])]
     groups: dict[str, list[list[str]]] = {}
-    for f in shown:
-        place = f"{f['threat_model']}: model {f['way']}, {f['population']}"
+    for f in selected:
+        setting = f"{f['threat_model']}: model {f['way']}, {f['population']}"
         cells = [
             f["signal"],
             _auroc(f) + (_star(f) if few else ""),
@@ -154,18 +155,18 @@ def _show_membership(console: Console, rows: Sequence[Finding], attack: str | No
             f["verdict"] or "n/a",
         ]
         cells += [number(f["base_value"]), number(f["blind_value"])] if console.width >= WIDE else []
-        groups.setdefault(f"{f['method']} · {place}" if several else place, []).append(cells)
+        groups.setdefault(f"{f['method']} · {setting}" if several else setting, []).append(cells)
     print_table(console, title, columns, groups)
-    for line in _remarks(shown):
+    for line in _remarks(selected):
         console.print(line)
     if console.width < WIDE:
         console.print(f"controls (base model, blind): in a window of {WIDE} columns, and in the report")
     if len(seeds) > 1:
-        _spread(console, rows, shown)
+        _show_means(console, rows, selected)
 
 
 def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
-    """The lower bounds on epsilon from canaries, beside what is proven and claimed, for every run and adversary."""
+    """Print the lower bounds on epsilon from canaries with proven and claimed epsilon, for every run and adversary."""
     first = bounds[0]["any"]
     methods, seeds = (len({row["any"][name] for row in bounds}) > 1 for name in ("method", "seed"))
     heads = ("canaries", "guesses right", "any mechanism", "if Gaussian", "proven", "claimed")
@@ -185,51 +186,51 @@ def _at_least(bound: Finding | None) -> str:
     return "n/a" if bound is None else f"{bound['value']:.3g} ({bound['ceiling']:.3g})"
 
 
-def _remarks(shown: Sequence[Finding]) -> list[str]:
-    """What must be known of the rows: what p is corrected for, what intervals are about, and controls that are off."""
+def _remarks(selected: Sequence[Finding]) -> list[str]:
+    """Notes below the table: what p is corrected for, intervals of few clients, and failed controls."""
     remarks = []
-    sizes = {f["family"]: f["family_n"] for f in shown if f["p_adjusted"] is not None}
+    sizes = {f["family"]: f["family_n"] for f in selected if f["p_adjusted"] is not None}
     if sizes:
         families = " or ".join(f"{sizes[name]:,} {name}" for name in SHARES if name in sizes)
         remarks.append(
             f"p: exact, by the coins; alone, and among the {families} scores of this report, by which the verdict goes"
             " (primary ones were named beforehand)"
         )
-    if any(THESE in f["interval"] for f in shown):
+    if any(THESE in f["interval"] for f in selected):
         remarks.append(f"* for {THESE}, of which there are too few to speak of others")
-    return remarks + list(dict.fromkeys(f["alarm"] for f in shown if f["alarm"]))
+    return remarks + list(dict.fromkeys(f["alarm"] for f in selected if f["alarm"]))
 
 
-def _shown(rows: Sequence[Finding]) -> list[Finding]:
-    """The rows of headline scores of a few attacks, or of many the best one of each place."""
+def _headlines(rows: Sequence[Finding]) -> list[Finding]:
+    """The AUROC rows to print: headline scores; if they come from more than FEW attacks, the best attack's only."""
     coin = [f for f in rows if f["nonmembers"] in BY_COIN]
     best = [f for f in coin if f["best_of"]]
     return best if any(f["best_of"] > FEW for f in best) else [f for f in coin if f["headline"]]
 
 
-def _spread(console: Console, rows: Sequence[Finding], shown: Sequence[Finding]) -> None:
-    """Mean and standard deviation over seeds. The best attack may be another one in each."""
-    place = ("method", "threat_model", "way", "population", "nonmembers")
-    for f in shown:
+def _show_means(console: Console, rows: Sequence[Finding], selected: Sequence[Finding]) -> None:
+    """Print mean and standard deviation over seeds; the best attack may differ between seeds."""
+    setting = ("method", "threat_model", "way", "population", "nonmembers")
+    for f in selected:
         kind = ("best_of",) if f["best_of"] else ("signal", "best_of")
-        same = [g["value"] for g in rows if all(g[k] == f[k] for k in (*place, *kind)) and g["value"] is not None]
+        same = [g["value"] for g in rows if all(g[k] == f[k] for k in (*setting, *kind)) and g["value"] is not None]
         if len(same) > 1:
-            label = " ".join(f[k] for k in place[:4]) + (" best" if f["best_of"] else f" {f['signal']}")
+            label = " ".join(f[k] for k in setting[:4]) + (" best" if f["best_of"] else f" {f['signal']}")
             console.print(f"{label}: {mean(same):.3f} over {len(same)} seeds, sd {stdev(same):.3f}")
 
 
 def _auroc(f: Finding) -> str:
-    """With its interval, or why there is none."""
+    """The AUROC with its interval, or why there is none."""
     return f["status"] if f["value"] is None else f"{f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]"
 
 
 def _star(f: Finding) -> str:
-    """Where an interval is about these clients only."""
+    """The mark of intervals that hold for these clients only."""
     return " *" if THESE in f["interval"] else "  "
 
 
 def _p_values(f: Finding) -> list[str]:
-    """The p-value of a score alone, and corrected, with the number of scores that it is corrected for."""
+    """[p-value, "corrected p-value (number of scores it is corrected for)"], or n/a."""
     if f["p_adjusted"] is None:
         return ["n/a", "n/a"]
     return [p_value(f["p"]), f"{p_value(f['p_adjusted'])} ({f['family_n']:,})"]

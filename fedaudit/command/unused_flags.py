@@ -1,8 +1,5 @@
-"""What a command says in vain: a number that would be cut down, a flag that would change nothing. Refused before
-anything runs.
-
-Imports nothing heavy.
-"""
+"""Refuses numbers that would be cut down and flags that would change nothing, before anything runs. Imports nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -20,43 +17,42 @@ from fedaudit.pipeline.plan import Plan, Variant
 
 
 @dataclass(frozen=True)
-class Said:
-    """The parameters that a user gave a value, by their fields' names. What a preset says is no user's word."""
+class GivenFields:
+    """Names of the parameters that the user set; presets do not count."""
 
     line: Set[str]  # on the command line
     file: Set[str]  # in a configuration file
 
     def meant(self, name: str, deciders: Set[str]) -> bool:
-        """Whether the parameter was given for this very command: what a file says was not, once the command line
-        decides otherwise."""
+        """Whether the user meant parameter `name` to take effect: set on the command line, or set in a file while the
+        command line sets none of the `deciders`."""
         return name in self.line or (name in self.file and not deciders & self.line)
 
 
-def check(plan: Plan, options: argparse.Namespace, said: Said, unheard: Set[str]) -> None:
-    """InputError for what would be cut down or change nothing; `unheard` are parameters whose flags no method goes
-    by."""
+def check(plan: Plan, options: argparse.Namespace, given: GivenFields, ignored: Set[str]) -> None:
+    """InputError for a number that would be cut down or a flag without effect; `ignored`: parameters no method uses."""
     _check_holdout(plan)
     _check_limits(plan, options)
     _check_layers(plan)
     _check_shadow_kind(plan)
     if getattr(options, "epsilon", None) == (math.inf,):
-        unheard = unheard - {"epsilon"}  # no noise, as asked
-    for names, deciders, why in _idle(plan, unheard):
-        if name := next((name for name in names if said.meant(name, deciders)), None):
+        ignored = ignored - {"epsilon"}  # --epsilon none asks for what happens anyway
+    for names, deciders, why in _idle(plan, ignored):
+        if name := next((name for name in names if given.meant(name, deciders)), None):
             raise InputError(f"--{name.replace('_', '-')}: has no effect, since {why}")
 
 
 def _check_holdout(plan: Plan) -> None:
-    """Who is in training can be guessed only where somebody is not."""
-    asked = f"--attack {plan.attack}" if plan.attacks else f"--canaries {plan.canaries.canaries}"
+    """InputError if attacks or canaries have no held-out records."""
+    flag = f"--attack {plan.attack}" if plan.attacks else f"--canaries {plan.canaries.canaries}"
     if not getattr(plan.task_params, "holdout", 0.5) and (plan.attacks or plan.canaries.canaries):
         raise InputError(
-            f"--holdout 0: all records are trained on, and {asked} needs some that are not; take --holdout 0.5"
+            f"--holdout 0: all records are trained on, and {flag} needs some that are not; take --holdout 0.5"
         )
 
 
 def _check_shadow_kind(plan: Plan) -> None:
-    """A shadow client goes along with the messages of others, of which there are none where all is on shares."""
+    """InputError for shadow clients of a method on secret shares: they need the uploads of others, which it hides."""
     on_shares = next((name for name, v in plan.methods.items() if v and v.plugin.facts.on_shares), None)
     if on_shares and plan.cells[0].needs_shadows and plan.adversary.shadow_kind != "federations":
         raise InputError(
@@ -65,19 +61,20 @@ def _check_shadow_kind(plan: Plan) -> None:
 
 
 def _check_limits(plan: Plan, options: argparse.Namespace) -> None:
+    """InputError if an option asks for more rounds or clients than the plan has."""
     rounds = "rounds", plan.rounds
     limits = {"observed_rounds": rounds, "solved_rounds": rounds, "last": rounds}
     if plan.trained.shadows:
         limits["targets"] = "clients", plan.clients
     for name, (what, most) in limits.items():
-        given = getattr(options, name, None)
-        if given is not None and given > most:
+        value = getattr(options, name, None)
+        if value is not None and value > most:
             flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{flag} {given}: at most as many as there are {what} ({most})")
+            raise InputError(f"{flag} {value}: at most as many as there are {what} ({most})")
 
 
 def _check_layers(plan: Plan) -> None:
-    """A method that shares layers shares no more than the model has, if its configuration tells their number."""
+    """InputError if a method shares more layers than the model has, where its configuration tells their number."""
     if not isinstance(plan.backbone, Path):
         return
     for label, variant in plan.methods.items():
@@ -88,19 +85,19 @@ def _check_layers(plan: Plan) -> None:
 
 
 def _depth(model: Path) -> int | None:
-    """Layers of the language model in a folder; None if its configuration does not say so in the usual way."""
+    """Number of layers of the language model in a folder; None if config.json does not tell it as usual."""
     try:
         config = json.loads(user_files.read_bytes(model / "config.json"))
-    except (OSError, ValueError, RecursionError):  # said with the whole reason when the model is loaded
+    except (OSError, ValueError, RecursionError):  # loading the model will report the reason
         return None
     text = config.get("text_config", config) if isinstance(config, dict) else None
-    found = text.get("num_hidden_layers") if isinstance(text, Mapping) else None
-    return found if isinstance(found, int) else None
+    layers = text.get("num_hidden_layers") if isinstance(text, Mapping) else None
+    return layers if isinstance(layers, int) else None
 
 
-def _idle(plan: Plan, unheard: Set[str]) -> Iterator[tuple[Set[str], Set[str], str]]:
-    """Parameters that change nothing in this plan, the parameters that decide this, and why."""
-    yield unheard, {"method"}, f"no method here goes by it ({', '.join(plan.methods)})"
+def _idle(plan: Plan, ignored: Set[str]) -> Iterator[tuple[Set[str], Set[str], str]]:
+    """Yield (parameters without effect in this plan, the parameters that decide so, the reason)."""
+    yield ignored, {"method"}, f"no method here goes by it ({', '.join(plan.methods)})"
     if not plan.canaries.canaries:
         yield {"canary_kind"}, {"canaries"}, "there are no canaries; add --canaries"
     if plan.trained.shadows and plan.attacks:

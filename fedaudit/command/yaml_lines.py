@@ -1,4 +1,4 @@
-"""YAML files whose mistakes are named with their line. Imports nothing heavy."""
+"""YAML files whose errors name the line. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.command.argv import shown
+from fedaudit.command.argv import short_repr
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
 if TYPE_CHECKING:
     import yaml
 
-LONGEST = 1_000_000  # letters of a file, and nodes that its anchors unfold to
-DEEPEST = 100
+LONGEST = 1_000_000  # characters of a file, and nodes after its anchors are expanded
+DEEPEST = 100  # levels of nodes
 
 
-class Located:
-    """A YAML document as nodes, which know their lines. `flag` is what named the file, `holds` what belongs there."""
+class YamlFile:
+    """A YAML file as a tree of nodes that know their lines. Messages begin with `flag`; `holds` says what belongs in
+    it."""
 
     def __init__(self, path: Path, *, flag: str, holds: str) -> None:
-        """InputError: it cannot be read, is no YAML, is empty, or unfolds to more than anybody writes."""
+        """InputError: unreadable, not YAML, empty, or too large when its anchors are expanded."""
         import yaml
 
         self.path, self.flag = path, flag
@@ -45,7 +46,8 @@ class Located:
         self._check_anchors(root, ())
 
     def _check_anchors(self, node: yaml.Node, above: tuple[int, ...], budget: list[int] | None = None) -> None:
-        """InputError: an anchor stands within itself, or anchors unfold to more than any matrix holds."""
+        """InputError: an anchor contains itself, or the expanded file has more than `budget` nodes or DEEPEST
+        levels."""
         budget = [LONGEST] if budget is None else budget
         budget[0] -= 1
         if id(node) in above:
@@ -56,15 +58,17 @@ class Located:
         for child in itertools.chain.from_iterable(c if isinstance(c, tuple) else (c,) for c in children):
             self._check_anchors(child, (*above, id(node)), budget)
 
-    def error(self, node: yaml.Node, said: str) -> InputError:
-        """What is wrong at a node."""
-        return InputError(f"{self.place(node)}: {said}")
+    def error(self, node: yaml.Node, message: str) -> InputError:
+        """An InputError whose message names the line of `node`."""
+        return InputError(f"{self.place(node)}: {message}")
 
     def place(self, node: yaml.Node) -> str:
+        """The position of a node, for messages: "FLAG FILE, line N"."""
         return f"{self.flag} {self.path}, line {node.start_mark.line + 1}"
 
-    def mapping(self, node: yaml.Node, what: str, known: Sequence[str] = ()) -> dict[str, yaml.Node]:
-        """The nodes of a mapping by their names. InputError: it is none, or a name comes twice or is not known."""
+    def mapping(self, node: yaml.Node, what: str, valid: Sequence[str] = ()) -> dict[str, yaml.Node]:
+        """{key: node} of a mapping, which messages call `what`; merge keys (<<) are resolved. InputError: no mapping, a
+        key twice, or a key not among `valid`, if given."""
         import yaml
 
         if not isinstance(node, yaml.MappingNode):
@@ -74,19 +78,19 @@ class Located:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.error(key, f"a name in {what} must be a plain word")
             if key.value in names[:i]:
-                raise self.error(key, f"{shown(key.value)} stands there twice; say it once")
+                raise self.error(key, f"{short_repr(key.value)} stands there twice; say it once")
         self._loader.flatten_mapping(node)
-        found = {key.value: value for key, value in node.value}
+        nodes = {key.value: value for key, value in node.value}
         for key, _ in node.value:
-            if known and key.value not in known:
+            if valid and key.value not in valid:
                 raise self.error(
-                    key, f"{shown(key.value)} is nothing that {what} holds{nearest(key.value, known)}; it holds "
-                    f"{', '.join(known)}"
+                    key, f"{short_repr(key.value)} is nothing that {what} holds{nearest(key.value, valid)}; it holds "
+                    f"{', '.join(valid)}"
                 )  # fmt: skip
-        return found
+        return nodes
 
     def sequence(self, node: yaml.Node, what: str) -> list[yaml.Node]:
-        """The nodes of a list. InputError: it is none, or empty."""
+        """The nodes of a list, which messages call `what`. InputError: no list, or an empty one."""
         import yaml
 
         if not isinstance(node, yaml.SequenceNode):
@@ -96,7 +100,7 @@ class Located:
         return list(node.value)
 
     def plain(self, node: yaml.Node) -> Any:
-        """What a node says, in plain types."""
+        """The value of a node in plain types. InputError: it has none, as an impossible date."""
         import yaml
 
         try:

@@ -1,5 +1,5 @@
-"""Adapters in safetensors files that somebody else wrote: what a header tells without torch, and the tensors under this
-project's names."""
+"""LoRA adapters in safetensors files of an external run: headers are checked without torch, tensors get this project's
+names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import ITEM, read_header
-from fedaudit.external.schema import CLIENT, shown
+from fedaudit.external.schema import CLIENT, one_line
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainers.base import State
 
-LARGEST = 10_000  # of the numbers in a factor: trained ones lie far below, and above it a model's own numbers overflow
+LARGEST = 10_000  # absolute value in a factor: trained ones lie far below; above it a model's activations overflow
 _HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.default)?\.weight)", re.ASCII)
 
 Shape = tuple[int, int]
@@ -29,25 +29,25 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class Adapter:
-    """The header of one file. A is [rank, in], B is [out, rank]."""
+    """An adapter file as its header describes it. Factor A is [rank, in], factor B is [out, rank]."""
 
     path: Path
-    names: Mapping[str, str]  # this project's name to the file's
+    names: Mapping[str, str]  # name in the file, by this project's name
     shapes: Mapping[str, Shape]  # by this project's name
-    size: int  # bytes of the tensors
+    size: int  # bytes of all tensors
 
     def load(self) -> State:
-        """The tensors in float32 under this project's names. InputError: not readable, or values that no model has."""
+        """The tensors in float32, by this project's names. InputError: unreadable, NaN, infinite or huge values."""
         import torch
         from safetensors import SafetensorError
         from safetensors.torch import load
 
         try:
-            found = load(user_files.read_bytes(self.path))
+            tensors = load(user_files.read_bytes(self.path))
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"{self.path} cannot be read as safetensors ({reason})") from error
-        state = {name: found[there].to(torch.float32) for name, there in self.names.items()}
+        state = {name: tensors[in_file].to(torch.float32) for name, in_file in self.names.items()}
         for name, tensor in state.items():
             _check_values(tensor, f"{self.path}: {name}")
         return state
@@ -59,16 +59,16 @@ def _check_values(tensor: Tensor, name: str) -> None:
     extreme = tensor.flatten()[tensor.abs().argmax()].item()
     if abs(extreme) > LARGEST:
         raise InputError(
-            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training "
-            f"diverge?)"
+            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} "
+            "(did the training diverge?)"
         )
 
 
 def canonical(name: str) -> str | None:
-    """`layers.0.self_attn.q_proj.A` of this project's or peft's name of a tensor; None if it is no adapter's.
+    """This project's name, such as `layers.0.self_attn.q_proj.A`, of a factor that has this or peft's name; None if
+    `name` is not of an adapter.
 
-    A layer is named from the component `layers` on, without one from the parent of its last number on
-    (`h.0.attn.c_attn`).
+    The name begins at the component `layers`; without one, at the parent of the last number (`h.0.attn.c_attn`).
     """
     half = _HALF.fullmatch(name)
     parts = half["layer"].split(".") if half else []
@@ -80,23 +80,23 @@ def canonical(name: str) -> str | None:
 
 
 def read_models(files: OwnFiles) -> list[Adapter]:
-    """R + 1 global models. InputError: fewer than two, or one that is missing."""
+    """The R + 1 global models in `models/`, by round. InputError: fewer than two, or a gap."""
     folder = files.root / "models"
-    found = _numbered(files, folder, "round")
-    if len(found) < 2:
+    paths = _numbered(files, folder, "round")
+    if len(paths) < 2:
         raise InputError(
-            f"{folder} holds {len(found)} models; a run has at least two, before and after its first round"
+            f"{folder} holds {len(paths)} models; a run has at least two, before and after its first round"
         )
-    for r in range(max(found)):
-        if r not in found:
+    for r in range(max(paths)):
+        if r not in paths:
             raise InputError(
-                f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(found)}"
+                f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(paths)}"
             )
-    return [_read_adapter(files, found[r]) for r in range(len(found))]
+    return [_read_adapter(files, paths[r]) for r in range(len(paths))]
 
 
 def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
-    """The messages of each round. InputError: a round without messages, or messages of a round that has no model."""
+    """Uploads by client, for each round. InputError: a round without uploads, or after the last model."""
     folder = files.root / "uploads"
     folders = _numbered(files, folder, "round", suffix="")
     for r, path in folders.items():
@@ -104,29 +104,29 @@ def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
             raise InputError(
                 f"{path} has no model after it: {files.root / 'models'}/round-{r + 1:03d}.safetensors is missing"
             )
-    found = []
+    uploads = []
     for r in range(rounds):
-        messages = _numbered(files, folders[r], "client") if r in folders else {}
-        if not messages:
+        paths = _numbered(files, folders[r], "client") if r in folders else {}
+        if not paths:
             raise InputError(
                 f"{folder}/round-{r:03d} is missing or empty; it holds what the server received in round {r}, "
                 "one file client-03.safetensors per client"
             )
-        found.append({k: _read_adapter(files, messages[k]) for k in sorted(messages)})
-    return found
+        uploads.append({k: _read_adapter(files, paths[k]) for k in sorted(paths)})
+    return uploads
 
 
 def read_owners(files: OwnFiles) -> dict[int, Adapter]:
-    """The true models of clients, as far as there are any."""
+    """The true models of clients in `owners/`, by client; {} if there is no such folder."""
     folder = files.root / "owners"
-    found = _numbered(files, folder, "client") if os.path.lexists(folder) else {}
-    return {k: _read_adapter(files, path) for k, path in found.items()}
+    paths = _numbered(files, folder, "client") if os.path.lexists(folder) else {}
+    return {k: _read_adapter(files, path) for k, path in paths.items()}
 
 
 def check_tensors(
     models: Sequence[Adapter], uploads: Sequence[Mapping[int, Adapter]], owners: Mapping[int, Adapter]
 ) -> int:
-    """The rank of the run. InputError: tensors that do not fit the first global model."""
+    """Check all tensors against the first global model, and return its rank. InputError: they do not fit it."""
     rank = _check_global(models[0])
     for model in models[1:]:
         _check_message(model, models[0], whole=True)
@@ -140,49 +140,50 @@ def check_tensors(
 
 
 def _numbered(files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors") -> dict[int, Path]:
-    """What a folder holds, `round-000` or `client-03` with a suffix, by number. InputError: anything else in it."""
-    found: dict[int, Path] = {}
+    """Paths by number in a folder of `round-000` or `client-03` with a suffix. InputError: anything else in it."""
+    paths: dict[int, Path] = {}
     for path in files.listed(folder):
         match = re.fullmatch(rf"{word}-(\d+){re.escape(suffix)}", path.name, re.ASCII)
         if match is None:
             example = ("client-03" if word == "client" else "round-000") + suffix
-            raise InputError(f"{shown(str(path), most=5000)} is not expected here; valid are names such as {example}")
+            raise InputError(
+                f"{one_line(str(path), most=5000)} is not expected here; valid are names such as {example}"
+            )
         number = int(match[1])
         if word == "client" and not CLIENT.holds(number):
             raise InputError(f"{path}: {number} must be {CLIENT.words}")
-        if number in found:
-            raise InputError(f"{path} and {found[number]} are both {word} {number}; each once")
-        found[number] = path
-    return found
+        if number in paths:
+            raise InputError(f"{path} and {paths[number]} are both {word} {number}; each once")
+        paths[number] = path
+    return paths
 
 
 def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
-    """The header of a file. InputError: not readable, truncated, or something in it that is no adapter's tensor."""
+    """Read the header of an adapter file. InputError: unreadable, truncated, or a tensor that is no factor."""
     names: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
     size = 0
-    for there, entry in read_header(files, path).items():
-        name, shape = canonical(there), entry["shape"]
+    for in_file, entry in read_header(files, path).items():
+        name, shape = canonical(in_file), entry["shape"]
         if name is None:
             raise InputError(
-                f"{path}: {shown(there)} is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A (or "
-                f".B) and "
-                "peft's ...layers.0.self_attn.q_proj.lora_A.weight"
+                f"{path}: {one_line(in_file)} is no name of an adapter's tensor; valid are "
+                "layers.0.self_attn.q_proj.A (or .B) and peft's ...layers.0.self_attn.q_proj.lora_A.weight"
             )
         if name in names:
-            raise InputError(f"{path}: {names[name]} and {there} are both {name}; each tensor once")
+            raise InputError(f"{path}: {names[name]} and {in_file} are both {name}; each tensor once")
         if entry["dtype"] not in ITEM or len(shape) != 2 or 0 in shape:
             raise InputError(
-                f"{path}: {there} is {shown(entry['dtype'])} {shown(str(shape))}, where a factor of an adapter is a "
-                f"matrix of {', '.join(ITEM)}"
+                f"{path}: {in_file} is {one_line(entry['dtype'])} {one_line(str(shape))}, where a factor of an "
+                f"adapter is a matrix of {', '.join(ITEM)}"
             )
-        names[name], shapes[name] = there, (shape[0], shape[1])
+        names[name], shapes[name] = in_file, (shape[0], shape[1])
         size += entry["data_offsets"][1] - entry["data_offsets"][0]
     return Adapter(path, names, shapes, size)
 
 
 def _check_global(adapter: Adapter) -> int:
-    """The one rank of a global model. InputError: no tensors, a factor without the other, or several ranks."""
+    """The rank of a global model. InputError: no tensors, A without B or B without A, or several ranks."""
     shapes = adapter.shapes
     if not shapes:
         raise InputError(f"{adapter.path} holds no tensors; a global model has a pair A and B per adapted layer")
@@ -194,14 +195,13 @@ def _check_global(adapter: Adapter) -> int:
         if _inner(name, shape) != rank:
             raise InputError(
                 f"{adapter.path}: {name} has rank {_inner(name, shape)} where {next(iter(shapes))} has {rank}; all "
-                f"layers of "
-                "a run have one rank"
+                "layers of a run have one rank"
             )
     return rank
 
 
 def _check_message(adapter: Adapter, model: Adapter, *, whole: bool) -> None:
-    """InputError unless the tensors fit the global `model`; `whole`: none of the model's may be missing."""
+    """InputError unless the tensors fit the global `model`; with `whole`, none of its tensors may be missing."""
     for name, shape in adapter.shapes.items():
         if name not in model.shapes:
             raise InputError(f"{adapter.path}: {name} is not in the global model ({model.path})")
@@ -215,7 +215,7 @@ def _check_message(adapter: Adapter, model: Adapter, *, whole: bool) -> None:
 
 
 def _check_owner(adapter: Adapter, model: Adapter) -> None:
-    """InputError unless it is an adapter, of whatever rank, for the layers of the global `model`."""
+    """InputError unless the adapter has both factors, of any rank, for each layer of the global `model`."""
     for name in sorted(model.shapes.keys() | adapter.shapes.keys()):
         if name not in adapter.shapes:
             raise InputError(f"{adapter.path} lacks {name}; a client's own model is a whole adapter")
@@ -230,10 +230,10 @@ def _check_owner(adapter: Adapter, model: Adapter) -> None:
 
 
 def _partner(name: str) -> str:
-    """The other factor of the same layer."""
+    """Name of the other factor of the same layer."""
     return name[:-1] + ("B" if name.endswith("A") else "A")
 
 
 def _inner(name: str, shape: Shape) -> int:
-    """The rank that a factor has."""
+    """Rank of a factor."""
     return shape[0] if name.endswith(".A") else shape[1]

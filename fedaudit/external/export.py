@@ -1,4 +1,4 @@
-"""A run of this project as a folder in the format of docs/own-runs.md: reading it back gives the same transcript and
+"""Writes a run of this project in the folder format of docs/own-runs.md; reading it back gives the same transcript and
 records."""
 
 from __future__ import annotations
@@ -20,27 +20,18 @@ if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation, Record
     from trainers.base import State, Transcript
 
-_SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by the function of fedaudit.tasks.metrics
+_SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by functions of tasks.metrics
 
 
 def export_run(
-    transcript: Transcript,
-    federation: Federation,
-    destination: Path,
-    *,
-    method: str,
-    task: str,
-    seed: int,
-    backbone: str,
-    alpha: float,
-    score: str,
-    epsilon: Claims,
-) -> None:
-    """Write a run into `destination`. Background records of a client are left out: nobody asks about them.
+    transcript: Transcript, federation: Federation, destination: Path, *, method: str, task: str, seed: int,
+    backbone: str, alpha: float, score: str, epsilon: Claims,
+) -> None:  # fmt: skip
+    """Write a run into the folder `destination`, which must be empty or absent; `run.json` is written last.
 
-    `epsilon` holds what is "claimed" and what is "provable", in words. `score` is "captions", "answers" or the name of
-    the function that is meant. InputError: the destination is a file or not empty, the disk refuses, or a task scores
-    in another way. `run.json` comes last: a folder without it is no run.
+    `epsilon` has the keys "claimed" and "provable", in words. `score` is "captions", "answers" or the name of one of
+    their functions. Background records of clients are left out: no attack looks at them. InputError: the destination
+    is not empty, the disk refuses, or the task is scored in another way.
     """
     scored = _SCORES.get(score, score)
     if scored not in SCORES:
@@ -49,29 +40,29 @@ def export_run(
     out.claim()
     _models(transcript, out)
     _records(federation, out)
-    out.put(ROUNDS, _json(_notes(transcript)))
+    out.write(ROUNDS, _json(_notes(transcript)))
     about = {"format": FORMAT, "method": method, "task": task, "backbone": backbone, "alpha": alpha, "seed": seed}
-    out.put(RUN, _json(about | {"score": scored} | dict(epsilon)), last=True)
+    out.write(RUN, _json(about | {"score": scored} | dict(epsilon)), last=True)
 
 
 def _models(transcript: Transcript, out: _Destination) -> None:
-    """Global models, messages, and the clients' own models as far as the transcript holds them."""
+    """Write global models, uploads, and each client's model after its last round, if the transcript has it."""
     rounds, last = transcript.schedule.rounds, {}
     for r in range(rounds + 1):
-        out.put(f"models/round-{r:03d}.safetensors", _tensors(transcript.broadcast(r)))
+        out.write(f"models/round-{r:03d}.safetensors", _tensors(transcript.broadcast(r)))
     for r in range(rounds):
         for client in transcript.cohort(r):
             sent = _tensors(transcript.upload(r, client))
-            out.put(f"uploads/round-{r:03d}/client-{client:02d}.safetensors", sent)
+            out.write(f"uploads/round-{r:03d}/client-{client:02d}.safetensors", sent)
             last[client] = r
     for client, r in last.items():
-        own: State | None = transcript.own_model(r, client)
-        if own is not None:  # a run from elsewhere need not hold it
-            out.put(f"owners/client-{client:02d}.safetensors", _tensors(own))
+        model: State | None = transcript.own_model(r, client)
+        if model is not None:  # a run from elsewhere need not have it
+            out.write(f"owners/client-{client:02d}.safetensors", _tensors(model))
 
 
 def _records(federation: Federation, out: _Destination) -> None:
-    """The lists with their images."""
+    """Write the lists of records (members.jsonl, ...) and their images."""
     lists: dict[str, list[dict[str, Any]]] = {"members": [], "nonmembers": [], "reference": []}
     for k, client in enumerate(federation.clients):
         for i, (record, used) in enumerate(zip(client.records, client.member, strict=True)):
@@ -81,18 +72,17 @@ def _records(federation: Federation, out: _Destination) -> None:
     for name in ("novel", "test", "novel_test"):
         lists[name] = [_line(record, out) for record in getattr(federation, name)]
     for name, lines in lists.items():
-        out.put(f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+        out.write(f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
 
 
 def _line(record: Record, out: _Destination) -> dict[str, Any]:
-    """A record as its line says it, its image written; images are named by content, so that equal ones are stored
-    once."""
+    """Write a record's image, named by its content, and return the fields of the record's line."""
     from PIL import Image
 
     png = io.BytesIO()
     Image.fromarray(record.image).save(png, "PNG")
     name = f"images/{hashlib.sha256(png.getvalue()).hexdigest()[:20]}.png"
-    out.put(name, png.getvalue())
+    out.write(name, png.getvalue())
     return {
         "id": record.id,
         "image": name,
@@ -104,15 +94,15 @@ def _line(record: Record, out: _Destination) -> dict[str, Any]:
 
 
 def _notes(transcript: Transcript) -> dict[str, Any]:
-    """rounds.json with everything that tensors alone do not tell."""
+    """Content of rounds.json: utility, bytes and facts of each round, which the tensors do not tell."""
     notes: dict[str, Any] = {"initial": {"utility": transcript.initial["utility"]}}
     for r in range(transcript.schedule.rounds):
-        found = transcript.round(r)
+        entry = transcript.round(r)
         messages = {
             client: {name: message[name] for name in ("records", "facts", "bytes", "kept")}
-            for client, message in found["uploads"].items()
+            for client, message in entry["uploads"].items()
         }
-        notes[str(r)] = {"uploads": messages} | {name: found[name] for name in ("bytes_down", "bytes_up", "utility")}
+        notes[str(r)] = {"uploads": messages} | {name: entry[name] for name in ("bytes_down", "bytes_up", "utility")}
     return notes
 
 
@@ -128,12 +118,12 @@ def _json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
 
 @dataclass(frozen=True)
 class _Destination:
-    """The folder that an export fills; what the disk refuses is named with its flag."""
+    """The folder that an export fills; errors of the disk become InputErrors that name --export-run."""
 
     path: Path
 
     def claim(self) -> None:
-        """Make the folder. InputError: there is something already."""
+        """Create the folder. InputError: it is not empty."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             full = any(self.path.iterdir())
@@ -142,8 +132,8 @@ class _Destination:
         if full:
             raise InputError(f"--export-run {self.path}: not empty; name a folder that is empty or not there yet")
 
-    def put(self, name: str, data: bytes, *, last: bool = False) -> None:
-        """Write a file; the `last` one appears complete or not at all."""
+    def write(self, name: str, data: bytes, *, last: bool = False) -> None:
+        """Write a file, with `last` atomically."""
         path = self.path / name
         try:
             path.parent.mkdir(exist_ok=True, parents=True)
@@ -153,7 +143,7 @@ class _Destination:
                 path.write_bytes(data)
         except OSError as error:
             raise self._refused(error) from error
-        except InputError as error:  # of write_atomic, which knows another flag
+        except InputError as error:  # from write_atomic, which names another flag
             raise self._refused(error.__cause__ or error) from error
 
     def _refused(self, error: BaseException) -> InputError:

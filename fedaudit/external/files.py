@@ -1,7 +1,7 @@
-"""The files of somebody's run: regular ones, not without end, and inside its folder.
+"""Reads the files of an external run: regular ones, of limited length, and inside the run's folder.
 
-A picture, list or message that lies elsewhere would bring what only the auditor may read into a report that others see.
-Who links data sets says so.
+A link to a file elsewhere could bring what only the auditor may read into a report that others see. It needs
+--linked-files.
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ from typing import IO
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
-LONGEST = 100_000_000  # bytes of a file that is read as a whole, and of a safetensors header by its format
-LINE = 1_000_000  # bytes
+LONGEST = 100_000_000  # bytes of a file that is read as a whole; also the format's limit for a safetensors header
+LINE = 1_000_000  # bytes of a line
 
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """What a run's folder holds; `linked`: it may hold links to, and name paths of, what lies elsewhere."""
+    """The files in a run's folder `root`; with `linked`, links to and paths of files elsewhere are allowed."""
 
     root: Path
     linked: bool
 
     @contextlib.contextmanager
     def opened(self, path: Path, *, name: str = "", purpose: str = "") -> Iterator[IO[bytes]]:
-        """A file for reading, called `name` in messages, which say its `purpose` if it is missing.
-
-        InputError: it is missing, outside, not regular or cannot be read.
-        """
+        """Open a file for reading. InputError: missing, outside of the folder, not regular or unreadable. Messages call
+        the file `name`, by default its path, and add its `purpose` if it is missing."""
         name = name or str(path)
         self._require_inside(path, name)
         try:
@@ -45,7 +43,7 @@ class OwnFiles:
             raise InputError(f"{name} cannot be read ({error.strerror or error})") from error
 
     def read(self, path: Path, *, name: str = "", purpose: str = "") -> bytes:
-        """The content of a file. InputError as of `opened`, or it is longer than LONGEST."""
+        """The content of a file. InputError as in `opened`, or it is longer than LONGEST."""
         with self.opened(path, name=name, purpose=purpose) as file:
             data = file.read(LONGEST + 1)
         if len(data) > LONGEST:
@@ -53,8 +51,8 @@ class OwnFiles:
         return data
 
     def lines(self, path: Path, *, purpose: str = "") -> Iterator[tuple[bytes, str]]:
-        """The lines that are not blank, each with its file and number. InputError as of `opened`, or one is longer than
-        LINE."""
+        """Yield (line, "FILE line N") for each line that is not blank. InputError as in `opened`, or a line is longer
+        than LINE."""
         with self.opened(path, purpose=purpose) as file:
             for n, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), 1):
                 where = f"{path} line {n}"
@@ -64,8 +62,7 @@ class OwnFiles:
                     yield line, where
 
     def listed(self, folder: Path) -> list[Path]:
-        """What lies in a folder, sorted; hidden files are none of the run's. InputError: it is none, missing or
-        outside."""
+        """The paths in a folder without hidden files, sorted. InputError: missing, no folder, or outside."""
         self._require_inside(folder, str(folder))
         try:
             return [path for path in user_files.listed(folder) if not path.name.startswith(".")]

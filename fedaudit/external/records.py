@@ -1,9 +1,10 @@
-"""The records of somebody's own run: lists of JSON lines and the federation that they make."""
+"""Reads the records of an external run, which are lists of JSON lines, and builds its federation."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from fedaudit.machinery.errors import InputError
 if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation, Record
 
-CANDIDATES = ("members", "nonmembers")  # these two must be there
+CANDIDATES = ("members", "nonmembers")  # required lists
 OF_CLIENTS = (*CANDIDATES, "reference")
 LISTS = (*OF_CLIENTS, "novel", "test", "novel_test")
 
@@ -28,11 +29,11 @@ _OPTIONAL = {"prompt": TEXT, "references": TEXTS, "group": ANY_TEXT}
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One line of a list; `client` is None in the lists that belong to no client."""
+    """One line of a list. `client` is None in lists without clients, `position` where the line has none."""
 
     record: Record
-    image: str  # as written
-    where: str  # file and line
+    image: str  # path as written in the line
+    where: str  # "FILE line N"
     client: int | None
     position: int | None
 
@@ -41,15 +42,12 @@ Lists = Mapping[str, Sequence[Entry]]
 
 
 def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
-    """Every list of a run, an optional one that is not there as empty; `prompt` is for lines that have none.
-
-    InputError: a list of candidates that is missing, a line that is wrong, an id twice, an image that is missing or
-    none.
-    """
+    """{list name: entries} for all LISTS; an optional list without file is empty. Lines without a prompt get `prompt`.
+    InputError: a list of candidates is missing, a line is wrong, an id comes twice, an image is missing or no image."""
     lists = {name: _read(files, name, prompt) for name in LISTS}
-    seen: dict[str, Entry] = {}
-    for entry in (entry for entries in lists.values() for entry in entries):
-        other = seen.setdefault(entry.record.id, entry)
+    entry_by_id: dict[str, Entry] = {}
+    for entry in itertools.chain.from_iterable(lists.values()):
+        other = entry_by_id.setdefault(entry.record.id, entry)
         if other is not entry:
             raise InputError(
                 f"{entry.where}: the id {entry.record.id!r} is taken ({other.where}); a record is in one list, once"
@@ -57,7 +55,7 @@ def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
     for path, entry in _pictures(lists).items():
         content = files.read(path, name=f"{entry.where}: image {entry.image}")
         with _readable(entry), user_files.picture(content) as picture:
-            picture.verify()  # as far as its format tells without decoding
+            picture.verify()  # checks what its format can tell without decoding
     return lists
 
 
@@ -70,21 +68,20 @@ def check_pixels(lists: Lists) -> None:
 
 
 def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
-    """InputError unless every client that took part has a member and a non-member, and every other list knows its
-    clients."""
-    held = {name: {entry.client for entry in lists[name]} for name in CANDIDATES}
+    """InputError: a client that took part lacks a member or a non-member, or a record's client has no member and never
+    took part. `cohorts` are the clients of each round."""
+    clients = {name: {entry.client for entry in lists[name]} for name in CANDIDATES}
     for r, cohort in enumerate(cohorts):
         for client in cohort:
             for name, word in zip(CANDIDATES, ("member", "non-member"), strict=True):
-                if client not in held[name]:
+                if client not in clients[name]:
                     raise InputError(
                         f"{folder / name}.jsonl: client {client} took part in round {r} and has no {word}; it needs at "
-                        f"least one "
-                        "member and one non-member to be measured"
+                        "least one member and one non-member to be measured"
                     )
-    known = held["members"].union(*cohorts)
+    training_clients = clients["members"].union(*cohorts)
     for entry in (*lists["nonmembers"], *lists["reference"]):
-        if entry.client not in known:
+        if entry.client not in training_clients:
             raise InputError(
                 f"{entry.where}: client {entry.client} has no member and took part in no round; name the client whose "
                 "distribution the record is from"
@@ -92,7 +89,7 @@ def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) 
 
 
 def federation(lists: Lists, clients: int, score: str) -> Federation:
-    """Clients with their candidates, further records and test set; pictures are read when they are used."""
+    """The federation of the lists with `clients` clients; pictures are read when used. `score`: as in `run.json`."""
     import numpy as np
 
     from fedaudit.tasks.base import Client, Federation, client_name
@@ -104,9 +101,9 @@ def federation(lists: Lists, clients: int, score: str) -> Federation:
     made = []
     members = {entry.record.id for entry in lists["members"]}
     for k in range(clients):
-        asked = candidates(lists, k)
-        used = np.array([entry.record.id in members for entry in asked], bool)
-        made.append(Client(client_name(k), tuple(entry.record for entry in asked), records("reference", k), used))
+        entries = candidates(lists, k)
+        used = np.array([entry.record.id in members for entry in entries], bool)
+        made.append(Client(client_name(k), tuple(entry.record for entry in entries), records("reference", k), used))
     return Federation(
         clients=tuple(made),
         novel=records("novel"),
@@ -117,17 +114,17 @@ def federation(lists: Lists, clients: int, score: str) -> Federation:
 
 
 def candidates(lists: Lists, client: int) -> list[Entry]:
-    """Members and non-members of a client in an order that says nothing about membership.
+    """Members and non-members of a client, in an order that tells nothing about membership.
 
-    By position where every candidate of the client has one. By a hash of the id otherwise: attacks ask the first few
+    The order is by position if all of them have one, otherwise by a hash of the id: attacks query the first few
     candidates more often, and ids such as member-001 and other-001 would put all members first.
     """
-    asked = [entry for name in CANDIDATES for entry in lists[name] if entry.client == client]
-    placed = all(entry.position is not None for entry in asked)
-    return sorted(asked, key=lambda e: (e.position or 0 if placed else 0, _shuffled(e.record.id), e.record.id))
+    entries = [entry for name in CANDIDATES for entry in lists[name] if entry.client == client]
+    placed = all(entry.position is not None for entry in entries)
+    return sorted(entries, key=lambda e: (e.position or 0 if placed else 0, _id_hash(e.record.id), e.record.id))
 
 
-def _shuffled(name: str) -> bytes:
+def _id_hash(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -144,28 +141,28 @@ def _entry(folder: Path, name: str, line: bytes, where: str, prompt: str | None)
 
     client = {"client": CLIENT} if name in OF_CLIENTS else {}
     position = {"position": INTEGER} if name in CANDIDATES else {}
-    found: dict[str, Any] = fields(parse(line, where), where, _NEEDED | client, _OPTIONAL | position)
-    said = found.get("prompt", prompt)
-    if said is None:
+    values: dict[str, Any] = fields(parse(line, where), where, _NEEDED | client, _OPTIONAL | position)
+    prompt = values.get("prompt", prompt)
+    if prompt is None:
         raise InputError(f"{where} lacks a prompt; give it one, or run.json one for all")
-    references = tuple(found.get("references", [found["text"]]))
-    picture = (folder / found["image"]).absolute()
-    record = Record(found["id"], found.get("group", ""), picture, said, found["text"], references, where=where)
-    return Entry(record, found["image"], where, found.get("client"), found.get("position"))
+    references = tuple(values.get("references", [values["text"]]))
+    picture = (folder / values["image"]).absolute()
+    record = Record(values["id"], values.get("group", ""), picture, prompt, values["text"], references, where=where)
+    return Entry(record, values["image"], where, values.get("client"), values.get("position"))
 
 
 def _pictures(lists: Lists) -> dict[Path, Entry]:
-    """Every picture once, with a record that shows it."""
-    found: dict[Path, Entry] = {}
-    for entry in (entry for entries in lists.values() for entry in entries):
-        if isinstance(entry.record.picture, Path):  # always, of a run
-            found.setdefault(entry.record.picture, entry)
-    return found
+    """Each picture file once, with the first entry that uses it."""
+    entries: dict[Path, Entry] = {}
+    for entry in itertools.chain.from_iterable(lists.values()):
+        if isinstance(entry.record.picture, Path):  # always true here, but not for mypy
+            entries.setdefault(entry.record.picture, entry)
+    return entries
 
 
 @contextlib.contextmanager
 def _readable(entry: Entry) -> Iterator[None]:
-    """InputError instead of whatever a reader of pictures raises."""
+    """Turn any error of reading an entry's picture inside the `with` block into an InputError."""
     try:
         yield
     except Exception as error:  # damaged files make Pillow's readers raise nearly everything

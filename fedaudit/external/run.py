@@ -1,7 +1,7 @@
-"""Somebody's own run, trained elsewhere, as a folder of models, messages and records (docs/own-runs.md): checked, and
-made a transcript.
+"""An external run: a training done elsewhere, as a folder of models, uploads and records (docs/own-runs.md). It is
+checked and turned into a transcript.
 
-Importing this module is light, and `read` needs no torch: it goes by the headers of the tensor files.
+Importing this module is light, and `read` needs no torch: it reads only the headers of tensor files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedaudit.external.adapters import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads
-from fedaudit.external.export import export_run
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.records import OF_CLIENTS, Lists, check_clients, check_pixels, federation, read_lists
 from fedaudit.external.schema import (
@@ -34,9 +33,9 @@ from fedaudit.external.schema import (
     TEXTS,
     UTILITY,
     fields,
+    one_line,
     one_of,
     parse,
-    shown,
 )
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
@@ -44,8 +43,6 @@ from fedaudit.machinery.errors import InputError
 if TYPE_CHECKING:
     from fedaudit.machinery.store import Folder
     from fedaudit.tasks.base import Federation
-
-__all__ = ["OwnRun", "check_values", "export_run", "read", "warnings", "write_transcript"]
 
 IMAGE = "<image>"
 
@@ -57,26 +54,26 @@ _UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
 @dataclass(frozen=True, eq=False)
 class OwnRun:
-    """A folder that was found complete and consistent."""
+    """An external run whose folder has been checked."""
 
-    learner: ClassVar[str] = "lora"  # what such a folder holds
+    learner: ClassVar[str] = "lora"  # the only kind of training that the format has
 
     path: Path
     method: str
     task: str
     seed: int
-    backbone: str  # as written
+    backbone: str  # as written in run.json
     alpha: float
     score: str
     claimed: str  # epsilon, in words
     provable: str
     rank: int  # of the global model
     targets: tuple[str, ...]  # last components of the adapted layers' names: k_proj, q_proj
-    models: Sequence[Adapter]  # [rounds + 1], at the start of each round and after the last
+    models: Sequence[Adapter]  # [rounds + 1] global models: at the start of each round and after the last
     uploads: Sequence[Mapping[int, Adapter]]  # [rounds], by client
-    owners: Mapping[int, Adapter]  # true models after the last participation, of some clients or of none
+    owners: Mapping[int, Adapter]  # true models after the last participation, by client; some may be missing
     lists: Lists
-    notes: Mapping[str, Any]  # rounds.json
+    notes: Mapping[str, Any]  # content of rounds.json
 
     @property
     def rounds(self) -> int:
@@ -88,7 +85,7 @@ class OwnRun:
 
     @property
     def clients(self) -> int:
-        """1 + the largest number of a client anywhere."""
+        """Number of clients: 1 + the largest client number in any list or round."""
         named = (entry.client for name in OF_CLIENTS for entry in self.lists[name] if entry.client is not None)
         return 1 + max((*named, *(k for cohort in self.cohorts for k in cohort)))
 
@@ -98,7 +95,7 @@ class OwnRun:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Over names and contents of all files that count, wherever the folder lies."""
+        """SHA-256 over relative names and contents of all files of the run."""
         digest = hashlib.sha256()
         for name, content in sorted(self.digests.items()):
             digest.update(f"{name}\0".encode() + content)
@@ -106,24 +103,33 @@ class OwnRun:
 
     @functools.cached_property
     def digests(self) -> dict[str, bytes]:
-        """SHA-256 of every file that counts, by its name."""
+        """SHA-256 of every file of the run, by its path relative to the folder."""
         return {name: _digest(self.path / name) for name in self._files()}
 
     @property
     def adapters(self) -> list[Adapter]:
-        """The tensor files."""
+        """All tensor files: global models, clients' true models, uploads."""
         return [*self.models, *self.owners.values(), *(a for sent in self.uploads for a in sent.values())]
 
     def last(self, client: int) -> int:
-        """The round of a client's last participation."""
+        """The last round in which a client took part."""
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
     def write_transcript(self, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
-        """The files that `trainers.base.train` leaves: see the function of this name."""
-        write_transcript(self, folder, say=say)
+        """Write the files that `trainers.base.train` would leave; intact ones in `folder` are kept. `say` gets the
+        `warnings` and the names of damaged files. InputError: a tensor is unreadable or not finite."""
+        for text in warnings(self):
+            say(f"warning: {text}")
+        if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
+            folder.write_tensors("initial.safetensors", self.models[0].load())
+            folder.write_json("initial.json", {"utility": self.notes.get("initial", {}).get("utility", {})})
+        for r in range(self.rounds):
+            if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
+                folder.write_tensors(f"round-{r:03d}.safetensors", _tensors(self, r))
+                folder.write_json(f"round-{r:03d}.json", _record(self, r))
 
     def digest(self, adapter: Adapter) -> bytes:
-        """SHA-256 of a tensor file."""
+        """SHA-256 of a tensor file of the run."""
         return self.digests[self._name(adapter)]
 
     def _name(self, adapter: Adapter) -> str:
@@ -137,16 +143,16 @@ class OwnRun:
 
 
 def read(folder: Path, *, linked: bool = False) -> OwnRun:
-    """The run in a folder; `linked`: its files may be links to, and its pictures paths of, what lies elsewhere.
+    """Read and check an external run. With `linked`, links and paths of pictures may lead outside of the folder.
 
-    InputError names what is wrong with it, as far as that can be told without a model and without reading what
-    `check_values` reads.
+    InputError names what is wrong. Values of tensors and pixels are checked by `check_values` only, and whether the
+    adapter fits the backbone later still.
     """
     folder = Path(os.path.expanduser(folder))
     if not os.path.isdir(folder):
         raise InputError(
-            f"{shown(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and lists of "
-            f"records"
+            f"{one_line(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and "
+            "lists of records"
         )
     files = OwnFiles(folder, linked)
     about = _about(files)
@@ -177,53 +183,34 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
 
 
 def check_values(own: OwnRun) -> None:
-    """Read every tensor and decode every picture, one file at a time. InputError names what is truncated, or no number
-    of a model."""
+    """Read every tensor and decode every picture. InputError: a file is truncated, or a value is not finite or huge."""
     for adapter in own.adapters:
         adapter.load()
     check_pixels(own.lists)
 
 
 def warnings(own: OwnRun) -> list[str]:
-    """What looks wrong in a run and may be right, a sentence each: clients of one round whose messages are
-    byte-identical."""
+    """Sentences about what is suspicious but may be right: byte-identical uploads of clients in a round. [] if none."""
     same = []
     for r, sent in enumerate(own.uploads):
         clients = defaultdict(list)
         for client, message in sent.items():
-            if message.shapes:  # who sends nothing sends the same as others
+            if message.shapes:  # uploads without tensors are all alike
                 clients[own.digest(message)].append(str(client))
         same += [f"{' and '.join(alike)} in round {r}" for alike in clients.values() if len(alike) > 1]
     more = f" and {len(same) - 3} times more" if len(same) > 3 else ""
     return (
         [
             f"Uploads of different clients are byte-identical (clients {', '.join(same[:3])}{more}): if their states "
-            f"shared memory "
-            "when they were saved, all but one are lost (docs/own-runs.md)."
+            "shared memory when they were saved, all but one are lost (docs/own-runs.md)."
         ]
         if same
         else []
     )
 
 
-def write_transcript(own: OwnRun, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
-    """The files that `trainers.base.train` leaves; what `folder` holds already is not written again.
-
-    InputError: as of `check_values`, of a tensor. `say` is told of `warnings` and of damaged files.
-    """
-    for text in warnings(own):
-        say(f"warning: {text}")
-    if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
-        folder.write_tensors("initial.safetensors", own.models[0].load())
-        folder.write_json("initial.json", {"utility": own.notes.get("initial", {}).get("utility", {})})
-    for r in range(own.rounds):
-        if not (folder.usable(f"round-{r:03d}.safetensors", say) and folder.usable(f"round-{r:03d}.json", say)):
-            folder.write_tensors(f"round-{r:03d}.safetensors", _tensors(own, r))
-            folder.write_json(f"round-{r:03d}.json", _record(own, r))
-
-
 def _tensors(own: OwnRun, r: int) -> dict[str, Any]:
-    """What each party saw in round r, as in a transcript."""
+    """Tensors of round r as in a transcript: keys "aggregate/NAME", "upload/CLIENT/NAME", "private/CLIENT/NAME"."""
     import torch
 
     tensors = {f"aggregate/{name}": tensor for name, tensor in own.models[r + 1].load().items()}
@@ -237,16 +224,16 @@ def _tensors(own: OwnRun, r: int) -> dict[str, Any]:
 
 
 def _record(own: OwnRun, r: int) -> dict[str, Any]:
-    """What round r was beside its tensors: as rounds.json says, and where it says nothing as the tensors do."""
+    """Content of a transcript's round-NNN.json for round r: from rounds.json, else derived from the files."""
     note = own.notes.get(str(r), {})
     messages = {}
     for client, message in sorted(own.uploads[r].items()):
-        said = note.get("uploads", {}).get(str(client), {})
+        upload = note.get("uploads", {}).get(str(client), {})
         messages[str(client)] = {
-            "records": said.get("records", sum(entry.client == client for entry in own.lists["members"])),
-            "facts": said.get("facts", {}),
-            "bytes": said.get("bytes", message.size),
-            "kept": _kept(own.models[r], message, said),
+            "records": upload.get("records", sum(entry.client == client for entry in own.lists["members"])),
+            "facts": upload.get("facts", {}),
+            "bytes": upload.get("bytes", message.size),
+            "kept": _kept(own.models[r], message, upload),
             "owner": _owned(own, r, client),
         }
     return {
@@ -259,10 +246,10 @@ def _record(own: OwnRun, r: int) -> dict[str, Any]:
     }
 
 
-def _kept(model: Adapter, message: Adapter, said: Mapping[str, Any]) -> list[str]:
-    """Names of the tensors of a client's model that its message did not hold."""
-    if "kept" in said:
-        return sorted(canonical(name) or name for name in said["kept"])
+def _kept(model: Adapter, message: Adapter, note: Mapping[str, Any]) -> list[str]:
+    """Sorted names of the tensors that a client did not upload; `note` is what rounds.json says of the upload."""
+    if "kept" in note:
+        return sorted(canonical(name) or name for name in note["kept"])
     return sorted(model.shapes.keys() - message.shapes.keys())
 
 
@@ -272,43 +259,41 @@ def _owned(own: OwnRun, r: int, client: int) -> bool:
 
 
 def _about(files: OwnFiles) -> dict[str, Any]:
+    """Content of run.json. InputError: missing, or a key is missing, unknown or has a wrong value."""
     path = files.root / RUN
-    found = parse(files.read(path, purpose="it says which method, task and backbone the run is of"), str(path))
-    if isinstance(found, dict) and "format" in found:  # another format may have other keys
-        fields({"format": found["format"]}, str(path), {"format": _NEEDED["format"]}, {})
-    about = fields(found, str(path), _NEEDED, _OPTIONAL)
+    value = parse(files.read(path, purpose="it says which method, task and backbone the run is of"), str(path))
+    if isinstance(value, dict) and "format" in value:  # check this first: another format may have other keys
+        fields({"format": value["format"]}, str(path), {"format": _NEEDED["format"]}, {})
+    about = fields(value, str(path), _NEEDED, _OPTIONAL)
     if "prompt" in about and about["prompt"].count(IMAGE) != 1:
         raise InputError(f"{path}: prompt must hold {IMAGE} once, not {about['prompt'].count(IMAGE)} times")
     return about
 
 
 def _notes(files: OwnFiles, uploads: Sequence[Mapping[int, Adapter]]) -> Mapping[str, Any]:
-    """rounds.json; empty if there is none. InputError: rounds, clients or tensors that the folder does not have."""
+    """Content of rounds.json; {} if there is none. InputError: rounds, clients or tensors in it do not exist."""
     path = files.root / ROUNDS
     if not os.path.lexists(path):
         return {}
     rounds = {str(r): OBJECT for r in range(len(uploads))}
-    found = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | rounds)
-    fields(found.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
+    notes = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | rounds)
+    fields(notes.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
     for r, sent in enumerate(uploads):
         where = f"{path}, round {r}"
-        note = fields(found.get(str(r), {}), where, {}, _ROUND)
+        note = fields(notes.get(str(r), {}), where, {}, _ROUND)
         messages = fields(note.get("uploads", {}), f"{where}, uploads", {}, {str(k): OBJECT for k in sorted(sent)})
         for client, message in messages.items():
             fields(message, f"{where}, client {client}", {}, _UPLOAD)
             both = {canonical(name) for name in message.get("kept", [])} & sent[int(client)].shapes.keys()
             if both:
                 raise InputError(f"{where}, client {client}: kept names {min(map(str, both))}, which its upload holds")
-    return found
+    return notes
 
 
 def _digest(path: Path) -> bytes:
-    """SHA-256. InputError: the file cannot be read any more."""
+    """SHA-256 of a file. InputError: it cannot be read."""
     try:
         with user_files.opened(path) as file:
-            digest = hashlib.sha256()
-            for part in iter(lambda: file.read(2**20), b""):
-                digest.update(part)
+            return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
-    return digest.digest()

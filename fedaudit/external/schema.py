@@ -1,5 +1,4 @@
-"""JSON that somebody wrote by hand or with a script of theirs: parsed strictly, checked field by field, refused in one
-sentence."""
+"""Parses JSON that users wrote, strictly: every field is checked, an InputError names the mistake in one sentence."""
 
 from __future__ import annotations
 
@@ -13,22 +12,20 @@ from typing import Any
 
 from fedaudit.machinery.errors import InputError, nearest
 
-FORMAT = 1  # of docs/own-runs.md
+FORMAT = 1  # version of the format in docs/own-runs.md
 RUN, ROUNDS = "run.json", "rounds.json"
 SCORES = ("captions", "answers")  # how utility is scored
-CLIENTS = (
-    100_000  # a client's number lies below: a larger one is a typing error, and every number up to it becomes a client
-)
+CLIENTS = 100_000  # client numbers lie below: a typing error would create as many clients
 DEEPEST = 20  # levels of lists and objects
-LARGEST = 2**63  # whole numbers lie below: tables and seeds hold no larger ones
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # ends a line, or means something to a terminal
+LARGEST = 2**63  # whole numbers lie below: larger ones fit into no table and no seed
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line ends, and characters that control a terminal
 _UNUSABLE = re.compile(r"[\x00\ud800-\udfff]")
-_COLUMNS = ("round", "model", "method", "seed")  # of the table of utility, beside its numbers
+_COLUMNS = ("round", "model", "method", "seed")  # columns of the utility table that are no metrics
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a field may hold, in words and as a test."""
+    """A kind of valid values: `words` describe it in messages, `holds` tests a value."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -47,7 +44,7 @@ def _line(value: object) -> bool:
 
 
 def _path(value: object) -> bool:
-    """What a file system takes as a path."""
+    """Whether every file system takes the value as a path."""
     return (
         isinstance(value, str)
         and bool(value.strip())
@@ -62,13 +59,13 @@ def _bytes(text: str) -> int:
 
 
 def counts(value: object) -> bool:
-    """A list of whole numbers, none of them negative."""
+    """Whether the value is a list of whole numbers, 0 or more."""
     return isinstance(value, list) and all(COUNT.holds(v) for v in value)
 
 
 def _utility(value: object) -> bool:
-    """{model: {metric: number, or null where there is none}}"""
-    return isinstance(value, dict) and all(NAME.holds(model) and _metrics(found) for model, found in value.items())
+    """Whether the value is {model: {metric: number or null}}."""
+    return isinstance(value, dict) and all(NAME.holds(model) and _metrics(metrics) for model, metrics in value.items())
 
 
 def _metrics(value: object) -> bool:
@@ -99,51 +96,47 @@ UTILITY = Kind(
 
 
 def one_of(*values: Any) -> Kind:
-    """One of a few values; JSON's true is no 1."""
+    """The kind of values that equal one of `values` and have its type: true is not 1."""
     words = " or ".join(json.dumps(value) for value in values)
     return Kind(words, lambda v: any(type(v) is type(value) and v == value for value in values))
 
 
 def parse(data: bytes, where: str) -> Any:
-    """The value of a JSON text in UTF-8.
-
-    InputError: no valid JSON, or something that JSON has and nobody can use: NaN, an infinity, a whole number of
-    LARGEST or more, a key twice, a text with NUL or half of a surrogate pair, more than DEEPEST levels.
-    """
+    """Parse JSON in UTF-8; `where` begins the message of errors. InputError: invalid JSON, NaN, an infinity, a whole
+    number of LARGEST or more, a key twice, a text with NUL or half of a surrogate pair, more than DEEPEST levels."""
     try:
-        found = json.loads(
+        value = json.loads(
             data.decode("utf-8-sig"),
             parse_constant=_refuse,
             parse_float=_finite,
             parse_int=_integer,
             object_pairs_hook=_once,
         )
-        _require_usable(found)
-        return found
+        _require_usable(value)
+        return value
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is no valid JSON ({error})") from error
 
 
 def fields(thing: Any, where: str, needed: Mapping[str, Kind], optional: Mapping[str, Kind]) -> dict[str, Any]:
-    """`thing`, an object with exactly these fields. InputError names the first that is missing, unknown or of another
-    kind."""
+    """Check that `thing` is an object with all `needed`, perhaps some `optional`, and no other keys; return it.
+    InputError, which begins with `where`, names the first key that is missing, unknown or has a wrong value."""
     if not isinstance(thing, dict):
         raise InputError(f"{where} must be an object with the keys {_listed(needed or optional)}, not {_json(thing)}")
-    known = {**needed, **optional}
+    kinds = {**needed, **optional}
     for key in needed:
         if key not in thing:
-            raise InputError(f"{where} lacks the key {key!r}, which is {known[key].words}")
+            raise InputError(f"{where} lacks the key {key!r}, which is {kinds[key].words}")
     for key, value in thing.items():
-        if key not in known:
-            raise InputError(f"{where}: unknown key {_quoted(key)}; valid are {_listed(known)}{nearest(key, known)}")
-        if not known[key].holds(value):
-            raise InputError(f"{where}: {shown(key)} must be {known[key].words}, not {_json(value)}")
+        if key not in kinds:
+            raise InputError(f"{where}: unknown key {_quoted(key)}; valid are {_listed(kinds)}{nearest(key, kinds)}")
+        if not kinds[key].holds(value):
+            raise InputError(f"{where}: {one_line(key)} must be {kinds[key].words}, not {_json(value)}")
     return thing
 
 
-def shown(text: str, *, most: int = 60) -> str:
-    """What somebody else called something, as a message shows it: on one line, and no more than its beginning if it is
-    long."""
+def one_line(text: str, *, most: int = 60) -> str:
+    """A text for a message: cut to `most` characters, and as repr if it has characters that cannot be printed."""
     short = _shortened(text, most)
     return short if short.isprintable() else repr(short)
 
@@ -157,7 +150,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _json(value: object) -> str:
-    return shown(json.dumps(value, ensure_ascii=False))
+    return one_line(json.dumps(value, ensure_ascii=False))
 
 
 def _listed(names: Collection[str]) -> str:
@@ -166,26 +159,26 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _refuse(word: str) -> float:
-    raise ValueError(f"{shown(word)} is no JSON number")
+    raise ValueError(f"{one_line(word)} is no JSON number")
 
 
 def _integer(word: str) -> int:
     if len(word) > 20 or abs(int(word)) >= LARGEST:
-        raise ValueError(f"{shown(word)} is too large")
+        raise ValueError(f"{one_line(word)} is too large")
     return int(word)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object. ValueError: a key comes twice, and one of its values would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """The object of these (key, value) pairs. ValueError: a key comes twice."""
+    thing = dict(pairs)
+    if len(thing) < len(pairs):
         ((key, _),) = collections.Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {_quoted(key)} comes twice")
-    return found
+    return thing
 
 
 def _require_usable(value: Any, room: int = DEEPEST) -> None:
-    """ValueError: a text that no table, page or file name can hold, or more levels than there is `room` for."""
+    """ValueError: a text with NUL or half of a surrogate pair, or more than `room` levels."""
     if isinstance(value, str) and _UNUSABLE.search(value):
         raise ValueError(f"{_quoted(value)} holds NUL or half of a surrogate pair")
     if isinstance(value, (list, dict)):

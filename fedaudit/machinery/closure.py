@@ -1,11 +1,11 @@
-"""Which files of ours a module reaches by its imports, found by reading sources: what a key has to know. Imports
-nothing but the standard library.
+"""Import closures: the source files of this project that a module imports, directly or not. Cache keys hash them.
 
-Imports inside functions count, those for type checkers do not. What is imported by a computed name (plugins, the
-learner of a method) is named by who asks: see `fedaudit.pipeline.keys`.
+Sources are parsed, not imported; this file needs only the standard library. Imports inside functions count, imports
+under TYPE_CHECKING do not. A module that is imported by a computed name (plugins, a method's learner) must be named by
+the caller: see `fedaudit.pipeline.keys`.
 
-A module that makes no number says so in its own file, by the literal `OUTSIDE_KEYS` with the reason. It is in no
-closure, and its imports are not followed.
+A module that computes no number assigns the reason to `OUTSIDE_KEYS`. It is in no closure, and its imports are not
+followed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an i
 
 @functools.cache
 def closure(*modules: str) -> Mapping[str, Path]:
-    """The source files that some modules reach, themselves included, by name ("trainers/base.py"), sorted."""
-    todo, found = list(modules), set[str]()
+    """{"trainers/base.py": path, ...}, sorted: the source files of `modules` and of all that they import."""
+    todo, reached = list(modules), set[str]()
     while todo:
         module = todo.pop()
-        if module not in found and not why_outside(module):
-            found.add(module)
+        if module not in reached and not why_outside(module):
+            reached.add(module)
             todo += imported(module)
-    files = {module: source_file(module) for module in found}
+    files = {module: source_file(module) for module in reached}
     return dict(sorted((_name(module, path), path) for module, path in files.items() if path is not None))
 
 
 @functools.cache
 def imported(module: str) -> tuple[str, ...]:
-    """The modules of ours that the source of one names in its imports, with the packages that they lie in."""
+    """Names of this project's modules that the source of `module` imports, with the packages around them."""
     package = module if _path(module).name == "__init__.py" else module.rpartition(".")[0]
     named = (name for node in _executed(_parsed(module)) for name in _names(node, package))
     return tuple(dict.fromkeys(part for name in named for part in _with_packages(name) if source_file(part)))
@@ -44,7 +44,7 @@ def imported(module: str) -> tuple[str, ...]:
 
 @functools.cache
 def why_outside(module: str) -> str:
-    """Why no number comes from a module, as its file says; empty where it says nothing, and it may make some."""
+    """The text of `OUTSIDE_KEYS` in a module, which is why keys leave it out; "" if the module does not define it."""
     for node in _parsed(module).body:
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == OUTSIDE for to in node.targets):
             return str(ast.literal_eval(node.value))
@@ -65,25 +65,25 @@ def _path(module: str) -> Path:
 
 @functools.cache
 def source_file(module: str) -> Path | None:
-    """Where the source of a module of ours lies; None if there is no such module of ours."""
+    """The .py file of a dotted module name; None if this project has no such module."""
     top, *rest = module.split(".")
     if top not in OURS:
         return None
     spec = importlib.util.find_spec(top)  # of a top-level name: imports nothing
     assert spec is not None
     assert spec.origin is not None
-    place = Path(spec.origin).parent.joinpath(*rest)
-    return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
+    path = Path(spec.origin).parent.joinpath(*rest)
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
 
 def _name(module: str, path: Path) -> str:
-    """The name of a module's file below the folder that holds the packages."""
-    place = module.replace(".", "/")
-    return f"{place}/{path.name}" if path.name == "__init__.py" else f"{place}.py"
+    """The path of a module's file relative to the folder that holds the packages: "trainers/base.py"."""
+    relative = module.replace(".", "/")
+    return f"{relative}/{path.name}" if path.name == "__init__.py" else f"{relative}.py"
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All statements but those that only type checkers see."""
+    """All statements below `node`, however deep, except those under `if TYPE_CHECKING:`."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, STATEMENTS):
             continue
@@ -94,7 +94,7 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST, package: str) -> Iterator[str]:
-    """What a node imports: modules, or names in them that may be modules."""
+    """Dotted names that an import statement imports: modules, or names in modules; nothing for other statements."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

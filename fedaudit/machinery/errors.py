@@ -1,4 +1,4 @@
-"""What the user gave is wrong: one sentence says what, and what would be right."""
+"""Errors that the user can mend. Each message is one sentence: what is wrong, and what would be right."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ OUTSIDE_KEYS = "says what is wrong; where something is, there is no number"
 
 
 class InputError(ValueError):
-    """Its message is one sentence that names the flag or file, the value and what is valid.
-
-    The command prints it and exits with 2.
-    """
+    """The user's input is wrong: the message names the flag or file, the value, and what is valid. The command prints
+    the message and exits with code 2."""
 
 
 class Diverged(InputError):
-    """A training left the finite numbers: which one, where it was seen, and what to change."""
+    """A training produced NaN or infinity. `training` is its name, `at` the round, `what` the values that are not
+    finite, `remedy` what the user can change."""
 
     def __init__(self, training: str, seed: int, at: int, what: str, remedy: str) -> None:
         super().__init__(training, seed, at, what, remedy)  # all, so that it survives the way out of a worker process
@@ -30,7 +29,7 @@ class Diverged(InputError):
 
 
 def nearest(name: str, options: Iterable[str]) -> str:
-    """The suffix " (did you mean 'fedrand'?)" for the option nearest to `name` in any case; empty if none is near."""
-    known = {option.casefold(): option for option in options}
-    found = difflib.get_close_matches(name.casefold(), known, n=1)
-    return f" (did you mean {known[found[0]]!r}?)" if found else ""
+    """The suffix " (did you mean 'fedrand'?)" with the option most like `name`, whatever its case; "" if none is."""
+    by_folded = {option.casefold(): option for option in options}
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1)
+    return f" (did you mean {by_folded[matches[0]]!r}?)" if matches else ""

@@ -1,7 +1,7 @@
-"""Where independent jobs run: in this process, or in a few worker processes that hold the same bench.
+"""Runs independent jobs in this process, or in a few worker processes that each hold the same bench.
 
-A job is a module-level function of (bench, argument). Results come back in the order of the jobs and do not depend on
-the number of workers: each worker computes with one thread.
+The bench is whatever all jobs share: a model, data. A job is a module-level function of (bench, argument). Results do
+not depend on the number of workers: each worker computes with one thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 DIED = "a worker process died (was it killed for its memory?); run the same command to resume"
-AHEAD = 3  # unfinished jobs per worker that have been handed over: none waits for others' results to be written
+AHEAD = 3  # submitted and unfinished jobs per worker: a worker need not wait until the caller has written results
 
-_bench: Any = None  # in a worker: what `build` returned
+_bench: Any = None  # in a worker process: the bench that `build` returned
 
 
 class WorkerDied(RuntimeError):
@@ -33,11 +33,10 @@ class WorkerDied(RuntimeError):
 
 
 class Executor(Generic[Bench]):
-    """Runs jobs on a bench that `build` makes once. A context manager: leaving it ends the workers, and at once if it
-    is left by an error.
+    """Runs jobs on the bench that `build` makes. A context manager: leaving it ends the workers; an error kills them.
 
-    On Linux the bench is built here and the workers are forked, so that its memory is shared; elsewhere each worker
-    calls `build` (picklable) itself.
+    With one worker, jobs run in this process. On Linux the bench is built here and the workers are forked, so that they
+    share its memory; elsewhere each worker calls `build` itself, which must be picklable.
     """
 
     def __init__(self, build: Callable[[], Bench], *, workers: int = 1) -> None:
@@ -48,11 +47,10 @@ class Executor(Generic[Bench]):
         self._ahead = AHEAD * workers
         fork = sys.platform == "linux"
         if fork:
-            self._local = build()
-            build = _Built(self._local)
-        self._pool = concurrent.futures.ProcessPoolExecutor(
-            workers, multiprocessing.get_context("fork" if fork else "spawn"), _start_worker, (build,)
-        )
+            bench = self._local = build()
+        context = multiprocessing.get_context("fork" if fork else "spawn")
+        get_bench = (lambda: bench) if fork else build
+        self._pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker, (get_bench,))
         self._others = set(multiprocessing.active_children())
         try:
             # the first job starts all workers: before any thread of ours (a progress display, say) exists
@@ -62,10 +60,8 @@ class Executor(Generic[Bench]):
             raise
 
     def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
-        """Results in the order of the jobs. Few jobs are under way at once: `jobs` may be a generator of large ones.
-
-        Behind a long job the results of later ones wait in memory.
-        """
+        """Yield the result of each job, in the order of `jobs`, which may be a generator: it is read step by step.
+        While a long job runs, the results of later jobs wait in memory."""
         if self._pool is None:
             yield from (function(self._local, job) for job in jobs)
             return
@@ -86,9 +82,7 @@ class Executor(Generic[Bench]):
                     concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
         except concurrent.futures.process.BrokenProcessPool as error:
             raise WorkerDied(DIED) from error
-        except (
-            GeneratorExit
-        ):  # after an error they are left: a pool whose workers are killed cannot bear cancelled futures
+        except GeneratorExit:  # not after an error: a pool whose workers were killed fails on cancelled futures
             for future in futures:
                 future.cancel()
             raise
@@ -96,25 +90,25 @@ class Executor(Generic[Bench]):
     def chains(
         self, function: Callable[[Bench, Argument], Result], chains: Iterable[Iterable[Argument]]
     ) -> Iterator[Result]:
-        """Results as they come of chains of small jobs. A job begins when the one before it in its chain has ended,
-        and waits for no other chain."""
+        """Yield the results of chains of small jobs as they end, in no fixed order. A job starts when the one before it
+        in its chain has ended; chains do not wait for each other."""
         if self._pool is None:
             yield from (function(self._local, job) for chain in chains for job in chain)
             return
-        left: dict[concurrent.futures.Future[Result], Iterator[Argument]] = {}
+        chain_of: dict[concurrent.futures.Future[Result], Iterator[Argument]] = {}
         pool = self._pool
 
         def submit(chain: Iterator[Argument]) -> None:
             for job in itertools.islice(chain, 1):
-                left[pool.submit(_call, function, job)] = chain
+                chain_of[pool.submit(_call, function, job)] = chain
 
         try:
             for chain in chains:
                 submit(iter(chain))
-            while left:
-                ended, _ = concurrent.futures.wait(left, return_when=concurrent.futures.FIRST_COMPLETED)
+            while chain_of:
+                ended, _ = concurrent.futures.wait(chain_of, return_when=concurrent.futures.FIRST_COMPLETED)
                 for future in ended:
-                    submit(left.pop(future))
+                    submit(chain_of.pop(future))
                     yield future.result()
         except concurrent.futures.process.BrokenProcessPool as error:
             raise WorkerDied(DIED) from error
@@ -126,11 +120,11 @@ class Executor(Generic[Bench]):
         if self._pool is None:
             return
         if error is not None:
-            self._kill()  # what a worker writes appears whole or not at all
+            self._kill()  # safe: a file that a worker writes appears whole or not at all
         self._pool.shutdown(wait=error is None, cancel_futures=True)
 
     def _kill(self) -> None:
-        """End the workers in the middle of what they do."""
+        """Kill the workers, whatever they are doing, and wait until they are gone."""
         workers = set(multiprocessing.active_children()) - self._others
         for worker in workers:
             worker.kill()
@@ -139,8 +133,7 @@ class Executor(Generic[Bench]):
 
 
 def one_thread() -> None:
-    """Make every library of this process compute with one thread: several workers with several threads each only wait
-    for each other."""
+    """Limit torch, BLAS and OpenMP in this process to one thread; parallel workers would only wait for each other."""
     import threadpoolctl
     import torch
 
@@ -150,7 +143,7 @@ def one_thread() -> None:
 
 @contextlib.contextmanager
 def restored_threads() -> Iterator[None]:
-    """Give the caller of the library its numbers of threads back."""
+    """Restore the numbers of threads of torch, BLAS and OpenMP on leaving."""
     import threadpoolctl
     import torch
 
@@ -162,22 +155,12 @@ def restored_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class _Built:
-    """A `build` that has been called."""
-
-    def __init__(self, bench: Any) -> None:
-        self.bench = bench
-
-    def __call__(self) -> Any:
-        return self.bench
-
-
 def _start_worker(build: Callable[[], Any]) -> None:
     global _bench
-    for name in ("SIGINT", "SIGHUP"):  # the parent's to handle, which then ends its workers
+    for name in ("SIGINT", "SIGHUP"):  # the parent handles them, and then ends its workers
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # how a broken pool ends the workers that are left
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a broken pool ends its other workers by this signal
     threading.Thread(target=_die_with_parent, daemon=True).start()
     one_thread()
     _bench = build()

@@ -1,7 +1,7 @@
-"""Parameters: dataclasses whose fields say their default, what they mean and which values are valid, on one line each.
+"""Parameters: dataclasses whose fields state default, meaning and valid values on one line each.
 
-`rank: int = whole(8, "rank of the adapters", least=1, most=4096)`. A class of them is a frozen dataclass that inherits
-from `Parameters`, which looks at every value when an object is made. Imports nothing heavy.
+`rank: int = whole(8, "rank of the adapters", least=1, most=4096)`. Such a class is a frozen dataclass that inherits
+from `Parameters`, which checks every value when an object is made. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Between:
-    """Numbers between two bounds, which are among them unless they are open; infinity is one where it has a word.
+    """Valid values: numbers from `low` to `high`; an open bound is itself not valid.
 
-    As every kind of valid values it says in a sentence what is valid ("at least 1 and at most 4096"), and in short
-    beside a flag ("1 to 4096").
+    `infinite` is the word for infinity ("inf for no limit"); if it is "", infinity is not valid. `sentence` is for
+    messages ("at least 1 and at most 4096"), `short` for help texts ("1 to 4096"), as in the other kinds below.
     """
 
     low: float
@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Some words or numbers, and no others; the empty word stands for none and is not shown."""
+    """Valid values: the `options` alone. An option "" means "none" and is not listed in messages."""
 
     options: tuple[Any, ...]
 
@@ -70,7 +70,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Matching:
-    """Texts of a form, which is a regular expression, and said in words."""
+    """Valid values: texts that match the regular expression `pattern` as a whole; `sentence` says so in words."""
 
     pattern: str
     sentence: str
@@ -85,7 +85,7 @@ Valid = Between | OneOf | Matching
 
 @dataclass(frozen=True)
 class Parameters:
-    """Base of dataclasses of parameters. ValueError names the first that is not valid, and what would be."""
+    """Base class of dataclasses of parameters. ValueError on creation: names the first bad value and what is valid."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -95,27 +95,20 @@ class Parameters:
         self.check()
 
     def check(self) -> None:
-        """Rules between several parameters; every value is valid by itself."""
+        """Override to check several parameters together; raise ValueError. Each one has been checked by itself."""
 
 
 def whole(default: int, meaning: str, *, least: int, most: int, **more: object) -> int:
-    """A whole number within two bounds; `more` is further metadata, here and below."""
+    """A field for a whole number from `least` to `most`. `more`, here and below, is further metadata of the field."""
     return _parameter(default, meaning, Between(least, most), more)
 
 
 def number(
-    default: float,
-    meaning: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
-    infinite: str = "",
-    **more: object,
-) -> float:
-    """A number from `least`, or above `above`, up to `most`, or below `below`; infinity, where `infinite` is its
-    word."""
+    default: float, meaning: str, *, least: float | None = None, above: float | None = None,
+    most: float | None = None, below: float | None = None, infinite: str = "", **more: object,
+) -> float:  # fmt: skip
+    """A field for a number: give `least` (valid itself) or `above` (not valid), and `most` (valid) or `below` (not).
+    `infinite` is the word for infinity, which is valid only if the word is given."""
     low, high = least if above is None else above, most if below is None else below
     assert low is not None
     assert high is not None
@@ -123,22 +116,22 @@ def number(
 
 
 def choice(default: Value, meaning: str, options: tuple[Value, ...], **more: object) -> Value:
-    """One of several values."""
+    """A field whose value must be one of `options`."""
     return _parameter(default, meaning, OneOf(options), more)
 
 
 def text(default: str, meaning: str, *, form: str = "", said: str = "", **more: object) -> str:
-    """A text; `form` is a regular expression that it must match, and `said` the same in words."""
+    """A field for a text that matches the regular expression `form`, if given; `said` describes the form in words."""
     return _parameter(default, meaning, Matching(form, said) if form else None, more)
 
 
 def flag(default: bool, meaning: str, **more: object) -> bool:
-    """Yes or no."""
+    """A field for True or False."""
     return _parameter(default, meaning, None, more)
 
 
 def like(of: type[DataclassInstance], name: str, default: Value, meaning: str = "") -> Value:
-    """The parameter of that name of another class with another default, and another meaning if one is given."""
+    """A field with the valid values of field `name` of class `of`, another default, and another meaning if given."""
     metadata = of.__dataclass_fields__[name].metadata
     field: Value = dataclasses.field(default=default, metadata={**metadata, "help": meaning or metadata["help"]})
     return field

@@ -1,8 +1,8 @@
-"""Plugins: a module of a folder that defines `Params` is one, and nothing else registers it.
+"""Plugins: every module of a package that defines a class `Params` is one; there is no other registration.
 
-What a file says of itself stands in its class `Facts`, whose base has every field that there is, with what holds where
-a file says nothing. The folder's source is read, not imported, so that the command line knows every name, summary,
-fact and parameter in milliseconds; a plugin's module (and torch) is imported when it is used. Knows no kind of plugin.
+A plugin describes itself in a class `Facts`, whose base class declares all fields and their defaults. Sources are
+parsed, not imported, so that the command line knows every name, summary, fact and parameter in milliseconds; the module
+(and torch) is imported when the plugin is used. This file knows no kind of plugin.
 """
 
 from __future__ import annotations
@@ -27,46 +27,45 @@ from fedaudit.machinery.errors import InputError, nearest
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Said = TypeVar("Said")
+FactsClass = TypeVar("FactsClass")
 FACTS, PARAMS = "Facts", "Params"
 
 
 @dataclass(frozen=True)
-class Plugin(Generic[Said]):
-    """One file of a plugin folder; its name is its key on the command line."""
+class Plugin(Generic[FactsClass]):
+    """One plugin file: its kind, its name on the command line, and the dotted name of its module."""
 
     kind: str
     name: str
     path: Path
     module: str
-    facts: Said  # what the file says of itself
+    facts: FactsClass  # an object of its class `Facts`, or of the base class
 
     @property
     def summary(self) -> str:
-        """First line of the module's docstring."""
+        """The first line of the module's docstring."""
         return summary(self.path)
 
     @property
     def params(self) -> type[DataclassInstance]:
-        """The frozen dataclass `Params`, executed alone out of the source: nothing else of the file runs."""
+        """The dataclass `Params`, executed without the rest of the file (see `dataclass_of`)."""
         return dataclass_of(self.path, PARAMS)
 
     def load(self) -> Any:
-        """The plugin's public class or function: the one named as its file, but for case and underscores. Of which type
-        it is follows from its kind: who asks says it."""
+        """Import the module; return its class or function that is named as the file, but for case and underscores."""
         wanted, module = self.name.replace("_", ""), self._import()
-        own = {n: thing for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
-        alike = (thing for name, thing in own.items() if name.lower().replace("_", "") == wanted)
-        return own[self.name] if self.name in own else next(alike)
+        defined = {n: thing for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
+        alike = (thing for name, thing in defined.items() if name.lower().replace("_", "") == wanted)
+        return defined[self.name] if self.name in defined else next(alike)
 
     def make(self, params: DataclassInstance, **more: object) -> Any:
-        """Call the plugin's class or function with its own `Params`, made from the one that the command line read."""
+        """Import the module and call its class or function with `own(params)` and the keywords `more`."""
         return self.load()(self.own(params), **more)
 
     def own(self, params: DataclassInstance) -> DataclassInstance:
-        """The module's own `Params`, made from the one that the command line read."""
-        own: DataclassInstance = self._import().Params(**dataclasses.asdict(params))
-        return own
+        """Import the module; return an object of its `Params` class with the values of `params`."""
+        converted: DataclassInstance = self._import().Params(**dataclasses.asdict(params))
+        return converted
 
     def _import(self) -> ModuleType:
         return importlib.import_module(self.module)
@@ -74,30 +73,30 @@ class Plugin(Generic[Said]):
 
 @functools.cache
 def package_folder(package: str) -> Path:
-    """Where a package's source files lie; the package's own __init__ is all that is imported."""
+    """The folder of a package. At most its parent packages are imported."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-class Plugins(Mapping[str, Plugin[Said]]):
-    """All plugins of a kind by name: the files of a package, with facts of the class `usual`. Read when first asked;
-    InputError: the facts of a file are wrong."""
+class Plugins(Mapping[str, Plugin[FactsClass]]):
+    """Mapping from name to plugin, for one kind: the files of `package`; `usual` is the base class of their `Facts`.
+    Files are read at the first access. InputError: a file has wrong facts."""
 
-    def __init__(self, kind: str, package: str, usual: type[Said]) -> None:
+    def __init__(self, kind: str, package: str, usual: type[FactsClass]) -> None:
         self.kind, self.package, self.usual = kind, package, usual
 
     @functools.cached_property
-    def _plugins(self) -> dict[str, Plugin[Said]]:
+    def _plugins(self) -> dict[str, Plugin[FactsClass]]:
         paths = [path for path in sorted(package_folder(self.package).glob("*.py")) if _class(path, PARAMS)]
         return {path.stem: self.read(path) for path in paths}
 
-    def read(self, path: Path) -> Plugin[Said]:
-        """The plugin of a file."""
+    def read(self, path: Path) -> Plugin[FactsClass]:
+        """The plugin in the file `path`."""
         return Plugin(self.kind, path.stem, path, f"{self.package}.{path.stem}", facts_of(path, self.usual))
 
-    def __getitem__(self, name: str) -> Plugin[Said]:
+    def __getitem__(self, name: str) -> Plugin[FactsClass]:
         return self._plugins[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -106,50 +105,48 @@ class Plugins(Mapping[str, Plugin[Said]]):
     def __len__(self) -> int:
         return len(self._plugins)
 
-    def find(self, name: str, *, flag: str) -> Plugin[Said]:
-        """The plugin of that name, or an InputError that names the nearest right one."""
+    def find(self, name: str, *, flag: str) -> Plugin[FactsClass]:
+        """The plugin `name`. InputError, which begins with `flag`, names the most similar one if there is none."""
         if name not in self:
             raise InputError(f"{flag} {name}: no such {self.kind}{nearest(name, self)}; there are {', '.join(self)}")
         return self[name]
 
 
-def facts_of(path: Path, usual: type[Said]) -> Said:
-    """What the class `Facts` of a file says, which has `usual` as its base; just that where there is none.
-
-    InputError names file and field: there is no such field, its value is of another type, or it is not said.
-    """
+def facts_of(path: Path, usual: type[FactsClass]) -> FactsClass:
+    """An object of the class `Facts` in a file, which must inherit from `usual`; `usual()` if the file has none.
+    InputError names file and field: an unknown field, a value of another type, or a field without a value."""
     if _class(path, FACTS) is None:
         for node in _parse(path).body:
             if isinstance(node, ast.ClassDef) and usual.__name__ in map(ast.unparse, node.bases):
                 raise InputError(f"{path}: {node.name} must be called {FACTS}")
         return usual()
     try:
-        found = _executed(path, FACTS)
+        facts = _executed(path, FACTS)
     except Exception as error:
         raise InputError(f"{path}: {FACTS} must stand alone, without the rest of the file ({error})") from error
-    if not issubclass(found, usual):
+    if not issubclass(facts, usual):
         raise InputError(f"{path}: {FACTS} must have the base {usual.__name__}")
     try:
-        _check(found, typing.get_type_hints(usual))
+        _check(facts, typing.get_type_hints(usual))
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return found()
+    return facts()
 
 
-def _check(found: type[Any], fields: Mapping[str, Any]) -> None:
-    """ValueError: something in a class is no field or of another type, or a field has no value."""
-    for name, value in vars(found).items():
+def _check(facts: type[Any], fields: Mapping[str, Any]) -> None:
+    """ValueError: an attribute of the class is no field or of another type than its hint, or a field has no value."""
+    for name, value in vars(facts).items():
         if name in fields and not _fits(value, hint := fields[name]):
             raise ValueError(f"{name} must be {hint.__name__ if isinstance(hint, type) else hint}, not {value!r}")
         if name not in fields and not name.startswith("__"):
             raise ValueError(f"{FACTS} has no {name}{nearest(name, fields)}; there are {', '.join(fields)}")
     for name in fields:
-        if not hasattr(found, name):
+        if not hasattr(facts, name):
             raise ValueError(f"{FACTS} must say {name}")
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value is of a type: a plain one, a tuple of some, or one of several."""
+    """Whether a value fits a type hint: a plain type (exactly), a tuple or a union of these."""
     parts = typing.get_args(hint)
     if isinstance(hint, types.UnionType):
         return any(_fits(value, part) for part in parts)
@@ -162,12 +159,12 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def summary(path: Path) -> str:
-    """First line of a file's docstring."""
+    """The first line of the docstring of a source file; "" if it has none."""
     return (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
 
 
 def literal(path: Path, name: str) -> Any:
-    """What a file gives a name at module level, written out; None where it does not."""
+    """The literal that a source file assigns to `name` at module level; None if it does not."""
     for node in _parse(path).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -184,45 +181,44 @@ def class_of(path: Path, name: str) -> type[Any] | None:
 
 @functools.cache
 def dataclass_of(path: Path, name: str) -> type[DataclassInstance]:
-    """The dataclass `name` of a source file, executed without the rest of the file but for the imports that it uses,
-    which are of light modules. Its objects can be pickled."""
-    made = typing.cast("type[DataclassInstance]", _executed(path, name))
-    fields = [field.name for field in dataclasses.fields(made)]
-    copyreg.pickle(made, lambda params: (_made, (path, name, {field: getattr(params, field) for field in fields})))
-    return made
+    """The dataclass `name` of a source file, executed with the imports that it uses and nothing else of the file. Its
+    objects can be pickled."""
+    cls = typing.cast("type[DataclassInstance]", _executed(path, name))
+    fields = [field.name for field in dataclasses.fields(cls)]
+    copyreg.pickle(cls, lambda params: (_unpickle, (path, name, {field: getattr(params, field) for field in fields})))
+    return cls
 
 
-def _made(path: Path, name: str, values: dict[str, Any]) -> DataclassInstance:
-    """An object of the dataclass `name` of a source file, in whatever process: its class has no module to be found
-    in."""
+def _unpickle(path: Path, name: str, values: dict[str, Any]) -> DataclassInstance:
+    """An object of `dataclass_of(path, name)`, in any process; pickle could not find the class in a module."""
     return dataclass_of(path, name)(**values)
 
 
 def _class(path: Path, name: str) -> ast.ClassDef | None:
-    """The class of that name at module level, if there is one."""
+    """The definition of class `name` at module level of a source file; None if there is none."""
     return next((node for node in _parse(path).body if isinstance(node, ast.ClassDef) and node.name == name), None)
 
 
 def _executed(path: Path, name: str) -> type[Any]:
-    """The class `name` of a file that has it, executed with the imports that it uses and nothing else of the file."""
+    """Execute class `name` of a source file with the imports that it uses and nothing else of the file."""
     node = _class(path, name)
     assert node is not None
     namespace: dict[str, Any] = {"__name__": f"{name} of {path.stem}"}
     whole = ast.Module([*_imports(_parse(path).body, node), node], [])
     exec(compile(whole, str(path), "exec", dont_inherit=True), namespace)
-    found: type[Any] = namespace[name]
-    return found
+    cls: type[Any] = namespace[name]
+    return cls
 
 
 def _imports(body: Iterable[ast.stmt], of: ast.ClassDef) -> Iterator[ast.stmt]:
-    """The imports of a file, with those names alone that one of its classes uses."""
+    """The import statements in `body`, reduced to the names that the class `of` uses."""
     used = {part.id for part in ast.walk(of) if isinstance(part, ast.Name)}
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            own = copy.copy(statement)
-            own.names = [alias for alias in statement.names if (alias.asname or alias.name) in used]
-            if own.names:
-                yield own
+            needed = copy.copy(statement)
+            needed.names = [alias for alias in statement.names if (alias.asname or alias.name) in used]
+            if needed.names:
+                yield needed
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Progress of long work: bars with the time left on a terminal, a plain log line now and then elsewhere."""
+"""Progress of long work: bars with the time left in a terminal, a log line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 
 OUTSIDE_KEYS = "writes to the terminal only"
 
-Stage = Callable[
-    [str, int], AbstractContextManager[Callable[[], None]]
-]  # label and number of steps; yields what ends a step
+# takes a label and the number of steps; yields the function to call after each step
+Stage = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 LOG_SECONDS = 10.0  # between two log lines of one stage
 
 
 class Progress:
-    """Says what is going on, on stderr, so that stdout holds results only."""
+    """Prints progress to stderr, so that stdout holds results only; `quiet` prints nothing."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -24,19 +23,18 @@ class Progress:
         self._inside = ""
 
     def say(self, line: str) -> None:
+        """Print a line to stderr unless quiet."""
         if not self.quiet:
             print(line, file=sys.stderr, flush=True)
 
     def require_idle(self, label: str) -> None:
-        """RuntimeError if a stage is under way. Processes are forked outside stages only: a bar has a thread of its
-        own."""
+        """RuntimeError if a stage is running. Call it before processes are forked: a progress bar has a thread."""
         if self._inside:
             raise RuntimeError(f"{label!r} began within stage {self._inside!r}")
 
     @contextmanager
     def stage(self, label: str, total: int) -> Iterator[Callable[[], None]]:
-        """A stage of `total` steps; yields the function to call after each. One at a time: two bars would draw over
-        each other."""
+        """Show progress of `total` steps; yields the function to call after each step. Stages must not be nested."""
         self.require_idle(label)
         self._inside = label
         try:
@@ -52,7 +50,7 @@ class Progress:
         from rich.progress import Progress as Rich
         from rich.table import Column
 
-        # a narrow window breaks the label, it cuts no number
+        # in a narrow window the label is wrapped, so that no number is cut
         label_column = TextColumn("{task.description}", table_column=Column(overflow="fold"))
         columns = (label_column, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
         with Rich(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)) as bars:
@@ -80,10 +78,10 @@ class Progress:
 
 
 def nothing() -> None:
-    """What ends a step that nobody counts."""
+    """Do nothing: an `advance` function where steps are not counted."""
 
 
 @contextmanager
 def unseen(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """A stage that nobody watches."""
+    """A `Stage` that shows nothing."""
     yield nothing

@@ -1,7 +1,6 @@
-"""What work spent on this machine: seconds by phase, and the most memory that a process held.
+"""Seconds and peak memory of work on this machine, logged to `times/NAME.jsonl` under --out.
 
-Kept in files of their own beside the results, `times/NAME.jsonl` under --out: they are no results, in no manifest, no
-key and no report, so that equal runs have equal files.
+These logs are not results: no manifest, key or report includes them, so that equal runs have equal files.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ FOLDER = "times"
 
 
 @dataclass
-class Spent:
-    """Seconds of each phase, and the largest peak of a process in bytes; the peak begins anew with it."""
+class ResourceUsage:
+    """Seconds by phase, and the largest peak memory of any process in bytes. Creating one resets this process' peak."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     peak: int = 0
@@ -30,28 +29,28 @@ class Spent:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done within belongs to a phase; a phase may come several times."""
+        """Add the seconds spent inside the `with` block to phase `name`, and count this process' peak memory."""
         started = time.perf_counter()
         try:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-            self.held(peak_memory())
+            self.count_peak(peak_memory())
 
-    def held(self, peak: int) -> None:
-        """Count the peak of this or another process."""
+    def count_peak(self, peak: int) -> None:
+        """Raise `peak` to the peak memory of another process, in bytes, if that is larger."""
         self.peak = max(self.peak, peak)
 
 
 def forget_peak() -> None:
-    """Let the peak of this process begin anew, where the system can."""
+    """Reset the peak memory of this process; only Linux can, elsewhere nothing happens."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory() -> int:
-    """The most memory that this process held, in bytes: since `forget_peak`, where the system can, else since it
-    began."""
+    """Peak resident memory of this process in bytes, since `forget_peak` on Linux, else since it started; 0 on
+    Windows."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -64,9 +63,9 @@ def peak_memory() -> int:
     return most if sys.platform == "darwin" else 1024 * most
 
 
-def note(work: Path, about: Mapping[str, Any], spent: Spent) -> None:
-    """Add a line about what was done for `work`, a folder in one of those under --out. A disk that cannot be written
-    loses it: it is no result."""
+def note(work: Path, about: Mapping[str, Any], spent: ResourceUsage) -> None:
+    """Append {**about, "seconds": {phase: s}, "peak": bytes} to the log of the folder `work` (OUT/KIND/NAME). Nothing
+    is raised if the disk refuses: the line is lost."""
     line = {**about, "seconds": {name: round(s, 6) for name, s in spent.seconds.items()}, "peak": spent.peak}
     with contextlib.suppress(OSError):
         folder = work.parent.parent / FOLDER
@@ -75,14 +74,14 @@ def note(work: Path, about: Mapping[str, Any], spent: Spent) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def noted(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file, in the order in which they came; one that broke off is left out."""
+def read_log(file: Path) -> list[dict[str, Any]]:
+    """The entries of a log file in order, as `note` wrote them; [] if it cannot be read. Broken lines are skipped."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return []
-    found = []
+    values = []
     for line in lines:
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return [one for one in found if isinstance(one, dict) and {"seconds", "peak"} <= one.keys()]
+            values.append(json.loads(line))
+    return [value for value in values if isinstance(value, dict) and {"seconds", "peak"} <= value.keys()]

@@ -1,8 +1,8 @@
-"""Files that a user gives: only regular ones are opened, pictures only in the usual formats. Imports nothing heavy.
+"""Reads the user's files: only regular ones, and pictures only in the usual formats. Imports nothing heavy.
 
-A FIFO would block for ever and a device never end; Pillow's rarer readers start other programs. Every input passes
-here, and so it is known what a data set was read from (`recorded`). What pictures show is no part of that record: it is
-known by their content (`sha256`).
+A FIFO would block for ever and a device never end; Pillow's rarer readers start other programs. All input is read
+through this module, so that `recorded` can list the files that a data set was read from. Pictures are not in that list:
+they are identified by their content (`sha256`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _DAMAGED = (  # what Pillow's readers raise
 GRAIN_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT)
 
 _recorded: ContextVar[set[Path] | None] = ContextVar("recorded", default=None)
-_digests: dict[str, tuple[int, int, str]] = {}  # by file: its size, time of change and SHA-256
+_digests: dict[str, tuple[int, int, str]] = {}  # by absolute path: size, time of change in ns, SHA-256
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """A regular file for reading. OSError, with a `strerror` for people, if it is none, is missing, or has no possible
-    name."""
+    """Open a regular file for reading, and note it for `recorded`. OSError, with a `strerror` for the user: it is
+    missing, not regular, or its name is impossible."""
     note(path)
     return _regular(path)
 
@@ -54,21 +54,21 @@ def _regular(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a regular file. OSError as of `opened`."""
+    """The content of a regular file. OSError as in `opened`."""
     with opened(path) as file:
         return file.read()
 
 
 def listed(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted by name. OSError if it is none."""
+    """The paths in a folder, sorted by name; the folder is noted for `recorded`. OSError if it is no folder."""
     note(folder)
     return sorted(folder.iterdir())
 
 
 def largest(folder: Path, most: int = 4) -> str:
-    """What lies in a folder, for a sentence that says what is missing there: the largest files' names first."""
+    """End of a message: "it holds NAME, ... and N more" with the `most` largest files of a folder, "it is empty"."""
     try:
-        names = [repr(one.name)[1:-1] for one in sorted(folder.iterdir(), key=_size, reverse=True)]
+        names = [repr(path.name)[1:-1] for path in sorted(folder.iterdir(), key=_size, reverse=True)]
     except OSError:  # another user's
         return "it cannot be read"
     more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -83,33 +83,30 @@ def _size(path: Path) -> int:
 
 
 def exists(path: Path) -> bool:
-    """Whether something has this name, be it a broken link; where nothing is, the nearest folder is noted in which it
-    could appear."""
-    note(path if os.path.exists(path) else next(one for one in path.parents if os.path.isdir(one)))
-    return os.path.lexists(path)  # False for a name that is none
+    """Whether the path exists, a broken link included. If not, the nearest existing parent is noted for `recorded`."""
+    note(path if os.path.exists(path) else next(parent for parent in path.parents if os.path.isdir(parent)))
+    return os.path.lexists(path)  # False for an impossible name
 
 
 def is_dir(path: Path) -> bool:
-    """Whether a folder has this name; noted as of `exists`."""
+    """Whether the path is a folder; noted as in `exists`."""
     return exists(path) and os.path.isdir(path)
 
 
 @contextlib.contextmanager
 def picture(source: Path | bytes) -> Iterator[Image]:
-    """A picture, not decoded yet, of one of FORMATS with 8 bits a channel.
-
-    OSError, with a `strerror` for people, if it is none, and for whatever its reader raises inside.
-    """
+    """Open a picture (path or content) of one of FORMATS with 8 bits a channel; it is decoded later. OSError, with a
+    `strerror` for the user: it is no such picture, or decoding it inside the `with` block fails."""
     from PIL import Image
 
     with _regular(source) if isinstance(source, Path) else io.BytesIO(source) as file:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
-                found = Image.open(file, formats=FORMATS)
-            if found.mode.startswith(("I", "F")):  # would be cut off at 255, not scaled
-                raise _Unusual(f"more than 8 bits a channel, mode {found.mode}")
-            yield found
+                image = Image.open(file, formats=FORMATS)
+            if image.mode.startswith(("I", "F")):  # Pillow would clip at 255, not scale
+                raise _Unusual(f"more than 8 bits a channel, mode {image.mode}")
+            yield image
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
             raise OSError(errno.EINVAL, f"more than {Image.MAX_IMAGE_PIXELS:,} pixels") from error
         except _Unusual as error:
@@ -119,19 +116,18 @@ def picture(source: Path | bytes) -> Iterator[Image]:
 
 
 class _Unusual(Exception):
-    """A picture that is whole and cannot be used."""
+    """A picture is not damaged, but of a kind that is not supported."""
 
 
 def note(path: Path) -> None:
-    """Say that what follows depends on a file or a folder's list of names, read by somebody else's reader."""
+    """Add a file, or a folder whose names are listed, to the set of `recorded`, if that is active."""
     if (files := _recorded.get()) is not None:
         files.add(path.absolute())
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[set[Path]]:
-    """The files and folders that are read inside, as far as they are read through this module; filled while it
-    lasts."""
+    """Collect the absolute paths that this module reads inside the `with` block; the yielded set fills meanwhile."""
     files: set[Path] = set()
     token = _recorded.set(files)
     try:
@@ -141,26 +137,25 @@ def recorded() -> Iterator[set[Path]]:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a regular file in hexadecimal, computed once unless its size or time changes. OSError as of
+    """SHA-256 of a regular file in hexadecimal, cached while size and time of change are the same. OSError as in
     `opened`."""
     with _regular(path) as file:
         now = os.fstat(file.fileno())
-        known = _digests.get(str(path.absolute()))
-        if known is not None and known[:2] == (now.st_size, now.st_mtime_ns):
-            return known[2]
+        cached = _digests.get(str(path.absolute()))
+        if cached is not None and cached[:2] == (now.st_size, now.st_mtime_ns):
+            return cached[2]
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # a file written just now could change again within the same tick of the clock, unseen
+    # a file written just now could change again within the same clock tick, which we could not notice
     if time.time_ns() - now.st_mtime_ns > GRAIN_NS:
         _digests[str(path.absolute())] = (now.st_size, now.st_mtime_ns, digest)
     return digest
 
 
 def known_digests() -> dict[str, tuple[int, int, str]]:
-    """Every file that `sha256` need not read again: its size, time of change in nanoseconds and SHA-256, by its
-    absolute path."""
+    """The cache of `sha256`: {absolute path: (size, time of change in nanoseconds, SHA-256)}."""
     return dict(_digests)
 
 
 def remember(digests: Mapping[str, tuple[int, int, str]]) -> None:
-    """Take over what another process found, in the form of `known_digests`; what this one found itself stays."""
-    _digests.update({path: found for path, found in digests.items() if path not in _digests})
+    """Add another process' `known_digests` to the cache of `sha256`; entries of this process stay."""
+    _digests.update({path: entry for path, entry in digests.items() if path not in _digests})

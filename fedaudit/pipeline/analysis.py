@@ -10,7 +10,7 @@ from audits.facts import AUDITS
 from audits.findings import NO_COINS
 from audits.subject import Result, Subject
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.resource_usage import Spent, note
+from fedaudit.machinery.resource_usage import ResourceUsage, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
 from fedaudit.pipeline.attacks import under_attack
@@ -32,7 +32,7 @@ def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[
     with folder.lock(progress.say):
         if complete(folder, progress.say):
             return [f"analysis of {cell.method}, seed {cell.seed}"]
-        spent = Spent()
+        spent = ResourceUsage()
         with spent.phase("attacks and audits"):
             try:
                 analyse(cell, folder, workshop, progress)

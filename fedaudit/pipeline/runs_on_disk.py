@@ -111,7 +111,7 @@ def times(*places: Path | None) -> pd.DataFrame:
 
     rows = []
     for place in filter(None, places):
-        last = {line.get("round"): line for line in resource_usage.noted(place)}
+        last = {line.get("round"): line for line in resource_usage.read_log(place)}
         for line in last.values():
             rows += [*line["seconds"].items(), ("peak", line["peak"])]
     return pd.DataFrame(rows, columns=["phase", "value"])

@@ -86,7 +86,7 @@ def carry_out(
             return
         folder.write_json("run.json", training.description)
 
-        def note(r: int, spent: spending.Spent) -> None:
+        def note(r: int, spent: spending.ResourceUsage) -> None:
             if training.timed:
                 spending.note(folder.path, {"round": r}, spent)
 

@@ -1,0 +1,177 @@
+"""Builds a plan from parsed options, and checks its numbers, folders and device. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attacks import settings as adversaries
+from audits.facts import AUDITS
+from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.clip_source import ClipSource, resolve_clip
+from fedaudit.backbones.resolve import resolve
+from fedaudit.command import sweeps
+from fedaudit.command.argv import LARGEST, LARGEST_SEED
+from fedaudit.command.choices import adversary_class, canaries_class
+from fedaudit.external import run as own_run
+from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.plugins import Plugin
+from fedaudit.pipeline.plan import Plan
+from fedaudit.tasks.facts import TaskFacts
+from trainers.learners import METHODS, LearnerFacts
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+DRIVER = Path("/dev/nvidiactl")  # there if the machine has a driver for NVIDIA GPUs
+
+
+def training_plan(
+    options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin[TaskFacts],
+    trained: LearnerFacts,
+) -> Plan:  # fmt: skip
+    """The plan of a training; `made` holds the parameter object of each group, by title. InputError: a wrong number."""
+    clients = _within(options, "clients", 1, 10_000)
+    newcomers = _newcomers(options, methods)
+    present = clients - newcomers
+    plan = Plan(
+        methods=sweeps.variants(methods, options, twins=not getattr(options, "no_twin", True)),
+        settings=made["local training"],
+        task=task.name,
+        task_params=made[f"task {task.name}"],
+        rounds=_within(options, "rounds", 1, 100_000),
+        clients=clients,
+        per_round=present if options.per_round is None else _within(options, "per_round", 1, LARGEST),
+        seed=_within(options, "seed", 0, LARGEST_SEED),
+        seeds=_within(options, "seeds", 1, 1000),
+        **_shared(options, made),
+        adversary=made.get("the adversary") or adversary_class(trained)(),
+        canaries=made["canaries"],
+        backbone=_backbone(options, trained.backbone),
+        newcomers=newcomers,
+    )
+    if plan.per_round > plan.present:
+        without = " without newcomers" if newcomers else ""
+        raise InputError(
+            f"--per-round {plan.per_round}: at most as many as there are clients{without} ({plan.present})"
+        )
+    return plan
+
+
+def _newcomers(options: argparse.Namespace, methods: sweeps.Named) -> int:
+    """Number of clients that join after training. InputError: no method supports it, or no other client is left."""
+    newcomers = _within(options, "newcomers", 0, LARGEST)
+    if newcomers and not any(plugin.facts.newcomers for plugin, _ in methods.values()):
+        able = ", ".join(name for name, plugin in METHODS.items() if plugin.facts.newcomers)
+        raise InputError(
+            f"--newcomers {newcomers}: none of these methods says what a new client starts from; {able} does"
+        )
+    if newcomers >= options.clients:
+        raise InputError(f"--newcomers {newcomers}: must be fewer than there are clients ({options.clients})")
+    return newcomers
+
+
+def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:
+    if kind == "clip":
+        return resolve_clip(options.backbone or "", options.weights or "")
+    return resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code)
+
+
+def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
+    """The plan that audits the external run in the folder of --run."""
+    external = own_run.read(Path(options.run), linked=options.linked_files)
+    folder = plugins.package_folder("trainers")
+    settings: Callable[..., DataclassInstance] = plugins.dataclass_of(folder / f"{external.learner}.py", "Settings")
+    backbone = options.backbone or (str(EMBEDDED) if external.backbone == "embedded" else external.backbone)
+    return Plan(
+        methods={external.method: None},
+        settings=settings(rank=external.rank, alpha=external.alpha, target_modules=",".join(external.targets)),
+        task=external.task,
+        task_params=None,
+        rounds=external.rounds,
+        clients=external.clients,
+        per_round=max(map(len, external.cohorts)),
+        seed=external.seed,
+        seeds=1,
+        **_shared(options, made),
+        adversary=adversaries.Adversary(),
+        canaries=canaries_class()(),
+        backbone=resolve(backbone, processor=not options.backbone_code),
+        own=external,
+    )
+
+
+def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a plan that every kind of plan takes from the options."""
+    code = getattr(options, "backbone_code", None)
+    if code is not None and not Path(code).is_file():
+        raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
+    params = {
+        kind: {name.removeprefix(f"{kind} "): p for name, p in made.items() if name.startswith(f"{kind} ")}
+        for kind in ("attack", "audit")
+    }
+    across = {name for name in params["audit"] if AUDITS[name].facts.across}
+    return {
+        "attacks": params["attack"],
+        "audits": {name: p for name, p in params["audit"].items() if name not in across},
+        "across": {name: p for name, p in params["audit"].items() if name in across},
+        "backbone_code": code or "",
+        "dtype": getattr(options, "dtype", "float32"),
+        "device": _device(options.device),
+        "threads": _within(options, "threads", 1, max(64, os.cpu_count() or 1)),
+        "out": Path(options.out),
+    }
+
+
+def check_exports(plan: Plan, options: argparse.Namespace) -> None:
+    """InputError if --export-run or --export-adapters is given and the plan cannot be exported so."""
+    flags = [flag for flag in ("--export-run", "--export-adapters") if getattr(options, flag[2:].replace("-", "_"))]
+    if flags and len(plan.cells) > 1:
+        raise InputError(f"{flags[0]}: exports one training, and this command asks for {len(plan.cells)}")
+    if flags and plan.learner != own_run.OwnRun.learner:
+        raise InputError(
+            f"{flags[0]}: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"
+        )
+    if options.export_run and plan.canaries.canaries:
+        raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")
+    if len(flags) == 2 and Path(options.export_run).absolute() == Path(options.export_adapters).absolute():
+        raise InputError(f"--export-adapters {options.export_adapters}: --export-run writes there; name another folder")
+
+
+def empty_folder(text: str | None, flag: str) -> Path | None:
+    """The folder that `flag` names; None if it is not given. InputError: the folder is not empty, or is a file."""
+    if text is None:
+        return None
+    path = Path(text)
+    file = next((p for p in (path, *path.parents) if p.is_file()), None)
+    if file is not None or (path.is_dir() and any(path.iterdir())):
+        raise InputError(f"{flag} {text}: there is something already; name a folder that is empty or not there yet")
+    return path
+
+
+def _within(options: argparse.Namespace, name: str, least: int, most: int) -> int:
+    """The option `name`. InputError: it is not between `least` and `most`."""
+    value: int = getattr(options, name)
+    if not least <= value <= most:
+        limit = f"at least {least}" if value < least else f"at most {most}"
+        raise InputError(f"--{name.replace('_', '-')} {value}: must be {limit}")
+    return value
+
+
+def _device(name: str) -> str:
+    """The device "cpu" or "cuda" for a value of --device. Without a driver `auto` is cpu; torch is not imported
+    then."""
+    if name == "auto" and not DRIVER.exists():
+        return "cpu"
+    if name != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            return "cuda"
+        if name == "cuda":
+            raise InputError("--device cuda: torch finds no CUDA device here; use cpu or auto")
+    return "cpu"
