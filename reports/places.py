@@ -1,4 +1,4 @@
-"""Where the sections of a page stand. By itself, so that what asks for it, as every key does, reaches no section."""
+"""The order of sections on a page. A module of its own, because keys of runs depend on it but not on any section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PACKAGE = "reports.sections"
 
 
 def places() -> dict[str, Path]:
-    """The files of sections by name, in the order in which they stand on a page."""
+    """The files of reports/sections/ that define `ORDER`, by section name, in page order."""
     files = plugins.package_folder(PACKAGE).glob("*.py")
-    found = {path: place for path in files if (place := plugins.literal(path, "ORDER")) is not None}
-    return {path.stem: path for path in sorted(found, key=lambda path: (found[path], path.stem))}
+    order = {path: number for path in files if (number := plugins.literal(path, "ORDER")) is not None}
+    return {path.stem: path for path in sorted(order, key=lambda path: (order[path], path.stem))}

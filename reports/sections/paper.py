@@ -9,6 +9,6 @@ ORDER = 50
 
 
 def section(page: Page) -> Section | None:
-    """Where two of the paper's methods stand at one of its epsilons."""
-    found = beside(page.runs)
-    return Section([("paper", "Beside the paper")], {"paper": found}) if found else None
+    """Our accuracies beside the paper's; None unless two of its methods were run at one of its epsilons."""
+    comparison = beside(page.runs)
+    return Section([("paper", "Beside the paper")], {"paper": comparison}) if comparison else None
