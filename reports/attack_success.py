@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +41,8 @@ def is_headline_auroc(f: Finding) -> bool:
 def with_leakage(v: MethodRow, signal: str) -> MethodRow:
     """The run with two more scores, where measured: how well `signal` tells members for the prompt-user, as `success`
     (percent of correct guesses, mean over classes) and `auroc`."""
-    scores = {"success": _pooled(v, _success, signal), "auroc": _pooled(v, _auroc, signal)}
+    measures = {"success": _success, "auroc": _auroc}
+    scores = {name: _of_seeds({e.seed: of(e, signal) for e in v.evidence}) for name, of in measures.items()}
     return replace(v, scores={**v.scores, **{name: score for name, score in scores.items() if score}})
 
 
@@ -53,8 +54,7 @@ def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
     paired scores of the same records within clients (DeLong, records as units). It holds for these trainings only.
     """
     after = {e.seed: e for e in noised.evidence}
-    pairs = {e.seed: _difference(e, after[e.seed], signal) for e in clear.evidence if e.seed in after}
-    return _of_seeds({seed: one for seed, one in pairs.items() if one is not None})
+    return _of_seeds({e.seed: _difference(e, after[e.seed], signal) for e in clear.evidence if e.seed in after})
 
 
 def _difference(clear: Evidence, noised: Evidence, signal: str) -> Measured | None:
@@ -82,16 +82,13 @@ def _scored(e: Evidence, signal: str) -> pd.DataFrame | None:
     return candidates[["client", "record", "member", signal]].rename(columns={signal: "score"})
 
 
-def _pooled(v: MethodRow, measure: Callable[[Evidence, str], Measured | None], signal: str) -> Score | None:
-    return _of_seeds({e.seed: one for e in v.evidence if (one := measure(e, signal)) is not None})
-
-
-def _of_seeds(by_seed: Mapping[int, Measured]) -> Score | None:
-    """The score over seeds; None without any."""
-    if not by_seed:
+def _of_seeds(by_seed: Mapping[int, Measured | None]) -> Score | None:
+    """The score over the seeds that were measured; None without any."""
+    measured = {seed: one for seed, one in by_seed.items() if one is not None}
+    if not measured:
         return None
-    _, low, high = next(iter(by_seed.values()))
-    return pooled({seed: value for seed, (value, _, _) in by_seed.items()}, low, high)
+    _, low, high = next(iter(measured.values()))
+    return pooled({seed: value for seed, (value, _, _) in measured.items()}, low, high)
 
 
 def _success(e: Evidence, signal: str) -> Measured | None:

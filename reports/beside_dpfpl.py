@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,7 @@ class Beside:
 
 
 def table(number: int) -> pd.DataFrame:
-    """DP-FPL's Table `number` (2 to 11, else ValueError) as printed, with epsilons as numbers and our names of methods
-    and splits."""
+    """DP-FPL's Table `number` (2 to 11, else ValueError) as printed; epsilon is a number, method and split are ours."""
     path = Path(__file__).parent / "papers" / f"dpfpl_table{number}.csv"
     if not path.exists():
         raise ValueError(f"number must be that of a transcribed table (2 to 11), not {number}")
@@ -77,8 +76,7 @@ def table(number: int) -> pd.DataFrame:
 
 
 def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
-    """The paper's accuracies on a split: by column (data set, or number of clients; `MEAN` first), by method and
-    epsilon."""
+    """The paper's accuracies: by column (`MEAN`, then data sets or client counts), by (method, epsilon)."""
     rows = table((SPLITS | TEST_SETS)[split])
     columns = rows.dataset if split in SPLITS else rows.clients.map("{} clients".format)
     by_column = {
@@ -211,7 +209,7 @@ def trained_share(task: Mapping[str, Any]) -> str:
 
 
 def _verdict(a: Agreement) -> str:
-    """What an agreement says about the paper's order, as the end of a sentence."""
+    """The end of a sentence on whether the paper's order appears."""
     if a.tau is None or a.p is None:
         return "cannot be compared: accuracies are all the same, or methods are missing"
     word = "does not appear" if a.tau <= 0 else "appears" if a.p <= LEVEL else "cannot be told from chance"
@@ -239,8 +237,8 @@ def here(runs: Sequence[MethodRow]) -> str:
     """Our runs' model, tasks, clients, rounds, batches and share of trained records, as a list in words."""
     settings = [v.evidence[0].setting for v in runs]
     schedule, training = settings[0].get("schedule", {}), settings[0].get("training", {})
-    clients = _distinct(str(s["schedule"]["clients"]) for s in settings if "clients" in s.get("schedule", {}))
-    tasks = _distinct(v.evidence[0].task for v in runs)
+    clients = dict.fromkeys(str(s["schedule"]["clients"]) for s in settings if "clients" in s.get("schedule", {}))
+    tasks = list(dict.fromkeys(v.evidence[0].task for v in runs))
     ours = [str(settings[0].get("backbone", {}).get("name", "another model"))]
     ours += [f"the task{'s' if len(tasks) > 1 else ''} {listed(tasks)}"]
     ours += [f"{' or '.join(clients)} clients"] if clients else []
@@ -248,7 +246,3 @@ def here(runs: Sequence[MethodRow]) -> str:
     ours += [f"batches of {training['batch']}"] if "batch" in training else []
     ours += [trained] if (trained := trained_share(settings[0].get("task", {}))) else []
     return listed(ours)
-
-
-def _distinct(words: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(words))

@@ -85,8 +85,7 @@ def membership_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:
-    """The distinct values of `present`, sorted by their position in `order`; values not in it come last, as they
-    come."""
+    """The distinct values of `present` in the order of `order`; values that are not in it come last."""
     distinct = list(dict.fromkeys(present))
     return sorted(distinct, key=lambda value: order.index(value) if value in order else len(order))
 

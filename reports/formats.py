@@ -36,8 +36,7 @@ def p_value(value: float | None) -> str:
 
 
 def kind(verdict: str | None) -> str:
-    """The CSS class of a verdict: "leak", also for a leak with reversed scores, "no-leak-found" and so on; "" for
-    None."""
+    """The CSS class of a verdict, such as "no-leak-found"; "leak" also for reversed scores, "" for None."""
     return (verdict or "").partition(",")[0].replace(" ", "-")
 
 

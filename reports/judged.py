@@ -27,8 +27,7 @@ def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:
 
 
 def family_sizes(evidence: Sequence[Evidence]) -> dict[str, int]:
-    """Number of scores of each family ("primary", "secondary") in all runs of a report: p-values are corrected for
-    it."""
+    """Number of scores of each family ("primary", "secondary") in all runs, for which p-values are corrected."""
     every = [e.tables["cells"] for e in evidence if "family" in e.tables.get("cells", ())]
     return {family: sum(int((cells.family == family).sum()) for cells in every) for family in SHARES}
 

@@ -35,8 +35,7 @@ def compared(findings: Sequence[Finding]) -> int:
 
 
 def contradictions(findings: Sequence[Finding]) -> list[str]:
-    """A sentence for every bound that refutes the proven epsilon, or else the claimed one, with the error divided among
-    all bounds."""
+    """A sentence for every bound that refutes the proven epsilon, or else the claimed one, by `refutes`."""
     among = compared(findings)
     refuted = ((f, next((name for name in P_VALUES if refutes(f, name, among)), None))
                for f in findings if f["metric"] in METRICS)  # fmt: skip
@@ -44,8 +43,7 @@ def contradictions(findings: Sequence[Finding]) -> list[str]:
 
 
 def refutes(f: Finding, name: str, among: int) -> bool:
-    """Whether the finding `f` refutes its epsilon `name` ("provable" or "claimed"), with `ERROR` divided by `among`,
-    the number of bounds."""
+    """Whether `f` refutes its "provable" or "claimed" epsilon (`name`), with `ERROR` divided by `among` bounds."""
     p = f[P_VALUES[name]]
     return p is not None and bool(p <= ERROR / among)
 

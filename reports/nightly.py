@@ -1,6 +1,5 @@
-"""The report of a night of audits (a matrix of cells, run every night): what ran, which limits were crossed, what
-changed beyond its band, and every number over the nights. Written as one page, as tables, as JUnit XML and as
-Markdown."""
+"""The report of a night of audits, as page, tables, JUnit XML and Markdown: what ran, which limits were crossed, what
+changed beyond its band, and every number over the nights. A cell is one audit of the matrix that runs every night."""
 
 from __future__ import annotations
 
@@ -197,8 +196,7 @@ def _event_line(row: Mapping[str, Any]) -> str:
 
 
 def cause(history: pd.DataFrame, night: int, cell: str, method: str) -> str:
-    """How the runs of a cell and method differ from those of the last earlier night that had them, in words; "" without
-    such a night."""
+    """How the runs of a cell and method differ from those of the last night that had them; "" if none had."""
     runs = history[(history.cell == cell) & (history.method == method)]
     now, before = runs[runs.night == night], runs[runs.night < night]
     if now.empty or before.empty:
@@ -295,9 +293,8 @@ def junit(name: str, cells: Sequence[CellOfNight], events: Sequence[Mapping[str,
     case = ElementTree.SubElement(changed, "testcase", classname=f"{name}.changes", name="changes beyond the band")
     ElementTree.SubElement(case, "system-out").text = _xml("\n".join(event["said"] for event in events) or "none")
     for suite in (ran, limits, changed):
-        for attribute, tag in (("errors", "error"), ("failures", "failure")):
-            suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
-        suite.set("tests", str(len(suite)))
+        for attribute, path in {"errors": "*/error", "failures": "*/failure", "tests": "*"}.items():
+            suite.set(attribute, str(len(suite.findall(path))))
     for attribute in ("tests", "errors", "failures"):
         top.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in (ran, limits, changed))))
     ElementTree.indent(top)
@@ -317,8 +314,7 @@ def summary(
     events: Sequence[Mapping[str, Any]],
     limits: Sequence[Mapping[str, Any]],
 ) -> bytes:
-    """Markdown of at most `LINES` lines for the summary of a CI job: `in_short`, then crossed limits, failed cells and
-    changes."""
+    """Markdown for a CI job, at most `LINES` lines: `in_short`, crossed limits, failed cells and changes."""
     failed = [f"**{_md(cell.name)}**: {_md(cell.why)}" for cell in cells if cell.status == FAILED]
     crossed = [f"**{_md(limit['limit'])}**: {_md(line)}" for limit in limits for _, line in limit["crossed"]]
     lines = [f"# Nightly {_md(title)}", "", _md(in_short), ""]

@@ -1,5 +1,4 @@
-"""Write a paper's table as a page, CSV and LaTeX: our numbers beside the printed ones, and how far rows come in the
-same order.
+"""Write a paper's table as page, CSV and LaTeX: our numbers beside the printed ones, and the agreement of their order.
 
 Both sides are cells by column and row. A row is a name, such as a method, at a level, such as a privacy budget. Printed
 numbers stay strings. A column of ours is compared with the paper's column of the same quantity or with the mean of
@@ -185,14 +184,11 @@ def agreed_in_words(agreements: Mapping[str, Agreement]) -> str:
     if not defined:
         return "no order to compare"
     if len(defined) <= FEW:
-        return "τ " + ", ".join(f"{tau(a.tau or 0.0)} ({name}{_p(a)})" for name, a in defined.items())
+        p_values = {name: "" if a.p is None else f", p {a.p:.2g}" for name, a in defined.items()}
+        return "τ " + ", ".join(f"{tau(a.tau or 0.0)} ({name}{p_values[name]})" for name, a in defined.items())
     taus = sorted(a.tau or 0.0 for a in defined.values())
     significant = sum(a.p is not None and a.p <= LEVEL for a in defined.values())
     return f"τ {tau(taus[0])} to {tau(taus[-1])} over {len(taus)} columns, {significant} of them with p ≤ {LEVEL}"
-
-
-def _p(a: Agreement) -> str:
-    return "" if a.p is None else f", p {a.p:.2g}"
 
 
 def long(table: Table) -> pd.DataFrame:

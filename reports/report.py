@@ -94,20 +94,17 @@ def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [(name, [setting.get(name, "n/a") for setting in settings]) for name in names]
     differing = [(name, values) for name, values in rows if len(set(values)) > 1]
-    runs, head, body = [e.run for e in evidence], ["Entry"], differing
+    runs = [e.run for e in evidence]
+    head, body = ["Entry", *runs], differing
     if len(runs) > MANY:
-        head += [name for name, _ in differing]
+        head = ["Run", *(name for name, _ in differing)]
         body = [(run, [values[i] for _, values in differing]) for i, run in enumerate(runs)]
-        head[0] = "Run"
-    else:
-        head += runs
     shared = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
     return {"shared": shared, "head": head, "differing": body if differing else []}
 
 
 def flattened(value: dict[str, Any]) -> dict[str, str]:
-    """A nested configuration as text by dotted path: `{"privacy": {"epsilon": 1.0}}` gives `{"privacy.epsilon":
-    "1.0"}`."""
+    """A nested configuration as text by dotted path: {"privacy.epsilon": "1.0"}."""
     return {path: plain(entry) for path, entry in entries(value).items()}
 
 

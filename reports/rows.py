@@ -170,8 +170,7 @@ def _option(name: str, value: Any) -> str:
 
 
 def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
-    """One row per label of the evidence, a method's rows together: first without noise, then from the largest epsilon
-    down."""
+    """One row per label of the evidence; by method, without noise first, then from the largest epsilon down."""
     methods = list(dict.fromkeys(map(_method, evidence)))
     rows = []
     for label in dict.fromkeys(e.method for e in evidence):
@@ -209,13 +208,9 @@ def _epsilon(e: Evidence) -> float:
 
 def _parameters(e: Evidence) -> dict[str, Any]:
     """The parameters of the method and, with a finite epsilon, those of clipping and noise."""
-    parts = ["method", "privacy"] if math.isfinite(_epsilon(e)) else ["method"]
-    return {
-        name: value
-        for part in parts
-        for name, value in e.setting.get(part, {}).items()
-        if name not in ("name", "epsilon")
-    }
+    privacy = e.setting.get("privacy", {}) if math.isfinite(_epsilon(e)) else {}
+    merged = {**e.setting.get("method", {}), **privacy}
+    return {name: value for name, value in merged.items() if name not in ("name", "epsilon")}
 
 
 def _varying(evidence: Sequence[Evidence]) -> list[str]:
@@ -259,8 +254,7 @@ def _claim(f: Finding) -> Claim:
 
 
 def twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
-    """The run among `others` with the same method and parameters, but without noise. None if there is none, or if the
-    variant itself has no noise."""
+    """The run among `others` with the same method and parameters, without noise. None if `variant` has no noise."""
     parameters = variant.evidence[0].setting.get("method")
     same = [v for v in others if v.evidence[0].setting.get("method") == parameters and not v.private]
     return same[0] if variant.private and same else None

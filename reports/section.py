@@ -100,8 +100,7 @@ class Page:
         return {name: table for name in names if len(table := joined(self.evidence, name))}
 
     def parts(self, name: str, show: Callable[[pd.DataFrame], Any]) -> list[Row]:
-        """For every detailed run with rows in the table `name`: `name` (the run's title) and `shown`, the result of
-        `show(table)`."""
+        """`name` (the title) and `shown`, the result of `show(table)`, for detailed runs with rows in the table."""
         tables = {v.title: v.evidence[0].tables.get(name, ()) for v in self.detailed}
         return [{"name": title, "shown": show(table)} for title, table in tables.items() if len(table)]
 
@@ -109,14 +108,13 @@ class Page:
         """The `rows` of the table `name`, once for all runs that have the same rows, with the `names` of these runs;
         names are empty where it is all of the page's runs."""
         parts: list[Row] = []
-        for v in self.runs:
-            table = v.evidence[0].tables.get(name)
-            rows = [] if table is None else table.to_dict("records")
+        tables = {v.title: v.evidence[0].tables.get(name, ()) for v in self.runs}
+        for title, rows in ((title, table.to_dict("records")) for title, table in tables.items() if len(table)):
             same = next((part for part in parts if part["rows"] == rows), None)
-            if same is not None:
-                same["names"].append(v.title)
-            elif rows:
-                parts.append({"names": [v.title], "rows": rows})
+            if same is None:
+                parts.append({"names": [title], "rows": rows})
+            else:
+                same["names"].append(title)
         return [part | {"names": [] if len(part["names"]) == len(self.runs) else part["names"]} for part in parts]
 
 

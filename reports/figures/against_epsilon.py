@@ -59,7 +59,9 @@ def against_epsilon(runs: Sequence[MethodRow], methods: Sequence[str], quantitie
         _lines(panel, runs, methods, lines, quantity, at)
         _frame(panel, PANELS[quantity], at, levels)
         panel.set_title(f"({'abcde'[i]}) {PANELS[quantity].name}")
-    _share(axes[0], quantities)
+    accuracy_panels = [p for p, q in zip(axes[0], quantities, strict=True) if PANELS[q].label == ACCURACY]
+    for panel in accuracy_panels:
+        panel.set_ylim(0, max(p.get_ylim()[1] for p in accuracy_panels))
     legend(figure)
     return figure, rows(runs, quantities)
 
@@ -72,8 +74,7 @@ def _lines(
     quantity: str,
     at: dict[float, float],
 ) -> None:
-    """Draw one quantity: a line for each method in `lines`, a horizontal one for the others; `at` is the horizontal
-    position of each epsilon."""
+    """Draw a line for each method in `lines`, a horizontal one for the others; `at` is the position of each epsilon."""
     width = at[math.inf] - min(at.values())
     for i, method in enumerate(lines):
         of_method = sorted((v for v in runs if v.method == method and quantity in v.scores), key=lambda v: v.epsilon)
@@ -103,13 +104,6 @@ def _frame(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[fl
     panel.set_ylim(min(low, about.least[0]) if about.guessing else 0, max(high, about.least[1]))
     if about.guessing is not None:
         panel.axhline(about.guessing, color=GREY, linewidth=1.1)
-
-
-def _share(panels: Sequence[Any], quantities: Sequence[str]) -> None:
-    """Give all panels of accuracies the same limits."""
-    accuracy_panels = [p for p, q in zip(panels, quantities, strict=True) if PANELS[q].label == ACCURACY]
-    for panel in accuracy_panels:
-        panel.set_ylim(0, max(p.get_ylim()[1] for p in accuracy_panels))
 
 
 def rows(runs: Sequence[MethodRow], quantities: Sequence[str]) -> Table:

@@ -22,20 +22,7 @@ from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.record_kinds import CANARY, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, TRAINED
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
-from reports.figures.drawing import (
-    GREY,
-    INK,
-    LINES,
-    LOW,
-    USUAL,
-    Plot,
-    Sketch,
-    grid,
-    legend,
-    look_of,
-    name_rows,
-    panels,
-)
+from reports.figures.drawing import GREY, INK, LINES, LOW, USUAL, Plot, Sketch, grid, legend, look_of, name_rows, panels
 
 INSIDE = 4  # a legend of more lines inside a panel would hide them
 CLASSES = 40  # rows of the figure by class, at most
@@ -280,8 +267,7 @@ def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
 
 
 def _look_of_kind(kind: str, methods: Sequence[str], method: str) -> dict[str, Any]:
-    """Matplotlib properties of a kind of records: trained ones in the method's colour, others black, canaries
-    dotted."""
+    """Matplotlib properties of a kind of records: the method's colour if trained on, else black; canaries dotted."""
     trained = kind in TRAINED
     colour = look_of(methods, method)["color"] if trained else INK
     line = LINES[2 * (CANARY in kind) + (not trained)]

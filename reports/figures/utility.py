@@ -14,18 +14,7 @@ from pandas import DataFrame as Table
 
 from fedaudit.terms.splits import SPLITS
 from reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
-from reports.figures.drawing import (
-    COLOURS,
-    GREY,
-    LOW,
-    MARKERS,
-    Plot,
-    Sketch,
-    grid,
-    legend,
-    look_of,
-    name_rows,
-)
+from reports.figures.drawing import COLOURS, GREY, LOW, MARKERS, Plot, Sketch, grid, legend, look_of, name_rows
 from reports.rows import MethodRow
 
 METRICS = {
@@ -133,8 +122,7 @@ def _level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, A
 
 
 def _by_residual(runs: Sequence[MethodRow]) -> Plot:
-    """Accuracy with less without residual against epsilon, a panel per split; None if no two runs differ in it
-    alone."""
+    """Accuracy with less without residual against epsilon, a panel per split; None without such pairs of runs."""
     data = _differences(runs)
     if data.empty:
         return None

@@ -27,15 +27,13 @@ def _squares(table: pd.DataFrame) -> list[Row]:
     squares = []
     order = ordered(table.threat_model, THREAT_MODELS)
     models = table.groupby(["threat_model", "way"], sort=False)
-    for (threat, way), part in sorted(models, key=lambda model: order.index(model[0][0])):
+    for (threat, model), part in sorted(models, key=lambda group: order.index(group[0][0])):
         names = list(dict.fromkeys([*part.signal_a, *part.signal_b]))
-        pairs = {frozenset((row["signal_a"], row["signal_b"])): _shaded(row) for row in part.to_dict("records")}
+        pairs = {  # a correlation of -1 to 1 has the colour of an AUROC of 0 to 1
+            frozenset((row["signal_a"], row["signal_b"])): row | {"shade": tint(0.5 + row["spearman"] / 2)}
+            for row in part.to_dict("records")
+        }
         lines = [(a, [pairs.get(frozenset((a, b))) if a != b else None for b in names]) for a in names]
         chances = sorted({round(float(x), 3) for x in part.chance if math.isfinite(x)})
-        squares.append({"threat": threat, "way": way, "names": names, "chances": chances, "lines": lines})
+        squares.append({"threat": threat, "model": model, "names": names, "chances": chances, "lines": lines})
     return squares
-
-
-def _shaded(row: Row) -> Row:
-    """A cell with its colour: that of an AUROC of 0 to 1 for a correlation of -1 to 1."""
-    return row | {"shade": tint(0.5 + row["spearman"] / 2)}

@@ -30,7 +30,7 @@ def section(page: Page) -> Section | None:
         "threats": threats,
         "runs": [look | _run(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
         "matrices": _matrices(page.runs, threats),
-        "mixed": [threat for threat in threats if len({_model(f) for f in _quotable(findings, threat)}) > 1],
+        "mixed": [t for t in threats if len({(f["way"], f["population"]) for f in _quotable(findings, t)}) > 1],
         "corrected": max((f.get("best_of") or 0 for f in findings if f.get("z") is None), default=0),
         "families": _families(page),
         "beside": _beside(page.runs),
@@ -58,10 +58,6 @@ def _families(page: Page) -> Row | None:
     }
 
 
-def _model(f: Finding) -> tuple[str, str]:
-    return f["way"], f["population"]
-
-
 def _quotable(findings: Sequence[Finding], threat: str) -> list[Finding]:
     """The findings that a verdict on the adversary `threat` may quote: AUROCs of members against held-out records, of
     headline scores or of the best of several attacks."""
@@ -76,9 +72,7 @@ def _picked(f: Finding) -> bool:
 def _run(v: MethodRow, threats: Sequence[str]) -> Row:
     """Template variables of one run: `threats`, a card and leakage tables for each threat model; `epsilon`, claimed and
     proven, only where the privacy section has no row for the run."""
-    first, others = (
-        membership_findings(f for e in evidence for f in e.findings) for evidence in (v.evidence[:1], v.evidence[1:])
-    )
+    first, others = (membership_findings(f for e in es for f in e.findings) for es in (v.evidence[:1], v.evidence[1:]))
     first = sorted(first, key=lambda f: bool(f.get("best_of")))  # the best of several attacks comes last
     parts = [_threat(threat, [f for f in first if f["threat_model"] == threat], others) for threat in threats]
     return {"threats": parts, "epsilon": [] if v.claims else _epsilon(first, threats)}
@@ -142,8 +136,7 @@ def _matrices(rows: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
 
 
 def _matrix(rows: Sequence[MethodRow], threat: str) -> Row:
-    """Headings of `attacks`, and `lines` with one finding per run and attack: that of the adversary's freshest
-    model."""
+    """Headings of `attacks`, and `lines` with one finding per run and attack: that of the freshest model."""
     by_run = [_quotable(membership_findings(v.evidence[0].findings), threat) for v in rows]
     distinct = dict.fromkeys(_attack(f) for findings in by_run for f in findings)
     attacks = sorted(distinct, key=lambda attack: attack[0])  # the best of several comes last

@@ -76,8 +76,7 @@ def _who(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:
 
 
 def _adversaries(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """A row per distinct claim: the epsilons (`noise`), adversaries (`threats`) and owners of records that it holds
-    for."""
+    """A row per distinct claim: the epsilons, adversaries and record owners that it holds for."""
     levels: dict[tuple[Any, ...], list[MethodRow]] = {}
     for v in family:
         owners_of: dict[tuple[Any, ...], dict[str, list[str]]] = {}  # by numbers and threat model

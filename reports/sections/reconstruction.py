@@ -20,8 +20,7 @@ def section(page: Page) -> Section | None:
 
 
 def _complete(cost: pd.DataFrame) -> dict[str, Any]:
-    """Number of `messages`, of those with a client's `whole` model, and the `rounds` (from 1) that had such
-    messages."""
+    """Number of `messages`, how many held a client's `whole` model, and the `rounds` (from 1) with such messages."""
     rounds = (cost["round"][cost.complete > 0] + 1).tolist()
     return {"messages": int(cost.messages.sum()), "whole": int(cost.complete.sum()), "rounds": rounds}
 
