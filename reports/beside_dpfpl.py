@@ -48,7 +48,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Beside:
+class PaperComparison:
     """Template variables of the section `paper`."""
 
     where: str  # the paper's tables, in words
@@ -87,7 +87,7 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
     return {MEAN: {key: float(value) for key, value in average.items()}, **by_column}
 
 
-def beside(runs: Sequence[MethodRow]) -> Beside | None:
+def beside(runs: Sequence[MethodRow]) -> PaperComparison | None:
     """Compare runs with the paper; None unless two of its methods were run at one of its epsilons."""
     ours = [v for v in as_printed(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
@@ -112,7 +112,7 @@ def beside(runs: Sequence[MethodRow]) -> Beside | None:
         for i, v in enumerate(order)
     ]
     orders = [{"split": split, "rows": _orders(order, split, levels, paper[split])} for split in splits]
-    return Beside(
+    return PaperComparison(
         where="Table 4, mean over 25 and 50 clients" if dirichlet else "Tables 2 and 3, mean over its four data sets",
         by="client count" if dirichlet else "data set",
         rows=rows,

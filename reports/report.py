@@ -56,7 +56,7 @@ def build(
     for name, table in tables.items():
         write(f"{name}.csv", csv(table))
     for section in filled.values():
-        for name, table in section.beside.items():
+        for name, table in section.figure_tables.items():
             write(f"figures/{name}.csv", csv(table))
         write_drawings(section.drawn.values(), write)
     data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]

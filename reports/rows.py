@@ -97,7 +97,7 @@ class MethodRow:
         return joined(self.evidence[:1], name)
 
     @property
-    def at_the_end(self) -> tuple[str, float] | None:
+    def final_utility(self) -> tuple[str, float] | None:
         """The utility after training as (metric, value): the first split's accuracy in percent, for texts the global
         model's answers after the last round. None if neither was measured."""
         if self.scores:
@@ -288,11 +288,11 @@ def select_detailed(rows: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
     largest = max((v.epsilon for v in rows if v.private), default=math.inf)
     kept = [v for v in as_printed(rows) if not v.private or v.epsilon == largest]
     noised = f" or with ε {largest:g}" if math.isfinite(largest) else ""
-    what = f"Of {len(rows)} rows those without noise{noised} are shown; all stand in the data. {one_of_several(rows)}"
+    what = f"Of {len(rows)} rows those without noise{noised} are shown; all stand in the data. {note_on_settings(rows)}"
     return kept, what.strip()
 
 
-def one_of_several(rows: Sequence[MethodRow]) -> str:
+def note_on_settings(rows: Sequence[MethodRow]) -> str:
     """A sentence about which setting of each method `as_printed` picks; empty where no method has several."""
     several = [v for v in as_printed(rows) if v.setting]
     names = list(dict.fromkeys(f"{v.name} {v.setting}" for v in several))

@@ -34,7 +34,7 @@ class Section:
     context: Mapping[str, Any] = field(default_factory=dict)
     drawn: Mapping[str, PrintedFigure] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # written as NAME.csv beside the page
-    beside: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # written as figures/NAME.csv
+    figure_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # written as figures/NAME.csv
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Page:
         tables = {v.title: v.evidence[0].tables.get(name, ()) for v in self.detailed}
         return [{"name": title, "shown": show(table)} for title, table in tables.items() if len(table)]
 
-    def alike(self, name: str) -> list[Row]:
+    def shared_rows(self, name: str) -> list[Row]:
         """The `rows` of the table `name`, once for all runs that have the same rows, with the `names` of these runs;
         names are empty where it is all of the page's runs."""
         parts: list[Row] = []

@@ -6,7 +6,7 @@ from attacks.score_names import signal_name
 from reports.attack_success import headline, with_leakage
 from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
 from reports.figures.drawing import Sketch, draw
-from reports.rows import as_printed, one_of_several
+from reports.rows import as_printed, note_on_settings
 from reports.section import Page, Section
 
 ORDER = 40
@@ -26,7 +26,7 @@ def section(page: Page) -> Section | None:
     if not quantities:
         return None
     attack = f"The attack's score is {signal_name(signal)}, the grey line is guessing." if signal and leaked else ""
-    caption = [CAPTION, attack, SUCCESS if "success" in leaked else "", BARS, one_of_several(page.runs)]
+    caption = [CAPTION, attack, SUCCESS if "success" in leaked else "", BARS, note_on_settings(page.runs)]
     alt = f"Accuracy{', and success of the attack,' if leaked else ''} against epsilon"
     sketch = Sketch("epsilon", alt, " ".join(filter(None, caption)), against_epsilon, (rows, methods, quantities))
     drawn = draw([sketch])

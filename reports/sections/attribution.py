@@ -9,6 +9,6 @@ ORDER = 80
 
 def section(page: Page) -> Section | None:
     """Accuracy of source inference; None if the attack was not run."""
-    rows = page.alike("attribution")
+    rows = page.shared_rows("attribution")
     links = [("attribution", "Whose record")]
     return Section(links, {"attribution": rows}, tables=page.files("attribution")) if rows else None

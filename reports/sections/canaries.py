@@ -9,5 +9,5 @@ ORDER = 85
 
 def section(page: Page) -> Section | None:
     """Numbers of canaries and the largest epsilon that they could show; None if none were inserted."""
-    rows = page.alike("canaries")
+    rows = page.shared_rows("canaries")
     return Section([("canaries", "Canaries")], {"canaries": rows}, tables=page.files("canaries")) if rows else None

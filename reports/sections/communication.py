@@ -18,5 +18,5 @@ def section(page: Page) -> Section | None:
     caption = "Bytes in each round, all clients; the dash is what FedAvg sends with the same clients."
     figure = Sketch("cost", "Bytes sent by round, down and up", caption, cost_plot, (page.table("cost"), page.titles))
     drawn = draw([figure], page.each) if len(rows) <= MANY else {}
-    beside = {} if drawn else page.files("cost")  # a figure is written with its data
-    return Section([("communication", "Communication")], {"communication": rows}, drawn, beside=beside)
+    figure_tables = {} if drawn else page.files("cost")  # a figure is written with its data
+    return Section([("communication", "Communication")], {"communication": rows}, drawn, figure_tables=figure_tables)

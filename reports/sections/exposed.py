@@ -36,7 +36,7 @@ def section(page: Page) -> Section | None:
         context={"exposed": {"drawn": list(drawn), "shots": shots, "scores": scores}},
         drawn=drawn,
         tables=page.files("records", "classes"),
-        beside={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
+        figure_tables={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
     )
 
 

@@ -119,7 +119,7 @@ def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
 def _beside(rows: Sequence[MethodRow]) -> list[tuple[str, str, list[float | None]]]:
     """Columns beside the verdicts as (heading, unit, a number per run): final utility, and bytes in percent of
     FedAvg's. A column without any number is left out."""
-    ends = [v.at_the_end for v in rows]
+    ends = [v.final_utility for v in rows]
     shares = [None if v.sent is None or v.sent["share"] is None else 100 * v.sent["share"] for v in rows]
     name = next((end[0] for end in ends if end), "")
     columns: list[tuple[str, str, list[float | None]]] = [

@@ -9,5 +9,5 @@ ORDER = 95
 
 def section(page: Page) -> Section | None:
     """Attacks that were not run, with the reason; None if all were."""
-    rows = page.alike("refused")
+    rows = page.shared_rows("refused")
     return Section([("refused", "Not run")], {"refused": rows}, tables=page.files("refused")) if rows else None
