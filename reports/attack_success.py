@@ -41,8 +41,8 @@ def is_headline_auroc(f: Finding) -> bool:
 def with_leakage(v: MethodRow, signal: str) -> MethodRow:
     """The run with two more scores, where measured: how well `signal` tells members for the prompt-user, as `success`
     (percent of correct guesses, mean over classes) and `auroc`."""
-    measures = {"success": _success, "auroc": _auroc}
-    scores = {name: _of_seeds({e.seed: of(e, signal) for e in v.evidence}) for name, of in measures.items()}
+    measures = {"success": _success_rate, "auroc": _auroc}
+    scores = {name: _score_over_seeds({e.seed: of(e, signal) for e in v.evidence}) for name, of in measures.items()}
     return replace(v, scores={**v.scores, **{name: score for name, score in scores.items() if score}})
 
 
@@ -54,12 +54,12 @@ def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
     paired scores of the same records within clients (DeLong, records as units). It holds for these trainings only.
     """
     after = {e.seed: e for e in noised.evidence}
-    return _of_seeds({e.seed: _difference(e, after[e.seed], signal) for e in clear.evidence if e.seed in after})
+    return _score_over_seeds({e.seed: _difference(e, after[e.seed], signal) for e in clear.evidence if e.seed in after})
 
 
 def _difference(clear: Evidence, noised: Evidence, signal: str) -> Measured | None:
     """`fall` of one seed."""
-    a, b = (_scored(e, signal) for e in (clear, noised))
+    a, b = (_candidate_scores(e, signal) for e in (clear, noised))
     if a is None or b is None:
         return None
     both = a.merge(b, on=["client", "record", "member"], suffixes=("_a", "_b"))
@@ -72,7 +72,7 @@ def _difference(clear: Evidence, noised: Evidence, signal: str) -> Measured | No
     return difference.value, difference.low, difference.high
 
 
-def _scored(e: Evidence, signal: str) -> pd.DataFrame | None:
+def _candidate_scores(e: Evidence, signal: str) -> pd.DataFrame | None:
     """The prompt-user's scores of the candidate records (whose membership a coin decided), with columns client, record,
     member and score; None without that signal."""
     table = e.tables.get("records")
@@ -82,7 +82,7 @@ def _scored(e: Evidence, signal: str) -> pd.DataFrame | None:
     return candidates[["client", "record", "member", signal]].rename(columns={signal: "score"})
 
 
-def _of_seeds(by_seed: Mapping[int, Measured | None]) -> Score | None:
+def _score_over_seeds(by_seed: Mapping[int, Measured | None]) -> Score | None:
     """The score over the seeds that were measured; None without any."""
     measured = {seed: one for seed, one in by_seed.items() if one is not None}
     if not measured:
@@ -91,7 +91,7 @@ def _of_seeds(by_seed: Mapping[int, Measured | None]) -> Score | None:
     return pooled({seed: value for seed, (value, _, _) in measured.items()}, low, high)
 
 
-def _success(e: Evidence, signal: str) -> Measured | None:
+def _success_rate(e: Evidence, signal: str) -> Measured | None:
     """DP-FPL's success rate (section A.3) in percent: correct guesses, mean over a client's classes, then over clients.
 
     Clients are independent given the models, so their intervals combine by square-and-add (Zou and Donner 2008).

@@ -111,7 +111,7 @@ def beside(runs: Sequence[MethodRow]) -> PaperComparison | None:
         }
         for i, v in enumerate(order)
     ]
-    orders = [{"split": split, "rows": _orders(order, split, levels, paper[split])} for split in splits]
+    orders = [{"split": split, "rows": _order_rows(order, split, levels, paper[split])} for split in splits]
     return PaperComparison(
         where="Table 4, mean over 25 and 50 clients" if dirichlet else "Tables 2 and 3, mean over its four data sets",
         by="client count" if dirichlet else "data set",
@@ -123,7 +123,7 @@ def beside(runs: Sequence[MethodRow]) -> PaperComparison | None:
     )
 
 
-def _orders(
+def _order_rows(
     ours: Sequence[MethodRow], split: str, levels: Sequence[float], paper: Mapping[str, Cells]
 ) -> list[dict[str, Any]]:
     """Rows of agreements at every epsilon and, if there are several, over all cells: `by` column of the paper."""
@@ -188,7 +188,7 @@ def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[MethodRow]) -
         for row in (r for r in part["rows"] if r["name"] in ("no noise", "all cells") or len(part["rows"]) == 1):
             where = "over all cells" if row["name"] == "all cells" else f"with {row['name']}"
             on = PLACES.get(part["split"], f"{part['split']} classes")
-            sentences.append(f"On {on}, {where}, the paper's order {_verdict(row['by'][MEAN])}.")
+            sentences.append(f"On {on}, {where}, the paper's order {_verdict_in_words(row['by'][MEAN])}.")
     methods = len({v.method for v in ours})
     least = 1 / math.factorial(methods)
     if least > LEVEL:
@@ -208,7 +208,7 @@ def trained_share(task: Mapping[str, Any]) -> str:
     return f"about {100 * (1 - task['holdout']) * (1 - task['reference_share']):.3g} % of the records trained on"
 
 
-def _verdict(a: Agreement) -> str:
+def _verdict_in_words(a: Agreement) -> str:
     """The end of a sentence on whether the paper's order appears."""
     if a.tau is None or a.p is None:
         return "cannot be compared: accuracies are all the same, or methods are missing"

@@ -21,7 +21,7 @@ def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:
         return list(evidence)
     findings = iter(judged([f for e in evidence for f in e.findings], largest, family_sizes(evidence)))
     return [
-        replace(e, findings=[*itertools.islice(findings, len(e.findings))], tables=_corrected(e.tables, largest))
+        replace(e, findings=[*itertools.islice(findings, len(e.findings))], tables=_with_corrected_p(e.tables, largest))
         for e in evidence
     ]
 
@@ -32,7 +32,7 @@ def family_sizes(evidence: Sequence[Evidence]) -> dict[str, int]:
     return {family: sum(int((cells.family == family).sum()) for cells in every) for family in SHARES}
 
 
-def _corrected(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _with_corrected_p(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables, with corrected p-values in the table `cells`."""
     if "family" not in tables.get("cells", ()):
         return dict(tables)

@@ -60,23 +60,23 @@ def rendered(
     finding and night. `records` holds, by night, when and with which code it ran, and its cells' records.
     """
     changes = [
-        {**row, **_words(row), "said": _event_line(row), "cause": cause(history, night, row["cell"], row["method"])}
+        {**row, **_in_words(row), "said": _event_line(row), "cause": cause(history, night, row["cell"], row["method"])}
         for row in _event_rows(verdicts, night)
     ]
-    common = _common([cell.cell for cell in cells])
+    common = _common_parts([cell.cell for cell in cells])
     limits = stated(cells)
     in_short = sentence(cells, sum(e["alarm"] for e in changes), limits, first=verdicts.night.nunique() < 2)
     parts = {
         "name": name, "night": night, "ran": records.get(night, {}), "sentence": in_short,
         "cells": [_cell(cell, history[history.night == night], common) for cell in cells],
-        "common": ", ".join(common), "limits": limits, "events": [_shortened(e, common) for e in changes],
-        "series": [_shortened(row, common) for row in _series(verdicts, night)],
+        "common": ", ".join(common), "limits": limits, "events": [_with_short_name(e, common) for e in changes],
+        "series": [_with_short_name(row, common) for row in _series(verdicts, night)],
         "several": verdicts.night.nunique() > 1,
         "nights": _nights(verdicts, records), "level": round(100 * LEVEL), "window": WINDOW,
     }  # fmt: skip
     return {
         "changes.csv": csv(verdicts),
-        "cells.csv": csv(pd.DataFrame([_flat(cell) for cell in cells])),
+        "cells.csv": csv(pd.DataFrame([_csv_row(cell) for cell in cells])),
         "junit.xml": junit(name, cells, changes, str(records.get(night, {}).get("started", ""))),
         "summary.md": summary(f"{name}, night {night}", in_short, cells, changes, limits),
         "index.html": render("nightly.html", parts),
@@ -100,15 +100,17 @@ def sentence(cells: Sequence[CellOfNight], changes: int, limits: Sequence[Mappin
     """The night in a sentence, with the number of `changes`; `first` says that there is no earlier night."""
     count = {status: sum(cell.status == status for cell in cells) for status in (COMPUTED, REUSED, FAILED)}
     crossed, silent = (sum(bool(limit[what]) for limit in limits) for what in ("crossed", "silent"))
-    kept = f"{crossed} of {_count(len(limits), 'limit')} crossed" if crossed else f"{_count(len(limits), 'limit')} held"
+    kept = (
+        f"{crossed} of {_plural(len(limits), 'limit')} crossed" if crossed else f"{_plural(len(limits), 'limit')} held"
+    )
     kept += f", {silent} without an answer" if silent else ""
-    changed = f"{_count(changes, 'change')} beyond the band of earlier nights" if changes else "no change beyond noise"
+    changed = f"{_plural(changes, 'change')} beyond the band of earlier nights" if changes else "no change beyond noise"
     failed = f", {count[FAILED]} failed" if count[FAILED] else ""
-    ran = f"{_count(len(cells), 'cell')}: {count[COMPUTED]} computed, {count[REUSED]} as before{failed}"
+    ran = f"{_plural(len(cells), 'cell')}: {count[COMPUTED]} computed, {count[REUSED]} as before{failed}"
     return f"{ran}; {kept if limits else 'no limit stated'}; {'the first night' if first else changed}."
 
 
-def _count(n: int, what: str) -> str:
+def _plural(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
@@ -144,7 +146,7 @@ def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> di
     }  # fmt: skip
 
 
-def _flat(cell: CellOfNight) -> dict[str, Any]:
+def _csv_row(cell: CellOfNight) -> dict[str, Any]:
     """The record of a cell with lists as text, for cells.csv."""
     crossed = [line for lines in cell.sentences_by_limit.values() for line in lines]
     return cell.record | {"held": "; ".join(cell.held), "silent": "; ".join(cell.silent), "crossed": "; ".join(crossed)}
@@ -156,14 +158,14 @@ def _series(verdicts: pd.DataFrame, night: int) -> list[dict[str, Any]]:
     for _, nights in verdicts.groupby(list(Series._fields), sort=False):
         last = nights.iloc[-1].to_dict()
         if last["night"] == night:
-            rows.append({**last, **_words(last), "spark": sparkline(nights, _percent(last))})
+            rows.append({**last, **_in_words(last), "spark": sparkline(nights, _is_percent(last))})
     return rows
 
 
-def _words(row: Mapping[str, Any]) -> dict[str, str]:
+def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
     """A followed number as text: `what` it is, its `place` (adversary, model, signal), its value `now` and `earlier`,
     and its p-value `p_said`; empty where there is none."""
-    digits = 1 if _percent(row) else 3
+    digits = 1 if _is_percent(row) else 3
 
     def ends(low: str, high: str) -> str:
         return "" if is_missing(row[low]) else f" [{number(row[low], digits)}, {number(row[high], digits)}]"
@@ -182,14 +184,14 @@ def _words(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _percent(row: Mapping[str, Any]) -> bool:
+def _is_percent(row: Mapping[str, Any]) -> bool:
     """Whether a number is in percent: all but AUROCs are."""
     return bool(row["metric"] != "auroc")
 
 
 def _event_line(row: Mapping[str, Any]) -> str:
     """An event in one line of text."""
-    words = _words(row)
+    words = _in_words(row)
     where = ", ".join(filter(None, (row["cell"], row["method"], words["place"])))
     band = f"; earlier nights {words['earlier']}, corrected p {words['p_said']}" if words["earlier"] else ""
     return f"{row['event']}: {where}: {words['what']} {words['now']}{band}"
@@ -225,7 +227,7 @@ def _nights(verdicts: pd.DataFrame, records: Records) -> list[dict[str, Any]]:
     return rows
 
 
-def _common(names: Sequence[str]) -> list[str]:
+def _common_parts(names: Sequence[str]) -> list[str]:
     """The comma-separated parts that the names of all cells share; empty for a single cell."""
     parts = [name.split(", ") for name in dict.fromkeys(names)]
     return [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
@@ -236,7 +238,7 @@ def _without(name: str, common: Sequence[str]) -> str:
     return ", ".join(part for part in name.split(", ") if part not in common) or name
 
 
-def _shortened(row: Mapping[str, Any], common: Sequence[str]) -> dict[str, Any]:
+def _with_short_name(row: Mapping[str, Any], common: Sequence[str]) -> dict[str, Any]:
     return {**row, "short": _without(row["cell"], common)}
 
 
@@ -278,20 +280,20 @@ def junit(name: str, cells: Sequence[CellOfNight], events: Sequence[Mapping[str,
     )
     for cell in cells:
         case = ElementTree.SubElement(
-            ran, "testcase", classname=f"{name}.cells", name=_xml(cell.name), time=f"{cell.seconds:.1f}"
+            ran, "testcase", classname=f"{name}.cells", name=_xml_text(cell.name), time=f"{cell.seconds:.1f}"
         )
         if cell.status == FAILED:
-            ElementTree.SubElement(case, "error", message=_xml(cell.why)).text = _xml(cell.why)
+            ElementTree.SubElement(case, "error", message=_xml_text(cell.why)).text = _xml_text(cell.why)
         crossed = cell.sentences_by_limit
         for limit in (*cell.held, *cell.silent, *crossed):
-            label = _xml(f"{limit} [{cell.name}]")
+            label = _xml_text(f"{limit} [{cell.name}]")
             case = ElementTree.SubElement(limits, "testcase", classname=f"{name}.limits", name=label)
             if limit in cell.silent:
                 ElementTree.SubElement(case, "skipped", message="nothing in this cell's report answers it")
             if lines := crossed.get(limit):
-                ElementTree.SubElement(case, "failure", message=_xml(lines[0])).text = _xml("\n".join(lines))
+                ElementTree.SubElement(case, "failure", message=_xml_text(lines[0])).text = _xml_text("\n".join(lines))
     case = ElementTree.SubElement(changed, "testcase", classname=f"{name}.changes", name="changes beyond the band")
-    ElementTree.SubElement(case, "system-out").text = _xml("\n".join(event["said"] for event in events) or "none")
+    ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(event["said"] for event in events) or "none")
     for suite in (ran, limits, changed):
         for attribute, path in {"errors": "*/error", "failures": "*/failure", "tests": "*"}.items():
             suite.set(attribute, str(len(suite.findall(path))))
@@ -302,7 +304,7 @@ def junit(name: str, cells: Sequence[CellOfNight], events: Sequence[Mapping[str,
     return xml + b"\n"
 
 
-def _xml(text: str) -> str:
+def _xml_text(text: str) -> str:
     """The text without characters that XML cannot hold."""
     return "".join(c for c in text if c in "\n\t" or (c.isprintable() and ord(c) < 0xFFFE) or ord(c) > 0xFFFF)
 
@@ -315,13 +317,19 @@ def summary(
     limits: Sequence[Mapping[str, Any]],
 ) -> bytes:
     """Markdown for a CI job, at most `LINES` lines: `in_short`, crossed limits, failed cells and changes."""
-    failed = [f"**{_md(cell.name)}**: {_md(cell.why)}" for cell in cells if cell.status == FAILED]
-    crossed = [f"**{_md(limit['limit'])}**: {_md(line)}" for limit in limits for _, line in limit["crossed"]]
-    lines = [f"# Nightly {_md(title)}", "", _md(in_short), ""]
+    failed = [
+        f"**{_escape_markdown(cell.name)}**: {_escape_markdown(cell.why)}" for cell in cells if cell.status == FAILED
+    ]
+    crossed = [
+        f"**{_escape_markdown(limit['limit'])}**: {_escape_markdown(line)}"
+        for limit in limits
+        for _, line in limit["crossed"]
+    ]
+    lines = [f"# Nightly {_escape_markdown(title)}", "", _escape_markdown(in_short), ""]
     for heading, rows in (
         ("Limits crossed", crossed),
         ("Cells failed", failed),
-        ("Changes", [_md(e["said"]) for e in events]),
+        ("Changes", [_escape_markdown(e["said"]) for e in events]),
     ):
         if rows:
             more = [f"- and {len(rows) - LISTED} more: index.html"] if len(rows) > LISTED else []
@@ -331,7 +339,7 @@ def summary(
     return ("\n".join(lines) + "\n").encode()
 
 
-def _md(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """The text on one line, with Markdown's special characters escaped."""
     flat = " ".join(text.split())
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#" else c for c in flat)

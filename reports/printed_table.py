@@ -104,7 +104,7 @@ class Table:
             theirs = {row: value for row in rows if (value := self.held_against(column, row)) is not None}
             levels = dict.fromkeys(level for _, level in theirs)
             ours = {row: column.cells[row].value for row in theirs}
-            compared = {level: some for level in levels if len(some := _at(ours, level)) > 1}
+            compared = {level: some for level in levels if len(some := _cells_at(ours, level)) > 1}
             if compared:
                 together = {row: value for some in compared.values() for row, value in some.items()}
                 by_level = {level: agreement(some, theirs) for level, some in compared.items()}
@@ -134,7 +134,7 @@ def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agre
     p is exact as in `agreement`: one relabelling of the rows for all levels; None if a row lacks a level."""
     rows, levels = (list(dict.fromkeys(row[i] for row in ours)) for i in (0, 1))
     if len(ours) < len(rows) * len(levels):
-        defined = [a.tau for level in levels if (a := agreement(_at(ours, level), paper)).tau is not None]
+        defined = [a.tau for level in levels if (a := agreement(_cells_at(ours, level), paper)).tau is not None]
         return Agreement(mean(defined) if defined else None, None, len(ours), len(rows))
     x, y = (np.array([[side[row, level] for row in rows] for level in levels]) for side in (ours, paper))
     orders = itertools.permutations(range(len(rows)))
@@ -153,7 +153,7 @@ def _mean_taus(x: np.ndarray, y: np.ndarray, orders: Sequence[Sequence[int]]) ->
     return means
 
 
-def _at(side: Mapping[Row, float], level: str) -> dict[Row, float]:
+def _cells_at(side: Mapping[Row, float], level: str) -> dict[Row, float]:
     """The cells at a level."""
     return {row: value for row, value in side.items() if row[1] == level}
 
@@ -209,8 +209,8 @@ def long(table: Table) -> pd.DataFrame:
 def latex(table: Table) -> bytes:
     """Our side and the paper's as two LaTeX tabulars, which need booktabs."""
     parts = [f"% {table.title}; needs \\usepackage{{booktabs}}"]
-    ours = {name: [_ours(table, column, row) for row in table.rows] for name, column in table.ours.items()}
-    theirs = {name: [_theirs(table, name, row) for row in table.rows] for name in table.paper}
+    ours = {name: [_our_cell(table, column, row) for row in table.rows] for name, column in table.ours.items()}
+    theirs = {name: [_printed_cell(table, name, row) for row in table.rows] for name in table.paper}
     for side, cells in (("ours", ours), ("the paper", theirs)):
         heads = {table.levels_are: [level for _, level in table.rows]} if any(level for _, level in table.rows) else {}
         frame = pd.DataFrame({**heads, table.rows_are: [row for row, _ in table.rows], **cells})
@@ -234,12 +234,12 @@ TEX = {
 }
 
 
-def _theirs(table: Table, name: str, row: Row) -> str:
+def _printed_cell(table: Table, name: str, row: Row) -> str:
     spread = table.spreads.get(name, {}).get(row)
     return table.paper[name].get(row, "") + (f" ± {spread}" if spread else "")
 
 
-def _ours(table: Table, column: Column, row: Row) -> str:
+def _our_cell(table: Table, column: Column, row: Row) -> str:
     c = column.cells.get(row)
     if c is None:
         return ""

@@ -84,7 +84,7 @@ class MethodRow:
     @property
     def setting(self) -> str:
         """The options in words, such as "rank 8, with residual"; empty without options."""
-        return ", ".join(_option(name, value) for name, value in self.options.items())
+        return ", ".join(_option_in_words(name, value) for name, value in self.options.items())
 
     @property
     def title(self) -> str:
@@ -161,7 +161,7 @@ class Claim:
         return "proven is within what is claimed"
 
 
-def _option(name: str, value: Any) -> str:
+def _option_in_words(name: str, value: Any) -> str:
     if name == "rank":
         return f"rank {value}" if value else "full rank"
     if name == "residual":
@@ -175,7 +175,7 @@ def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
     rows = []
     for label in dict.fromkeys(e.method for e in evidence):
         seeds = tuple(sorted((e for e in evidence if e.method == label), key=lambda e: e.seed))
-        varying = _varying([e for e in evidence if _method(e) == _method(seeds[0])])
+        varying = _varying_names([e for e in evidence if _method(e) == _method(seeds[0])])
         parameters = _parameters(seeds[0])
         ratios, clipped = (
             [float(f[name]) for e in seeds for f in e.findings if f.get(name) is not None]
@@ -213,7 +213,7 @@ def _parameters(e: Evidence) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if name not in ("name", "epsilon")}
 
 
-def _varying(evidence: Sequence[Evidence]) -> list[str]:
+def _varying_names(evidence: Sequence[Evidence]) -> list[str]:
     """The names of parameters that take several values."""
     values: dict[str, set[str]] = {}
     for name, value in (item for e in evidence for item in _parameters(e).items()):

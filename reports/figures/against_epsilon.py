@@ -56,8 +56,8 @@ def against_epsilon(runs: Sequence[MethodRow], methods: Sequence[str], quantitie
     lines = [m for m in methods if any(v.method == m and v.private for v in runs)]
     figure, axes = grid(1, len(quantities), height=3.0, margins=LOW)
     for i, (panel, quantity) in enumerate(zip(axes[0], quantities, strict=True)):
-        _lines(panel, runs, methods, lines, quantity, at)
-        _frame(panel, PANELS[quantity], at, levels)
+        _draw_lines(panel, runs, methods, lines, quantity, at)
+        _draw_axes(panel, PANELS[quantity], at, levels)
         panel.set_title(f"({'abcde'[i]}) {PANELS[quantity].name}")
     accuracy_panels = [p for p, q in zip(axes[0], quantities, strict=True) if PANELS[q].label == ACCURACY]
     for panel in accuracy_panels:
@@ -66,7 +66,7 @@ def against_epsilon(runs: Sequence[MethodRow], methods: Sequence[str], quantitie
     return figure, rows(runs, quantities)
 
 
-def _lines(
+def _draw_lines(
     panel: Any,
     runs: Sequence[MethodRow],
     methods: Sequence[str],
@@ -80,13 +80,15 @@ def _lines(
         of_method = sorted((v for v in runs if v.method == method and quantity in v.scores), key=lambda v: v.epsilon)
         shift = 0.012 * width * (i - (len(lines) - 1) / 2)  # so that bars do not hide each other
         if of_method:
-            _line(panel, of_method, quantity, [at[v.epsilon] + shift for v in of_method], look_of(methods, method))
+            _draw_line(panel, of_method, quantity, [at[v.epsilon] + shift for v in of_method], look_of(methods, method))
     for v in (v for v in runs if v.method not in lines and quantity in v.scores):
         colour = look_of(methods, v.method)["color"]
         panel.axhline(v.scores[quantity].value, color=colour, linestyle="--", linewidth=1.1, label=v.title, zorder=1)
 
 
-def _line(panel: Any, of_method: Sequence[MethodRow], quantity: str, at: Sequence[float], look: dict[str, Any]) -> None:
+def _draw_line(
+    panel: Any, of_method: Sequence[MethodRow], quantity: str, at: Sequence[float], look: dict[str, Any]
+) -> None:
     """Draw one method: noised runs joined, and a dotted step to the one without noise."""
     values = [v.scores[quantity].value for v in of_method]
     bars = np.array([v.scores[quantity].reach for v in of_method]).T
@@ -96,7 +98,7 @@ def _line(panel: Any, of_method: Sequence[MethodRow], quantity: str, at: Sequenc
     panel.plot(at[max(0, n - 1) :], values[max(0, n - 1) :], **look | {"linestyle": ":"}, linewidth=1)
 
 
-def _frame(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[float]) -> None:
+def _draw_axes(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[float]) -> None:
     panel.axvline((at[max(levels)] + at[math.inf]) / 2, color=GREY, linewidth=0.8, linestyle=":")
     panel.set_xticks(list(at.values()), [f"{level:g}" if math.isfinite(level) else "none" for level in at])
     panel.set(xlabel="ε claimed per record", ylabel=about.label)

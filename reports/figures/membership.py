@@ -61,24 +61,24 @@ TRADEOFF = (
 def sketches(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]) -> list[Sketch]:
     """All figures about `signals`, in reading order; the one by class shows the first signal that has success rates.
     `tables` needs curves, scores, clients, classes, trajectories and rounds."""
-    scores, classes, rounds = tables["scores"], _rated(tables["classes"], signals), tables["rounds"]
+    scores, classes, rounds = tables["scores"], _success_rates(tables["classes"], signals), tables["rounds"]
     scores = scores[scores.kind.isin((MEMBER, HELD_OUT_RECORD, NOVEL_RECORD))]
     distribution = SCORES.format(NOVEL if (scores.kind == NOVEL_RECORD).any() else "")
     n = classes.name.nunique()
     beyond = f" Of {n} rows the first {CLASSES} are drawn; all stand in the data." if n > CLASSES else ""
     return [
-        Sketch("roc", "ROC curves on logarithmic axes, by threat model and score", ROC, _roc,
+        Sketch("roc", "ROC curves on logarithmic axes, by threat model and score", ROC, _roc_plot,
                (tables["curves"], methods, signals)),
-        *(Sketch(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", distribution, _scores, (scores, methods, s))
-          for s in signals),
-        Sketch("clients", "AUROC of each client, by threat model and score", ONE_BY_ONE, _clients,
+        *(Sketch(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", distribution, _scores_plot,
+                 (scores, methods, s)) for s in signals),
+        Sketch("clients", "AUROC of each client, by threat model and score", ONE_BY_ONE, _clients_plot,
                (tables["clients"], methods, signals)),
-        Sketch("classes", "Success rate of the attack in each class", GUESSED.format(beyond), _classes,
+        Sketch("classes", "Success rate of the attack in each class", GUESSED.format(beyond), _classes_plot,
                (classes, methods)),
-        Sketch("trajectories", "Loss of members and held-out records", LOSSES, _trajectories,
+        Sketch("trajectories", "Loss of members and held-out records", LOSSES, _trajectories_plot,
                (tables["trajectories"], methods)),
-        Sketch("rounds", "AUROC of the released model by round", ROUNDS, _rounds, (rounds, methods, signals)),
-        Sketch("tradeoff", "AUROC of the released model against its held-out loss", TRADEOFF, _tradeoff,
+        Sketch("rounds", "AUROC of the released model by round", ROUNDS, _rounds_plot, (rounds, methods, signals)),
+        Sketch("tradeoff", "AUROC of the released model against its held-out loss", TRADEOFF, _tradeoff_plot,
                (rounds, methods, signals)),
     ]  # fmt: skip
 
@@ -97,15 +97,15 @@ def _slug(signal: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", signal).strip("-").lower()
 
 
-def _headline(table: Table, signals: Sequence[str]) -> tuple[Table, list[str]]:
+def _rows_about(table: Table, signals: Sequence[str]) -> tuple[Table, list[str]]:
     """The rows about `signals`, and those signals that have any, in order."""
     kept = table[table.signal.isin(list(signals))]
     return kept, ordered(kept.signal, signals)
 
 
-def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+def _roc_plot(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     """A row of panels per signal, a column per adversary."""
-    curves, signals = _headline(curves[curves.nonmembers == HELD_OUT], signals)
+    curves, signals = _rows_about(curves[curves.nonmembers == HELD_OUT], signals)
     if curves.empty:
         return None
     curves = curves[curves.fpr >= curves.floor * (1 - 1e-9)]
@@ -118,7 +118,7 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     figure, axes = grid(len(signals), len(threats), height=2.9, margins=margins)
     for panel, signal, threat in panels(axes, signals, threats):
         part = curves[(curves.signal == signal) & (curves.threat_model == threat)]
-        _roc_lines(panel, part, methods, bottom, plain=plain)
+        _draw_roc(panel, part, methods, bottom, plain=plain)
         panel.plot([bottom, 1], [bottom, 1], color=GREY, linewidth=0.9, zorder=1)
         panel.set(xscale="log", yscale="log", xlim=(bottom, 1), ylim=(bottom, 1.08), xlabel="false positive rate")
         panel.set_title(f"{threat}\n{signal_name(signal)}")
@@ -137,7 +137,7 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     return figure, curves
 
 
-def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, plain: bool) -> None:
+def _draw_roc(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, plain: bool) -> None:
     """Draw the curves of one panel. Several lines of one method differ in line style; `plain` says that every method
     has just one. Rates below `bottom` are drawn at the lower edge."""
     for method, part in curves.groupby("method", sort=False):
@@ -150,7 +150,7 @@ def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float,
             panel.fill_between(line.fpr, low, high, color=look["color"], alpha=0.1, linewidth=0)
 
 
-def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
+def _scores_plot(scores: Table, methods: Sequence[str], signal: str) -> Plot:
     """Histograms of one signal: a row of panels per method, a column per adversary."""
     scores = primary(scores[np.isfinite(scores[signal])]) if signal in scores else scores[:0]
     if scores.empty:
@@ -183,9 +183,9 @@ def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
     return figure, pd.concat(data)
 
 
-def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+def _clients_plot(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     """AUROC per client: a row of panels per signal, a column per adversary."""
-    clients, signals = _headline(clients, signals)
+    clients, signals = _rows_about(clients, signals)
     if clients.empty:
         return None
     drawn, threats = primary(clients), ordered(clients.threat_model, THREAT_MODELS)
@@ -206,7 +206,7 @@ def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     return figure, clients
 
 
-def _rated(classes: Table, signals: Sequence[str]) -> Table:
+def _success_rates(classes: Table, signals: Sequence[str]) -> Table:
     """The success rates of the first signal that has any, sorted by client: its mean, then its classes. Two columns are
     added: `name`, the row's name in the figure, and `is_class`."""
     rated = classes[classes.success.notna()]
@@ -216,7 +216,7 @@ def _rated(classes: Table, signals: Sequence[str]) -> Table:
     return order.sort_values(["client", "is_class", "label"], kind="stable")
 
 
-def _classes(data: Table, methods: Sequence[str]) -> Plot:
+def _classes_plot(data: Table, methods: Sequence[str]) -> Plot:
     """Success rate by client and class, a panel per adversary; `data` comes from `_rated`."""
     if data.empty:
         return None
@@ -242,7 +242,7 @@ def _classes(data: Table, methods: Sequence[str]) -> Plot:
     return figure, data.drop(columns=["name", "is_class"])
 
 
-def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
+def _trajectories_plot(table: Table, methods: Sequence[str]) -> Plot:
     """Loss by round: a row of panels per method, a column for each of the first `CLIENTS` clients."""
     clients = list(dict.fromkeys(table.client))[:CLIENTS]
     table = table[table.client.isin(clients)]
@@ -274,9 +274,9 @@ def _look_of_kind(kind: str, methods: Sequence[str], method: str) -> dict[str, A
     return {"color": colour, "linestyle": line, "label": f"{kind}, mean ({method})" if trained else f"{kind}, mean"}
 
 
-def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+def _rounds_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     """AUROC of the released model by round, a panel per signal."""
-    rounds, signals = _headline(rounds, signals)
+    rounds, signals = _rows_about(rounds, signals)
     if rounds.empty:
         return None
     figure, axes = grid(1, len(signals), height=2.8, margins=LOW, sharey=True)
@@ -296,12 +296,12 @@ def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Pl
     return figure, rounds
 
 
-def _tradeoff(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+def _tradeoff_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     """AUROC of the released model against its held-out loss over the rounds, a panel per signal."""
     if "heldout_loss" not in rounds:
         return None
     rounds = rounds[(rounds.population == ALL_MEMBERS) & np.isfinite(rounds.heldout_loss.astype(float))]
-    rounds, signals = _headline(rounds, signals)
+    rounds, signals = _rows_about(rounds, signals)
     if rounds.empty:
         return None
     figure, axes = grid(1, len(signals), height=2.8, margins=LOW, sharey=True)

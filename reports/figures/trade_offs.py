@@ -50,7 +50,7 @@ def front_plot(best: Table, worlds: Sequence[str]) -> Plot:
     figure, axes = grid(math.ceil(len(pairs) / columns), columns, height=2.9, margins=LOW)
     for panel, (world, threat) in zip(axes.flat, pairs, strict=False):
         part = best[(best.world == world) & (best.threat_model == threat)]
-        _front(panel, part, methods)
+        _draw_front(panel, part, methods)
         panel.set_title(f"{threat}{f', {world}' if len(worlds) > 1 else ''}")
         panel.set(xlabel=UTILITY[part.utility_metric.iloc[0]], ylabel="AUROC, best attack")
         if part.utility_metric.iloc[0] == "loss":
@@ -61,14 +61,14 @@ def front_plot(best: Table, worlds: Sequence[str]) -> Plot:
     return figure, best
 
 
-def _front(panel: Any, part: Table, methods: Sequence[str]) -> None:
+def _draw_front(panel: Any, part: Table, methods: Sequence[str]) -> None:
     panel.axhline(0.5, color=GREY, linewidth=1.1)
     line = part[part.front].sort_values("utility")
     panel.plot(line.utility, line.auroc, color=INK, linewidth=0.9, linestyle=":", zorder=1)
     for method, points in part.groupby("method", sort=False):
         look = look_of(methods, str(method)) | {"linestyle": ""}
         panel.errorbar(
-            points.utility, points.auroc, _bars(points, "auroc"), _bars(points, "utility"),
+            points.utility, points.auroc, _bar_lengths(points, "auroc"), _bar_lengths(points, "utility"),
             fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.6,
         )  # fmt: skip
         for front, face in ((True, look["color"]), (False, "white")):
@@ -82,7 +82,7 @@ def _front(panel: Any, part: Table, methods: Sequence[str]) -> None:
         panel.annotate(text, (row["utility"], row["auroc"]), **offset, textcoords="offset points", fontsize=7)
 
 
-def _bars(rows: Table, name: str) -> Any:
+def _bar_lengths(rows: Table, name: str) -> Any:
     """Lengths of error bars of the column `name` down and up, shape (2, rows); 0 where there is no interval."""
     low, high = (rows[f"{name}_{end}"].astype(float) for end in ("low", "high"))
     down, up = (rows[name] - low).fillna(0.0), (high - rows[name]).fillna(0.0)
@@ -97,16 +97,16 @@ def sweep_plot(table: Table, name: str) -> Plot:
     if len(values) < 2:
         return None
     threats, others = ordered(table.threat_model, THREAT_MODELS), [n for n in swept_names(table) if n != name]
-    lines = list(dict.fromkeys(_line(row, others) for row in table.to_dict("records")))[:LINES_SHOWN]
+    lines = list(dict.fromkeys(_line_name(row, others) for row in table.to_dict("records")))[:LINES_SHOWN]
     panels = [(None, "utility")] + [(threat, "auroc") for threat in threats]
     panels += [(t, "tpr_1") for t in threats if table[table.threat_model == t].tpr_1.notna().any()]
     columns = min(COLUMNS, len(panels))
     figure, axes = grid(math.ceil(len(panels) / columns), columns, height=2.6, margins=USUAL)
     for panel, (threat, quantity) in zip(axes.flat, panels, strict=False):
         part = table[table.threat_model == (threat or threats[0])]
-        _sweep(panel, part, name, quantity, values, lines, others)
+        _draw_sweep(panel, part, name, quantity, values, lines, others)
         label = {"utility": UTILITY[part.utility_metric.iloc[0]], "auroc": "AUROC", "tpr_1": "TPR at 1 % FPR"}[quantity]
-        panel.set(title=threat or "utility", ylabel=label, xlabel=_axis(name))
+        panel.set(title=threat or "utility", ylabel=label, xlabel=_axis_label(name))
         panel.set_xticks(range(len(values)), [in_words(value) for value in values])
         if quantity == "auroc":
             panel.axhline(0.5, color=GREY, linewidth=1.1)
@@ -116,7 +116,7 @@ def sweep_plot(table: Table, name: str) -> Plot:
     return figure, table
 
 
-def _sweep(
+def _draw_sweep(
     panel: Any,
     part: Table,
     name: str,
@@ -125,7 +125,7 @@ def _sweep(
     lines: Sequence[str],
     others: Sequence[str],
 ) -> None:
-    labels = [_line(row, others) for row in part.to_dict("records")]
+    labels = [_line_name(row, others) for row in part.to_dict("records")]
     for i, line in enumerate(lines):
         points = part[[label == line for label in labels]]
         points = points[points[quantity].notna()].sort_values(name, key=lambda column: column.map(values.index))
@@ -134,11 +134,11 @@ def _sweep(
         at = points[name].map(values.index) + 0.04 * (i - (len(lines) - 1) / 2)
         look = look_of(lines, line) | ({"linestyle": ""} if name == METHOD else {})
         bars = {"fmt": "none", "ecolor": look["color"], "elinewidth": 0.8, "capsize": 2}
-        panel.errorbar(at, points[quantity], _bars(points, quantity), **bars)
+        panel.errorbar(at, points[quantity], _bar_lengths(points, quantity), **bars)
         panel.plot(at, points[quantity], **look, label=line)
 
 
-def _line(row: dict[str, Any], others: Sequence[str]) -> str:
+def _line_name(row: dict[str, Any], others: Sequence[str]) -> str:
     """The name of a row's line: its method and the parameters `others`, in words."""
     words = [f"{n.partition('.')[2]} {in_words(row[n])}" for n in others if n != METHOD and not is_missing(row[n])]
     return ", ".join([str(row["method"]), *words])
@@ -152,6 +152,6 @@ def _sort_key(value: Any) -> tuple[int, float, str]:
         return 1, 0.0, str(value)
 
 
-def _axis(name: str) -> str:
+def _axis_label(name: str) -> str:
     """The label of a parameter's axis."""
     return {EPSILON: "ε claimed per record", METHOD: "method"}.get(name, name.partition(".")[2].replace("_", " "))

@@ -35,13 +35,13 @@ def sketches(runs: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> 
     return [
         Sketch("utility", "Utility by round",
                "On test records, mean over seeds where there are several; 0 rounds is before training."
-               + (ANSWERS_NOTE if set(lines.metric) & set(METRICS.values()) else ""), _lines, (lines, titles)),
+               + (ANSWERS_NOTE if set(lines.metric) & set(METRICS.values()) else ""), _lines_plot, (lines, titles)),
         Sketch("rank", "Accuracy against the rank of the local prompt's factors",
                f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
-               _by_rank, (runs,)),
+               _rank_plot, (runs,)),
         Sketch("residual", "What the residual changes, by epsilon and rank",
                "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there "
-               "are several seeds: one standard deviation of the difference over them.", _by_residual, (runs,)),
+               "are several seeds: one standard deviation of the difference over them.", _residual_plot, (runs,)),
     ]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def by_round(accuracy: Table, answers: Table, splits: Sequence[str]) -> Table:
     return data.groupby(["metric", "method", "model", "round"], sort=False).value.mean().reset_index()
 
 
-def _lines(data: Table, methods: Sequence[str]) -> Plot:
+def _lines_plot(data: Table, methods: Sequence[str]) -> Plot:
     if data.empty:
         return None
     metrics = list(dict.fromkeys(data.metric))
@@ -79,7 +79,7 @@ def _lines(data: Table, methods: Sequence[str]) -> Plot:
     return figure, data.assign(rounds_completed=data["round"] + 1).drop(columns="round")
 
 
-def _by_rank(runs: Sequence[MethodRow]) -> Plot:
+def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
     """Accuracy against rank, a row of panels per method, a column per split; None if no run varies its rank."""
     ranked = [v for v in runs if "rank" in v.options]
     if not ranked:
@@ -98,7 +98,7 @@ def _by_rank(runs: Sequence[MethodRow]) -> Plot:
                 line = [v for v in lines[level, residual] if split in v.scores]
                 line.sort(key=lambda v: ranks.index(v.parameters["rank"]))
                 at = [ranks.index(v.parameters["rank"]) + 0.03 * (i - len(levels) / 2) for v in line]
-                look = _level(levels, level, solid=residual)
+                look = _look_of_level(levels, level, solid=residual)
                 which = f", {'with' if residual else 'without'} residual" if "residual" in of_method[0].options else ""
                 bars, label = np.array([v.scores[split].reach for v in line]).T, line[0].noise + which
                 panel.errorbar(
@@ -113,7 +113,7 @@ def _by_rank(runs: Sequence[MethodRow]) -> Plot:
     return figure, rows(ranked, splits)
 
 
-def _level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, Any]:
+def _look_of_level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, Any]:
     """Matplotlib properties of an epsilon, by its position in `levels`; dashed and hollow unless `solid`."""
     i = levels.index(level)
     colour = COLOURS[i % len(COLOURS)]
@@ -121,7 +121,7 @@ def _level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, A
     return look | {"markerfacecolor": colour if solid else "white"}
 
 
-def _by_residual(runs: Sequence[MethodRow]) -> Plot:
+def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
     """Accuracy with less without residual against epsilon, a panel per split; None without such pairs of runs."""
     data = _differences(runs)
     if data.empty:

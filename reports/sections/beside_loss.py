@@ -27,12 +27,12 @@ def _square(table: pd.DataFrame) -> Row:
     order = ordered(table.threat_model, THREAT_MODELS)
     models = table[["threat_model", "way"]].drop_duplicates().itertuples(index=False, name=None)
     columns = sorted(models, key=lambda model: order.index(model[0]))
-    cells = {(row["threat_model"], row["way"], row["signal"]): _shaded(row) for row in table.to_dict("records")}
+    cells = {(row["threat_model"], row["way"], row["signal"]): _cell(row) for row in table.to_dict("records")}
     lines = [(s, [cells.get((*column, s)) for column in columns]) for s in dict.fromkeys(table.signal)]
     return {"columns": columns, "lines": lines}
 
 
-def _shaded(row: dict[str, Any]) -> Row:
+def _cell(row: dict[str, Any]) -> Row:
     """A cell with its colour, whether the gain is above or below 0 (`word`), and whether there is one (`gained`)."""
     word = "above" if row["gain_low"] > 0 else "below" if row["gain_high"] < 0 else ""
     return row | {"shade": tint(row["auroc"]), "word": word, "gained": row["gain"] == row["gain"]}

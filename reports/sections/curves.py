@@ -38,7 +38,7 @@ def section(page: Page) -> Section | None:
     sketches = [Sketch("front", "Leakage against utility, Pareto front", FRONT, front_plot, (best, worlds))]
     for i, world in enumerate(worlds, 1):
         points = best[best.world == world]
-        sketches += [_sweep(points, name, str(i) if len(worlds) > 1 else "") for name in swept_names(points)]
+        sketches += [_sweep_sketch(points, name, str(i) if len(worlds) > 1 else "") for name in swept_names(points)]
     drawn = draw(sketches, page.each)
     context: dict[str, Any] = {
         "curves": {
@@ -52,14 +52,14 @@ def section(page: Page) -> Section | None:
     return Section([("curves", "Leakage against utility")], context, drawn, tables={"curves": table})
 
 
-def _sweep(points: pd.DataFrame, name: str, number: str) -> Sketch:
+def _sweep_sketch(points: pd.DataFrame, name: str, number: str) -> Sketch:
     """The figure of one world over the parameter `name`; `number` tells worlds apart (empty for a single one)."""
     key = "-".join(filter(None, ["over", re.sub(r"\W|_", "-", name), number]))
-    about = ", ".join([_word(name), *([str(points.world.iloc[0])] if number else [])])
+    about = ", ".join([_parameter_name(name), *([str(points.world.iloc[0])] if number else [])])
     return Sketch(key, f"Utility and leakage over {about}", f"Over {about}. {SWEEP}", sweep_plot, (points, name))
 
 
-def _word(name: str) -> str:
+def _parameter_name(name: str) -> str:
     """A parameter's dotted path in words."""
     return "methods" if name == "method.name" else name.partition(".")[2].replace("_", " ")
 

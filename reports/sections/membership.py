@@ -28,19 +28,21 @@ def section(page: Page) -> Section | None:
     threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
     context = {
         "threats": threats,
-        "runs": [look | _run(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
+        "runs": [look | _run_parts(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
         "matrices": _matrices(page.runs, threats),
-        "mixed": [t for t in threats if len({(f["way"], f["population"]) for f in _quotable(findings, t)}) > 1],
+        "mixed": [
+            t for t in threats if len({(f["way"], f["population"]) for f in _quotable_findings(findings, t)}) > 1
+        ],
         "corrected": max((f.get("best_of") or 0 for f in findings if f.get("z") is None), default=0),
-        "families": _families(page),
-        "beside": _beside(page.runs),
+        "families": _families_note(page),
+        "beside": _further_columns(page.runs),
         "sees": {threat: SAID[threat].card for threat in threats},
         "few": FEW,
     }
     return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": context})
 
 
-def _families(page: Page) -> Row | None:
+def _families_note(page: Page) -> Row | None:
     """For the note on corrected p-values: the `primary` scores by name, `n` scores of each family in all runs, number
     of `exchanges` and `runs`, and the `error` in percent. None where no coin decided who is a member."""
     exchanges = [len(e.tables["permutations"]) - 1 for e in page.evidence if len(e.tables.get("permutations", ()))]
@@ -58,34 +60,34 @@ def _families(page: Page) -> Row | None:
     }
 
 
-def _quotable(findings: Sequence[Finding], threat: str) -> list[Finding]:
+def _quotable_findings(findings: Sequence[Finding], threat: str) -> list[Finding]:
     """The findings that a verdict on the adversary `threat` may quote: AUROCs of members against held-out records, of
     headline scores or of the best of several attacks."""
-    return [f for f in findings if f["threat_model"] == threat and (is_headline_auroc(f) or _picked(f))]
+    return [f for f in findings if f["threat_model"] == threat and (is_headline_auroc(f) or _is_best_of_several(f))]
 
 
-def _picked(f: Finding) -> bool:
+def _is_best_of_several(f: Finding) -> bool:
     """Whether this is about the best of several attacks, members against held-out records."""
     return bool(f.get("best_of")) and f["nonmembers"] == HELD_OUT
 
 
-def _run(v: MethodRow, threats: Sequence[str]) -> Row:
+def _run_parts(v: MethodRow, threats: Sequence[str]) -> Row:
     """Template variables of one run: `threats`, a card and leakage tables for each threat model; `epsilon`, claimed and
     proven, only where the privacy section has no row for the run."""
     first, others = (membership_findings(f for e in es for f in e.findings) for es in (v.evidence[:1], v.evidence[1:]))
     first = sorted(first, key=lambda f: bool(f.get("best_of")))  # the best of several attacks comes last
-    parts = [_threat(threat, [f for f in first if f["threat_model"] == threat], others) for threat in threats]
-    return {"threats": parts, "epsilon": [] if v.claims else _epsilon(first, threats)}
+    parts = [_threat_parts(threat, [f for f in first if f["threat_model"] == threat], others) for threat in threats]
+    return {"threats": parts, "epsilon": [] if v.claims else _epsilon_lines(first, threats)}
 
 
-def _threat(threat: str, first: Sequence[Finding], others: Sequence[Finding]) -> Row:
+def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Finding]) -> Row:
     """Card and tables of one threat model, from the findings of the `first` and of the `others` seeds.
 
     A card quotes the gravest headline score: where coins decided, its corrected p-value allows for having picked it.
     Elsewhere it quotes the best of several attacks, if there are several, whose interval allows for that.
     """
     alone = [f for f in first if is_headline_auroc(f)]
-    best = [f for f in first if _picked(f) and f.get("z") is None]
+    best = [f for f in first if _is_best_of_several(f) and f.get("z") is None]
     quoted = best if gravest(best) else alone
     canaries = [f for f in first if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
     headline = [f for f in first if f["headline"] or f.get("best_of")]
@@ -103,7 +105,7 @@ def _threat(threat: str, first: Sequence[Finding], others: Sequence[Finding]) ->
     }
 
 
-def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
+def _epsilon_lines(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
     """Lines of claimed, provable and measured epsilon (`three`), each with the `threats` that share them."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for threat in threats:
@@ -116,7 +118,7 @@ def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
     return [{"threats": names, "three": three} for three, names in lines.items()]
 
 
-def _beside(rows: Sequence[MethodRow]) -> list[tuple[str, str, list[float | None]]]:
+def _further_columns(rows: Sequence[MethodRow]) -> list[tuple[str, str, list[float | None]]]:
     """Columns beside the verdicts as (heading, unit, a number per run): final utility, and bytes in percent of
     FedAvg's. A column without any number is left out."""
     ends = [v.final_utility for v in rows]
@@ -137,13 +139,13 @@ def _matrices(rows: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
 
 def _matrix(rows: Sequence[MethodRow], threat: str) -> Row:
     """Headings of `attacks`, and `lines` with one finding per run and attack: that of the freshest model."""
-    by_run = [_quotable(membership_findings(v.evidence[0].findings), threat) for v in rows]
-    distinct = dict.fromkeys(_attack(f) for findings in by_run for f in findings)
+    by_run = [_quotable_findings(membership_findings(v.evidence[0].findings), threat) for v in rows]
+    distinct = dict.fromkeys(_attack_key(f) for findings in by_run for f in findings)
     attacks = sorted(distinct, key=lambda attack: attack[0])  # the best of several comes last
-    lines = [[freshest([f for f in fs if _attack(f) == attack]) for attack in attacks] for fs in by_run]
+    lines = [[freshest([f for f in fs if _attack_key(f) == attack]) for attack in attacks] for fs in by_run]
     return {"threat": threat, "attacks": [signal_heading(*attack) for attack in attacks], "lines": lines}
 
 
-def _attack(f: Finding) -> tuple[int, str]:
+def _attack_key(f: Finding) -> tuple[int, str]:
     """The arguments of `signal_heading` for a finding."""
-    return (f["best_of"], "") if _picked(f) else (0, f["signal"])
+    return (f["best_of"], "") if _is_best_of_several(f) else (0, f["signal"])

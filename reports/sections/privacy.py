@@ -20,7 +20,7 @@ FEW = 12  # a longer noise table is folded
 
 def section(page: Page) -> Section | None:
     """Claimed, proven and measured epsilons, and noise; None if there is none of them."""
-    claims, measured, noise = _claims(page.runs), _measured(page.runs), _noise(page.runs)
+    claims, measured, noise = _claim_blocks(page.runs), _measured_rows(page.runs), _noise_rows(page.runs)
     if not claims and not measured and not noise:
         return None
     links = [("privacy", "Claimed and provable"), ("measured", "Measured"), ("noise", "Noise")]
@@ -42,7 +42,7 @@ def section(page: Page) -> Section | None:
     )
 
 
-def _claims(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
+def _claim_blocks(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """Blocks of claimed beside provable epsilons. Methods (with their settings) that have equal claims share a block;
     epsilons and adversaries with equal numbers share a row."""
     families: dict[tuple[str, str], list[MethodRow]] = {}  # the runs of a method and setting, one per epsilon
@@ -52,20 +52,20 @@ def _claims(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
     for family in families.values():
         blocks.setdefault(tuple((v.epsilon, v.claims) for v in family), []).append(family)
     total = Counter(method for method, _ in families)
-    return [{"title": _who(alike, total), "rows": _adversaries(alike[0])} for alike in blocks.values()]
+    return [{"title": _method_names(alike, total), "rows": _claim_rows(alike[0])} for alike in blocks.values()]
 
 
-def _measured(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
+def _measured_rows(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """Rows of the measured bounds of every run's first seed."""
-    return [row for v in runs for row in _titled(v.title, rows(v.evidence[0].findings))]
+    return [row for v in runs for row in _with_title(v.title, rows(v.evidence[0].findings))]
 
 
-def _titled(title: str, some: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _with_title(title: str, some: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of one run with its `title`, which the `first` row's cell shows over a `span` of all of them."""
     return [{**row, "title": title, "first": i == 0, "span": len(some)} for i, row in enumerate(some)]
 
 
-def _who(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:
+def _method_names(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:
     """The methods of a block in words, with their settings where the block has not all `total` settings of a method."""
     names = []
     for method in dict.fromkeys(family[0].method for family in alike):
@@ -75,7 +75,7 @@ def _who(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:
     return listed(names)
 
 
-def _adversaries(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
+def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """A row per distinct claim: the epsilons, adversaries and record owners that it holds for."""
     levels: dict[tuple[Any, ...], list[MethodRow]] = {}
     for v in family:
@@ -88,8 +88,8 @@ def _adversaries(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
                 levels.setdefault((numbers, threats, owners), []).append(v)
     rows = [
         {
-            "noise": _levels(vs, family),
-            "threats": _against(threats, [c.threat_model for c in vs[0].claims]),
+            "noise": _noise_in_words(vs, family),
+            "threats": _threats_in_words(threats, [c.threat_model for c in vs[0].claims]),
             "records": OWNERS.get(owners, listed(owners)),
             "claim": next(c for c in vs[0].claims if (c.numbers, c.threat_model) == (numbers, threats[0])),
         }
@@ -98,7 +98,7 @@ def _adversaries(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["noise"] in (ALWAYS, NOISED))  # claims for every epsilon come last
 
 
-def _levels(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
+def _noise_in_words(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
     """The noise of some runs of a family in words."""
     if len(some) > 1 and len(some) == len(family):
         return ALWAYS
@@ -107,7 +107,7 @@ def _levels(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
     return listed([v.noise for v in some])
 
 
-def _against(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:
+def _threats_in_words(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:
     """The threat models, or a phrase where they are all of `everybody`, or all but the server."""
     left = [threat for threat in dict.fromkeys(everybody) if threat not in threats]
     if left in ([], [SERVER]) and len(threats) > 1:
@@ -115,6 +115,6 @@ def _against(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:
     return list(threats)
 
 
-def _noise(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
+def _noise_rows(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """Rows of the noise mechanisms of every run's first seed; a run without noise has none."""
-    return [row for v in runs for row in _titled(v.title, v.table("noise").to_dict("records"))]
+    return [row for v in runs for row in _with_title(v.title, v.table("noise").to_dict("records"))]

@@ -13,19 +13,19 @@ ORDER = 70
 
 def section(page: Page) -> Section | None:
     """How well the server rebuilds clients' models; None if it was not tried."""
-    parts = page.parts("coverage", _coverage)
-    whole = page.parts("cost", _complete)
+    parts = page.parts("coverage", _coverage_by_client)
+    whole = page.parts("cost", _whole_messages)
     links = [("reconstruction", "Reconstruction")]
     return Section(links, {"reconstruction": {"parts": parts, "whole": whole}}) if parts else None
 
 
-def _complete(cost: pd.DataFrame) -> dict[str, Any]:
+def _whole_messages(cost: pd.DataFrame) -> dict[str, Any]:
     """Number of `messages`, how many held a client's `whole` model, and the `rounds` (from 1) with such messages."""
     rounds = (cost["round"][cost.complete > 0] + 1).tolist()
     return {"messages": int(cost.messages.sum()), "whole": int(cost.complete.sum()), "rounds": rounds}
 
 
-def _coverage(coverage: pd.DataFrame) -> dict[str, Any]:
+def _coverage_by_client(coverage: pd.DataFrame) -> dict[str, Any]:
     """`kinds`, pairs of a kind of reconstruction and the number of clients that it rebuilds; `clients`, pairs of a
     client and its rows by kind (None for a kind that does not apply)."""
     kinds, clients = list(dict.fromkeys(coverage.way)), sorted(set(coverage.client))

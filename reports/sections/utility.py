@@ -50,7 +50,7 @@ def _accuracies(runs: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, An
         "cards": _cards(runs),
         "splits": [split for split in SPLITS if any(split in v.scores for v in runs)],
         "rows": [look[v.title] | {"scores": v.scores, "ratio": v.ratio, "clipped": v.clipped} for v in runs],
-        "floor": _floor(runs),
+        "floor": _noise_floor(runs),
         "noised": any(v.private for v in runs),
     }
 
@@ -64,7 +64,7 @@ def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
         server: dict[str, list[str]] = {}
         for level in dict.fromkeys(v.epsilon for v in runs if v.method == method):
             same = [v for v in runs if (v.method, v.epsilon) == (method, level)]
-            text = sentence(same[0], twin(same[0], runs)) if len(same) == 1 else _range(same)
+            text = sentence(same[0], twin(same[0], runs)) if len(same) == 1 else _describe_settings(same)
             lines.append({"noise": same[0].noise, "text": text})
             for words in dict.fromkeys(filter(None, map(_against_server, same))):
                 server.setdefault(words, []).append(same[0].noise)
@@ -77,7 +77,7 @@ def sentence(v: MethodRow, without: MethodRow | None) -> str:
     """Describe one run: accuracy and its change, the noise, and the claimed and proven epsilon. The change is against
     the run `without` noise, or against before training if that is None."""
     splits = _quoted_splits(v)
-    text = _on({split: _accuracy(v.scores[split]) for split in splits})
+    text = _join_accuracies({split: _accuracy_in_words(v.scores[split]) for split in splits})
     if not v.trained:
         return f"{text}. Nothing is trained: no record can leak."
     before = {split: v.scores[split].before for split in splits}
@@ -88,19 +88,19 @@ def sentence(v: MethodRow, without: MethodRow | None) -> str:
     changes = [signed(v.scores[split].value - x) for split, x in before.items() if x is not None]
     text += f" ({listed(changes)} points against {what})" if changes else ""
     text += f"; noise is {short(v.ratio)} times the signal." if v.ratio is not None else "."
-    return f"{text} {_promise(v)}".strip()
+    return f"{text} {_claim_in_words(v)}".strip()
 
 
-def _range(runs: Sequence[MethodRow]) -> str:
+def _describe_settings(runs: Sequence[MethodRow]) -> str:
     """Describe several settings of one method and epsilon: accuracy and noise from the lowest to the highest."""
     values = {split: [v.scores[split].value for v in runs if split in v.scores] for split in _quoted_splits(runs[0])}
-    text = _on({split: f"{min(x):.1f} to {max(x):.1f} %" for split, x in values.items()})
+    text = _join_accuracies({split: f"{min(x):.1f} to {max(x):.1f} %" for split, x in values.items()})
     text += f", over {len(runs)} settings"
     ratios = [v.ratio for v in runs if v.ratio is not None]
     if ratios:
         ends = " to ".join(dict.fromkeys((short(min(ratios)), short(max(ratios)))))
         text += f"; noise is {ends} times the signal"
-    promises = list(dict.fromkeys(map(_promise, runs)))
+    promises = list(dict.fromkeys(map(_claim_in_words, runs)))
     return f"{text}. {promises[0] if len(promises) == 1 else 'What is proven differs between them: see below.'}".strip()
 
 
@@ -109,13 +109,13 @@ def _quoted_splits(v: MethodRow) -> list[str]:
     return [split for split in (LOCAL, NEIGHBOUR) if split in v.scores] or list(v.scores)
 
 
-def _on(values: Mapping[str, str]) -> str:
+def _join_accuracies(values: Mapping[str, str]) -> str:
     """Accuracies (already text, by split) joined: "61.0 % on local and 40.2 % on neighbour classes"."""
     parts = (f"{text} on {'all' if split == OVERALL else split}" for split, text in values.items())
     return f"{' and '.join(parts)} classes"
 
 
-def _accuracy(score: Score) -> str:
+def _accuracy_in_words(score: Score) -> str:
     """An accuracy with its standard deviation over seeds, or its interval unless that has no width."""
     if score.sd:
         return f"{score.value:.1f} ± {score.sd:.1f} %"
@@ -123,14 +123,14 @@ def _accuracy(score: Score) -> str:
     return f"{score.value:.1f} %{spread}"
 
 
-def _promise(v: MethodRow) -> str:
+def _claim_in_words(v: MethodRow) -> str:
     """The claimed and proven epsilon of a client's own record against the prompt-user, in words; "" without a claim."""
     user = {c.threat_model: c for c in v.claims if c.whose == "own"}.get(PROMPT_USER)
     if user is None:
         return ""
     if user.unclaimed:
-        return f"Nothing is claimed; {_proven(user)}."
-    return f"Claimed ε {epsilon(user.claimed)}; {_proven(user)}{': above the claim' if user.above else ''}."
+        return f"Nothing is claimed; {_proven_in_words(user)}."
+    return f"Claimed ε {epsilon(user.claimed)}; {_proven_in_words(user)}{': above the claim' if user.above else ''}."
 
 
 def _against_server(v: MethodRow) -> str:
@@ -139,10 +139,10 @@ def _against_server(v: MethodRow) -> str:
     server, user = claims.get(SERVER), claims.get(PROMPT_USER)
     if server is None or user is None or server.numbers[:3] == user.numbers[:3]:
         return ""
-    return _proven(server)
+    return _proven_in_words(server)
 
 
-def _proven(claim: Claim) -> str:
+def _proven_in_words(claim: Claim) -> str:
     """The proven epsilon in words."""
     if math.isinf(claim.provable):
         return "nothing is proven (∞)"
@@ -151,7 +151,7 @@ def _proven(claim: Claim) -> str:
     return f"proven {epsilon(claim.provable)} as it ran, {epsilon(claim.every_step)} if a record is in every step"
 
 
-def _floor(runs: Sequence[MethodRow]) -> str | None:
+def _noise_floor(runs: Sequence[MethodRow]) -> str | None:
     """A lower bound on noise over signal with nominal noise, in words, at the report's largest epsilon: a step's signal
     is at most the clip norm. None without nominal noise."""
     bounds = []
