@@ -111,6 +111,6 @@ def _success_rate(e: Evidence, signal: str) -> Measured | None:
 
 def _auroc(e: Evidence, signal: str) -> Measured | None:
     """The prompt-user's AUROC of `signal` with its interval."""
-    findings = (f for f in e.findings if (f["threat_model"], f["signal"]) == (PROMPT_USER, signal))
-    values = ((f["value"], f["low"], f["high"]) for f in findings if is_headline_auroc(f) and f["value"] is not None)
-    return next(values, None)
+    findings = [f for f in e.findings if is_headline_auroc(f) and f["value"] is not None]
+    of_user = (f for f in findings if (f["threat_model"], f["signal"]) == (PROMPT_USER, signal))
+    return next(((f["value"], f["low"], f["high"]) for f in of_user), None)

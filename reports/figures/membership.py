@@ -217,7 +217,7 @@ def _success_rates(classes: Table, signals: Sequence[str]) -> Table:
 
 
 def _classes_plot(data: Table, methods: Sequence[str]) -> Plot:
-    """Success rate by client and class, a panel per adversary; `data` comes from `_rated`."""
+    """Success rate by client and class, a panel per adversary; `data` comes from `_success_rates`."""
     if data.empty:
         return None
     names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREAT_MODELS)
