@@ -51,7 +51,7 @@ class CellOfNight:
         return {limit: list(sentences) for limit, sentences in (self.crossed or {}).items()}
 
 
-def rendered(
+def render_files(
     name: str, night: int, cells: Sequence[CellOfNight], verdicts: pd.DataFrame, history: pd.DataFrame, records: Records
 ) -> dict[str, bytes]:
     """The files of a night by name, the page last.

@@ -11,7 +11,7 @@ from reports.section import Row
 from reports.templates import csv, render
 
 
-def rendered(asked: str, title: str, names: Sequence[str], rows: Sequence[Row]) -> dict[str, bytes]:
+def render_files(asked: str, title: str, names: Sequence[str], rows: Sequence[Row]) -> dict[str, bytes]:
     """The index as {"csv": bytes, "html": bytes}.
 
     `asked` is the command's argument, quoted on the page; `names` are the page's names for the rows. A row has item,
