@@ -90,7 +90,7 @@ def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str])
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
     """The configuration as tables: `shared` entries with their value; `head` and `differing` rows for the other
     entries, one row per entry, or per run where there are more than `MANY` runs."""
-    settings = [flattened(e.setting) for e in evidence]
+    settings = [flatten_setting(e.setting) for e in evidence]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [(name, [setting.get(name, "n/a") for setting in settings]) for name in names]
     differing = [(name, values) for name, values in rows if len(set(values)) > 1]
@@ -103,7 +103,7 @@ def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
     return {"shared": shared, "head": head, "differing": body if differing else []}
 
 
-def flattened(value: dict[str, Any]) -> dict[str, str]:
+def flatten_setting(value: dict[str, Any]) -> dict[str, str]:
     """A nested configuration as text by dotted path: {"privacy.epsilon": "1.0"}."""
     return {path: plain(entry) for path, entry in entries(value).items()}
 
