@@ -89,7 +89,7 @@ class Table:
         levels = list(dict.fromkeys(level for _, level in distinct))
         return sorted(distinct, key=lambda row: levels.index(row[1]))
 
-    def held_against(self, column: Column, row: Row) -> float | None:
+    def printed_value(self, column: Column, row: Row) -> float | None:
         """The paper's number that the cell of our `column` in `row` is compared with; None if it has none."""
         sides = [self.paper[name] for name in column.against]
         return mean(float(side[row]) for side in sides) if sides and all(row in side for side in sides) else None
@@ -101,7 +101,7 @@ class Table:
         agreements = {}
         for name, column in self.ours.items():
             rows = [row for row in column.cells if row[0] not in self.apart]
-            theirs = {row: value for row in rows if (value := self.held_against(column, row)) is not None}
+            theirs = {row: value for row in rows if (value := self.printed_value(column, row)) is not None}
             levels = dict.fromkeys(level for _, level in theirs)
             ours = {row: column.cells[row].value for row in theirs}
             compared = {level: some for level in levels if len(some := _cells_at(ours, level)) > 1}
