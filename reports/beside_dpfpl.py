@@ -20,7 +20,7 @@ import pandas as pd
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from reports.formats import listed, tau
-from reports.rows import MethodRow, as_printed
+from reports.rows import MethodRow, closest_to_paper
 
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
 EPSILONS = (math.inf, 0.4, 0.2, 0.1, 0.05, 0.01)
@@ -89,7 +89,7 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
 
 def beside(runs: Sequence[MethodRow]) -> PaperComparison | None:
     """Compare runs with the paper; None unless two of its methods were run at one of its epsilons."""
-    ours = [v for v in as_printed(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
+    ours = [v for v in closest_to_paper(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
     dirichlet = all(v.evidence[0].setting.get("task", {}).get("partition") == "dirichlet" for v in ours)
     tables = TEST_SETS if dirichlet else SPLITS

@@ -266,7 +266,7 @@ def method_name(method: str) -> str:
     return (plugin and plugin.facts.title) or method
 
 
-def as_printed(rows: Sequence[MethodRow]) -> list[MethodRow]:
+def closest_to_paper(rows: Sequence[MethodRow]) -> list[MethodRow]:
     """One variant per method and epsilon: the one whose parameters are closest to those of DP-FPL's Tables 2 to 4."""
     best: dict[tuple[str, float], MethodRow] = {}
     for v in rows:
@@ -286,14 +286,14 @@ def select_detailed(rows: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
     if len(rows) <= LINES_SHOWN:
         return list(rows), ""
     largest = max((v.epsilon for v in rows if v.private), default=math.inf)
-    kept = [v for v in as_printed(rows) if not v.private or v.epsilon == largest]
+    kept = [v for v in closest_to_paper(rows) if not v.private or v.epsilon == largest]
     noised = f" or with ε {largest:g}" if math.isfinite(largest) else ""
     what = f"Of {len(rows)} rows those without noise{noised} are shown; all stand in the data. {note_on_settings(rows)}"
     return kept, what.strip()
 
 
 def note_on_settings(rows: Sequence[MethodRow]) -> str:
-    """A sentence about which setting of each method `as_printed` picks; empty where no method has several."""
-    several = [v for v in as_printed(rows) if v.setting]
+    """A sentence about which setting of each method `closest_to_paper` picks; empty where no method has several."""
+    several = [v for v in closest_to_paper(rows) if v.setting]
     names = list(dict.fromkeys(f"{v.name} {v.setting}" for v in several))
     return f"Of several settings one is drawn: {'; '.join(names)}." if names else ""

@@ -26,7 +26,7 @@ from fedaudit.command.terminal import show
 from reports import beside_dpfpl as beside
 from reports.formats import epsilon, listed, short, signed, tau
 from reports.report import Evidence
-from reports.rows import MethodRow, as_printed, twin, variants
+from reports.rows import MethodRow, closest_to_paper, twin, variants
 from reports.sections.utility import sentence
 from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
 from tests.test_report import ONE, Reader
@@ -325,7 +325,7 @@ def test_privacy_settings_that_differ_are_settings() -> None:
 
 
 def test_figures_show_the_variant_of_the_papers_tables() -> None:
-    found = as_printed(variants(ablation()))
+    found = closest_to_paper(variants(ablation()))
     assert [(v.epsilon, v.setting) for v in found] == [(e, "rank 8, with residual") for e in (INF, 0.4, 0.1)]
 
 

@@ -21,7 +21,7 @@ from reports.figures.against_epsilon import against_epsilon
 from reports.figures.drawing import printed, styled
 from reports.formats import listed, signed
 from reports.paper_items import PaperItem
-from reports.rows import MethodRow, Score, as_printed, variants
+from reports.rows import MethodRow, Score, closest_to_paper, variants
 from reports.templates import Write, csv, render
 
 
@@ -73,7 +73,7 @@ def figure3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
 def _line(task: str, cells: Sequence[Evidence]) -> list[MethodRow]:
     """The variants of one task, from no noise to the smallest epsilon, called by the task."""
     check(cells)
-    found = [with_leakage(v, SIGNAL) for v in as_printed(variants(cells)) if v.method == "dpfpl"]
+    found = [with_leakage(v, SIGNAL) for v in closest_to_paper(variants(cells)) if v.method == "dpfpl"]
     if len(found) < 2 or not any("success" in v.scores for v in found):
         raise ValueError(f"task {task!r} must have DP-FPL at two epsilons, with success rates of {SIGNAL!r}")
     return [replace(v, method=task, label=task, options={}) for v in found]

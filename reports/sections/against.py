@@ -6,7 +6,7 @@ from attacks.score_names import signal_name
 from reports.attack_success import headline, with_leakage
 from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
 from reports.figures.drawing import Sketch, draw
-from reports.rows import as_printed, note_on_settings
+from reports.rows import closest_to_paper, note_on_settings
 from reports.section import Page, Section
 
 ORDER = 40
@@ -20,7 +20,7 @@ SUCCESS = (
 def section(page: Page) -> Section | None:
     """A figure of accuracy and leakage against epsilon; None without two epsilons."""
     signal = headline(page.runs)
-    rows = [with_leakage(v, signal) if signal else v for v in as_printed(page.runs)]
+    rows = [with_leakage(v, signal) if signal else v for v in closest_to_paper(page.runs)]
     leaked = [name for name in ("success", "auroc") if any(name in v.scores for v in rows)]
     quantities, methods = [*accuracies(rows), *leaked], list(dict.fromkeys(v.method for v in rows))
     if not quantities:
