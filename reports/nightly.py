@@ -64,7 +64,7 @@ def render_files(
         for row in _event_rows(verdicts, night)
     ]
     common = _common_parts([cell.cell for cell in cells])
-    limits = stated(cells)
+    limits = limit_rows(cells)
     in_short = sentence(cells, sum(e["alarm"] for e in changes), limits, first=verdicts.night.nunique() < 2)
     parts = {
         "name": name, "night": night, "ran": records.get(night, {}), "sentence": in_short,
@@ -114,7 +114,7 @@ def _plural(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def stated(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
+def limit_rows(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
     """A row per limit of any cell: `held`, the number of cells that keep it, `crossed`, pairs of a cell's name and a
     sentence, and `silent`, whether no cell has a number for it."""
     rows: dict[str, dict[str, Any]] = {}
