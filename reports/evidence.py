@@ -122,7 +122,7 @@ def _check_one(e: Evidence) -> None:
             raise ValueError(f"table {name!r} of {e.run} lacks the column {missing[0]!r}; it needs: {columns}")
 
 
-def joined(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
+def concat_table(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
     """The table `name` of all evidence, concatenated, with columns `method` and `seed` first. Without any rows it has
     the columns of `TABLES`."""
     frames = [pd.DataFrame(columns=["method", "seed", *TABLES.get(name, "").split()])]

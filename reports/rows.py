@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedaudit.terms.splits import SPLITS
-from reports.evidence import Evidence, Finding, joined
+from reports.evidence import Evidence, Finding, concat_table
 from trainers.learners import METHODS
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
@@ -94,7 +94,7 @@ class MethodRow:
 
     def table(self, name: str) -> pd.DataFrame:
         """The table `name` of the first seed; with its columns even if there is no row."""
-        return joined(self.evidence[:1], name)
+        return concat_table(self.evidence[:1], name)
 
     @property
     def final_utility(self) -> tuple[str, float] | None:

@@ -89,15 +89,15 @@ class Page:
     def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
         """The table `name` of the detailed runs, concatenated; column `method` holds a run's title. `seeds` says how
         many seeds of each run (None: all)."""
-        from reports.evidence import joined
+        from reports.evidence import concat_table
 
-        return joined([replace(e, method=v.title) for v in self.detailed for e in v.evidence[:seeds]], name)
+        return concat_table([replace(e, method=v.title) for v in self.detailed for e in v.evidence[:seeds]], name)
 
     def files(self, *names: str) -> dict[str, pd.DataFrame]:
         """Tables of all runs and seeds by name, to be written as CSV; those without rows are left out."""
-        from reports.evidence import joined
+        from reports.evidence import concat_table
 
-        return {name: table for name in names if len(table := joined(self.evidence, name))}
+        return {name: table for name in names if len(table := concat_table(self.evidence, name))}
 
     def parts(self, name: str, show: Callable[[pd.DataFrame], Any]) -> list[Row]:
         """`name` (the title) and `shown`, the result of `show(table)`, for detailed runs with rows in the table."""
