@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from reports.formats import listed, tau
+from reports.formats import join_words, tau
 from reports.rows import MethodRow, closest_to_paper
 
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
@@ -228,7 +228,7 @@ def scale(runs: Sequence[MethodRow], *, dirichlet: bool) -> str:
     theirs += ["batches of 32"]
     theirs += ["all records trained on"] if trained else []
     return (
-        f"The paper: {listed(theirs)}. Here: {here(runs)}. The accuracies themselves are not comparable, at most "
+        f"The paper: {join_words(theirs)}. Here: {here(runs)}. The accuracies themselves are not comparable, at most "
         f"their order is."
     )
 
@@ -240,9 +240,9 @@ def here(runs: Sequence[MethodRow]) -> str:
     clients = dict.fromkeys(str(s["schedule"]["clients"]) for s in settings if "clients" in s.get("schedule", {}))
     tasks = list(dict.fromkeys(v.evidence[0].task for v in runs))
     ours = [str(settings[0].get("backbone", {}).get("name", "another model"))]
-    ours += [f"the task{'s' if len(tasks) > 1 else ''} {listed(tasks)}"]
+    ours += [f"the task{'s' if len(tasks) > 1 else ''} {join_words(tasks)}"]
     ours += [f"{' or '.join(clients)} clients"] if clients else []
     ours += [f"{schedule['rounds']} rounds"] if "rounds" in schedule else []
     ours += [f"batches of {training['batch']}"] if "batch" in training else []
     ours += [trained] if (trained := trained_share(settings[0].get("task", {}))) else []
-    return listed(ours)
+    return join_words(ours)

@@ -65,6 +65,6 @@ def tau(value: float) -> str:
     return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """The words joined as "a, b and c"."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

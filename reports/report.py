@@ -17,7 +17,7 @@ import pandas as pd
 from audits.run_comparison import Compared
 from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
-from reports.formats import listed, plain
+from reports.formats import join_words, plain
 from reports.judged import with_verdicts
 from reports.places import places
 from reports.runs import entries, runs
@@ -67,7 +67,7 @@ def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str])
     """Render index.html; `data` names the files that it links to."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
-    about = listed([words for name, words in subjects.items() if name in filled])
+    about = join_words([words for name, words in subjects.items() if name in filled])
     parts: dict[str, Any] = {
         "task": evidence[0].task,
         "attack": evidence[0].attack,

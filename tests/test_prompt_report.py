@@ -24,7 +24,7 @@ from scipy.stats import kendalltau
 from fedaudit.command.gates import parse
 from fedaudit.command.terminal import show
 from reports import beside_dpfpl as beside
-from reports.formats import epsilon, listed, short, signed, tau
+from reports.formats import epsilon, join_words, short, signed, tau
 from reports.report import Evidence
 from reports.rows import MethodRow, closest_to_paper, twin, variants
 from reports.sections.utility import sentence
@@ -574,4 +574,4 @@ def test_small_words() -> None:
     ]
     assert [signed(x) for x in (1.25, -0.31, 0.0)] == ["+1.2", "−0.3", "+0.0"]
     assert [tau(x) for x in (-0.001, 0.333, -1.0)] == ["0.00", "0.33", "−1.00"]
-    assert [listed(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+    assert [join_words(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]

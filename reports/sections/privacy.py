@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
-from reports.formats import listed
+from reports.formats import join_words
 from reports.measured import compared, contradictions, rows
 from reports.rows import MethodRow
 from reports.section import Page, Section
@@ -72,7 +72,7 @@ def _method_names(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]
         settings = [family[0] for family in alike if family[0].method == method]
         some = f" ({'; '.join(v.setting for v in settings)})" if len(settings) < total[method] else ""
         names.append(settings[0].name + some)
-    return listed(names)
+    return join_words(names)
 
 
 def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
         {
             "noise": _noise_in_words(vs, family),
             "threats": _threats_in_words(threats, [c.threat_model for c in vs[0].claims]),
-            "records": OWNERS.get(owners, listed(owners)),
+            "records": OWNERS.get(owners, join_words(owners)),
             "claim": next(c for c in vs[0].claims if (c.numbers, c.threat_model) == (numbers, threats[0])),
         }
         for (numbers, threats, owners), vs in levels.items()
@@ -104,7 +104,7 @@ def _noise_in_words(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> s
         return ALWAYS
     if len(some) > 1 and len(some) == sum(v.private for v in family) and all(v.private for v in some):
         return NOISED
-    return listed([v.noise for v in some])
+    return join_words([v.noise for v in some])
 
 
 def _threats_in_words(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.figures import utility as figures
 from reports.figures.against_epsilon import accuracies
 from reports.figures.drawing import draw
-from reports.formats import epsilon, listed, short, signed
+from reports.formats import epsilon, join_words, short, signed
 from reports.rows import Claim, MethodRow, Score, twin
 from reports.section import Page, Row, Section
 
@@ -68,7 +68,7 @@ def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
             lines.append({"noise": same[0].noise, "text": text})
             for words in dict.fromkeys(filter(None, map(_against_server, same))):
                 server.setdefault(words, []).append(same[0].noise)
-        notes = [f"Against the server, {listed(levels)}: {words}." for words, levels in server.items()]
+        notes = [f"Against the server, {join_words(levels)}: {words}." for words, levels in server.items()]
         cards.append({"name": name, "lines": lines, "notes": notes})
     return cards
 
@@ -86,7 +86,7 @@ def sentence(v: MethodRow, without: MethodRow | None) -> str:
     else:
         what = "before training"
     changes = [signed(v.scores[split].value - x) for split, x in before.items() if x is not None]
-    text += f" ({listed(changes)} points against {what})" if changes else ""
+    text += f" ({join_words(changes)} points against {what})" if changes else ""
     text += f"; noise is {short(v.ratio)} times the signal." if v.ratio is not None else "."
     return f"{text} {_claim_in_words(v)}".strip()
 
