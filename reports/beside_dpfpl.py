@@ -228,12 +228,12 @@ def scale(runs: Sequence[MethodRow], *, dirichlet: bool) -> str:
     theirs += ["batches of 32"]
     theirs += ["all records trained on"] if trained else []
     return (
-        f"The paper: {join_words(theirs)}. Here: {here(runs)}. The accuracies themselves are not comparable, at most "
-        f"their order is."
+        f"The paper: {join_words(theirs)}. Here: {describe_runs(runs)}. The accuracies themselves are not "
+        "comparable, at most their order is."
     )
 
 
-def here(runs: Sequence[MethodRow]) -> str:
+def describe_runs(runs: Sequence[MethodRow]) -> str:
     """Our runs' model, tasks, clients, rounds, batches and share of trained records, as a list in words."""
     settings = [v.evidence[0].setting for v in runs]
     schedule, training = settings[0].get("schedule", {}), settings[0].get("training", {})

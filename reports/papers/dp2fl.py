@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from reports.beside_dpfpl import here
+from reports.beside_dpfpl import describe_runs
 from reports.evidence import Evidence, check
 from reports.formats import number, signed
 from reports.paper_items import PaperItem
@@ -170,7 +170,7 @@ def _table(
     found = [v for own in _variants(evidence).values() for v in own]
     about = (
         "The paper: CLIP ViT-B/16, eight data sets of photographs, 10 clients, 10 rounds of 5 epochs, batches of 4 and "
-        f"one number each. Here: {here(found)}. Levels are not comparable, at most the order is."
+        f"one number each. Here: {describe_runs(found)}. Levels are not comparable, at most the order is."
         if found
         else ""
     )
