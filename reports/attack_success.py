@@ -18,7 +18,7 @@ from reports.rows import MethodRow, Score, pooled
 Measured = tuple[float, float | None, float | None]  # value, low and high
 
 
-def headline(rows: Sequence[MethodRow]) -> str | None:
+def headline_signal(rows: Sequence[MethodRow]) -> str | None:
     """The signal whose success is drawn: the first one with a success rate by class, else the first headline signal;
     None if nothing was attacked."""
     tables = [e.tables["classes"] for v in rows for e in v.evidence if len(e.tables.get("classes", ()))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attacks.score_names import signal_name
-from reports.attack_success import headline, with_leakage
+from reports.attack_success import headline_signal, with_leakage
 from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
 from reports.figures.drawing import Sketch, draw
 from reports.rows import closest_to_paper, note_on_settings
@@ -19,7 +19,7 @@ SUCCESS = (
 
 def section(page: Page) -> Section | None:
     """A figure of accuracy and leakage against epsilon; None without two epsilons."""
-    signal = headline(page.runs)
+    signal = headline_signal(page.runs)
     rows = [with_leakage(v, signal) if signal else v for v in closest_to_paper(page.runs)]
     leaked = [name for name in ("success", "auroc") if any(name in v.scores for v in rows)]
     quantities, methods = [*accuracies(rows), *leaked], list(dict.fromkeys(v.method for v in rows))

@@ -6,7 +6,7 @@ import base64
 
 import pandas as pd
 
-from reports.attack_success import headline
+from reports.attack_success import headline_signal
 from reports.evidence import TABLES
 from reports.figures import membership
 from reports.figures.drawing import draw
@@ -22,7 +22,7 @@ NO_SCORES = {"method", "seed", *TABLES["records"].split()}  # all other columns 
 def section(page: Page) -> Section | None:
     """Figures, exposed records and their scores; None without rows about single clients, classes, rounds or records."""
     names = [f["signal"] for f in page.findings if f.get("headline")]
-    lead = headline(page.runs)
+    lead = headline_signal(page.runs)
     signals = sorted(dict.fromkeys(names), key=lambda name: name != lead)
     tables = {name: page.table(name) for name in ("curves", "scores", "clients", "classes", "trajectories", "rounds")}
     sketches = membership.sketches(tables, page.titles, signals if len(signals) <= FEW else signals[:1])
