@@ -29,14 +29,14 @@ def rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return list(pairs.values())
 
 
-def compared(findings: Sequence[Finding]) -> int:
+def count_testable(findings: Sequence[Finding]) -> int:
     """Number of measured bounds that have a proven or claimed epsilon to contradict."""
     return sum(any(f[p] is not None for p in P_VALUES.values()) for f in findings if f["metric"] in METRICS)
 
 
 def contradictions(findings: Sequence[Finding]) -> list[str]:
     """A sentence for every bound that refutes the proven epsilon, or else the claimed one, by `refutes`."""
-    among = compared(findings)
+    among = count_testable(findings)
     refuted = ((f, next((name for name in P_VALUES if refutes(f, name, among)), None))
                for f in findings if f["metric"] in METRICS)  # fmt: skip
     return [sentence(f, name, among) for f, name in refuted if name is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.formats import join_words
-from reports.measured import compared, contradictions, rows
+from reports.measured import contradictions, count_testable, rows
 from reports.rows import MethodRow
 from reports.section import Page, Section
 
@@ -31,7 +31,7 @@ def section(page: Page) -> Section | None:
                 "claims": claims,
                 "measured": measured,
                 "contradictions": contradictions(page.findings),
-                "compared": compared(page.findings),
+                "compared": count_testable(page.findings),
                 "noise": noise,
                 "noised": any(v.private for v in page.runs),
                 "users": any(c.threat_model == PROMPT_USER for v in page.runs for c in v.claims),
