@@ -253,7 +253,7 @@ def _claim(f: Finding) -> Claim:
     return Claim(f["threat_model"], f["whose"], claimed, provable, every_step, swapped, f["measured"], f["why"])
 
 
-def twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
+def noise_free_twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
     """The run among `others` with the same method and parameters, without noise. None if `variant` has no noise."""
     parameters = variant.evidence[0].setting.get("method")
     same = [v for v in others if v.evidence[0].setting.get("method") == parameters and not v.private]

@@ -26,7 +26,7 @@ from fedaudit.command.terminal import show
 from reports import beside_dpfpl as beside
 from reports.formats import epsilon, join_words, short, signed, tau
 from reports.report import Evidence
-from reports.rows import MethodRow, closest_to_paper, twin, variants
+from reports.rows import MethodRow, closest_to_paper, noise_free_twin, variants
 from reports.sections.utility import sentence
 from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
 from tests.test_report import ONE, Reader
@@ -166,13 +166,13 @@ def test_sentences() -> None:
     local, other = (accuracy_of("dpfpl", 0.1, split, 0, 8, True) for split in ("local", "neighbour"))
     lost = 20 - 4 * math.log10(10)
     every = 0.09 * math.sqrt(3)
-    assert sentence(noisy, twin(noisy, found)) == (
+    assert sentence(noisy, noise_free_twin(noisy, found)) == (
         f"{local:.1f} % [{local - 6.25:.1f}, {local + 6.25:.1f}] on local and {other:.1f} % [{other - 6.25:.1f}, {other + 6.25:.1f}] on neighbour "
         f"classes (−{lost:.1f} and −{lost:.1f} points against no noise); noise is {short(noisy.ratio)} times the signal. Claimed ε 0.1; "
         f"proven {every / 3:.3g} as it ran, {every:.3g} if a record is in every step: above the claim."
     )
     clean = only(found, "promptfl", INF)
-    assert twin(clean, found) is None
+    assert noise_free_twin(clean, found) is None
     gained = [signed(clean.scores[split].value - 12) for split in ("local", "neighbour")]
     assert (
         f"({gained[0]} and {gained[1]} points against before training). Nothing is claimed; nothing is proven (∞)."
@@ -320,7 +320,7 @@ def test_privacy_settings_that_differ_are_settings() -> None:
     )
     found = variants([prompt_evidence("promptfl"), record, batch])
     assert [v.setting for v in found] == ["", "clip record", "clip batch"]
-    assert all(twin(v, found) is found[0] for v in found[1:])
+    assert all(noise_free_twin(v, found) is found[0] for v in found[1:])
     assert [v.title for v in found[1:]] == ["PromptFL, ε 0.1, clip record", "PromptFL, ε 0.1, clip batch"]
 
 

@@ -14,7 +14,7 @@ from reports.figures import utility as figures
 from reports.figures.against_epsilon import accuracies
 from reports.figures.drawing import draw
 from reports.formats import epsilon, join_words, short, signed
-from reports.rows import Claim, MethodRow, Score, twin
+from reports.rows import Claim, MethodRow, Score, noise_free_twin
 from reports.section import Page, Row, Section
 
 ORDER = 20
@@ -64,7 +64,7 @@ def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
         server: dict[str, list[str]] = {}
         for level in dict.fromkeys(v.epsilon for v in runs if v.method == method):
             same = [v for v in runs if (v.method, v.epsilon) == (method, level)]
-            text = sentence(same[0], twin(same[0], runs)) if len(same) == 1 else _describe_settings(same)
+            text = sentence(same[0], noise_free_twin(same[0], runs)) if len(same) == 1 else _describe_settings(same)
             lines.append({"noise": same[0].noise, "text": text})
             for words in dict.fromkeys(filter(None, map(_against_server, same))):
                 server.setdefault(words, []).append(same[0].noise)
