@@ -87,7 +87,7 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
     return {MEAN: {key: float(value) for key, value in average.items()}, **by_column}
 
 
-def beside(runs: Sequence[MethodRow]) -> PaperComparison | None:
+def compare_with_paper(runs: Sequence[MethodRow]) -> PaperComparison | None:
     """Compare runs with the paper; None unless two of its methods were run at one of its epsilons."""
     ours = [v for v in closest_to_paper(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]

@@ -480,10 +480,12 @@ def test_a_dirichlet_split_stands_beside_table_4() -> None:
 
 
 def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None:
-    assert beside.beside(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
-    assert beside.beside(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
-    assert beside.beside(variants([prompt_evidence("zeroshot"), prompt_evidence("promptfl")])) is None
-    found = beside.beside(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl")]))
+    assert beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
+    assert (
+        beside.compare_with_paper(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
+    )
+    assert beside.compare_with_paper(variants([prompt_evidence("zeroshot"), prompt_evidence("promptfl")])) is None
+    found = beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl")]))
     assert found is not None
     assert any("too few orders" in sentence for sentence in found.sentences)
 
@@ -499,7 +501,7 @@ def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None
 def test_the_trained_share_stands_beside_the_papers(task: dict[str, float], said: str) -> None:
     both = [prompt_evidence(name) for name in ("dpfpl", "promptfl")]
     given = [replace(e, setting=e.setting | {"task": {"name": "glyphs", **task}}) for e in both]
-    found = beside.beside(variants(given))
+    found = beside.compare_with_paper(variants(given))
     assert found is not None
     theirs, ours = found.scale.split("Here:")
     assert said in ours

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.beside_dpfpl import beside
+from reports.beside_dpfpl import compare_with_paper
 from reports.section import Page, Section
 
 ORDER = 50
@@ -10,5 +10,5 @@ ORDER = 50
 
 def section(page: Page) -> Section | None:
     """Our accuracies beside the paper's; None unless two of its methods were run at one of its epsilons."""
-    comparison = beside(page.runs)
+    comparison = compare_with_paper(page.runs)
     return Section([("paper", "Beside the paper")], {"paper": comparison}) if comparison else None
