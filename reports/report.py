@@ -19,9 +19,9 @@ from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
 from reports.formats import join_words, plain
 from reports.judged import with_verdicts
-from reports.places import places
 from reports.runs import entries, runs
 from reports.section import Page, Section, sections, template_parts
+from reports.section_files import section_files
 from reports.templates import Write, csv, render, write_drawings
 from reports.verdict_cards import SYMBOLS
 
@@ -82,7 +82,7 @@ def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str])
         "several": any(len(v.evidence) > 1 for v in page.runs),
         "symbols": SYMBOLS,
         "metrics": METRICS,
-        **dict.fromkeys(places()),  # None: templates ask whether a section is there
+        **dict.fromkeys(section_files()),  # None: templates ask whether a section is there
     }
     return render("report.html", parts | template_parts(filled))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from reports.places import PACKAGE, places
+from reports.section_files import PACKAGE, section_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +120,7 @@ class Page:
 
 def sections(page: Page, only: Container[str] | None = None) -> dict[str, Section]:
     """The sections for which the page has something to show, by name in page order; `only` restricts them by name."""
-    names = [name for name in places() if only is None or name in only]
+    names = [name for name in section_files() if only is None or name in only]
     results = {name: importlib.import_module(f"{PACKAGE}.{name}").section(page) for name in names}
     return {name: section for name, section in results.items() if section is not None}
 

@@ -9,7 +9,7 @@ from fedaudit.machinery import plugins
 PACKAGE = "reports.sections"
 
 
-def places() -> dict[str, Path]:
+def section_files() -> dict[str, Path]:
     """The files of reports/sections/ that define `ORDER`, by section name, in page order."""
     files = plugins.package_folder(PACKAGE).glob("*.py")
     order = {path: number for path in files if (number := plugins.literal(path, "ORDER")) is not None}
