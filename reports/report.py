@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 
 from audits.run_comparison import Compared
+from reports.corrected_verdicts import with_verdicts
 from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
 from reports.formats import join_words, plain
-from reports.judged import with_verdicts
 from reports.runs import entries, runs
 from reports.section import Page, Section, sections, template_parts
 from reports.section_files import section_files

@@ -10,8 +10,8 @@ from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.attack_success import is_headline_auroc
+from reports.corrected_verdicts import family_sizes
 from reports.evidence import Finding, membership_findings, ordered
-from reports.judged import family_sizes
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section
 from reports.verdict_cards import blocks, card, counts, freshest, gravest, signal_heading
