@@ -19,8 +19,7 @@ Measured = tuple[float, float | None, float | None]  # value, low and high
 
 
 def headline_signal(rows: Sequence[MethodRow]) -> str | None:
-    """The signal whose success is drawn: the first one with a success rate by class, else the first headline signal;
-    None if nothing was attacked."""
+    """The signal whose success is drawn: the first with success rates by class, else the first headline; or None."""
     tables = [e.tables["classes"] for v in rows for e in v.evidence if len(e.tables.get("classes", ()))]
     rated = [str(signal) for table in tables for signal in table.signal]
     first = [f["signal"] for v in rows for e in v.evidence for f in e.findings if is_headline_auroc(f)]
@@ -73,8 +72,7 @@ def _difference(clear: Evidence, noised: Evidence, signal: str) -> Measured | No
 
 
 def _candidate_scores(e: Evidence, signal: str) -> pd.DataFrame | None:
-    """The prompt-user's scores of the candidate records (whose membership a coin decided), with columns client, record,
-    member and score; None without that signal."""
+    """The prompt-user's scores of candidate records: client, record, member, score; None without the signal."""
     table = e.tables.get("records")
     if table is None or signal not in table:
         return None

@@ -123,8 +123,7 @@ def _check_one(e: Evidence) -> None:
 
 
 def concat_table(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
-    """The table `name` of all evidence, concatenated, with columns `method` and `seed` first. Without any rows it has
-    the columns of `TABLES`."""
+    """The table `name` of all evidence, `method` and `seed` first; if empty, with the columns of `TABLES`."""
     frames = [pd.DataFrame(columns=["method", "seed", *TABLES.get(name, "").split()])]
     for e in evidence:
         if len(table := e.tables.get(name, ())):

@@ -84,8 +84,7 @@ def render_files(
 
 
 def events(verdicts: pd.DataFrame, night: int) -> tuple[list[str], list[str]]:
-    """Lines of text about a night's events: alarms (changes, new or healed leaks, drifts of controls), and leaks that
-    are shown for the first time."""
+    """Lines on a night's alarms (changes, new or healed leaks, drifts), and on leaks shown for the first time."""
     lines = [(bool(row["alarm"]), _event_line(row)) for row in _event_rows(verdicts, night)]
     return [line for alarm, line in lines if alarm], [line for alarm, line in lines if not alarm]
 

@@ -87,8 +87,7 @@ class Page:
         return [{"name": v.title} | (mark(position[v.title]) if v.title in position else none) for v in self.runs]
 
     def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
-        """The table `name` of the detailed runs, concatenated; column `method` holds a run's title. `seeds` says how
-        many seeds of each run (None: all)."""
+        """The table `name` of detailed runs, `seeds` of each (None: all); `method` holds a run's title."""
         from reports.evidence import concat_table
 
         return concat_table([replace(e, method=v.title) for v in self.detailed for e in v.evidence[:seeds]], name)

@@ -50,8 +50,7 @@ def csv(table: pd.DataFrame) -> bytes:
 
 @functools.cache
 def contradictions(name: str) -> list[str]:
-    """A sentence for every place where a paper contradicts itself in the table or figure `name`, such as dpfpl:table2;
-    empty if there is no file PAPER_contradictions.csv."""
+    """Sentences on where a paper contradicts itself in an item such as dpfpl:table2; empty without such a file."""
     paper, _, item = name.partition(":")
     path = Path(__file__).parent / "papers" / f"{paper}_contradictions.csv"
     if not path.exists():

@@ -116,8 +116,7 @@ def signal_heading(best_of: int, signal: str) -> dict[str, Any]:
 
 
 def spread(finding: Finding | None, others: Mapping[tuple[Any, ...], Sequence[Finding]]) -> dict[str, Any] | None:
-    """`mean`, `sd` and `n` over the seeds that measured the same quantity; None for a single seed or no finding.
-    `others` are findings of further seeds by `key`."""
+    """`mean`, `sd` and `n` over the seeds (`others` by `key`); None without a finding or for a single seed."""
     if finding is None:
         return None
     values = [f["value"] for f in (finding, *others.get(key(finding), ())) if f["value"] is not None]

@@ -15,8 +15,7 @@ CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to
 
 
 def scale(tokens: Table) -> float:
-    """Upper end of the entropy scale in nats: the 95th percentile, so that one uncertain token does not darken all
-    others; 0 without any finite entropy."""
+    """Upper end of the entropy scale in nats: the 95th percentile, against outliers; 0 without finite values."""
     values = tokens[["entropy", "base_entropy"]].to_numpy(float)
     return float(np.nanquantile(values, 0.95)) if np.isfinite(values).any() else 0.0
 

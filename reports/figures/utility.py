@@ -147,8 +147,7 @@ def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
 
 
 def _differences(runs: Sequence[MethodRow]) -> Table:
-    """Accuracy with less without residual, for pairs of runs that differ in nothing else, mean and standard deviation
-    over the seeds that both have."""
+    """Accuracy with less without residual, for pairs of otherwise equal runs: mean and sd over common seeds."""
     lines = []
     for v in (v for v in runs if v.parameters.get("residual") is True):
         without = {**v.parameters, "residual": False}

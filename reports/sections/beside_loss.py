@@ -22,8 +22,7 @@ def section(page: Page) -> Section | None:
 
 
 def _square(table: pd.DataFrame) -> Row:
-    """`lines` of cells, one per score, and their `columns`, pairs of adversary and attacked model; None for a cell that
-    was not measured."""
+    """`lines` of cells (None: not measured) by score, and their `columns`, pairs of adversary and model."""
     order = ordered(table.threat_model, THREAT_MODELS)
     models = table[["threat_model", "way"]].drop_duplicates().itertuples(index=False, name=None)
     columns = sorted(models, key=lambda model: order.index(model[0]))

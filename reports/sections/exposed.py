@@ -49,8 +49,8 @@ def _top_records(v: MethodRow) -> Row:
     """The `LISTED` highest ranked records (`rows`, of `total`) and the names of their `scores`, for the adversary and
     model of the exposed records, or the first ones of the table if no record is exposed."""
     table, shots = v.table("records"), v.table("exposed")
-    threat, way = (shots if len(shots) else table)[["threat_model", "way"]].iloc[0]
-    part = table[(table.threat_model == threat) & (table.way == way)]
+    threat, model = (shots if len(shots) else table)[["threat_model", "way"]].iloc[0]
+    part = table[(table.threat_model == threat) & (table.way == model)]
     scores = [name for name in part if name not in NO_SCORES and part[name].notna().any()]
     rows = part.sort_values(["rank", "record"]).head(LISTED).to_dict("records")
-    return {"name": v.title, "threat": threat, "way": way, "scores": scores, "rows": rows, "total": len(part)}
+    return {"name": v.title, "threat": threat, "model": model, "scores": scores, "rows": rows, "total": len(part)}

@@ -61,8 +61,7 @@ def _families_note(page: Page) -> Row | None:
 
 
 def _quotable_findings(findings: Sequence[Finding], threat: str) -> list[Finding]:
-    """The findings that a verdict on the adversary `threat` may quote: AUROCs of members against held-out records, of
-    headline scores or of the best of several attacks."""
+    """Headline AUROCs, or those of the best of several attacks, of members against held-out records for `threat`."""
     return [f for f in findings if f["threat_model"] == threat and (is_headline_auroc(f) or _is_best_of_several(f))]
 
 
@@ -119,8 +118,7 @@ def _epsilon_lines(findings: Sequence[Finding], threats: Sequence[str]) -> list[
 
 
 def _further_columns(rows: Sequence[MethodRow]) -> list[tuple[str, str, list[float | None]]]:
-    """Columns beside the verdicts as (heading, unit, a number per run): final utility, and bytes in percent of
-    FedAvg's. A column without any number is left out."""
+    """Columns (heading, unit, number per run) of final utility and bytes; one without numbers is left out."""
     ends = [v.final_utility for v in rows]
     shares = [None if v.sent is None or v.sent["share"] is None else 100 * v.sent["share"] for v in rows]
     name = next((end[0] for end in ends if end), "")

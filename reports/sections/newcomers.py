@@ -56,8 +56,7 @@ def _row(page: Page, label: str, start: str) -> Row:
 
 
 def paper(when: str, test: str, start: str) -> str:
-    """The paper's mean over eight data sets as printed, "" if it has none. For a start such as "global-init_glo", the
-    difference of the two means."""
+    """The paper's mean over eight data sets as printed ("" if none); for a start "a-b" the difference of two."""
     if "-" not in start:
         return printed().get((when, test, PRINTED[start]), "")
     better, worse = (printed()[when, test, PRINTED[one]] for one in start.split("-"))

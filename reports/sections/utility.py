@@ -56,8 +56,7 @@ def _accuracies(runs: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, An
 
 
 def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """A card per method: `lines` with a sentence for every epsilon, and `notes` on what is proven against the server,
-    where that differs."""
+    """A card per method: `lines`, a sentence per epsilon, and `notes` on the server where its proof differs."""
     cards = []
     for method, name in {v.method: v.name for v in runs}.items():
         lines: list[dict[str, str]] = []
