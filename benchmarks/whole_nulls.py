@@ -38,8 +38,8 @@ from fedaudit.pipeline.page import read_evidence
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.tasks.base import Federation
+from reports.corrected_verdicts import with_verdicts
 from reports.evidence import Evidence
-from reports.judged import with_verdicts
 from trainers.base import Bench
 
 TABLE = Path(__file__).with_suffix(".jsonl")

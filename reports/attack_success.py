@@ -1,8 +1,8 @@
-"""How far attacks got, as scores of variants beside their accuracies."""
+"""Success rates and AUROCs of attacks as scores of runs, and their difference between two runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,89 +15,84 @@ from fedaudit.terms.threat_models import PROMPT_USER
 from reports.evidence import Evidence, Finding
 from reports.rows import MethodRow, Score, pooled
 
-Measured = tuple[float, float | None, float | None]  # value and interval
+Measured = tuple[float, float | None, float | None]  # value, low and high
 
 
-def headline(found: Sequence[MethodRow]) -> str | None:
-    """The score whose success is drawn: that of the first attack which reports a success rate over classes, else the
-    first headline."""
-    tables = [e.tables["classes"] for v in found for e in v.evidence if len(e.tables.get("classes", ()))]
+def headline_signal(rows: Sequence[MethodRow]) -> str | None:
+    """The signal whose success is drawn: the first with success rates by class, else the first headline; or None."""
+    tables = [e.tables["classes"] for v in rows for e in v.evidence if len(e.tables.get("classes", ()))]
     rated = [str(signal) for table in tables for signal in table.signal]
-    first = [f["signal"] for v in found for e in v.evidence for f in e.findings if single(f)]
+    first = [f["signal"] for v in rows for e in v.evidence for f in e.findings if is_headline_auroc(f)]
     return next(iter(rated + first), None)
 
 
-def signals(found: Sequence[MethodRow]) -> list[str]:
-    """The headline of every attack on whoever uses a prompt, in order."""
-    findings = (f for v in found for e in v.evidence for f in e.findings)
-    return list(dict.fromkeys(f["signal"] for f in findings if single(f) and f["threat_model"] == PROMPT_USER))
+def signals(rows: Sequence[MethodRow]) -> list[str]:
+    """The headline signals of all attacks by the prompt-user, in order of appearance."""
+    findings = [f for v in rows for e in v.evidence for f in e.findings if is_headline_auroc(f)]
+    return list(dict.fromkeys(f["signal"] for f in findings if f["threat_model"] == PROMPT_USER))
 
 
-def single(f: Finding) -> bool:
-    """Whether this is the AUROC of one attack's headline, members against held-out records."""
+def is_headline_auroc(f: Finding) -> bool:
+    """Whether this is the AUROC of a single attack's headline signal, members against held-out records."""
     return f["metric"] == "auroc" and f["headline"] and not f.get("best_of") and f["nonmembers"] == HELD_OUT
 
 
 def with_leakage(v: MethodRow, signal: str) -> MethodRow:
-    """The variant with how well `signal` tells its members, for whoever uses a prompt: `success` (%) over classes and
-    `auroc`."""
-    scores = {"success": _pooled(v, _success, signal), "auroc": _pooled(v, _auroc, signal)}
+    """The run with two more scores, where measured: how well `signal` tells members for the prompt-user, as `success`
+    (percent of correct guesses, mean over classes) and `auroc`."""
+    measures = {"success": _success_rate, "auroc": _auroc}
+    scores = {name: _score_over_seeds({e.seed: of(e, signal) for e in v.evidence}) for name, of in measures.items()}
     return replace(v, scores={**v.scores, **{name: score for name, score in scores.items() if score}})
 
 
 def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
-    """AUROC of `signal` in `clear` minus that in `noised`, for whoever uses a prompt; None where the two have no seed
-    or no records in common.
+    """AUROC of `signal` in `clear` minus that in `noised`, for the prompt-user; None if the two have no seed or no
+    records in common.
 
-    Seeds fix clients, candidate records and coins: both trainings had the same members. The interval is therefore that
-    of paired scores of the same records, within clients (DeLong, records as units): about these trainings, not about
-    others.
+    A seed fixes clients, candidate records and coins, so both trainings had the same members. The interval is that of
+    paired scores of the same records within clients (DeLong, records as units). It holds for these trainings only.
     """
     after = {e.seed: e for e in noised.evidence}
-    pairs = {e.seed: _difference(e, after[e.seed], signal) for e in clear.evidence if e.seed in after}
-    return _of_seeds({seed: one for seed, one in pairs.items() if one is not None})
+    return _score_over_seeds({e.seed: _difference(e, after[e.seed], signal) for e in clear.evidence if e.seed in after})
 
 
 def _difference(clear: Evidence, noised: Evidence, signal: str) -> Measured | None:
-    a, b = (_scored(e, signal) for e in (clear, noised))
+    """`fall` of one seed."""
+    a, b = (_candidate_scores(e, signal) for e in (clear, noised))
     if a is None or b is None:
         return None
     both = a.merge(b, on=["client", "record", "member"], suffixes=("_a", "_b"))
     if not comparable(both.member, both.client.to_numpy()).any():
         return None
-    confidence = next(f["confidence"] for f in clear.findings if single(f))
-    found = stratified_auroc_difference(
+    confidence = next(f["confidence"] for f in clear.findings if is_headline_auroc(f))
+    difference = stratified_auroc_difference(
         both.score_a, both.score_b, both.member, both.client.to_numpy(), confidence=confidence
     )
-    return found.value, found.low, found.high
+    return difference.value, difference.low, difference.high
 
 
-def _scored(e: Evidence, signal: str) -> pd.DataFrame | None:
-    """Scores of the records that a coin decided about, by client and record."""
+def _candidate_scores(e: Evidence, signal: str) -> pd.DataFrame | None:
+    """The prompt-user's scores of candidate records: client, record, member, score; None without the signal."""
     table = e.tables.get("records")
     if table is None or signal not in table:
         return None
-    asked = table[(table.threat_model == PROMPT_USER) & table.kind.isin(CANDIDATES) & table[signal].notna()]
-    return asked[["client", "record", "member", signal]].rename(columns={signal: "score"})
+    candidates = table[(table.threat_model == PROMPT_USER) & table.kind.isin(CANDIDATES) & table[signal].notna()]
+    return candidates[["client", "record", "member", signal]].rename(columns={signal: "score"})
 
 
-def _pooled(v: MethodRow, measure: Callable[[Evidence, str], Measured | None], signal: str) -> Score | None:
-    return _of_seeds({e.seed: one for e in v.evidence if (one := measure(e, signal)) is not None})
-
-
-def _of_seeds(found: Mapping[int, Measured]) -> Score | None:
-    """None without any."""
-    if not found:
+def _score_over_seeds(by_seed: Mapping[int, Measured | None]) -> Score | None:
+    """The score over the seeds that were measured; None without any."""
+    measured = {seed: one for seed, one in by_seed.items() if one is not None}
+    if not measured:
         return None
-    _, low, high = next(iter(found.values()))
-    return pooled({seed: value for seed, (value, _, _) in found.items()}, low, high)
+    _, low, high = next(iter(measured.values()))
+    return pooled({seed: value for seed, (value, _, _) in measured.items()}, low, high)
 
 
-def _success(e: Evidence, signal: str) -> Measured | None:
-    """DP-FPL's number (section A.3) in percent: the mean over a client's classes of right guesses, and the mean of
-    these over the clients.
+def _success_rate(e: Evidence, signal: str) -> Measured | None:
+    """DP-FPL's success rate (section A.3) in percent: correct guesses, mean over a client's classes, then over clients.
 
-    Given the models, clients are independent: the ends of their intervals join by square-and-add (Zou and Donner 2008).
+    Clients are independent given the models, so their intervals combine by square-and-add (Zou and Donner 2008).
     """
     table = e.tables.get("classes", ())
     if not len(table):
@@ -113,9 +108,7 @@ def _success(e: Evidence, signal: str) -> Measured | None:
 
 
 def _auroc(e: Evidence, signal: str) -> Measured | None:
-    found = (
-        f
-        for f in e.findings
-        if f["metric"] == "auroc" and (f["threat_model"], f["signal"]) == (PROMPT_USER, signal) and single(f)
-    )
-    return next(((f["value"], f["low"], f["high"]) for f in found if f["value"] is not None), None)
+    """The prompt-user's AUROC of `signal` with its interval."""
+    findings = [f for f in e.findings if is_headline_auroc(f) and f["value"] is not None]
+    of_user = (f for f in findings if (f["threat_model"], f["signal"]) == (PROMPT_USER, signal))
+    return next(((f["value"], f["low"], f["high"]) for f in of_user), None)

@@ -1,16 +1,16 @@
-"""Our accuracies beside those that DP-FPL's Tables 2 and 3 print (of a Dirichlet split: Table 4), and whether methods
-come in the same order.
+"""Compare our accuracies with those printed in DP-FPL's Tables 2 and 3 (with a Dirichlet partition: Table 4), and the
+order of methods with the paper's.
 
-The order is compared by Kendall's tau-b, among the methods at one epsilon and over all cells. Its p-value is exact: the
-share of all ways to relabel our methods, the same way at every epsilon, that agree with the paper at least as well.
-With 4 methods there are 24 of them, so that p is at least 0.042.
+Orders are compared by Kendall's tau-b, among the methods at one epsilon and over all cells. The p-value is exact: the
+share of all relabellings of our methods (one relabelling for all epsilons) that agree with the paper at least as well.
+With 4 methods there are 24 relabellings, so p is at least 0.042.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,76 +19,77 @@ import numpy as np
 import pandas as pd
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from reports.formats import listed, tau
-from reports.rows import MethodRow, as_printed
+from reports.formats import join_words, tau
+from reports.rows import MethodRow, closest_to_paper
 
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
 EPSILONS = (math.inf, 0.4, 0.2, 0.1, 0.05, 0.01)
-SPLITS: dict[str, int] = {LOCAL: 2, NEIGHBOUR: 3}  # the paper's table of each
-# of a Dirichlet split; the paper does not say which of the two its Table 4 is of
+SPLITS: dict[str, int] = {LOCAL: 2, NEIGHBOUR: 3}  # number of the paper's table
+# with a Dirichlet partition; the paper does not say on which of the two test sets its Table 4 is measured
 TEST_SETS: dict[str, int] = {OWN_TEST: 4, OVERALL: 4}
-MEAN = "mean"  # over what the paper's columns differ in
+MEAN = "mean"  # over the paper's columns: data sets, or numbers of clients
 LEVEL = 0.05
-CHUNK = 4096
+CHUNK = 4096  # relabellings that are compared at once
 DROWNED = "Where the noise is much longer than the signal, the order of our methods is mostly chance."
 PLACES = {OWN_TEST: "the clients' own test sets", OVERALL: "the whole test set"}
 
-Cells = Mapping[tuple[str, Any], float]  # accuracy by method and epsilon, or by what else rows and levels are
+Cells = Mapping[tuple[str, Any], float]  # number by (method, epsilon), or by another row and level
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Kendall's tau-b of `n` cells of `methods` methods; None where one side does not differ at all. `seeds` are those
-    of each seed alone."""
+    """Agreement of two orders."""
 
-    tau: float | None
-    p: float | None
-    n: int
+    tau: float | None  # Kendall's tau-b; None if all numbers of one side are equal
+    p: float | None  # exact; None without tau, or if a method lacks a level
+    n: int  # cells
     methods: int
-    seeds: tuple[float | None, ...] = ()
+    seeds: tuple[float | None, ...] = ()  # tau of each of our seeds alone
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What the section shows."""
+class PaperComparison:
+    """Template variables of the section `paper`."""
 
     where: str  # the paper's tables, in words
-    by: str  # what its columns differ in
-    rows: list[dict[str, Any]]  # an epsilon and method each: ours and the paper's, by split
-    columns: list[str]
-    orders: list[dict[str, Any]]  # by split: agreements at every epsilon and over all cells, by data set
-    sentences: list[str]
-    scale: str
+    by: str  # in what its columns differ: "data set" or "client count"
+    rows: list[dict[str, Any]]  # one per epsilon and method: noise, name, and `ours` and `paper` by split
+    columns: list[str]  # the paper's, without the mean
+    orders: list[
+        dict[str, Any]
+    ]  # one per split; its rows are agreements at every epsilon and over all cells, by column
+    sentences: list[str]  # whether the paper's order appears
+    scale: str  # differences between the paper's runs and ours
 
 
 def table(number: int) -> pd.DataFrame:
-    """One of DP-FPL's Tables 2 to 11 as printed, epsilon as a number; ValueError for another."""
+    """DP-FPL's Table `number` (2 to 11, else ValueError) as printed; epsilon is a number, method and split are ours."""
     path = Path(__file__).parent / "papers" / f"dpfpl_table{number}.csv"
     if not path.exists():
         raise ValueError(f"number must be that of a transcribed table (2 to 11), not {number}")
-    found = pd.read_csv(path, dtype={"epsilon": str, "rank": str, "residual": str}, keep_default_na=False)
-    if "epsilon" in found:
-        found["epsilon"] = found.epsilon.replace("none", "inf").astype(float)
-        found["method"] = found.method.map(METHODS)
-        found["split"] = found.split.replace("neighbor", NEIGHBOUR)
-    return found
+    rows = pd.read_csv(path, dtype={"epsilon": str, "rank": str, "residual": str}, keep_default_na=False)
+    if "epsilon" in rows:
+        rows["epsilon"] = rows.epsilon.replace("none", "inf").astype(float)
+        rows["method"] = rows.method.map(METHODS)
+        rows["split"] = rows.split.replace("neighbor", NEIGHBOUR)
+    return rows
 
 
 def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
-    """The paper's accuracies by data set, or by number of clients, and their mean, by method and epsilon."""
+    """The paper's accuracies: by column (`MEAN`, then data sets or client counts), by (method, epsilon)."""
     rows = table((SPLITS | TEST_SETS)[split])
     columns = rows.dataset if split in SPLITS else rows.clients.map("{} clients".format)
-    found = {
+    by_column = {
         str(name): {(r["method"], r["epsilon"]): float(r["mean"]) for r in part.to_dict("records")}
         for name, part in rows.groupby(columns, sort=False)
     }
     average = rows.groupby(["method", "epsilon"])["mean"].mean()
-    return {MEAN: {key: float(value) for key, value in average.items()}, **found}
+    return {MEAN: {key: float(value) for key, value in average.items()}, **by_column}
 
 
-def beside(found: Sequence[MethodRow]) -> Beside | None:
-    """None unless two of the paper's methods stand at one of its epsilons."""
-    ours = [v for v in as_printed(found) if v.method in METHODS.values() and v.epsilon in EPSILONS]
+def compare_with_paper(runs: Sequence[MethodRow]) -> PaperComparison | None:
+    """Compare runs with the paper; None unless two of its methods were run at one of its epsilons."""
+    ours = [v for v in closest_to_paper(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
     dirichlet = all(v.evidence[0].setting.get("task", {}).get("partition") == "dirichlet" for v in ours)
     tables = TEST_SETS if dirichlet else SPLITS
@@ -110,8 +111,8 @@ def beside(found: Sequence[MethodRow]) -> Beside | None:
         }
         for i, v in enumerate(order)
     ]
-    orders = [{"split": split, "rows": _orders(order, split, levels, paper[split])} for split in splits]
-    return Beside(
+    orders = [{"split": split, "rows": _order_rows(order, split, levels, paper[split])} for split in splits]
+    return PaperComparison(
         where="Table 4, mean over 25 and 50 clients" if dirichlet else "Tables 2 and 3, mean over its four data sets",
         by="client count" if dirichlet else "data set",
         rows=rows,
@@ -122,30 +123,28 @@ def beside(found: Sequence[MethodRow]) -> Beside | None:
     )
 
 
-def _orders(
+def _order_rows(
     ours: Sequence[MethodRow], split: str, levels: Sequence[float], paper: Mapping[str, Cells]
 ) -> list[dict[str, Any]]:
-    """Agreement at every epsilon and over all cells, with every column of the paper and with their mean."""
+    """Rows of agreements at every epsilon and, if there are several, over all cells: `by` column of the paper."""
     groups = [([level], "no noise" if math.isinf(level) else f"ε {level:g}") for level in levels]
     if len(levels) > 1:
         groups.append((list(levels), "all cells"))
     rows = []
     for some, name in groups:
-        mine = [v for v in ours if v.epsilon in some]
-        cells = {(v.method, v.epsilon): v.scores[split].value for v in mine}
-        seeds = sorted(set.intersection(*(set(v.scores[split].seeds) for v in mine)))
-        single = (
-            [{(v.method, v.epsilon): v.scores[split].seeds[s] for v in mine} for s in seeds] if len(seeds) > 1 else []
-        )
+        at_levels = [v for v in ours if v.epsilon in some]
+        cells = {(v.method, v.epsilon): v.scores[split].value for v in at_levels}
+        seeds = sorted(set.intersection(*(set(v.scores[split].seeds) for v in at_levels)))
+        by_seed = [{(v.method, v.epsilon): v.scores[split].seeds[s] for v in at_levels} for s in seeds]
+        single = by_seed if len(seeds) > 1 else []
         rows.append({"name": name, "by": {data: agreement(cells, theirs, single) for data, theirs in paper.items()}})
     return rows
 
 
 def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreement:
-    """How far the cells of `ours` come in the order of the same cells of `paper`; `seeds` are ours of single seeds.
+    """Agreement of the order of `ours` with the same cells of `paper`, and of each of our `seeds` alone.
 
-    Relabelling keeps every method's cells together: what is permuted are methods, not cells, because a method's
-    accuracies go together. Where some methods lack an epsilon, p is None.
+    Relabelling permutes methods, not cells, because the accuracies of one method depend on each other.
     """
     methods = list(dict.fromkeys(method for method, _ in ours))
     levels = list(dict.fromkeys(level for _, level in ours))
@@ -160,47 +159,48 @@ def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreeme
 
 
 def chunks(orders: Iterator[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-    """So many at once as fit into memory."""
+    """The orders in lists of at most `CHUNK`, so that they fit into memory."""
     while some := list(itertools.islice(orders, CHUNK)):
         yield some
 
 
 def _tau(ours: Cells, paper: Cells) -> float | None:
-    """None where one side does not differ at all."""
+    """Kendall's tau-b over the cells of `ours`; None if all numbers of one side are equal."""
     x, y = (np.array([cells[key] for key in ours]) for cells in (ours, paper))
     (tau,) = taus(x[None], y)
     return None if math.isnan(tau) else float(tau)
 
 
 def taus(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Kendall's tau-b of every row of x with y: pairs in the same order less those in the reverse, over the geometric
-    mean of the untied pairs of both sides; NaN where one side does not differ at all."""
+    """Kendall's tau-b of every row of x, shape (rows, cells), with y, shape (cells,): concordant less discordant pairs,
+    over the geometric mean of both sides' untied pairs; NaN if all numbers of one side are equal."""
     first, second = np.triu_indices(len(y), 1)
     a, b = np.sign(x[:, first] - x[:, second]), np.sign(y[first] - y[second])
     with np.errstate(invalid="ignore"):
-        found: np.ndarray = a @ b / np.sqrt(np.abs(a).sum(axis=1) * np.abs(b).sum())
-    return found
+        tau_by_row: np.ndarray = a @ b / np.sqrt(np.abs(a).sum(axis=1) * np.abs(b).sum())
+    return tau_by_row
 
 
 def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[MethodRow]) -> list[str]:
-    """Whether the paper's order of methods appears, in plain words."""
-    found = []
+    """Sentences on whether the paper's order of methods appears."""
+    sentences = []
     for part in orders:
         for row in (r for r in part["rows"] if r["name"] in ("no noise", "all cells") or len(part["rows"]) == 1):
             where = "over all cells" if row["name"] == "all cells" else f"with {row['name']}"
             on = PLACES.get(part["split"], f"{part['split']} classes")
-            found.append(f"On {on}, {where}, the paper's order {_verdict(row['by'][MEAN])}.")
+            sentences.append(f"On {on}, {where}, the paper's order {_verdict_in_words(row['by'][MEAN])}.")
     methods = len({v.method for v in ours})
     least = 1 / math.factorial(methods)
     if least > LEVEL:
-        found.append(f"{methods} methods have too few orders to show anything: even full agreement has p {least:.2f}.")
+        few = f"{methods} methods have too few orders to show anything: even full agreement has p {least:.2f}."
+        sentences.append(few)
     if any((v.ratio or 0) > 10 for v in ours):
-        found.append(DROWNED)
-    return found
+        sentences.append(DROWNED)
+    return sentences
 
 
 def trained_share(task: Mapping[str, Any]) -> str:
-    """How much of what clients hold is trained on, by a task's parameters; empty where these do not say."""
+    """The share of clients' records that is trained on, in words, from a task's parameters; "" without `holdout`."""
     if "holdout" not in task:
         return ""
     if not task["holdout"]:
@@ -208,7 +208,8 @@ def trained_share(task: Mapping[str, Any]) -> str:
     return f"about {100 * (1 - task['holdout']) * (1 - task['reference_share']):.3g} % of the records trained on"
 
 
-def _verdict(a: Agreement) -> str:
+def _verdict_in_words(a: Agreement) -> str:
+    """The end of a sentence on whether the paper's order appears."""
     if a.tau is None or a.p is None:
         return "cannot be compared: accuracies are all the same, or methods are missing"
     word = "does not appear" if a.tau <= 0 else "appears" if a.p <= LEVEL else "cannot be told from chance"
@@ -216,9 +217,9 @@ def _verdict(a: Agreement) -> str:
     return f"{word} (τ {tau(a.tau)} over {a.n} cells; {share})"
 
 
-def scale(found: Sequence[MethodRow], *, dirichlet: bool) -> str:
-    """What differs between the paper's runs and these."""
-    trained = trained_share(found[0].evidence[0].setting.get("task", {}))
+def scale(runs: Sequence[MethodRow], *, dirichlet: bool) -> str:
+    """Describe the scale of the paper's runs and of ours, in two sentences and a warning."""
+    trained = trained_share(runs[0].evidence[0].setting.get("task", {}))
     theirs = (
         ["CLIP ResNet50", "CIFAR-100", "25 or 50 clients", "200 rounds"]
         if dirichlet
@@ -227,25 +228,21 @@ def scale(found: Sequence[MethodRow], *, dirichlet: bool) -> str:
     theirs += ["batches of 32"]
     theirs += ["all records trained on"] if trained else []
     return (
-        f"The paper: {listed(theirs)}. Here: {here(found)}. The accuracies themselves are not comparable, at most "
-        f"their order is."
+        f"The paper: {join_words(theirs)}. Here: {describe_runs(runs)}. The accuracies themselves are not "
+        "comparable, at most their order is."
     )
 
 
-def here(found: Sequence[MethodRow]) -> str:
-    """What these runs are of, in words."""
-    settings = [v.evidence[0].setting for v in found]
+def describe_runs(runs: Sequence[MethodRow]) -> str:
+    """Our runs' model, tasks, clients, rounds, batches and share of trained records, as a list in words."""
+    settings = [v.evidence[0].setting for v in runs]
     schedule, training = settings[0].get("schedule", {}), settings[0].get("training", {})
-    clients = _distinct(str(s["schedule"]["clients"]) for s in settings if "clients" in s.get("schedule", {}))
-    tasks = _distinct(v.evidence[0].task for v in found)
+    clients = dict.fromkeys(str(s["schedule"]["clients"]) for s in settings if "clients" in s.get("schedule", {}))
+    tasks = list(dict.fromkeys(v.evidence[0].task for v in runs))
     ours = [str(settings[0].get("backbone", {}).get("name", "another model"))]
-    ours += [f"the task{'s' if len(tasks) > 1 else ''} {listed(tasks)}"]
+    ours += [f"the task{'s' if len(tasks) > 1 else ''} {join_words(tasks)}"]
     ours += [f"{' or '.join(clients)} clients"] if clients else []
     ours += [f"{schedule['rounds']} rounds"] if "rounds" in schedule else []
     ours += [f"batches of {training['batch']}"] if "batch" in training else []
     ours += [trained] if (trained := trained_share(settings[0].get("task", {}))) else []
-    return listed(ours)
-
-
-def _distinct(words: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(words))
+    return join_words(ours)

@@ -1,4 +1,4 @@
-"""A page of its own for audits that compare runs, over all that are on disk: their sections, as a report has them."""
+"""Write the page that compares all runs on disk: the sections of those audits that compare runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from audits.run_comparison import Compared
-from reports.section import Page, sections
+from reports.section import Page, sections, template_parts
 from reports.templates import Write, csv, render, write_drawings
 
 
-def build(found: Mapping[str, Compared], write: Write, *, runs: int, asked: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the page through `write(name, bytes)`; it comes last. `asked` are the audits' parameters."""
-    page = Page([], map, found)
-    shown = sections(page, only=found)
-    for section in shown.values():
+def build(results: Mapping[str, Compared], write: Write, *, runs: int, asked: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write tables, figures and, last, index.html through `write(name, bytes)`. `results` are by audit, `runs` is the
+    number of runs compared, `asked` holds the audits' parameters, which the page quotes as JSON."""
+    filled = sections(Page([], map, results), only=results)
+    for section in filled.values():
         for name, table in section.tables.items():
             write(f"{name}.csv", csv(table))
             write(f"{name}.json", (table.to_json(orient="records", indent=1) + "\n").encode())
@@ -23,11 +23,6 @@ def build(found: Mapping[str, Compared], write: Write, *, runs: int, asked: Mapp
     parts: dict[str, Any] = {
         "runs": runs,
         "asked": json.dumps(asked),
-        "links": [link for section in shown.values() for link in section.links],
-        "data": [f"{name}.{end}" for s in shown.values() for name in s.tables for end in ("csv", "json")],
-        "drawn": {name: figure for section in shown.values() for name, figure in section.drawn.items()},
-        "shown": list(shown),
+        "data": [f"{name}.{end}" for s in filled.values() for name in s.tables for end in ("csv", "json")],
     }
-    for section in shown.values():
-        parts |= section.context
-    write("index.html", render("comparison.html", parts))
+    write("index.html", render("comparison.html", parts | template_parts(filled)))

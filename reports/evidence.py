@@ -1,4 +1,4 @@
-"""What a report is made of: findings and tables of each method and seed, checked before anything is written."""
+"""The input of a report: findings and tables of each method and seed, and the check that they are complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 Finding = dict[str, Any]
-TABLES = {  # with columns that pages count on even where there is no row; any other table is as its audit makes it
+TABLES = {  # columns that pages rely on even in an empty table; a table not listed here has what its audit writes
     "rounds": "round population signal auroc low high members",
     "clients": "threat_model way client signal auroc members nonmembers",
     "curves": "threat_model way population nonmembers signal fpr tpr low high floor",
@@ -21,23 +21,23 @@ TABLES = {  # with columns that pages count on even where there is no row; any o
     "cost": "round bytes_down bytes_up fedavg_bytes messages complete",
     "coverage": "way client reconstructable why stale_rounds stale_participations distance",
     "cells": "threat_model way population nonmembers signal auroc low high p p_adjusted",
-    "permutations": "primary secondary controls",  # largest statistics under every exchange of the coins
+    "permutations": "primary secondary controls",  # largest statistic of each family under every exchange of coins
     "accuracy": "round client split accuracy",
     "personal": "client personal/accuracy personal/f1 global/accuracy global/f1",
     "newcomers": "start when test client accuracy",
     "privacy": "threat_model whose claimed provable every_step replace_one delta why",
     "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped",
-    "records": "threat_model way client record label kind member rank percentile",  # and a column for every score
-    # label "mean": over a client's classes
+    "records": "threat_model way client record label kind member rank percentile",  # plus one column per score
+    # label "mean": the mean over a client's classes
     "classes": "threat_model way client label signal success low high members nonmembers",
     "agreement": "threat_model way signal_a signal_b spearman overlap chance",
-    "beside_loss": "threat_model way signal auroc low high gain gain_low gain_high",  # NaN: the calibrated loss itself
+    "beside_loss": "threat_model way signal auroc low high gain gain_low gain_high",  # NaN gain: the loss itself
     "information": "threat_model way population nonmembers signal bits low high null_low null_high p p_adjusted",
     "prompt_information": "directions spread clients bits low high null_low null_high p",
-    "trajectories": "record client kind round loss",  # record "mean": of all records of a kind
+    "trajectories": "record client kind round loss",  # record "mean": mean over all records of the kind
     "attribution": "way client kind accuracy low high n chance",
     "batches": "client round residual least error",
-    # of clients that compute on secret shares; errors are squared and relative to what is looked for
+    # clients that compute on secret shares; errors are squared and relative to the squared true value
     "revealed": "round centres distances polynomials sums decoded absent wrong",
     "sent": "round client shares masks answers",  # bytes
     "located": "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error",
@@ -46,16 +46,17 @@ TABLES = {  # with columns that pages count on even where there is no row; any o
     "refused": "attack threat_model why",
     "canaries": "kind inserted left_out number guesses ceiling gaussian_ceiling delta needed",
 }
-METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # beside the AUROC
+METRICS = ("balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")  # metrics of membership besides the AUROC
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The result of auditing one method with one training seed.
+    """The results of auditing one method with one training seed.
 
-    `findings` are plain dictionaries: the records of `audits.findings`, told apart by their metric. `tables` are frames
-    by name, those of `TABLES` with at least their columns; a missing table counts as empty. `attack` is None where
-    nothing was attacked. `setting` is the nested configuration, `notes` are limitations in plain sentences.
+    `method` is the label of the run. `attack` is None where nothing was attacked. `findings` are dictionaries with the
+    fields of the classes in `audits.findings`; their `metric` tells the class. `tables` are by name, those in `TABLES`
+    with at least these columns; a missing table counts as empty. `setting` is the nested configuration, `notes` are
+    limitations in plain sentences.
     """
 
     method: str
@@ -69,33 +70,36 @@ class Evidence:
 
     @property
     def run(self) -> str:
+        """The run as error messages call it."""
         return f"{self.method}, seed {self.seed}"
 
     @property
     def key(self) -> str:
-        """The run that all of its findings are of."""
+        """The key (a hash) of the run that the findings belong to."""
         return str(self.findings[0]["run"])
 
 
-def about_membership(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings of the membership audit."""
+def membership_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings of the membership audit: AUROC and `METRICS`."""
     return [f for f in findings if f["metric"] in ("auroc", *METRICS)]
 
 
 def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:
-    """Distinct values: the known ones in their order, then the others as they come."""
-    found = list(dict.fromkeys(present))
-    return sorted(found, key=lambda value: order.index(value) if value in order else len(order))
+    """The distinct values of `present` in the order of `order`; values that are not in it come last."""
+    distinct = list(dict.fromkeys(present))
+    return sorted(distinct, key=lambda value: order.index(value) if value in order else len(order))
 
 
 def check(evidence: Sequence[Evidence]) -> None:
-    """ValueError: nothing to report, a method and seed that come twice, several tasks or attacks, evidence without
-    findings or with those of several runs, a number that is not finite, a table that lacks a column."""
+    """Raise ValueError if there is no evidence, more than one task or attack, a method and seed twice, evidence without
+    findings or with findings of several runs, a float that is not finite, or a table without a column of `TABLES`."""
     if not evidence:
         raise ValueError("evidence is empty; a report needs at least one audited method")
     for name in ("task", "attack"):
-        if len(found := sorted({getattr(e, name) or "none" for e in evidence})) > 1:
-            raise ValueError(f"evidence mixes {name}s ({', '.join(found)}); a report compares methods under one {name}")
+        if len(values := sorted({getattr(e, name) or "none" for e in evidence})) > 1:
+            raise ValueError(
+                f"evidence mixes {name}s ({', '.join(values)}); a report compares methods under one {name}"
+            )
     runs = [(e.method, e.seed) for e in evidence]
     for method, seed in runs:
         if runs.count((method, seed)) > 1:
@@ -118,9 +122,8 @@ def _check_one(e: Evidence) -> None:
             raise ValueError(f"table {name!r} of {e.run} lacks the column {missing[0]!r}; it needs: {columns}")
 
 
-def joined(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
-    """A table of all evidence under each other, method and seed in front; one of `TABLES` with its columns even if
-    there is no row."""
+def concat_table(evidence: Iterable[Evidence], name: str) -> pd.DataFrame:
+    """The table `name` of all evidence, `method` and `seed` first; if empty, with the columns of `TABLES`."""
     frames = [pd.DataFrame(columns=["method", "seed", *TABLES.get(name, "").split()])]
     for e in evidence:
         if len(table := e.tables.get(name, ())):

@@ -1,4 +1,4 @@
-"""Numbers and configuration values as the page writes them."""
+"""Numbers and configuration values as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def plain(value: object) -> str:
-    """A configuration value in words: no Python in the page."""
+    """A configuration value as text: lists joined by commas, None, True and False as none, yes and no, "inf" as ∞."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(plain, value)) or "empty"
     if value is None or isinstance(value, bool):
@@ -16,27 +16,32 @@ def plain(value: object) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with fixed digits; "n/a" for what is missing or not a number."""
+    """A number with `digits` decimals; "n/a" for None, NaN and infinities."""
     return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
+def is_missing(value: object) -> bool:
+    """Whether a value is None or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def percent(value: float | None) -> str:
-    """A rate in percent with one digit, without the sign."""
+    """A rate (0 to 1) in percent with one decimal, without the % sign; "n/a" as in `number`."""
     return number(None if value is None else 100 * value, 1)
 
 
 def p_value(value: float | None) -> str:
-    """A p-value with two digits."""
+    """A p-value with two significant digits; "n/a" for None and NaN."""
     return "n/a" if value is None or math.isnan(value) else f"{value:.2g}"
 
 
 def kind(verdict: str | None) -> str:
-    """The class of a verdict in the page's style: a leak is one in either direction."""
+    """The CSS class of a verdict, such as "no-leak-found"; "leak" also for reversed scores, "" for None."""
     return (verdict or "").partition(",")[0].replace(" ", "-")
 
 
 def epsilon(value: float | str | None) -> str:
-    """An epsilon with three digits; the infinite one, also as the string "inf", is the sign."""
+    """An epsilon with three significant digits; ∞ for infinity, also as the string "inf"; "n/a" for None and NaN."""
     if value is None:
         return "n/a"
     value = float(value)
@@ -44,22 +49,22 @@ def epsilon(value: float | str | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Three digits, thousands with commas."""
+    """A number with three significant digits and commas between thousands; ∞, or "n/a" for None and NaN."""
     if value is None or not math.isfinite(value):
         return "n/a" if value is None or math.isnan(value) else "∞"
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """A difference with fixed digits and its sign."""
+    """A difference with its sign (− is U+2212) and `digits` decimals."""
     return f"{value:+z.{digits}f}".replace("-", "−")
 
 
 def tau(value: float) -> str:
-    """A rank correlation with two digits."""
+    """A rank correlation with two decimals."""
     return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
-def listed(words: Sequence[str]) -> str:
-    """ "a, b and c"."""
+def join_words(words: Sequence[str]) -> str:
+    """The words joined as "a, b and c"."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,9 +1,8 @@
-"""A paper's table: ours beside what is printed, how far rows come in the same order, and where the paper contradicts
-itself.
+"""Write a paper's table as page, CSV and LaTeX: our numbers beside the printed ones, and the agreement of their order.
 
-Both sides are cells by row and column. Rows are what is compared, such as methods, some at several levels, such as
-budgets. What is printed stays a string as it is printed. A column of ours is held against the paper's column of the
-same quantity, or against the mean of several; where it is another quantity, the page says which.
+Both sides are cells by column and row. A row is a name, such as a method, at a level, such as a privacy budget. Printed
+numbers stay strings. A column of ours is compared with the paper's column of the same quantity or with the mean of
+several; where it is another quantity, the page says which.
 """
 
 from __future__ import annotations
@@ -30,16 +29,15 @@ from reports.templates import Write, csv, render
 PAPERS = Path(__file__).with_name("papers")
 CONFIDENCE = 0.95
 LEVEL = 0.05
-FEW = 3  # agreements that a sentence names one by one
-
+FEW = 3  # agreements that a sentence names one by one, at most
 EVERY = "every level"
 
-Row = tuple[str, str]  # a name, and a level ("" where there are none)
+Row = tuple[str, str]  # name and level ("" in tables without levels)
 
 
 @dataclass(frozen=True)
 class OurNumber:
-    """A number of ours, with its interval where there is one, and how many seeds it is the mean of."""
+    """A number of ours, the mean over `seeds` seeds, with its interval if it has one."""
 
     value: float
     low: float | None = None
@@ -49,81 +47,79 @@ class OurNumber:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of ours: its cells, the paper's columns that it is held against (of several their mean; none: nothing is
-    compared), and, where it is another quantity than theirs, which."""
+    """A column of ours."""
 
     cells: Mapping[Row, OurNumber]
-    against: Sequence[str] = ()
-    quantity: str = ""
+    against: Sequence[str] = ()  # the paper's columns to compare with (the mean of several); none: not compared
+    quantity: str = ""  # our quantity in words, where it is not the paper's
 
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is that of the item, as dpfpl:table2. `paper` holds the printed strings by column and row. `scale` says
-    what differs between the paper's runs and ours; `sentences` are findings that the table makes."""
+    """A table of a paper, ours and printed."""
 
-    name: str
-    ours: Mapping[str, Column]
-    paper: Mapping[str, Mapping[Row, str]]
-    scale: str
+    name: str  # such as dpfpl:table2
+    ours: Mapping[str, Column]  # by the column's heading
+    paper: Mapping[str, Mapping[Row, str]]  # printed strings by column and row
+    scale: str  # sentences on the differences between the paper's runs and ours
     unit: str = "%"
-    digits: int = 1
-    rows_are: str = "Method"
-    levels_are: str = "Noise"
-    sentences: Sequence[str] = ()
+    digits: int = 1  # decimals of our numbers
+    rows_are: str = "Method"  # heading of the rows' names
+    levels_are: str = "Noise"  # heading of the levels
+    sentences: Sequence[str] = ()  # further results in words
     seeds: Sequence[int] = ()
-    spreads: Mapping[str, Mapping[Row, str]] = field(default_factory=dict)  # as printed, in the places of `paper`
-    apart: Sequence[str] = ()  # rows that no order has, such as differences of others
+    spreads: Mapping[str, Mapping[Row, str]] = field(default_factory=dict)  # printed spreads of the cells of `paper`
+    apart: Sequence[str] = ()  # names of rows left out of orders, such as differences of others
 
     @property
     def title(self) -> str:
-        """What item it is and what it shows."""
+        """The item and what it shows, such as "DP-FPL, Table 2: ..."."""
         return paper_items.find(self.name).summary.rstrip(".")
 
     @property
     def file(self) -> str:
-        """What its files are called."""
+        """The names of its files without ending, such as table2."""
         return self.name.partition(":")[2]
 
     @functools.cached_property
     def rows(self) -> list[Row]:
-        """The paper's in its order, then those that are ours alone."""
+        """All rows, level by level: the paper's in its order, then those that only we have."""
         sides = [*self.paper.values(), *(column.cells for column in self.ours.values())]
-        found = list(dict.fromkeys(row for side in sides for row in side))
-        levels = list(dict.fromkeys(level for _, level in found))
-        return sorted(found, key=lambda row: levels.index(row[1]))
+        distinct = list(dict.fromkeys(row for side in sides for row in side))
+        levels = list(dict.fromkeys(level for _, level in distinct))
+        return sorted(distinct, key=lambda row: levels.index(row[1]))
 
-    def held_against(self, column: Column, row: Row) -> float | None:
-        """The paper's number for a cell of ours."""
+    def printed_value(self, column: Column, row: Row) -> float | None:
+        """The paper's number that the cell of our `column` in `row` is compared with; None if it has none."""
         sides = [self.paper[name] for name in column.against]
         return mean(float(side[row]) for side in sides) if sides and all(row in side for side in sides) else None
 
     @functools.cached_property
     def agreements(self) -> dict[str, dict[str, Agreement]]:
-        """Of every column of ours that is compared, over the rows that both sides have: within every level that has two
-        at least, and over all of these levels (EVERY)."""
-        found = {}
+        """Agreement by our column, then by level: `EVERY` for all levels together and, if several levels have two rows
+        that both sides have, each of these. Columns that cannot be compared are left out."""
+        agreements = {}
         for name, column in self.ours.items():
             rows = [row for row in column.cells if row[0] not in self.apart]
-            theirs = {row: value for row in rows if (value := self.held_against(column, row)) is not None}
+            theirs = {row: value for row in rows if (value := self.printed_value(column, row)) is not None}
             levels = dict.fromkeys(level for _, level in theirs)
             ours = {row: column.cells[row].value for row in theirs}
-            compared = {level: some for level in levels if len(some := _at(ours, level)) > 1}
+            compared = {level: some for level in levels if len(some := _cells_at(ours, level)) > 1}
             if compared:
                 together = {row: value for some in compared.values() for row, value in some.items()}
-                own = {level: agreement(some, theirs) for level, some in compared.items()}
-                found[name] = {EVERY: within_levels(together, theirs)} | (own if len(own) > 1 else {})
-        return found
+                by_level = {level: agreement(some, theirs) for level, some in compared.items()}
+                agreements[name] = {EVERY: within_levels(together, theirs)} | (by_level if len(by_level) > 1 else {})
+        return agreements
 
 
 def build(table: Table, write: Write) -> str:
-    """Write tableN.csv, tableN.tex and index.html through `write(name, bytes)`, the page last; returns in a sentence
-    how far ours come in the paper's order. ValueError: ours has no cell."""
+    """Write tableN.csv, tableN.tex and index.html through `write(name, bytes)`, the page last. Returns how far our
+    order agrees with the paper's, in words. ValueError if no column of ours has a cell."""
     if not any(column.cells for column in table.ours.values()):
         raise ValueError(f"{table.name} must have numbers of ours: none of the runs has any of what it shows")
     write(f"{table.file}.csv", csv(long(table)))
     write(f"{table.file}.tex", latex(table))
-    agreed = agreed_in_words({name: own[EVERY] for name, own in table.agreements.items()})
+    agreed = agreed_in_words({name: by_level[EVERY] for name, by_level in table.agreements.items()})
     write("index.html", render("papers/table.html", {"t": table, "agreed": agreed}))
     return agreed
 
@@ -134,12 +130,12 @@ def builder(table: Callable[..., Table], *which: object) -> Callable[[Mapping[st
 
 
 def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agreement:
-    """How far rows come in the paper's order at the same level: the mean over levels of Kendall's tau-b, of those where
-    both sides differ. p is exact as in `agreement`: rows are relabelled, the same way at every level."""
+    """Agreement of the orders of rows at the same level: the mean of Kendall's tau-b over levels where it is defined.
+    p is exact as in `agreement`: one relabelling of the rows for all levels; None if a row lacks a level."""
     rows, levels = (list(dict.fromkeys(row[i] for row in ours)) for i in (0, 1))
     if len(ours) < len(rows) * len(levels):
-        known = [a.tau for level in levels if (a := agreement(_at(ours, level), paper)).tau is not None]
-        return Agreement(mean(known) if known else None, None, len(ours), len(rows))
+        defined = [a.tau for level in levels if (a := agreement(_cells_at(ours, level), paper)).tau is not None]
+        return Agreement(mean(defined) if defined else None, None, len(ours), len(rows))
     x, y = (np.array([[side[row, level] for row in rows] for level in levels]) for side in (ours, paper))
     orders = itertools.permutations(range(len(rows)))
     taus = np.concatenate([_mean_taus(x, y, list(some)) for some in chunks(orders)])
@@ -149,19 +145,21 @@ def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agre
 
 
 def _mean_taus(x: np.ndarray, y: np.ndarray, orders: Sequence[Sequence[int]]) -> np.ndarray:
-    """Of every order of the rows the mean of the levels' taus; the first order is that of the rows as they are."""
-    by_level = np.stack([taus(own[np.array(orders)], theirs) for own, theirs in zip(x, y, strict=True)])
-    known = ~np.isnan(by_level[:, 0])
-    found: np.ndarray = by_level[known].mean(axis=0) if known.any() else by_level[0]
-    return found
+    """For every order of the rows, the mean over levels of tau of x[order] with y, shape (orders,). x and y have shape
+    (levels, rows). Levels without tau in the first order are left out."""
+    by_level = np.stack([taus(ours[np.array(orders)], theirs) for ours, theirs in zip(x, y, strict=True)])
+    defined = ~np.isnan(by_level[:, 0])
+    means: np.ndarray = by_level[defined].mean(axis=0) if defined.any() else by_level[0]
+    return means
 
 
-def _at(side: Mapping[Row, float], level: str) -> dict[Row, float]:
+def _cells_at(side: Mapping[Row, float], level: str) -> dict[Row, float]:
+    """The cells at a level."""
     return {row: value for row, value in side.items() if row[1] == level}
 
 
 def over_seeds(score: Score) -> OurNumber:
-    """The mean over seeds with Student's interval over them; of a single seed its own interval."""
+    """A score as a number with Student's interval over seeds, or the score's own interval for a single seed."""
     n = len(score.seeds)
     if score.sd is None:
         return OurNumber(score.value, score.low, score.high, n)
@@ -170,34 +168,31 @@ def over_seeds(score: Score) -> OurNumber:
 
 
 def seeds_of(evidence: Mapping[str, Sequence[Evidence]]) -> list[int]:
-    """The seeds of all cells."""
+    """The distinct seeds of all evidence, sorted."""
     return sorted({e.seed for cells in evidence.values() for e in cells})
 
 
 @functools.cache
 def printed(name: str) -> pd.DataFrame:
-    """A table of reports/papers/ as it is printed: every cell a string."""
+    """The file reports/papers/NAME.csv as it is printed: every cell a string."""
     return pd.read_csv(PAPERS / f"{name}.csv", dtype=str, keep_default_na=False)
 
 
 def agreed_in_words(agreements: Mapping[str, Agreement]) -> str:
-    """In a sentence how far columns of ours come in the paper's order: each of few, of many how far they range."""
-    known = {name: a for name, a in agreements.items() if a.tau is not None}
-    if not known:
+    """Agreements by column in words: each tau if there are at most `FEW`, else their range."""
+    defined = {name: a for name, a in agreements.items() if a.tau is not None}
+    if not defined:
         return "no order to compare"
-    if len(known) <= FEW:
-        return "τ " + ", ".join(f"{tau(a.tau or 0.0)} ({name}{_p(a)})" for name, a in known.items())
-    taus = sorted(a.tau or 0.0 for a in known.values())
-    sure = sum(a.p is not None and a.p <= LEVEL for a in known.values())
-    return f"τ {tau(taus[0])} to {tau(taus[-1])} over {len(taus)} columns, {sure} of them with p ≤ {LEVEL}"
-
-
-def _p(a: Agreement) -> str:
-    return "" if a.p is None else f", p {a.p:.2g}"
+    if len(defined) <= FEW:
+        p_values = {name: "" if a.p is None else f", p {a.p:.2g}" for name, a in defined.items()}
+        return "τ " + ", ".join(f"{tau(a.tau or 0.0)} ({name}{p_values[name]})" for name, a in defined.items())
+    taus = sorted(a.tau or 0.0 for a in defined.values())
+    significant = sum(a.p is not None and a.p <= LEVEL for a in defined.values())
+    return f"τ {tau(taus[0])} to {tau(taus[-1])} over {len(taus)} columns, {significant} of them with p ≤ {LEVEL}"
 
 
 def long(table: Table) -> pd.DataFrame:
-    """Both sides under each other, a row per number; the paper's as they are printed, with their printed spread."""
+    """Both sides as a long table, a row per number; the paper's numbers and spreads as printed."""
     ours = [
         ("ours", name, *row, number(c.value, 4), c.low, c.high, c.seeds, "")
         for name, column in table.ours.items()
@@ -212,16 +207,16 @@ def long(table: Table) -> pd.DataFrame:
 
 
 def latex(table: Table) -> bytes:
-    """Ours and the paper's as two tabulars (booktabs)."""
+    """Our side and the paper's as two LaTeX tabulars, which need booktabs."""
     parts = [f"% {table.title}; needs \\usepackage{{booktabs}}"]
-    ours = {name: [_ours(table, column, row) for row in table.rows] for name, column in table.ours.items()}
-    theirs = {name: [_theirs(table, name, row) for row in table.rows] for name in table.paper}
-    for whose, cells in (("ours", ours), ("the paper", theirs)):
+    ours = {name: [_our_cell(table, column, row) for row in table.rows] for name, column in table.ours.items()}
+    theirs = {name: [_printed_cell(table, name, row) for row in table.rows] for name in table.paper}
+    for side, cells in (("ours", ours), ("the paper", theirs)):
         heads = {table.levels_are: [level for _, level in table.rows]} if any(level for _, level in table.rows) else {}
         frame = pd.DataFrame({**heads, table.rows_are: [row for row, _ in table.rows], **cells})
-        shown = frame[frame[list(cells)].ne("").any(axis=1)]
-        body = shown.to_latex(index=False, escape=True, column_format="l" * (len(heads) + 1) + "r" * len(cells))
-        parts.append(f"% {', '.join(filter(None, (whose, table.unit)))}\n{body.strip()}")
+        filled = frame[frame[list(cells)].ne("").any(axis=1)]
+        body = filled.to_latex(index=False, escape=True, column_format="l" * (len(heads) + 1) + "r" * len(cells))
+        parts.append(f"% {', '.join(filter(None, (side, table.unit)))}\n{body.strip()}")
     text = "\n\n".join(parts) + "\n"
     for letter, command in TEX.items():
         text = text.replace(letter, command)
@@ -239,12 +234,12 @@ TEX = {
 }
 
 
-def _theirs(table: Table, name: str, row: Row) -> str:
+def _printed_cell(table: Table, name: str, row: Row) -> str:
     spread = table.spreads.get(name, {}).get(row)
     return table.paper[name].get(row, "") + (f" ± {spread}" if spread else "")
 
 
-def _ours(table: Table, column: Column, row: Row) -> str:
+def _our_cell(table: Table, column: Column, row: Row) -> str:
     c = column.cells.get(row)
     if c is None:
         return ""

@@ -1,9 +1,8 @@
-"""One self-contained page per audit, with its findings, figures and data as files beside it.
+"""Write a report: one self-contained page, with findings, runs, figures and tables as files beside it.
 
-The same evidence gives the same bytes: no times, no paths, no random identifiers. Numbers are shown as they come;
-nothing is computed here but corrected p-values and the verdicts that follow from them, means over seeds, differences
-and the choice of the rows that a card quotes. The page is a list of sections (`reports.section`), each there when the
-evidence has findings or tables for it.
+Equal evidence gives equal bytes: no times, no paths, no random identifiers. Numbers are shown as the audits left them.
+Computed here are only p-values corrected over all runs and their verdicts, means over seeds, differences, and which row
+a card quotes. The page consists of sections (`reports.section`); one without findings or tables is left out.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from typing import Any
 import pandas as pd
 
 from audits.run_comparison import Compared
+from reports.corrected_verdicts import with_verdicts
 from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
-from reports.formats import listed, plain
-from reports.judged import with_verdicts
-from reports.places import places
+from reports.formats import join_words, plain
 from reports.runs import entries, runs
-from reports.section import Page, Section, sections
+from reports.section import Page, Section, sections, template_parts
+from reports.section_files import section_files
 from reports.templates import Write, csv, render, write_drawings
 from reports.verdict_cards import SYMBOLS
 
 __all__ = ["TABLES", "Evidence", "build"]
 
-MANY = 6  # runs that fit beside each other as columns
+MANY = 6  # runs that fit side by side as columns
 
 
 def build(
@@ -38,11 +37,10 @@ def build(
     each: Each = map,
     across: Mapping[str, Compared] = MappingProxyType({}),
 ) -> None:
-    """Write the report of one task and attack, of one or more methods and seeds, through `write(name, bytes)`; `each`
-    may draw in parallel, `across` is what audits say that compare all runs.
+    """Write the report of one or more methods and seeds under one task and attack, through `write(name, bytes)`.
 
-    The page `index.html` comes last, when all that it names is there. ValueError as of `check`, before anything is
-    written.
+    `each` works as `map` and may draw figures in parallel. `across` holds, by audit, the results of audits that compare
+    runs. `index.html` is written last, after all files that it links to. ValueError as in `check`, before any writing.
     """
     check(evidence)
     evidence = with_verdicts(evidence)
@@ -51,24 +49,25 @@ def build(
     for name, rows in records.items():
         write(f"{name}.json", (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     page = Page(evidence, each, across)
-    shown = sections(page)
+    filled = sections(page)
     tables = {name: pd.DataFrame(rows) for name, rows in records.items()}
-    for section in shown.values():
+    for section in filled.values():
         tables |= section.tables
     for name, table in tables.items():
         write(f"{name}.csv", csv(table))
-    for section in shown.values():
-        for name, table in section.beside.items():
+    for section in filled.values():
+        for name, table in section.figure_tables.items():
             write(f"figures/{name}.csv", csv(table))
         write_drawings(section.drawn.values(), write)
     data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]
-    write("index.html", _rendered(page, shown, data))
+    write("index.html", _render_page(page, filled, data))
 
 
-def _rendered(page: Page, shown: Mapping[str, Section], data: Sequence[str]) -> bytes:
+def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str]) -> bytes:
+    """Render index.html; `data` names the files that it links to."""
     evidence = page.evidence
-    said = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
-    about = listed([words for name, words in said.items() if name in shown])
+    subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
+    about = join_words([words for name, words in subjects.items() if name in filled])
     parts: dict[str, Any] = {
         "task": evidence[0].task,
         "attack": evidence[0].attack,
@@ -79,47 +78,39 @@ def _rendered(page: Page, shown: Mapping[str, Section], data: Sequence[str]) -> 
         "intervals": _intervals(page.findings),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
         "data": data,
-        "left_out": page.few[1],
+        "left_out": page.left_out,
         "several": any(len(v.evidence) > 1 for v in page.runs),
         "symbols": SYMBOLS,
         "metrics": METRICS,
-        "shown": list(shown),
-        "links": [link for section in shown.values() for link in section.links],
-        "drawn": {name: figure for section in shown.values() for name, figure in section.drawn.items()},
-        **dict.fromkeys(places()),  # so that templates can ask for a section that is not there
+        **dict.fromkeys(section_files()),  # None: templates ask whether a section is there
     }
-    for section in shown.values():
-        parts |= section.context
-    return render("report.html", parts)
+    return render("report.html", parts | template_parts(filled))
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
-    """The configuration flattened: one value where all runs share it, else a row per entry, or per run if those are
-    many."""
-    flat = [flattened(e.setting) for e in evidence]
-    names = list(dict.fromkeys(name for one in flat for name in one))
-    rows = [(name, [one.get(name, "n/a") for one in flat]) for name in names]
+    """The configuration as tables: `shared` entries with their value; `head` and `differing` rows for the other
+    entries, one row per entry, or per run where there are more than `MANY` runs."""
+    settings = [flatten_setting(e.setting) for e in evidence]
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    rows = [(name, [setting.get(name, "n/a") for setting in settings]) for name in names]
     differing = [(name, values) for name, values in rows if len(set(values)) > 1]
-    runs, head, body = [e.run for e in evidence], ["Entry"], differing
+    runs = [e.run for e in evidence]
+    head, body = ["Entry", *runs], differing
     if len(runs) > MANY:
-        head += [name for name, _ in differing]
+        head = ["Run", *(name for name, _ in differing)]
         body = [(run, [values[i] for _, values in differing]) for i, run in enumerate(runs)]
-        head[0] = "Run"
-    else:
-        head += runs
     shared = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
     return {"shared": shared, "head": head, "differing": body if differing else []}
 
 
-def flattened(value: dict[str, Any]) -> dict[str, str]:
-    """The entries of a nested configuration as they are shown, by their path."""
+def flatten_setting(value: dict[str, Any]) -> dict[str, str]:
+    """A nested configuration as text by dotted path: {"privacy.epsilon": "1.0"}."""
     return {path: plain(entry) for path, entry in entries(value).items()}
 
 
 def _intervals(findings: Sequence[Finding]) -> list[tuple[str, list[str]]]:
-    """How the intervals of each metric were made."""
-    made: dict[str, list[str]] = {}
+    """Every metric with the distinct descriptions of how its intervals were made."""
+    descriptions: dict[str, dict[str, None]] = {}
     for f in (f for f in findings if "interval" in f):
-        if f["interval"] not in made.setdefault(f["metric"], []):
-            made[f["metric"]].append(f["interval"])
-    return list(made.items())
+        descriptions.setdefault(f["metric"], {})[f["interval"]] = None
+    return [(metric, list(distinct)) for metric, distinct in descriptions.items()]

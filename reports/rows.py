@@ -1,5 +1,5 @@
-"""The runs that a page compares: each a method with its epsilon and parameters, what its seeds measured, and what is
-claimed and proven."""
+"""The runs that a page compares: a method with its epsilon and parameters, its accuracies over seeds, and the privacy
+that is claimed and proven."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from typing import Any
 import pandas as pd
 
 from fedaudit.terms.splits import SPLITS
-from reports.evidence import Evidence, Finding, joined
+from reports.evidence import Evidence, Finding, concat_table
 from trainers.learners import METHODS
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
-ANSWERS = {"exact_match": "exact match (%)", "cider": "CIDEr"}  # of the metrics of answers the first is quoted
-AS_PRINTED = {"rank": 8, "residual": True, "mu": 0.0, "match": "sum"}  # of DP-FPL's Tables 2 to 4
+ANSWERS = {"exact_match": "exact match (%)", "cider": "CIDEr"}  # utility of texts: the first one measured is quoted
+AS_PRINTED = {"rank": 8, "residual": True, "mu": 0.0, "match": "sum"}  # parameters of DP-FPL's Tables 2 to 4
 
 
 def as_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table for a template; None where there is no number."""
+    """The rows of a table as dictionaries, with None in place of NaN."""
     rows: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")
     return rows
 
 
 @dataclass(frozen=True)
 class Score:
-    """A number such as an accuracy in percent: the mean over seeds, its spread, and the first seed's interval over
-    clients."""
+    """A measured number, such as an accuracy in percent, over seeds."""
 
-    value: float
-    sd: float | None  # None for a single seed
-    low: float | None
+    value: float  # mean over seeds
+    sd: float | None  # over seeds; None for a single seed
+    low: float | None  # the first seed's interval
     high: float | None
-    before: float | None
-    seeds: Mapping[int, float]
+    before: float | None  # mean over seeds before training
+    seeds: Mapping[int, float]  # the number of each seed
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Down and up from the value: one standard deviation over seeds if there are several, else to the ends of the
-        interval."""
+        """Lengths of an error bar down and up from the value: one standard deviation over seeds, for a single seed to
+        the ends of its interval, zero without one."""
         if self.sd is not None:
             return self.sd, self.sd
         return (0.0, 0.0) if self.low is None or self.high is None else (self.value - self.low, self.high - self.value)
@@ -49,65 +48,70 @@ class Score:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One row: `options` are the parameters that differ between variants of the same method, by name."""
+    """A method under one setting (a variant), with all its seeds."""
 
-    label: str
-    method: str
-    epsilon: float
+    label: str  # as in the evidence, different for every variant
+    method: str  # the learner's name
+    epsilon: float  # inf without noise
     parameters: Mapping[str, Any]
-    options: Mapping[str, Any]
-    scores: Mapping[str, Score]  # by split
-    ratio: float | None  # largest noise over signal of any release and seed
-    clipped: float | None  # largest share of gradients longer than C of any release, mean over seeds
+    options: Mapping[str, Any]  # those parameters in which variants of the method differ
+    scores: Mapping[str, Score]  # accuracies by split; attacks' success where `with_leakage` added it
+    ratio: float | None  # noise over signal, the largest of all releases and seeds
+    clipped: float | None  # share of gradients longer than C in the release where it is largest, mean over seeds
     claims: tuple[Claim, ...]
     evidence: tuple[Evidence, ...]  # by seed
 
     @property
     def name(self) -> str:
+        """The method as readers call it."""
         return method_name(self.method)
 
     @property
     def private(self) -> bool:
+        """Whether training adds noise for a finite epsilon."""
         return math.isfinite(self.epsilon)
 
     @property
     def trained(self) -> bool:
+        """Whether the method trains at all: False only where every claimed and proven epsilon is 0."""
         return not self.claims or any(claim.claimed or claim.provable for claim in self.claims)
 
     @property
     def noise(self) -> str:
+        """The noise in words: "ε 0.4", "no noise" or "untrained"."""
         return f"ε {self.epsilon:g}" if self.private else "no noise" if self.trained else "untrained"
 
     @property
     def setting(self) -> str:
-        """Its options in words."""
-        return ", ".join(_option(name, value) for name, value in self.options.items())
+        """The options in words, such as "rank 8, with residual"; empty without options."""
+        return ", ".join(_option_in_words(name, value) for name, value in self.options.items())
 
     @property
     def title(self) -> str:
-        """What it is called beside the others; of noise nothing is said where the learner has none."""
+        """The run's name on the page: method, noise (where the learner can have any) and setting."""
         noise = self.noise if self.trained and "privacy" in self.evidence[0].setting else ""
         return ", ".join(filter(None, (self.name, noise, self.setting)))
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the first seed; with its columns even if there is no row."""
-        return joined(self.evidence[:1], name)
+        """The table `name` of the first seed; with its columns even if there is no row."""
+        return concat_table(self.evidence[:1], name)
 
     @property
-    def at_the_end(self) -> tuple[str, float] | None:
-        """How good its models are: what is measured, and the number; None where nothing was."""
+    def final_utility(self) -> tuple[str, float] | None:
+        """The utility after training as (metric, value): the first split's accuracy in percent, for texts the global
+        model's answers after the last round. None if neither was measured."""
         if self.scores:
             split, score = next(iter(self.scores.items()))
             return f"{split.replace('_', ' ')} accuracy (%)", score.value
         table = self.table("utility")
         last = table[table.model == "global"].sort_values("round").tail(1)
-        asked = [name for name in ANSWERS if name in last and last[name].notna().any()]
-        return (ANSWERS[asked[0]], float(last[asked[0]].iloc[0])) if asked else None
+        metrics = [name for name in ANSWERS if name in last and last[name].notna().any()]
+        return (ANSWERS[metrics[0]], float(last[metrics[0]].iloc[0])) if metrics else None
 
     @property
     def sent(self) -> dict[str, float | None] | None:
-        """Bytes of a client in a round, mean over all that took part, and the share of FedAvg's; None where nothing was
-        counted."""
+        """Bytes of one client in one round, `down` and `up`, mean over all participations, and `share`: both together
+        over FedAvg's bytes. None if bytes were not counted."""
         rounds = self.table("cost")
         if rounds.empty:
             return None
@@ -118,33 +122,35 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Claim:
-    """What holds about a record of `whose` ("own", "other") against an adversary; an infinite epsilon is unbounded."""
+    """The epsilons of one record against one adversary; infinity means that no bound holds."""
 
     threat_model: str
-    whose: str
-    claimed: float
-    provable: float
-    every_step: float
-    replace_one: float | None
-    measured: str
-    why: str
+    whose: str  # whose record: "own" of the client that is attacked, "other" of another client
+    claimed: float  # by the method's paper
+    provable: float  # from the noise as it ran
+    every_step: float  # the same for a record in every step
+    replace_one: float | None  # `provable` for a record that is replaced rather than left out
+    measured: str  # a lower bound from canaries, in words
+    why: str  # reason, such as why nothing is proven
 
     @property
     def numbers(self) -> tuple[Any, ...]:
+        """All fields but adversary and record: claims with equal numbers share a row of the page."""
         return (self.claimed, self.provable, self.every_step, self.replace_one, self.measured, self.why)
 
     @property
     def unclaimed(self) -> bool:
+        """Whether the method claims no epsilon."""
         return math.isinf(self.claimed)
 
     @property
     def above(self) -> bool:
-        """Whether more is lost than claimed, at least for a record that is in every step."""
+        """Whether the proven epsilon is above the claimed one, as it ran or for a record in every step."""
         return not self.unclaimed and max(self.provable, self.every_step) > 1.001 * self.claimed
 
     @property
     def exceeds(self) -> str:
-        """In words whether more is lost than claimed."""
+        """How the proven epsilon compares with the claimed one, in words."""
         if self.unclaimed:
             return "nothing is claimed"
         if self.provable > 1.001 * self.claimed:
@@ -155,7 +161,7 @@ class Claim:
         return "proven is within what is claimed"
 
 
-def _option(name: str, value: Any) -> str:
+def _option_in_words(name: str, value: Any) -> str:
     if name == "rank":
         return f"rank {value}" if value else "full rank"
     if name == "residual":
@@ -164,24 +170,24 @@ def _option(name: str, value: Any) -> str:
 
 
 def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
-    """The variants of every method, a method's together: first without noise, then from the largest epsilon down."""
+    """One row per label of the evidence; by method, without noise first, then from the largest epsilon down."""
     methods = list(dict.fromkeys(map(_method, evidence)))
-    found = []
+    rows = []
     for label in dict.fromkeys(e.method for e in evidence):
         seeds = tuple(sorted((e for e in evidence if e.method == label), key=lambda e: e.seed))
-        varying = _varying([e for e in evidence if _method(e) == _method(seeds[0])])
-        own = _parameters(seeds[0])
+        varying = _varying_names([e for e in evidence if _method(e) == _method(seeds[0])])
+        parameters = _parameters(seeds[0])
         ratios, clipped = (
             [float(f[name]) for e in seeds for f in e.findings if f.get(name) is not None]
             for name in ("noise_ratio", "clipped")
         )
-        found.append(
+        rows.append(
             MethodRow(
                 label=label,
                 method=_method(seeds[0]),
                 epsilon=_epsilon(seeds[0]),
-                parameters=own,
-                options={name: own[name] for name in varying if name in own},
+                parameters=parameters,
+                options={name: parameters[name] for name in varying if name in parameters},
                 scores=_scores(seeds),
                 ratio=max(ratios, default=None),
                 clipped=mean(clipped) if clipped else None,
@@ -189,7 +195,7 @@ def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
                 evidence=seeds,
             )
         )
-    return sorted(found, key=lambda v: (methods.index(v.method), -v.epsilon))
+    return sorted(rows, key=lambda v: (methods.index(v.method), -v.epsilon))
 
 
 def _method(e: Evidence) -> str:
@@ -201,45 +207,44 @@ def _epsilon(e: Evidence) -> float:
 
 
 def _parameters(e: Evidence) -> dict[str, Any]:
-    """A method's own parameters and, where it is noised, those of clipping and noise."""
-    parts = ["method", "privacy"] if math.isfinite(_epsilon(e)) else ["method"]
-    return {
-        name: value
-        for part in parts
-        for name, value in e.setting.get(part, {}).items()
-        if name not in ("name", "epsilon")
-    }
+    """The parameters of the method and, with a finite epsilon, those of clipping and noise."""
+    privacy = e.setting.get("privacy", {}) if math.isfinite(_epsilon(e)) else {}
+    merged = {**e.setting.get("method", {}), **privacy}
+    return {name: value for name, value in merged.items() if name not in ("name", "epsilon")}
 
 
-def _varying(evidence: Sequence[Evidence]) -> list[str]:
-    given = [_parameters(e) for e in evidence]
-    names = dict.fromkeys(name for one in given for name in one)
-    return [name for name in names if len({repr(one[name]) for one in given if name in one}) > 1]
+def _varying_names(evidence: Sequence[Evidence]) -> list[str]:
+    """The names of parameters that take several values."""
+    values: dict[str, set[str]] = {}
+    for name, value in (item for e in evidence for item in _parameters(e).items()):
+        values.setdefault(name, set()).add(repr(value))
+    return [name for name, distinct in values.items() if len(distinct) > 1]
 
 
 def _scores(seeds: Sequence[Evidence]) -> dict[str, Score]:
-    found: dict[str, Score] = {}
+    """The accuracies of one run by split."""
+    scores: dict[str, Score] = {}
     for split in SPLITS:
         rows = [(e.seed, f) for e in seeds for f in e.findings if f["metric"] == split.metric]
         if rows:
             before, first = [f["before"] for _, f in rows if f["before"] is not None], rows[0][1]
             score = pooled({seed: f["value"] for seed, f in rows}, first["low"], first["high"])
-            found[split] = replace(score, before=mean(before) if before else None)
-    return found
+            scores[split] = replace(score, before=mean(before) if before else None)
+    return scores
 
 
 def pooled(seeds: Mapping[int, float], low: float | None, high: float | None) -> Score:
-    """What several seeds measured: their mean and spread, with the interval of the first."""
+    """The score of several seeds: mean and standard deviation of `seeds`, and the first seed's interval (low, high)."""
     values = list(seeds.values())
     return Score(mean(values), stdev(values) if len(values) > 1 else None, low, high, None, seeds)
 
 
 def _claims(seeds: Sequence[Evidence]) -> tuple[Claim, ...]:
-    """A claim per adversary and whose record; of several seeds the one with the largest proven epsilon."""
-    by_place: dict[tuple[str, str], list[Claim]] = {}
+    """One claim per adversary and record owner: that of the seed with the largest proven epsilon."""
+    claims: dict[tuple[str, str], list[Claim]] = {}
     for f in (f for e in seeds for f in e.findings if f["metric"] == "epsilon"):
-        by_place.setdefault((f["threat_model"], f["whose"]), []).append(_claim(f))
-    return tuple(max(claims, key=lambda c: c.provable) for claims in by_place.values())
+        claims.setdefault((f["threat_model"], f["whose"]), []).append(_claim(f))
+    return tuple(max(of_seeds, key=lambda c: c.provable) for of_seeds in claims.values())
 
 
 def _claim(f: Finding) -> Claim:
@@ -248,23 +253,23 @@ def _claim(f: Finding) -> Claim:
     return Claim(f["threat_model"], f["whose"], claimed, provable, every_step, swapped, f["measured"], f["why"])
 
 
-def twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
-    """The same method with the same parameters, without noise."""
-    own = variant.evidence[0].setting.get("method")
-    same = [v for v in others if v.evidence[0].setting.get("method") == own and not v.private]
+def noise_free_twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
+    """The run among `others` with the same method and parameters, without noise. None if `variant` has no noise."""
+    parameters = variant.evidence[0].setting.get("method")
+    same = [v for v in others if v.evidence[0].setting.get("method") == parameters and not v.private]
     return same[0] if variant.private and same else None
 
 
 def method_name(method: str) -> str:
-    """What readers call a method; a training done elsewhere is called what its folder calls it."""
+    """The method as readers call it; the given name itself for a training from outside FedAudit."""
     plugin = METHODS.get(method)
     return (plugin and plugin.facts.title) or method
 
 
-def as_printed(found: Sequence[MethodRow]) -> list[MethodRow]:
-    """Of every method and epsilon the one variant whose parameters are closest to those of DP-FPL's main tables."""
+def closest_to_paper(rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """One variant per method and epsilon: the one whose parameters are closest to those of DP-FPL's Tables 2 to 4."""
     best: dict[tuple[str, float], MethodRow] = {}
-    for v in found:
+    for v in rows:
         key = v.method, v.epsilon
         if key not in best or _distance(v) < _distance(best[key]):
             best[key] = v
@@ -275,19 +280,20 @@ def _distance(v: MethodRow) -> int:
     return sum(v.parameters[name] != value for name, value in AS_PRINTED.items() if name in v.parameters)
 
 
-def few(found: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
-    """The variants that one figure can show, and in words which were left out."""
-    if len(found) <= LINES_SHOWN:
-        return list(found), ""
-    least = max((v.epsilon for v in found if v.private), default=math.inf)
-    kept = [v for v in as_printed(found) if not v.private or v.epsilon == least]
-    noised = f" or with ε {least:g}" if math.isfinite(least) else ""
-    what = f"Of {len(found)} rows those without noise{noised} are shown; all stand in the data. {one_of_several(found)}"
+def select_detailed(rows: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
+    """The variants that one figure can show, and a sentence about the others. All if there are at most `LINES_SHOWN`
+    (then the sentence is empty), else those without noise and with the largest epsilon, one per method and epsilon."""
+    if len(rows) <= LINES_SHOWN:
+        return list(rows), ""
+    largest = max((v.epsilon for v in rows if v.private), default=math.inf)
+    kept = [v for v in closest_to_paper(rows) if not v.private or v.epsilon == largest]
+    noised = f" or with ε {largest:g}" if math.isfinite(largest) else ""
+    what = f"Of {len(rows)} rows those without noise{noised} are shown; all stand in the data. {note_on_settings(rows)}"
     return kept, what.strip()
 
 
-def one_of_several(found: Sequence[MethodRow]) -> str:
-    """In words which settings `as_printed` takes."""
-    several = [v for v in as_printed(found) if v.setting]
+def note_on_settings(rows: Sequence[MethodRow]) -> str:
+    """A sentence about which setting of each method `closest_to_paper` picks; empty where no method has several."""
+    several = [v for v in closest_to_paper(rows) if v.setting]
     names = list(dict.fromkeys(f"{v.name} {v.setting}" for v in several))
     return f"Of several settings one is drawn: {'; '.join(names)}." if names else ""

@@ -1,8 +1,8 @@
-"""What a page is made of: sections, each a file of reports/sections/ that defines `section`; each is there when what it
-shows is, whatever was trained.
+"""The sections of a page: each is a file of reports/sections/ with a function `section(page)`, which returns a
+`Section` or None where the evidence has nothing for it, whatever was trained.
 
-A section's file says in its docstring what it shows, and in the literal `ORDER` where on the page it stands. Its
-template has its name. Imports nothing heavy.
+The file's docstring says what the section shows, its literal `ORDER` gives the position on the page, and the template
+reports/NAME.html has its name. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from reports.places import PACKAGE, places
+from reports.section_files import PACKAGE, section_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,23 +28,23 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a page: `links` are its headings (anchor, words), `context` what templates call by name."""
+    """One part of a page: `links` are its headings (anchor, title), `context` holds template variables by name."""
 
     links: Sequence[tuple[str, str]] = ()
     context: Mapping[str, Any] = field(default_factory=dict)
     drawn: Mapping[str, PrintedFigure] = field(default_factory=dict)
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # which become CSV files beside the page
-    beside: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # the same among the figures' data
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # written as NAME.csv beside the page
+    figure_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # written as figures/NAME.csv
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """What a section is made of: runs, each a method with one setting, whose tables and figures are those of its first
-    seed."""
+    """The evidence as sections ask for it. A run here is a method with one setting and all its seeds; its tables and
+    figures are those of the first seed."""
 
     evidence: Sequence[Evidence]
-    each: Each  # as `map`, maybe in parallel
-    across: Mapping[str, Compared] = field(default_factory=dict)  # what audits say that compare all runs
+    each: Each  # works as `map`, maybe in parallel
+    across: Mapping[str, Compared] = field(default_factory=dict)  # results of audits that compare runs, by audit
 
     @functools.cached_property
     def findings(self) -> list[Finding]:
@@ -57,55 +57,59 @@ class Page:
         return variants(self.evidence)
 
     @functools.cached_property
-    def few(self) -> tuple[list[MethodRow], str]:
-        """The runs that are shown record by record, and in words which were left out."""
-        from reports.rows import few
+    def _selection(self) -> tuple[list[MethodRow], str]:
+        from reports.rows import select_detailed
 
-        return few(self.runs)
+        return select_detailed(self.runs)
 
     @property
-    def shown(self) -> list[MethodRow]:
-        return self.few[0]
+    def detailed(self) -> list[MethodRow]:
+        """The runs that figures and tables of single records show: all, or some of many (`rows.select_detailed`)."""
+        return self._selection[0]
+
+    @property
+    def left_out(self) -> str:
+        """A sentence about the runs that are not among `detailed`; empty if all are."""
+        return self._selection[1]
 
     @property
     def titles(self) -> list[str]:
-        return [v.title for v in self.shown]
+        """The names of the detailed runs, as figures and tables call them."""
+        return [v.title for v in self.detailed]
 
     @functools.cached_property
     def looks(self) -> list[Row]:
-        """Name, symbol and colour of every run, as figures draw it; no symbol for those that they leave out."""
+        """`name`, `symbol` and `colour` of every run, as figures draw it; an empty symbol for runs left out of them."""
         from reports.figures.drawing import INK, mark
 
-        place = {title: i for i, title in enumerate(self.titles)}
+        position = {title: i for i, title in enumerate(self.titles)}
         none = {"symbol": "", "colour": INK}
-        return [{"name": v.title} | (mark(place[v.title]) if v.title in place else none) for v in self.runs]
+        return [{"name": v.title} | (mark(position[v.title]) if v.title in position else none) for v in self.runs]
 
     def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
-        """A table of the runs that are shown under each other, `method` being what they are called; of the first, of so
-        many or of all (None) seeds."""
-        from reports.evidence import joined
+        """The table `name` of detailed runs, `seeds` of each (None: all); `method` holds a run's title."""
+        from reports.evidence import concat_table
 
-        return joined([replace(e, method=v.title) for v in self.shown for e in v.evidence[:seeds]], name)
+        return concat_table([replace(e, method=v.title) for v in self.detailed for e in v.evidence[:seeds]], name)
 
     def files(self, *names: str) -> dict[str, pd.DataFrame]:
-        """The whole tables, of all runs and seeds, as they become files; those without a row are left out."""
-        from reports.evidence import joined
+        """Tables of all runs and seeds by name, to be written as CSV; those without rows are left out."""
+        from reports.evidence import concat_table
 
-        return {name: table for name in names if len(table := joined(self.evidence, name))}
+        return {name: table for name in names if len(table := concat_table(self.evidence, name))}
 
     def parts(self, name: str, show: Callable[[pd.DataFrame], Any]) -> list[Row]:
-        """What `show` makes of a table, for every shown run that has it."""
-        given = {v.title: v.evidence[0].tables.get(name, ()) for v in self.shown}
-        return [{"name": title, "shown": show(table)} for title, table in given.items() if len(table)]
+        """`name` (the title) and `shown`, the result of `show(table)`, for detailed runs with rows in the table."""
+        tables = {v.title: v.evidence[0].tables.get(name, ()) for v in self.detailed}
+        return [{"name": title, "shown": show(table)} for title, table in tables.items() if len(table)]
 
-    def alike(self, name: str) -> list[Row]:
-        """The rows of a table of all runs; those whose rows are the same share them, and are named only where not all
-        are."""
+    def shared_rows(self, name: str) -> list[Row]:
+        """The `rows` of the table `name`, once for all runs that have the same rows, with the `names` of these runs;
+        names are empty where it is all of the page's runs."""
         parts: list[Row] = []
-        given = {v.title: v.evidence[0].tables.get(name, ()) for v in self.runs}
-        held = {title: table.to_dict("records") for title, table in given.items() if len(table)}
-        for title, rows in held.items():
-            same = next((other for other in parts if other["rows"] == rows), None)
+        tables = {v.title: v.evidence[0].tables.get(name, ()) for v in self.runs}
+        for title, rows in ((title, table.to_dict("records")) for title, table in tables.items() if len(table)):
+            same = next((part for part in parts if part["rows"] == rows), None)
             if same is None:
                 parts.append({"names": [title], "rows": rows})
             else:
@@ -114,10 +118,20 @@ class Page:
 
 
 def sections(page: Page, only: Container[str] | None = None) -> dict[str, Section]:
-    """The sections that the evidence fills, by name, in order; of all, or `only` of these."""
-    found: dict[str, Section | None] = {
-        name: importlib.import_module(f"{PACKAGE}.{name}").section(page)
-        for name in places()
-        if only is None or name in only
+    """The sections for which the page has something to show, by name in page order; `only` restricts them by name."""
+    names = [name for name in section_files() if only is None or name in only]
+    results = {name: importlib.import_module(f"{PACKAGE}.{name}").section(page) for name in names}
+    return {name: section for name, section in results.items() if section is not None}
+
+
+def template_parts(filled: Mapping[str, Section]) -> dict[str, Any]:
+    """Template variables of a page with these sections: `shown` (their names), `links`, `drawn` (all figures by name)
+    and every section's own context."""
+    parts: dict[str, Any] = {
+        "shown": list(filled),
+        "links": [link for section in filled.values() for link in section.links],
+        "drawn": {name: figure for section in filled.values() for name, figure in section.drawn.items()},
     }
-    return {name: section for name, section in found.items() if section is not None}
+    for section in filled.values():
+        parts |= section.context
+    return parts

@@ -1,4 +1,4 @@
-"""How a page is made of a template, and how what it shows is written beside it. The same input gives the same bytes."""
+"""Render templates, and write tables and figures as files. Equal input gives equal bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Write = Callable[[str, bytes], None]  # name, content
 
 
 def render(template: str, parts: dict[str, Any]) -> bytes:
-    """A template of this folder, filled. Text is escaped; a name that is missing is an error."""
+    """Render a template of this folder with the variables `parts`. Text is escaped; an undefined variable raises."""
     return _environment().get_template(template).render(parts).encode()
 
 
@@ -42,16 +42,15 @@ def _environment() -> Environment:
 
 
 def csv(table: pd.DataFrame) -> bytes:
-    """A table as CSV that a spreadsheet shows and does not compute; numbers stay as they are."""
-    text = {name: column.map(_harmless) for name, column in table.items() if not is_numeric_dtype(column)}
-    data: str = table.assign(**text).rename(columns=_harmless).to_csv(index=False, lineterminator="\n")
+    """A table as CSV (UTF-8), in which text that a spreadsheet would compute as a formula begins with an apostrophe."""
+    text = {name: column.map(_escape_formula) for name, column in table.items() if not is_numeric_dtype(column)}
+    data: str = table.assign(**text).rename(columns=_escape_formula).to_csv(index=False, lineterminator="\n")
     return data.encode()
 
 
 @functools.cache
 def contradictions(name: str) -> list[str]:
-    """Where a paper contradicts itself in its table or figure of that name (as dpfpl:table2), a sentence each; none
-    where its file of contradictions is not there."""
+    """Sentences on where a paper contradicts itself in an item such as dpfpl:table2; empty without such a file."""
     paper, _, item = name.partition(":")
     path = Path(__file__).parent / "papers" / f"{paper}_contradictions.csv"
     if not path.exists():
@@ -61,13 +60,11 @@ def contradictions(name: str) -> list[str]:
 
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
-FORMULA = tuple(
-    "=+-@\t\n\uff1d\uff0b\uff0d\uff20"
-)  # how text begins that is computed, the last four in full width (OWASP, "CSV injection")
+FORMULA = tuple("=+-@\t\n\uff1d\uff0b\uff0d\uff20")  # how formulas begin (OWASP, "CSV injection")
 
 
-def _harmless(cell: Any) -> Any:
-    """Text that would be computed behind an apostrophe, and without carriage returns, at which a cell would end."""
+def _escape_formula(cell: Any) -> Any:
+    """A cell with carriage returns, which would end it, as line feeds, and with an apostrophe before a formula."""
     if not isinstance(cell, str) or NUMBER.fullmatch(cell):
         return cell
     cell = cell.replace("\r", "\n")
@@ -75,7 +72,7 @@ def _harmless(cell: Any) -> Any:
 
 
 def write_drawings(drawings: Iterable[PrintedFigure], write: Write, *, folder: str = "figures/") -> None:
-    """Every figure as SVG and PDF, with its rows; `folder` is what stands before their names."""
+    """Write every figure as NAME.svg, NAME.pdf and its data as NAME.csv; `folder` is put before the names."""
     for drawing in drawings:
         for end, data in (("svg", drawing.svg), ("pdf", drawing.pdf), ("csv", csv(drawing.data))):
             write(f"{folder}{drawing.name}.{end}", data)

@@ -1,4 +1,4 @@
-"""Verdicts: the one that a card quotes, the rows of a leakage table, and the colour of a number."""
+"""Verdict cards and leakage tables: which finding a card quotes, the tables' blocks and rows, and colours of AUROCs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
 from reports.evidence import Finding, ordered
 
-PLACE = ("threat_model", "way", "population", "nonmembers")  # what makes a block of the leakage table
+COMPARISON = ("threat_model", "way", "population", "nonmembers")  # a block of the leakage table has one value of each
 COUNTS = ("members", "nonmembers_n", "clients")
 SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NO_LEAK_FOUND: "○"}
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:
-    """Of the findings with a verdict the gravest; of equals, the one with the smallest corrected p-value, then the one
-    furthest from 0.5."""
+    """The finding with the gravest verdict; ties go to the smallest corrected p-value, then to the value furthest from
+    0.5. None if no finding has a verdict."""
     judged = [f for f in findings if f["verdict"] in VERDICTS]
     return min(judged, key=_gravity, default=None)
 
@@ -33,8 +33,8 @@ def _gravity(f: Finding) -> tuple[float, ...]:
 
 
 def freshest(findings: Sequence[Finding]) -> Finding | None:
-    """Of findings about an adversary's several models, all or own members, that of the freshest one which reaches at
-    least half of the clients."""
+    """The finding about the adversary's freshest model, among models that reach at least half as many clients as the
+    one that reaches most. Findings about last-round members are skipped; None if no other is left."""
     rows = [f for f in findings if f["population"] != LAST_ROUND_MEMBERS]
     wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
     order = ordered((f["way"] for f in wide), FRESHEST)
@@ -42,7 +42,11 @@ def freshest(findings: Sequence[Finding]) -> Finding | None:
 
 
 def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, Any]:
-    """The gravest of the findings in words; `others` are those of the further seeds."""
+    """Template variables of a card about the gravest finding: `verdict`, its sentence split into `word` and `rest`,
+    `rows` and `counts` of all verdicts, and `seeds`, in how many seeds the verdict is the same (None for a single one).
+
+    `others` are findings of further seeds. Without any verdict the card is {"verdict": None, "rows": 0}.
+    """
     worst = gravest(findings)
     if worst is None:
         return {"verdict": None, "rows": 0}
@@ -61,45 +65,49 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """How many findings have which verdict, in words."""
-    found = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in VERDICTS}
-    return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n)
+    """Number of findings by verdict, in words: "2 leak, 1 inconclusive"."""
+    numbers = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in VERDICTS}
+    return ", ".join(f"{n} {verdict}" for verdict, n in numbers.items() if n)
 
 
 def key(finding: Finding) -> tuple[Any, ...]:
-    """What the findings of different seeds about the same thing have in common. The best of several attacks is one
-    thing, whichever it is."""
+    """A key that findings of different seeds share if they measure the same quantity. A finding about the best of
+    several attacks has the number of attacks in place of its signal, since the best attack may differ between seeds."""
     best = finding.get("best_of")
-    return *(finding[name] for name in PLACE), best or finding["signal"], finding["metric"]
+    return *(finding[name] for name in COMPARISON), best or finding["signal"], finding["metric"]
 
 
 def blocks(findings: Sequence[Finding], others: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The leakage table: a block for each comparison, in it a row for each signal, in it a finding for each metric."""
-    found: dict[tuple[str, ...], dict[tuple[int, str], dict[str, Finding]]] = {}
+    """The leakage table as template variables: a block per comparison, with `rows` per signal; a row has the first
+    seed's findings by metric (`by`) and the AUROC's spread over `seeds`. `others` are findings of further seeds."""
+    table: dict[tuple[str, ...], dict[tuple[int, str], dict[str, Finding]]] = {}
     for f in findings:
-        place, row = tuple(f[name] for name in PLACE), (f.get("best_of") or 0, f["signal"])
-        found.setdefault(place, {}).setdefault(row, {})[f["metric"]] = f
-    again: dict[tuple[Any, ...], list[Finding]] = {}
+        comparison, row = tuple(f[name] for name in COMPARISON), (f.get("best_of") or 0, f["signal"])
+        table.setdefault(comparison, {}).setdefault(row, {})[f["metric"]] = f
+    by_key: dict[tuple[Any, ...], list[Finding]] = {}
     for f in others:
-        again.setdefault(key(f), []).append(f)
+        by_key.setdefault(key(f), []).append(f)
     return [
-        dict(zip(PLACE, place, strict=True))
-        | {"against": (kind := find(NONMEMBERS, place[-1], "nonmembers")).heading, "remark": kind.remark}
-        | _with_counts([named(*row) | {"by": by, "seeds": spread(by.get("auroc"), again)} for row, by in rows.items()])
-        for place, rows in found.items()
-    ]
+        dict(zip(COMPARISON, comparison, strict=True))
+        | {"against": (kind := find(NONMEMBERS, comparison[-1], "nonmembers")).heading, "remark": kind.remark}
+        | _with_counts([
+            signal_heading(*row) | {"by": by, "seeds": spread(by.get("auroc"), by_key)} for row, by in rows.items()
+        ])
+        for comparison, rows in table.items()
+    ]  # fmt: skip
 
 
 def _with_counts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of a block, each with how many records it rests on, and the same `counts` for the block's head; None
-    where they differ: a score may be of some of the records only."""
+    """The `rows` of a block, each with its `counts` of members, non-members and clients; and the block's own `counts`,
+    None where rows differ, since a score may exist for some of the records only."""
     every = [{name: next(iter(row["by"].values()))[name] for name in COUNTS} for row in rows]
     with_counts = [row | {"counts": counts} for row, counts in zip(rows, every, strict=True)]
     return {"rows": with_counts, "counts": every[0] if all(one == every[0] for one in every) else None}
 
 
-def named(best_of: int, signal: str) -> dict[str, Any]:
-    """A signal in two lines: what it is, and of which tokens; or the best of several attacks."""
+def signal_heading(best_of: int, signal: str) -> dict[str, Any]:
+    """The heading of a signal: `name`, `detail` (such as the tokens that it uses) and `best`, whether it stands for the
+    best of `best_of` attacks (0: a single attack)."""
     if best_of:
         detail = f"{signal_name(signal)}; corrected for picking it" if signal else "corrected for picking"
         return {"name": f"Best of {best_of} attacks", "detail": detail, "best": True}
@@ -108,8 +116,7 @@ def named(best_of: int, signal: str) -> dict[str, Any]:
 
 
 def spread(finding: Finding | None, others: Mapping[tuple[Any, ...], Sequence[Finding]]) -> dict[str, Any] | None:
-    """Mean and standard deviation over the seeds that measured the same thing, `others` by key; None for a single
-    seed."""
+    """`mean`, `sd` and `n` over the seeds (`others` by `key`); None without a finding or for a single seed."""
     if finding is None:
         return None
     values = [f["value"] for f in (finding, *others.get(key(finding), ())) if f["value"] is not None]
@@ -117,7 +124,7 @@ def spread(finding: Finding | None, others: Mapping[tuple[Any, ...], Sequence[Fi
 
 
 def tint(auroc: float) -> str:
-    """Background of an AUROC: white at 0.5, orange above, blue below."""
+    """Background colour (hex) of an AUROC: white at 0.5 and for NaN, orange above, blue below."""
     if not math.isfinite(auroc):
         return "#ffffff"
     end, t = ((213, 94, 0) if auroc > 0.5 else (0, 114, 178)), 0.75 * min(1.0, 2 * abs(auroc - 0.5))

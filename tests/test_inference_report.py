@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.attack_success import headline, with_leakage
+from reports.attack_success import headline_signal, with_leakage
 from reports.evidence import TABLES
 from reports.figures.against_epsilon import against_epsilon
 from reports.papers import dpfpl_figure3
@@ -490,7 +490,7 @@ def test_hostile_text_stays_text() -> None:
 def test_leakage_as_scores_of_variants() -> None:
     cells = [attacked(prompt_evidence("dpfpl", 0.1, seed)) for seed in (0, 1)]
     (v,) = variants(cells)
-    assert headline([v]) == "shadow"
+    assert headline_signal([v]) == "shadow"
     leaking = with_leakage(v, "shadow").scores
     rates = [100 * success_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
     assert leaking["success"].value == pytest.approx(mean(rates))

@@ -14,8 +14,8 @@ from audits.permutation_test import by_coin
 from audits.verdicts import SHARES
 from docs.pictures.evidence import evidence as kept_evidence
 from docs.pictures.picture import PICTURES
+from reports.corrected_verdicts import with_verdicts
 from reports.evidence import Evidence
-from reports.judged import with_verdicts
 from reports.report import build
 from tests.judged_rows import contradictory
 from tests.test_membership import NAMES, SIGNALS, claims, made_up

@@ -95,7 +95,7 @@ def test_a_training_reaches_no_audit_and_no_page(words: str) -> None:
     rooms = {
         name for name in reached if name.split("/")[0] in ("audits", "reports") and not name.endswith("__init__.py")
     }
-    assert rooms == {"reports/places.py"}
+    assert rooms == {"reports/section_files.py"}
     assert "fedaudit/terms/sentences.py" not in reached
 
 

@@ -21,7 +21,7 @@ from fedaudit.command.gates import parse
 from fedaudit.command.terminal import show
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.canaries import Canaries, insert, shares
-from reports.measured import compared, contradictions
+from reports.measured import contradictions, count_testable
 from reports.report import build
 from tests.prompt_evidence import prompt_evidence
 from tests.test_canaries import _federation
@@ -216,7 +216,7 @@ class TestContradictions:
         assert len(contradictions(alone)) == 1
         two = [found_of(0.04), found_of(0.5, metric="measured/gaussian")]
         assert contradictions(two) == []
-        assert compared(two) == 2
+        assert count_testable(two) == 2
         assert len(contradictions([found_of(0.024), two[1]])) == 1
         assert len(contradictions([*alone, found_of(None, method="b"), found_of(None, method="c")])) == 1
 

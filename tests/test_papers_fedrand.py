@@ -95,7 +95,7 @@ def test_the_untrained_model_has_an_interval_over_its_seeds(tables: dict[int, Ta
     over_seeds = STUDENT * stdev([70, 72]) / math.sqrt(2)
     assert (cell.value, cell.seeds) == (pytest.approx(71), 2)
     assert cell.low == pytest.approx(71 - math.hypot(over_seeds, 5), rel=1e-5)
-    assert tables[4].held_against(tables[4].ours["caption, K 10 %"], fedrand_table4.UNTRAINED) is None
+    assert tables[4].printed_value(tables[4].ours["caption, K 10 %"], fedrand_table4.UNTRAINED) is None
 
 
 def test_what_table_4_says_of_the_printed_aurocs(tables: dict[int, Table]) -> None:

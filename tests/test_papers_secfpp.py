@@ -79,8 +79,8 @@ def test_table_1_mixes_budgets_as_the_printed_row_does() -> None:
     assert (value(table, "single", "DP-FPL"), value(table, "multi", "DP-FPL")) == (at[0.1], at[0.01])
     other = secfpp.OTHER_BUDGET
     assert (value(table, "single", other), value(table, "multi", other)) == (at[0.01], at[0.1])
-    assert table.held_against(table.ours["multi"], ("DP-FPL", "")) == 65.7
-    assert table.held_against(table.ours["multi"], (other, "")) is None
+    assert table.printed_value(table.ours["multi"], ("DP-FPL", "")) == 65.7
+    assert table.printed_value(table.ours["multi"], (other, "")) is None
     assert table.agreements["single"][EVERY].n == 4  # no SecFPP in what is made up
 
 
@@ -106,7 +106,7 @@ def test_table_2_has_both_kinds_of_test_set() -> None:
         theirs = rows[(rows.dataset.str.contains("+", regex=False) == pair) & (rows.method == "SecFPP")].value.astype(
             float
         )
-        against = table.held_against(table.ours[f"{task}, own tests"], ("SecFPP", "no noise"))
+        against = table.printed_value(table.ours[f"{task}, own tests"], ("SecFPP", "no noise"))
         assert against == pytest.approx(theirs.mean())
 
 
@@ -117,7 +117,7 @@ def test_table_2_compares_the_order_of_methods_without_noise() -> None:
     (found,) = table.agreements["print, own tests"].values()
     column = table.ours["print, own tests"]
     clear = {row: c.value for row, c in column.cells.items() if row[1] == "no noise"}
-    theirs = {row: table.held_against(column, row) or 0.0 for row in clear}
+    theirs = {row: table.printed_value(column, row) or 0.0 for row in clear}
     pairs = [(a, b) for i, a in enumerate(clear) for b in list(clear)[i + 1 :]]
     signs = [math.copysign(1, (clear[a] - clear[b]) * (theirs[a] - theirs[b])) for a, b in pairs]
     assert (found.n, found.methods) == (4, 4)

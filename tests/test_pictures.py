@@ -27,7 +27,7 @@ from fedaudit.machinery.store import Damaged
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
-from reports.judged import with_verdicts
+from reports.corrected_verdicts import with_verdicts
 from tests.unprinted import unprinted
 
 ROOT = HERE.parent.parent

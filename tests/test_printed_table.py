@@ -109,8 +109,8 @@ class TestPage:
     def test_the_mean_of_several_columns(self) -> None:
         given = table()
         several = Column(given.ours["mine"].cells, ("one", "two"))
-        assert given.held_against(several, ("a", "x")) == pytest.approx((9.1 + 1) / 2)
-        assert given.held_against(several, ("c", "x")) is None  # one of them lacks it
+        assert given.printed_value(several, ("a", "x")) == pytest.approx((9.1 + 1) / 2)
+        assert given.printed_value(several, ("c", "x")) is None  # one of them lacks it
 
     def test_contradictions_are_footnotes(self) -> None:
         said = contradictions("dpfpl:table2")

@@ -24,9 +24,9 @@ from scipy.stats import kendalltau
 from fedaudit.command.gates import parse
 from fedaudit.command.terminal import show
 from reports import beside_dpfpl as beside
-from reports.formats import epsilon, listed, short, signed, tau
+from reports.formats import epsilon, join_words, short, signed, tau
 from reports.report import Evidence
-from reports.rows import MethodRow, as_printed, twin, variants
+from reports.rows import MethodRow, closest_to_paper, noise_free_twin, variants
 from reports.sections.utility import sentence
 from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
 from tests.test_report import ONE, Reader
@@ -166,13 +166,13 @@ def test_sentences() -> None:
     local, other = (accuracy_of("dpfpl", 0.1, split, 0, 8, True) for split in ("local", "neighbour"))
     lost = 20 - 4 * math.log10(10)
     every = 0.09 * math.sqrt(3)
-    assert sentence(noisy, twin(noisy, found)) == (
+    assert sentence(noisy, noise_free_twin(noisy, found)) == (
         f"{local:.1f} % [{local - 6.25:.1f}, {local + 6.25:.1f}] on local and {other:.1f} % [{other - 6.25:.1f}, {other + 6.25:.1f}] on neighbour "
         f"classes (−{lost:.1f} and −{lost:.1f} points against no noise); noise is {short(noisy.ratio)} times the signal. Claimed ε 0.1; "
         f"proven {every / 3:.3g} as it ran, {every:.3g} if a record is in every step: above the claim."
     )
     clean = only(found, "promptfl", INF)
-    assert twin(clean, found) is None
+    assert noise_free_twin(clean, found) is None
     gained = [signed(clean.scores[split].value - 12) for split in ("local", "neighbour")]
     assert (
         f"({gained[0]} and {gained[1]} points against before training). Nothing is claimed; nothing is proven (∞)."
@@ -320,12 +320,12 @@ def test_privacy_settings_that_differ_are_settings() -> None:
     )
     found = variants([prompt_evidence("promptfl"), record, batch])
     assert [v.setting for v in found] == ["", "clip record", "clip batch"]
-    assert all(twin(v, found) is found[0] for v in found[1:])
+    assert all(noise_free_twin(v, found) is found[0] for v in found[1:])
     assert [v.title for v in found[1:]] == ["PromptFL, ε 0.1, clip record", "PromptFL, ε 0.1, clip batch"]
 
 
 def test_figures_show_the_variant_of_the_papers_tables() -> None:
-    found = as_printed(variants(ablation()))
+    found = closest_to_paper(variants(ablation()))
     assert [(v.epsilon, v.setting) for v in found] == [(e, "rank 8, with residual") for e in (INF, 0.4, 0.1)]
 
 
@@ -480,10 +480,12 @@ def test_a_dirichlet_split_stands_beside_table_4() -> None:
 
 
 def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None:
-    assert beside.beside(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
-    assert beside.beside(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
-    assert beside.beside(variants([prompt_evidence("zeroshot"), prompt_evidence("promptfl")])) is None
-    found = beside.beside(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl")]))
+    assert beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
+    assert (
+        beside.compare_with_paper(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
+    )
+    assert beside.compare_with_paper(variants([prompt_evidence("zeroshot"), prompt_evidence("promptfl")])) is None
+    found = beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl")]))
     assert found is not None
     assert any("too few orders" in sentence for sentence in found.sentences)
 
@@ -499,7 +501,7 @@ def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None
 def test_the_trained_share_stands_beside_the_papers(task: dict[str, float], said: str) -> None:
     both = [prompt_evidence(name) for name in ("dpfpl", "promptfl")]
     given = [replace(e, setting=e.setting | {"task": {"name": "glyphs", **task}}) for e in both]
-    found = beside.beside(variants(given))
+    found = beside.compare_with_paper(variants(given))
     assert found is not None
     theirs, ours = found.scale.split("Here:")
     assert said in ours
@@ -574,4 +576,4 @@ def test_small_words() -> None:
     ]
     assert [signed(x) for x in (1.25, -0.31, 0.0)] == ["+1.2", "−0.3", "+0.0"]
     assert [tau(x) for x in (-0.001, 0.333, -1.0)] == ["0.00", "0.33", "−1.00"]
-    assert [listed(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+    assert [join_words(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]

@@ -14,20 +14,20 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.run import run
 from reports.evidence import TABLES
-from reports.places import PACKAGE, places
 from reports.section import Page, Section, sections
+from reports.section_files import PACKAGE, section_files
 from reports.sections import batches
 from reports.sections.communication import section
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_report import ONE, Reader
 from tests.unprinted import nothing_printed
 
-each = pytest.mark.parametrize("name", places())
+each = pytest.mark.parametrize("name", section_files())
 
 
 @each
 def test_has_a_line_an_order_and_a_template(name):
-    path = places()[name]
+    path = section_files()[name]
     assert plugins.summary(path).endswith(".")
     assert isinstance(plugins.literal(path, "ORDER"), int)
     assert (path.parent.parent / f"{name}.html").is_file()
@@ -41,9 +41,9 @@ def test_is_a_function_of_the_page(name):
 
 
 def test_their_order_is_what_their_files_say():
-    orders = [plugins.literal(path, "ORDER") for path in places().values()]
+    orders = [plugins.literal(path, "ORDER") for path in section_files().values()]
     assert orders == sorted(orders)
-    assert len(places()) >= 5
+    assert len(section_files()) >= 5
 
 
 @each

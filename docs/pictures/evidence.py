@@ -27,7 +27,7 @@ from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.privacy.ledger import Ledger
 from fedaudit.privacy.settings import Privacy
-from reports.report import Evidence, flattened
+from reports.report import Evidence, flatten_setting
 
 PLACES = ["threat_model", "way", "client", "round"]  # of a model
 NOBODY = -1  # the client of what is no single client's
@@ -91,8 +91,8 @@ def moved(plan: Plan, folder: Folder) -> list[str]:
     """The settings that differ between what the evidence comes from and what the same command has now, in words."""
     found = []
     for i, cell in enumerate(plan.cells):
-        setting, now = folder.read_json(f"{i}.json")["setting"], flattened(setting_of(cell))
-        before = flattened(
+        setting, now = folder.read_json(f"{i}.json")["setting"], flatten_setting(setting_of(cell))
+        before = flatten_setting(
             {name: setting.get(name, {}) for name in setting_of(cell)}
         )  # code and versions are no settings
         names = [name for name in before | now if before.get(name) != now.get(name)]

@@ -11,7 +11,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
 from fedaudit.pipeline.nights import Nights, frame
-from reports.nightly import CellOfNight, rendered
+from reports.nightly import CellOfNight, render_files
 
 HISTORY, RECORDS = "history.parquet", "records.json"
 SHOWN = 12  # nights that are kept
@@ -31,7 +31,7 @@ class NightPicture(Picture):
             history = self.kept.read_table(HISTORY)
             last = max(records)
             cells = [CellOfNight(**cell) for cell in records[last]["cells"]]
-            return rendered(self.matrix, last, cells, judged(history), history, records)["index.html"]
+            return render_files(self.matrix, last, cells, judged(history), history, records)["index.html"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{self.kept.path}: no page can be made of it any more ({error})") from error
 

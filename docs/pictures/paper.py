@@ -16,7 +16,7 @@ from fedaudit.pipeline import papers
 from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Plan
 from reports import paper_items
-from reports.report import Evidence, flattened
+from reports.report import Evidence, flatten_setting
 
 EVIDENCE = "evidence.json"
 
@@ -65,8 +65,8 @@ class TablePicture(Picture):
             if len(known.get(task, [])) != len(plan.cells):
                 return [f"{task}: not all of its runs are kept"]
             for cell, kept in zip(plan.cells, known[task], strict=True):
-                now = flattened(setting_of(cell))
-                before = flattened({name: kept.setting.get(name, {}) for name in setting_of(cell)})
+                now = flatten_setting(setting_of(cell))
+                before = flatten_setting({name: kept.setting.get(name, {}) for name in setting_of(cell)})
                 found += [
                     f"{cell.method}: {name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
                     for name in before | now

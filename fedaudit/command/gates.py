@@ -29,7 +29,7 @@ from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import THREAT_MODELS
 from fedaudit.terms.verdicts import LEAK, LEAKS
-from reports.measured import P_VALUES, compared, refutes, sentence
+from reports.measured import P_VALUES, count_testable, refutes, sentence
 from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
@@ -90,7 +90,7 @@ class Gate:
             return self._leaks(findings)
         rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
         if isinstance(self.limit, str):
-            return self._above(self.limit, rows, among=compared(findings))
+            return self._above(self.limit, rows, among=count_testable(findings))
         answers = [f for f in rows if f[self.end] is not None]
         if not answers:
             why = rows[0].get("status", "it has no interval") if rows else "there is no such row"

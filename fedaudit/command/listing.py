@@ -14,7 +14,7 @@ from fedaudit.tasks.facts import TASKS
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports import paper_items
-from reports.places import places
+from reports.section_files import section_files
 from trainers.learners import METHODS, every_learner, facts
 
 KINDS: dict[str, Plugins[Any]] = {of_kind.kind: of_kind for of_kind in (METHODS, ATTACKS, AUDITS, TASKS)}
@@ -30,7 +30,7 @@ def listing(width: int | None = None) -> str:
     text.append("tables and figures of papers (--paper; list, a paper, or all):")
     text += listed({name: item.summary for name, item in paper_items.items().items()}, width)
     text.append("sections of a report, each where there is something to show:")
-    text += listed({name: plugins.summary(path) for name, path in places().items()}, width)
+    text += listed({name: plugins.summary(path) for name, path in section_files().items()}, width)
     text.append("threat models, what each sees; a report has all that its methods have:")
     text += listed({name: f"{SAID[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
     return "\n".join([*text, *matrix(width)])

@@ -88,7 +88,7 @@ def main(request: NightlyRequest) -> int:
             print(part, flush=True)
         return exits.DONE
     from fedaudit.pipeline.nights import write_pages
-    from reports.nightly import FAILED, sentence, stated
+    from reports.nightly import FAILED, limit_rows, sentence
 
     started = datetime.datetime.now(datetime.UTC)
     cells = []
@@ -98,7 +98,7 @@ def main(request: NightlyRequest) -> int:
     nights = Nights(request.out, request.matrix.name)
     night, rows = nights.add(cells, started, progress.say)
     written = write_pages(nights, night, cells, rows, progress)
-    limits = stated(cells)
+    limits = limit_rows(cells)
     print(f"night {night}: {sentence(cells, len(written.changes), limits, first=night == 1)}")
     for line in (*written.changes, *written.shown):
         print(line)

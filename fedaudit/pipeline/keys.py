@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.closure import closure, source_file
 from fedaudit.machinery.store import key_of
-from reports.places import places
+from reports.section_files import section_files
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -136,7 +136,7 @@ def page_of(
 
 def page_modules(writer: str = REPORT, figure: str = "", across: Iterable[str] = ()) -> tuple[str, ...]:
     """Where the writing of a page begins."""
-    parts = (f"reports.sections.{name}" for name in places())
+    parts = (f"reports.sections.{name}" for name in section_files())
     audits = (f"audits.{name}" for name in across)
     return writer, *parts, *audits, *((f"reports.papers.{figure}",) if figure else ())
 

@@ -237,7 +237,7 @@ def write_pages(
 
     history = frame(rows)
     told = judged(history)
-    files = nightly.rendered(nights.name, night, cells, told, history, nights.records(progress.say))
+    files = nightly.render_files(nights.name, night, cells, told, history, nights.records(progress.say))
     with nights.folder.lock(progress.say):
         for name, data in files.items():
             nights.folder.write(name, data)

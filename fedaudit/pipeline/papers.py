@@ -51,7 +51,7 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
 def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
     """The index of the items that were asked for under one name, as page and CSV; returns where the page is. Those that
     are not drawn yet stand there as such."""
-    from reports.paper_index import rendered
+    from reports.paper_index import render_files
 
     names = matching(asked)
     place = claim(out / FOLDER).path
@@ -68,6 +68,6 @@ def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
         for name in names
     ]
     title = "All papers" if asked == ALL else find(names[0]).paper
-    for ending, data in rendered(asked, title, [find(name).title for name in names], rows).items():
+    for ending, data in render_files(asked, title, [find(name).title for name in names], rows).items():
         write_atomic(place / f"{asked}.{ending}", data)
     return place / f"{asked}.html"

@@ -17,12 +17,12 @@ from reports.rows import MethodRow
 
 @dataclass(frozen=True)
 class Panel:
-    """What stands on one vertical axis: it spans at least the `least` range, so that noise is not blown up."""
+    """The vertical axis of one quantity."""
 
     name: str
     label: str
-    least: tuple[float, float]
-    guessing: float | None = None
+    least: tuple[float, float]  # range that the axis spans at least, so that noise is not blown up
+    guessing: float | None = None  # the value of a guessing attack, drawn as a line; None for accuracies
 
 
 ACCURACY = "accuracy (%)"
@@ -36,64 +36,69 @@ PANELS = {
 BARS = "Bars: one standard deviation over seeds where there are several, else the confidence interval."
 
 
-def accuracies(found: Sequence[MethodRow]) -> list[str]:
-    """Local and neighbour accuracy; overall where there is no other."""
-    splits = [split for split in SPLITS if any(split in v.scores for v in found)]
+def accuracies(runs: Sequence[MethodRow]) -> list[str]:
+    """The splits to draw: local and neighbour if any run has them, else overall, if any has it."""
+    splits = [split for split in SPLITS if any(split in v.scores for v in runs)]
     return [split for split in splits if split in (LOCAL, NEIGHBOUR)] or [split for split in splits if split == OVERALL]
 
 
-def against_epsilon(shown: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str]) -> Plot:
-    """A panel for each quantity of the variants' scores, a line for each method; None where there are not two epsilons.
+def against_epsilon(runs: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str]) -> Plot:
+    """A panel per quantity (a key of the runs' scores), a line per method; None without two epsilons.
 
-    What is not noised stands at the right end; a method without any noised variant is a horizontal line. Panels of
-    accuracies share their axis.
+    Runs without noise stand at the right end. A method that was only run without noise is a horizontal line. Panels of
+    accuracies share their axis. `methods` fixes the colours.
     """
-    levels = sorted({v.epsilon for v in shown if v.private})
-    if not levels or len({v.epsilon for v in shown}) < 2:
+    levels = sorted({v.epsilon for v in runs if v.private})
+    if not levels or len({v.epsilon for v in runs}) < 2:
         return None
     at = {level: math.log10(level) for level in levels}
     at[math.inf] = max(at.values()) + max(0.3, 0.18 * (max(at.values()) - min(at.values())))
-    lines = [m for m in methods if any(v.method == m and v.private for v in shown)]
+    lines = [m for m in methods if any(v.method == m and v.private for v in runs)]
     figure, axes = grid(1, len(quantities), height=3.0, margins=LOW)
     for i, (panel, quantity) in enumerate(zip(axes[0], quantities, strict=True)):
-        _lines(panel, shown, methods, lines, quantity, at)
-        _frame(panel, PANELS[quantity], at, levels)
+        _draw_lines(panel, runs, methods, lines, quantity, at)
+        _draw_axes(panel, PANELS[quantity], at, levels)
         panel.set_title(f"({'abcde'[i]}) {PANELS[quantity].name}")
-    _share(axes[0], quantities)
+    accuracy_panels = [p for p, q in zip(axes[0], quantities, strict=True) if PANELS[q].label == ACCURACY]
+    for panel in accuracy_panels:
+        panel.set_ylim(0, max(p.get_ylim()[1] for p in accuracy_panels))
     legend(figure)
-    return figure, rows(shown, quantities)
+    return figure, rows(runs, quantities)
 
 
-def _lines(
+def _draw_lines(
     panel: Any,
-    shown: Sequence[MethodRow],
+    runs: Sequence[MethodRow],
     methods: Sequence[str],
     lines: Sequence[str],
     quantity: str,
     at: dict[float, float],
 ) -> None:
+    """Draw a line for each method in `lines`, a horizontal one for the others; `at` is the position of each epsilon."""
     width = at[math.inf] - min(at.values())
     for i, method in enumerate(lines):
-        mine = sorted((v for v in shown if v.method == method and quantity in v.scores), key=lambda v: v.epsilon)
+        of_method = sorted((v for v in runs if v.method == method and quantity in v.scores), key=lambda v: v.epsilon)
         shift = 0.012 * width * (i - (len(lines) - 1) / 2)  # so that bars do not hide each other
-        if mine:
-            _line(panel, mine, quantity, [at[v.epsilon] + shift for v in mine], look_of(methods, method))
-    for v in (v for v in shown if v.method not in lines and quantity in v.scores):
+        if of_method:
+            _draw_line(panel, of_method, quantity, [at[v.epsilon] + shift for v in of_method], look_of(methods, method))
+    for v in (v for v in runs if v.method not in lines and quantity in v.scores):
         colour = look_of(methods, v.method)["color"]
         panel.axhline(v.scores[quantity].value, color=colour, linestyle="--", linewidth=1.1, label=v.title, zorder=1)
 
 
-def _line(panel: Any, mine: Sequence[MethodRow], quantity: str, at: Sequence[float], look: dict[str, Any]) -> None:
-    """The noised points joined; a dotted step leads on to the one without noise."""
-    values = [v.scores[quantity].value for v in mine]
-    bars = np.array([v.scores[quantity].reach for v in mine]).T
+def _draw_line(
+    panel: Any, of_method: Sequence[MethodRow], quantity: str, at: Sequence[float], look: dict[str, Any]
+) -> None:
+    """Draw one method: noised runs joined, and a dotted step to the one without noise."""
+    values = [v.scores[quantity].value for v in of_method]
+    bars = np.array([v.scores[quantity].reach for v in of_method]).T
     panel.errorbar(at, values, bars, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2)
-    n = sum(v.private for v in mine)
-    panel.plot(at[:n], values[:n], **look, label=mine[0].name)
+    n = sum(v.private for v in of_method)
+    panel.plot(at[:n], values[:n], **look, label=of_method[0].name)
     panel.plot(at[max(0, n - 1) :], values[max(0, n - 1) :], **look | {"linestyle": ":"}, linewidth=1)
 
 
-def _frame(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[float]) -> None:
+def _draw_axes(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[float]) -> None:
     panel.axvline((at[max(levels)] + at[math.inf]) / 2, color=GREY, linewidth=0.8, linestyle=":")
     panel.set_xticks(list(at.values()), [f"{level:g}" if math.isfinite(level) else "none" for level in at])
     panel.set(xlabel="ε claimed per record", ylabel=about.label)
@@ -103,20 +108,13 @@ def _frame(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[fl
         panel.axhline(about.guessing, color=GREY, linewidth=1.1)
 
 
-def _share(panels: Sequence[Any], quantities: Sequence[str]) -> None:
-    """One axis for all accuracies."""
-    accuracies = [p for p, q in zip(panels, quantities, strict=True) if PANELS[q].label == ACCURACY]
-    for panel in accuracies:
-        panel.set_ylim(0, max(p.get_ylim()[1] for p in accuracies))
-
-
-def rows(found: Sequence[MethodRow], quantities: Sequence[str]) -> Table:
-    """What a figure shows of variants: every score with its bar."""
+def rows(runs: Sequence[MethodRow], quantities: Sequence[str]) -> Table:
+    """The data of a figure: one row per run and quantity, with the lengths of its error bar down and up."""
     lines = []
-    for v in found:
+    for v in runs:
         for quantity in (q for q in quantities if q in v.scores):
             score = v.scores[quantity]
             epsilon = f"{v.epsilon:g}" if v.private else "none"
-            own = (v.parameters.get("rank"), v.parameters.get("residual"))
-            lines.append((v.label, epsilon, *own, quantity, score.value, *score.reach, len(score.seeds)))
+            options = (v.parameters.get("rank"), v.parameters.get("residual"))
+            lines.append((v.label, epsilon, *options, quantity, score.value, *score.reach, len(score.seeds)))
     return Table(lines, columns=["method", "epsilon", "rank", "residual", "quantity", "value", "down", "up", "seeds"])

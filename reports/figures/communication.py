@@ -1,4 +1,4 @@
-"""The figures of what was sent: by round, and until a utility was reached."""
+"""Figures of the bytes sent: by round, and utility against the bytes sent until then."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from reports.evidence import ordered
 from reports.figures.drawing import GREY, INK, LOW, Plot, grid, legend, look_of, name_rows
 from reports.figures.trade_offs import UTILITY
 
-PANELS = 3  # worlds that are drawn
+PANELS = 3  # worlds that are drawn, a panel each
 
 
 def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
+    """Bytes down and up by round, beside FedAvg's, a panel per method; `methods` fixes the colours."""
     rows = ordered(cost.method, methods)
     most = float(cost[["bytes_down", "bytes_up", "fedavg_bytes"]].sum(axis=1).max())
     unit, name = next(
@@ -39,7 +40,8 @@ def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
 
 
 def until_plot(by_round: Table, costs: Table) -> Plot:
-    """Utility against the bytes sent until then, a panel per world; None where no utility was measured by round."""
+    """Utility after each round against all bytes sent until then, a panel per world, a line per setting; None if no
+    utility was measured by round. `costs` has the common utility (`target`), drawn as a line."""
     by_round = by_round[by_round.utility.notna()]
     if by_round.empty:
         return None

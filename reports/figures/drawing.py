@@ -1,8 +1,7 @@
-"""What all figures share: colours, panels of fixed margins, one legend, and printing as SVG and PDF with the rows
-behind a figure.
+"""Shared by all figures: colours, grids of panels with fixed margins, one legend, and printing as SVG and PDF.
 
-A method keeps its colour, marker and line style in every figure (colours of Okabe and Ito, safe for colour-blind
-readers); nothing is told by colour alone.
+A method keeps its colour, marker and line style in every figure. Colours are Okabe and Ito's, safe for colour-blind
+readers, and markers and line styles tell methods apart without colour.
 """
 
 from __future__ import annotations
@@ -23,26 +22,25 @@ from pandas import DataFrame as Table
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-SYMBOLS = ("●", "■", "▲", "◆", "▼", "✚", "✖", "◀", "▶", "⬟")  # the markers, for text
+SYMBOLS = ("●", "■", "▲", "◆", "▼", "✚", "✖", "◀", "▶", "⬟")  # MARKERS as letters
 LINES = ("-", "--", "-.", ":")
 INK, GREY = "#1c2733", "#8a94a0"
 WIDTH = 11.0  # inches; 1056 CSS pixels
 
-Margins = tuple[
-    float, float, float, float
-]  # left, between columns, top (with the legend's line and the title), bottom; inches
-USUAL, LOW = (0.62, 0.62, 0.75, 0.52), (0.62, 0.62, 0.6, 0.52)  # titles of two lines and of one
-_FONT = "'DejaVu Sans', sans-serif"  # what matplotlib measures with; wider than what browsers put in its place
+# inches: left, between columns, top (with one line of the legend and the title), bottom
+Margins = tuple[float, float, float, float]
+USUAL, LOW = (0.62, 0.62, 0.75, 0.52), (0.62, 0.62, 0.6, 0.52)  # for titles of two lines, and of one
+_FONT = "'DejaVu Sans', sans-serif"  # matplotlib measures text with it; wider than the fonts that browsers use
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedaudit",  # ids from the content, not from a clock
     "pdf.fonttype": 42,
-    "text.parse_math": False,  # a dollar sign in a caption is a dollar sign
+    "text.parse_math": False,  # a dollar sign stays a dollar sign
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
-    "axes.titley": 1.0,  # a fixed place: looking for one takes a tenth of the time
+    "axes.titley": 1.0,  # fixed: placing titles automatically takes a tenth of the time
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
@@ -62,19 +60,18 @@ _STYLE = {
 
 @dataclass(frozen=True, eq=False)
 class PrintedFigure:
-    """A printed figure: its name in the files, what it shows for readers who cannot see it, the rows behind it, and
-    what stands below it."""
+    """A figure as files."""
 
-    name: str
-    alt: str
+    name: str  # of its files
+    alt: str  # description for readers who cannot see it
     svg: bytes
     pdf: bytes
-    data: Table
+    data: Table  # the rows that it shows
     caption: str = ""
 
     @property
     def inline(self) -> Markup:
-        """The SVG as an element of a page: no prolog, no fixed size, no ids that another figure has."""
+        """The SVG as an HTML element: without prolog and fixed size, its ids prefixed with the figure's name."""
         text = self.svg.decode()
         text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], count=1, flags=re.DOTALL)
         text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", text).replace("xlink:href", "href")
@@ -83,41 +80,43 @@ class PrintedFigure:
         return Markup(re.sub(r"<svg[^>]*>", lambda _: root, text, count=1))
 
 
-Plot = tuple[Figure, Table] | None  # None: the table holds no row that this figure shows
-Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]  # as `map`, maybe on several processes
+Plot = tuple[Figure, Table] | None  # a figure and its data; None if there is nothing to draw
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]  # works as `map`, maybe on several processes
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A figure that is yet to be drawn: `plot` of what is `given`. It travels to another process."""
+    """A figure to be drawn by `plot(*arguments)`, maybe in another process: all fields can be pickled."""
 
     name: str
     alt: str
     caption: str
     plot: Callable[..., Plot]
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
 
 
 def draw(sketches: Iterable[Sketch], each: Each = map) -> dict[str, PrintedFigure]:
-    """Figures by name; those without a row are left out. `each` may draw in parallel."""
-    return {figure.name: figure for figure in each(_drawn, sketches) if figure is not None}
+    """Draw figures and return them by name; those with nothing to show are left out. `each` may draw in parallel."""
+    return {figure.name: figure for figure in each(_draw_one, sketches) if figure is not None}
 
 
-def _drawn(sketch: Sketch) -> PrintedFigure | None:
+def _draw_one(sketch: Sketch) -> PrintedFigure | None:
     with styled():
-        return printed(sketch.name, sketch.alt, sketch.plot(*sketch.given), sketch.caption)
+        return printed(sketch.name, sketch.alt, sketch.plot(*sketch.arguments), sketch.caption)
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The same look whatever the user's matplotlib settings are."""
+    """Use the style of the reports in place of the user's matplotlib settings."""
     with style.context(["default", _STYLE]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # readers have fonts that this machine lacks
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from"
+        )  # readers may have fonts that this machine lacks
         yield
 
 
 def printed(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigure | None:
-    """As SVG and PDF, without dates."""
+    """Print a plot as SVG and PDF, without dates; None if the plot is None. Call within `styled()`."""
     if plot is None:
         return None
     svg, pdf = io.BytesIO(), io.BytesIO()
@@ -130,9 +129,10 @@ def printed(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigure
 
 
 def grid(rows: int, columns: int, *, height: float, margins: Margins, **shared: Any) -> tuple[Figure, Any]:
-    """A figure of page width with panels `height` inches high. Fixed margins (inches) are quick and repeatable."""
+    """A figure of page width with a rows × columns array of panels, each `height` inches high. `shared` goes to
+    matplotlib's `subplots` (sharex, sharey). Margins are fixed, in inches: quick, and equal on every machine."""
     left, gap, top, bottom = margins
-    between = bottom + 0.46  # a panel's axis below and the next one's title, two lines
+    between = bottom + 0.46  # a panel's axis, and the title of the one below, two lines
     total = top + rows * height + (rows - 1) * between + bottom
     width = (WIDTH - left - 0.12 - (columns - 1) * gap) / columns
     figure = Figure(figsize=(WIDTH, total))
@@ -143,7 +143,7 @@ def grid(rows: int, columns: int, *, height: float, margins: Margins, **shared: 
 
 
 def look_of(methods: Sequence[str], method: str, *, hollow: bool = False) -> dict[str, Any]:
-    """Colour, marker and line style of a method."""
+    """Matplotlib properties of a method: colour, marker and line style, by its position in `methods`."""
     i = list(methods).index(method)
     colour = COLOURS[i % len(COLOURS)]
     look = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": LINES[i % len(LINES)]}
@@ -151,23 +151,21 @@ def look_of(methods: Sequence[str], method: str, *, hollow: bool = False) -> dic
 
 
 def mark(i: int) -> dict[str, str]:
-    """Symbol and colour of the i-th method in text, as `look_of` draws it."""
+    """Symbol and colour of the i-th method for text, matching `look_of`."""
     return {"symbol": SYMBOLS[i % len(SYMBOLS)], "colour": COLOURS[i % len(COLOURS)]}
 
 
 def legend(figure: Figure) -> None:
-    """One legend for all panels, in lines above them; the figure grows where one line is too short."""
+    """Add one legend for all panels above them; the figure grows by the lines that it needs beyond one."""
     pairs = [zip(*panel.get_legend_handles_labels(), strict=True) for panel in figure.axes]
     unique = {label: handle for pair in pairs for handle, label in pair}
     start = figure.axes[0].get_position().x0
-    widest = max(
-        (0.062 * len(label) + 0.6 for label in unique), default=1
-    )  # inches: letters, and the sample before them
+    widest = max((0.062 * len(label) + 0.6 for label in unique), default=1)  # inches: letters, and the line before them
     columns = min(len(unique) or 1, max(1, int((1 - start) * WIDTH / widest)))
     _grow(figure, 0.18 * (math.ceil(len(unique) / columns) - 1))
     corner = (start, 1 - 0.02 / figure.get_figheight())
-    place = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0, "borderpad": 0}
-    figure.legend(unique.values(), unique.keys(), ncols=columns, **place)
+    position = {"loc": "upper left", "bbox_to_anchor": corner, "borderaxespad": 0, "borderpad": 0}
+    figure.legend(unique.values(), unique.keys(), ncols=columns, **position)
 
 
 def _grow(figure: Figure, inches: float) -> None:
@@ -178,11 +176,13 @@ def _grow(figure: Figure, inches: float) -> None:
 
 
 def name_rows(axes: Any, label: str) -> None:
+    """Label the vertical axis of the first panel in every row."""
     for row in axes:
         row[0].set_ylabel(label)
 
 
-def panels(axes: Any, down: Sequence[str], across: Sequence[str]) -> Iterator[tuple[Any, str, str]]:
-    for row, a in zip(axes, down, strict=True):
-        for panel, b in zip(row, across, strict=True):
-            yield panel, a, b
+def panels(axes: Any, row_names: Sequence[str], column_names: Sequence[str]) -> Iterator[tuple[Any, str, str]]:
+    """Every panel of `grid` with the names of its row and column."""
+    for row, row_name in zip(axes, row_names, strict=True):
+        for panel, column_name in zip(row, column_names, strict=True):
+            yield panel, row_name, column_name

@@ -1,7 +1,7 @@
-"""The figures about who is exposed: ROC curves, scores, clients, classes, losses and rounds.
+"""Figures about who is exposed: ROC curves, scores, clients, classes, losses and rounds.
 
-Every figure is drawn through matplotlib's object API, with the rows that it shows. All tables have the columns `method`
-and `seed` first, with one seed per method.
+All tables have the columns `method` and `seed` first, and one seed per method. A figure is None without rows to show;
+`methods` fixes the colours.
 """
 
 from __future__ import annotations
@@ -22,24 +22,11 @@ from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.record_kinds import CANARY, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, TRAINED
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
-from reports.figures.drawing import (
-    GREY,
-    INK,
-    LINES,
-    LOW,
-    USUAL,
-    Plot,
-    Sketch,
-    grid,
-    legend,
-    look_of,
-    name_rows,
-    panels,
-)
+from reports.figures.drawing import GREY, INK, LINES, LOW, USUAL, Plot, Sketch, grid, legend, look_of, name_rows, panels
 
-INSIDE = 4  # so many lines can be named inside a panel without hiding them
-CLASSES = 40  # rows of the figure by class
-CLIENTS = 3  # panels of the figure of training
+INSIDE = 4  # a legend of more lines inside a panel would hide them
+CLASSES = 40  # rows of the figure by class, at most
+CLIENTS = 3  # clients whose losses are drawn
 ROC = (
     "Both axes are logarithmic: what counts is the left edge, where few non-members are accused. A line above the "
     "diagonal (guessing) is leakage; each line starts at 1/n, the smallest rate that its n non-members can show; bands "
@@ -72,50 +59,53 @@ TRADEOFF = (
 
 
 def sketches(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]) -> list[Sketch]:
-    """Every figure about `signals`, in reading order, those by class about the first of them that has rates."""
-    scores, classes, rounds = tables["scores"], _rated(tables["classes"], signals), tables["rounds"]
+    """All figures about `signals`, in reading order; the one by class shows the first signal that has success rates.
+    `tables` needs curves, scores, clients, classes, trajectories and rounds."""
+    scores, classes, rounds = tables["scores"], _success_rates(tables["classes"], signals), tables["rounds"]
     scores = scores[scores.kind.isin((MEMBER, HELD_OUT_RECORD, NOVEL_RECORD))]
     distribution = SCORES.format(NOVEL if (scores.kind == NOVEL_RECORD).any() else "")
     n = classes.name.nunique()
     beyond = f" Of {n} rows the first {CLASSES} are drawn; all stand in the data." if n > CLASSES else ""
     return [
-        Sketch("roc", "ROC curves on logarithmic axes, by threat model and score", ROC, _roc,
+        Sketch("roc", "ROC curves on logarithmic axes, by threat model and score", ROC, _roc_plot,
                (tables["curves"], methods, signals)),
-        *(Sketch(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", distribution, _scores, (scores, methods, s))
-          for s in signals),
-        Sketch("clients", "AUROC of each client, by threat model and score", ONE_BY_ONE, _clients,
+        *(Sketch(f"scores-{_slug(s)}", f"Histograms of {signal_name(s)}", distribution, _scores_plot,
+                 (scores, methods, s)) for s in signals),
+        Sketch("clients", "AUROC of each client, by threat model and score", ONE_BY_ONE, _clients_plot,
                (tables["clients"], methods, signals)),
-        Sketch("classes", "Success rate of the attack in each class", GUESSED.format(beyond), _classes,
+        Sketch("classes", "Success rate of the attack in each class", GUESSED.format(beyond), _classes_plot,
                (classes, methods)),
-        Sketch("trajectories", "Loss of members and held-out records", LOSSES, _trajectories,
+        Sketch("trajectories", "Loss of members and held-out records", LOSSES, _trajectories_plot,
                (tables["trajectories"], methods)),
-        Sketch("rounds", "AUROC of the released model by round", ROUNDS, _rounds, (rounds, methods, signals)),
-        Sketch("tradeoff", "AUROC of the released model against its held-out loss", TRADEOFF, _tradeoff,
+        Sketch("rounds", "AUROC of the released model by round", ROUNDS, _rounds_plot, (rounds, methods, signals)),
+        Sketch("tradeoff", "AUROC of the released model against its held-out loss", TRADEOFF, _tradeoff_plot,
                (rounds, methods, signals)),
     ]  # fmt: skip
 
 
 def primary(table: Table) -> Table:
-    """The rows of the way that figures show: of those that reach at least half of the clients, the freshest model."""
-    place = [table.method, table.threat_model]
-    reached = table.groupby([*place, table.way]).client.transform("nunique")
-    rank = table.way.map({way: i for i, way in enumerate(FRESHEST)}).fillna(len(FRESHEST))
-    rank = rank.where(2 * reached >= reached.groupby(place).transform("max"), np.inf)
-    return table[rank == rank.groupby(place).transform("min")]
+    """The rows about one attacked model per method and adversary: the freshest, among models that reach at least half
+    as many clients as the one that reaches most."""
+    groups = [table.method, table.threat_model]
+    reached = table.groupby([*groups, table.way]).client.transform("nunique")
+    rank = table.way.map({model: i for i, model in enumerate(FRESHEST)}).fillna(len(FRESHEST))
+    rank = rank.where(2 * reached >= reached.groupby(groups).transform("max"), np.inf)
+    return table[rank == rank.groupby(groups).transform("min")]
 
 
 def _slug(signal: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", signal).strip("-").lower()
 
 
-def _headline(table: Table, signals: Sequence[str]) -> tuple[Table, list[str]]:
-    """The rows of the headline signals, and those signals that have any."""
+def _rows_about(table: Table, signals: Sequence[str]) -> tuple[Table, list[str]]:
+    """The rows about `signals`, and those signals that have any, in order."""
     kept = table[table.signal.isin(list(signals))]
     return kept, ordered(kept.signal, signals)
 
 
-def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    curves, signals = _headline(curves[curves.nonmembers == HELD_OUT], signals)
+def _roc_plot(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+    """A row of panels per signal, a column per adversary."""
+    curves, signals = _rows_about(curves[curves.nonmembers == HELD_OUT], signals)
     if curves.empty:
         return None
     curves = curves[curves.fpr >= curves.floor * (1 - 1e-9)]
@@ -128,7 +118,7 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     figure, axes = grid(len(signals), len(threats), height=2.9, margins=margins)
     for panel, signal, threat in panels(axes, signals, threats):
         part = curves[(curves.signal == signal) & (curves.threat_model == threat)]
-        _roc_lines(panel, part, methods, bottom, plain=plain)
+        _draw_roc(panel, part, methods, bottom, plain=plain)
         panel.plot([bottom, 1], [bottom, 1], color=GREY, linewidth=0.9, zorder=1)
         panel.set(xscale="log", yscale="log", xlim=(bottom, 1), ylim=(bottom, 1.08), xlabel="false positive rate")
         panel.set_title(f"{threat}\n{signal_name(signal)}")
@@ -147,42 +137,38 @@ def _roc(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
     return figure, curves
 
 
-def _roc_lines(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, plain: bool) -> None:
-    """The lines of one method differ in line style, unless each has one (`plain`); what lies below the lowest rate is
-    drawn at the lower edge."""
-    for method, own in curves.groupby("method", sort=False):
-        for i, ((way, population), line) in enumerate(own.groupby(["way", "population"], sort=False)):
-            look = look_of(methods, method, hollow=population == LAST_ROUND_MEMBERS) | {
-                "linestyle": LINES[i % len(LINES)]
-            }
-            label = method if plain else f"{method}: {way}, {population}"
+def _draw_roc(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, plain: bool) -> None:
+    """Draw the curves of one panel. Several lines of one method differ in line style; `plain` says that every method
+    has just one. Rates below `bottom` are drawn at the lower edge."""
+    for method, part in curves.groupby("method", sort=False):
+        for i, ((model, population), line) in enumerate(part.groupby(["way", "population"], sort=False)):
+            look = look_of(methods, method, hollow=population == LAST_ROUND_MEMBERS)
+            look["linestyle"] = LINES[i % len(LINES)]
+            label = method if plain else f"{method}: {model}, {population}"
             tpr, low, high = (line[name].astype(float).clip(bottom, 1) for name in ("tpr", "low", "high"))
             panel.plot(line.fpr, tpr, **look, markevery=8, label=label)
             panel.fill_between(line.fpr, low, high, color=look["color"], alpha=0.1, linewidth=0)
 
 
-def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
-    shown = primary(scores[np.isfinite(scores[signal])]) if signal in scores else scores[:0]
-    if shown.empty:
+def _scores_plot(scores: Table, methods: Sequence[str], signal: str) -> Plot:
+    """Histograms of one signal: a row of panels per method, a column per adversary."""
+    scores = primary(scores[np.isfinite(scores[signal])]) if signal in scores else scores[:0]
+    if scores.empty:
         return None
-    rows, threats = ordered(shown.method, methods), ordered(shown.threat_model, THREAT_MODELS)
-    low, high = shown[signal].quantile([0.002, 0.998])  # the few beyond are counted at the ends
+    rows, threats = ordered(scores.method, methods), ordered(scores.threat_model, THREAT_MODELS)
+    low, high = scores[signal].quantile([0.002, 0.998])  # the few values beyond count in the outer bins
     edges = np.linspace(low, high if high > low else low + 1, 31)
     figure, axes = grid(len(rows), len(threats), height=1.7, margins=USUAL, sharex=True, sharey=True)
     data = []
     for panel, method, threat in panels(axes, rows, threats):
-        part = shown[(shown.method == method) & (shown.threat_model == threat)]
-        filled = {
-            "label": f"members ({method})",
-            "color": look_of(methods, method)["color"],
-            "alpha": 0.35,
-            "fill": True,
+        part = scores[(scores.method == method) & (scores.threat_model == threat)]
+        colour = look_of(methods, method)["color"]
+        looks = {
+            MEMBER: {"label": f"members ({method})", "color": colour, "alpha": 0.35, "fill": True},
+            HELD_OUT_RECORD: {"label": HELD_OUT.heading, "color": INK},
+            NOVEL_RECORD: {"label": NOVEL_OBJECTS.heading, "color": GREY, "ls": ":"},
         }
-        held_out, novel = (
-            {"label": HELD_OUT.heading, "color": INK},
-            {"label": NOVEL_OBJECTS.heading, "color": GREY, "ls": ":"},
-        )
-        for kind, look in {MEMBER: filled, HELD_OUT_RECORD: held_out, NOVEL_RECORD: novel}.items():
+        for kind, look in looks.items():
             values = part[signal][part.kind == kind].clip(edges[0], edges[-1])
             if len(values):
                 density = np.histogram(values, edges, density=True)[0]
@@ -197,16 +183,17 @@ def _scores(scores: Table, methods: Sequence[str], signal: str) -> Plot:
     return figure, pd.concat(data)
 
 
-def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    clients, signals = _headline(clients, signals)
+def _clients_plot(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+    """AUROC per client: a row of panels per signal, a column per adversary."""
+    clients, signals = _rows_about(clients, signals)
     if clients.empty:
         return None
-    shown, threats = primary(clients), ordered(clients.threat_model, THREAT_MODELS)
+    drawn, threats = primary(clients), ordered(clients.threat_model, THREAT_MODELS)
     names = sorted(set(clients.client), reverse=True)
     height, margins = 0.35 + 0.19 * len(names), (0.8, 0.3, 0.75, 0.52)
     figure, axes = grid(len(signals), len(threats), height=height, margins=margins, sharex=True, sharey=True)
     for panel, signal, threat in panels(axes, signals, threats):
-        part = shown[(shown.signal == signal) & (shown.threat_model == threat)]
+        part = drawn[(drawn.signal == signal) & (drawn.threat_model == threat)]
         for i, (method, dots) in enumerate(part.groupby("method", sort=False)):
             at = [names.index(name) + 0.16 * (0.5 - i) for name in dots.client]
             panel.plot(dots.auroc, at, **look_of(methods, method) | {"linestyle": "", "label": method})
@@ -219,17 +206,18 @@ def _clients(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     return figure, clients
 
 
-def _rated(classes: Table, signals: Sequence[str]) -> Table:
-    """The rates of the first score that has any, with their names in the figure: of each client the mean, then its
-    classes."""
+def _success_rates(classes: Table, signals: Sequence[str]) -> Table:
+    """The success rates of the first signal that has any, sorted by client: its mean, then its classes. Two columns are
+    added: `name`, the row's name in the figure, and `is_class`."""
     rated = classes[classes.success.notna()]
     rows = rated[rated.signal.isin(ordered(rated.signal, signals)[:1])]
     label = rows.label.astype(str)
-    order = rows.assign(label=label, name=rows.client.astype(str) + " · " + label, own=label != "mean")
-    return order.sort_values(["client", "own", "label"], kind="stable")
+    order = rows.assign(label=label, name=rows.client.astype(str) + " · " + label, is_class=label != "mean")
+    return order.sort_values(["client", "is_class", "label"], kind="stable")
 
 
-def _classes(data: Table, methods: Sequence[str]) -> Plot:
+def _classes_plot(data: Table, methods: Sequence[str]) -> Plot:
+    """Success rate by client and class, a panel per adversary; `data` comes from `_success_rates`."""
     if data.empty:
         return None
     names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREAT_MODELS)
@@ -251,10 +239,11 @@ def _classes(data: Table, methods: Sequence[str]) -> Plot:
     for label in (label for panel in axes[0] for label in panel.get_yticklabels()):
         label.set_weight("bold" if label.get_text().endswith("· mean") else "normal")
     legend(figure)
-    return figure, data.drop(columns=["name", "own"])
+    return figure, data.drop(columns=["name", "is_class"])
 
 
-def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
+def _trajectories_plot(table: Table, methods: Sequence[str]) -> Plot:
+    """Loss by round: a row of panels per method, a column for each of the first `CLIENTS` clients."""
     clients = list(dict.fromkeys(table.client))[:CLIENTS]
     table = table[table.client.isin(clients)]
     if table.empty:
@@ -268,7 +257,7 @@ def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
                 line["round"], line.loss, color=GREY, linewidth=0.8, zorder=1, label="most exposed members, one by one"
             )
         for kind, line in part[part.record == "mean"].groupby("kind", sort=False):
-            panel.plot(line["round"], line.loss, **_kind(str(kind), methods, method))
+            panel.plot(line["round"], line.loss, **_look_of_kind(str(kind), methods, method))
         panel.set(title=f"{method} · {client}", xlabel="rounds completed")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.tick_params(labelbottom=True, labelleft=True)
@@ -277,16 +266,17 @@ def _trajectories(table: Table, methods: Sequence[str]) -> Plot:
     return figure, table
 
 
-def _kind(kind: str, methods: Sequence[str], method: str) -> dict[str, Any]:
-    """Records that were trained on in the run's colour, others in ink; canaries with dots."""
+def _look_of_kind(kind: str, methods: Sequence[str], method: str) -> dict[str, Any]:
+    """Matplotlib properties of a kind of records: the method's colour if trained on, else black; canaries dotted."""
     trained = kind in TRAINED
     colour = look_of(methods, method)["color"] if trained else INK
     line = LINES[2 * (CANARY in kind) + (not trained)]
     return {"color": colour, "linestyle": line, "label": f"{kind}, mean ({method})" if trained else f"{kind}, mean"}
 
 
-def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    rounds, signals = _headline(rounds, signals)
+def _rounds_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+    """AUROC of the released model by round, a panel per signal."""
+    rounds, signals = _rows_about(rounds, signals)
     if rounds.empty:
         return None
     figure, axes = grid(1, len(signals), height=2.8, margins=LOW, sharey=True)
@@ -306,11 +296,12 @@ def _rounds(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Pl
     return figure, rounds
 
 
-def _tradeoff(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+def _tradeoff_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
+    """AUROC of the released model against its held-out loss over the rounds, a panel per signal."""
     if "heldout_loss" not in rounds:
         return None
     rounds = rounds[(rounds.population == ALL_MEMBERS) & np.isfinite(rounds.heldout_loss.astype(float))]
-    rounds, signals = _headline(rounds, signals)
+    rounds, signals = _rows_about(rounds, signals)
     if rounds.empty:
         return None
     figure, axes = grid(1, len(signals), height=2.8, margins=LOW, sharey=True)

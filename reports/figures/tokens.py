@@ -1,4 +1,4 @@
-"""The figure of the tokens of a caption, and the colours in which a page shows the same."""
+"""The figure of a caption's tokens, and the colours in which the page shows them too."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to
 
 
 def scale(tokens: Table) -> float:
-    """Upper end of the entropy scale in nats: the 95th percentile, so that one uncertain token does not darken all
-    others."""
+    """Upper end of the entropy scale in nats: the 95th percentile, against outliers; 0 without finite values."""
     values = tokens[["entropy", "base_entropy"]].to_numpy(float)
     return float(np.nanquantile(values, 0.95)) if np.isfinite(values).any() else 0.0
 
 
 def shade(entropy: float, top: float) -> tuple[str, str]:
-    """Background and ink (hex colours) of a token with this entropy on the scale from 0 to `top` nats."""
+    """Background and text colour (hex) of a token with this entropy (nats), on a scale from 0 to `top`."""
     if not np.isfinite(entropy):
         return "#ffffff", INK
     t = min(max(entropy / top, 0.0), 1.0) if top > 0 else 0.0
@@ -32,6 +31,8 @@ def shade(entropy: float, top: float) -> tuple[str, str]:
 
 
 def tokens_plot(tokens: Table, methods: Sequence[str]) -> Plot:
+    """Entropy of every caption token, after tuning and of the base model: a row of panels per method, a column for the
+    member and one for the non-member; None without captions."""
     caption = tokens[tokens["slice"] == "caption"]
     if caption.empty:
         return None

@@ -1,5 +1,5 @@
-"""Leakage against utility with the Pareto front, and both over what was swept. Tables are those of the audit `curves`,
-one row per point and adversary."""
+"""Leakage against utility with the Pareto front, and both over a swept parameter. Tables are the audit `curves`', one
+row per setting ("point") and adversary. A world is what compared settings share, such as the task."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
 from reports.figures.drawing import GREY, INK, LOW, USUAL, Plot, grid, legend, look_of
+from reports.formats import is_missing
+from reports.rows import LINES_SHOWN
 
-NAMED = 8  # points of a front that are named inside a panel
-LINES_SHOWN = 8
+NAMED = 8  # a front of more points has no names inside its panel
 COLUMNS = 3
 UTILITY = {
     LOCAL: "accuracy, local classes (%)",
@@ -31,79 +32,80 @@ UTILITY = {
 
 
 def swept_names(table: Table) -> list[str]:
-    """The parameters of a world's points that take several values."""
+    """The columns of parameters (dotted paths) that take several values."""
     names = [name for name in table if "." in str(name)]
     return [name for name in names if table[name].dropna().map(repr).nunique() > 1]
 
 
 def front_plot(best: Table, worlds: Sequence[str]) -> Plot:
-    """A panel for each adversary and world; None without a point."""
+    """AUROC of the best attack against utility, a panel per world and adversary; None without a point."""
     best = best[best.world.isin(worlds)]
     if best.empty:
         return None
-    places = [
+    pairs = [
         (world, threat) for world in worlds for threat in ordered(best[best.world == world].threat_model, THREAT_MODELS)
     ]
-    methods, columns = list(dict.fromkeys(best.method)), min(COLUMNS, len(places))
-    figure, axes = grid(math.ceil(len(places) / columns), columns, height=2.9, margins=LOW)
-    for panel, (world, threat) in zip(axes.flat, places, strict=False):
+    methods, columns = list(dict.fromkeys(best.method)), min(COLUMNS, len(pairs))
+    figure, axes = grid(math.ceil(len(pairs) / columns), columns, height=2.9, margins=LOW)
+    for panel, (world, threat) in zip(axes.flat, pairs, strict=False):
         part = best[(best.world == world) & (best.threat_model == threat)]
-        _front(panel, part, methods)
+        _draw_front(panel, part, methods)
         panel.set_title(f"{threat}{f', {world}' if len(worlds) > 1 else ''}")
         panel.set(xlabel=UTILITY[part.utility_metric.iloc[0]], ylabel="AUROC, best attack")
         if part.utility_metric.iloc[0] == "loss":
-            panel.invert_xaxis()  # so that better is to the right everywhere
-    for panel in axes.flat[len(places) :]:
+            panel.invert_xaxis()  # better is to the right in every panel
+    for panel in axes.flat[len(pairs) :]:
         panel.set_axis_off()
     legend(figure)
     return figure, best
 
 
-def _front(panel: Any, part: Table, methods: Sequence[str]) -> None:
+def _draw_front(panel: Any, part: Table, methods: Sequence[str]) -> None:
     panel.axhline(0.5, color=GREY, linewidth=1.1)
     line = part[part.front].sort_values("utility")
     panel.plot(line.utility, line.auroc, color=INK, linewidth=0.9, linestyle=":", zorder=1)
-    for method, own in part.groupby("method", sort=False):
+    for method, points in part.groupby("method", sort=False):
         look = look_of(methods, str(method)) | {"linestyle": ""}
         panel.errorbar(
-            own.utility, own.auroc, _bars(own, "auroc"), _bars(own, "utility"),
+            points.utility, points.auroc, _bar_lengths(points, "auroc"), _bar_lengths(points, "utility"),
             fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.6,
         )  # fmt: skip
         for front, face in ((True, look["color"]), (False, "white")):
-            some = own[own.front == front]
+            some = points[points.front == front]
             panel.plot(some.utility, some.auroc, **look | {"markerfacecolor": face}, label=str(method))
     middle = (part.utility.min() + part.utility.max()) / 2
     for row in line.to_dict("records") if len(line) <= NAMED else []:
         text = f"{row['point'].removeprefix(row['method']).strip() or row['method']} ({100 * row['front_p']:.0f} %)"
-        inward = (row["utility"] > middle) != (row["utility_metric"] == "loss")  # that axis is turned round
-        place = {"xytext": (-4 if inward else 4, 4), "ha": "right" if inward else "left"}
-        panel.annotate(text, (row["utility"], row["auroc"]), **place, textcoords="offset points", fontsize=7)
+        inward = (row["utility"] > middle) != (row["utility_metric"] == "loss")  # the loss axis is inverted
+        offset = {"xytext": (-4 if inward else 4, 4), "ha": "right" if inward else "left"}
+        panel.annotate(text, (row["utility"], row["auroc"]), **offset, textcoords="offset points", fontsize=7)
 
 
-def _bars(rows: Table, name: str) -> Any:
-    """Down and up from the value; nothing where there is no interval."""
+def _bar_lengths(rows: Table, name: str) -> Any:
+    """Lengths of error bars of the column `name` down and up, shape (2, rows); 0 where there is no interval."""
     low, high = (rows[f"{name}_{end}"].astype(float) for end in ("low", "high"))
     down, up = (rows[name] - low).fillna(0.0), (high - rows[name]).fillna(0.0)
     return np.maximum(0.0, np.array([down, up]))
 
 
 def sweep_plot(table: Table, name: str) -> Plot:
-    """Utility, AUROC and TPR of a world's points over one parameter; a line for points that differ in nothing else."""
+    """Utility, AUROC and TPR of one world's points over the parameter `name`, a panel per quantity and adversary, a
+    line for points that differ in nothing else; None if the parameter has fewer than two values."""
     table = table[table[name].notna()]
-    values = sorted(table[name].unique().tolist(), key=_place)
+    values = sorted(table[name].unique().tolist(), key=_sort_key)
     if len(values) < 2:
         return None
     threats, others = ordered(table.threat_model, THREAT_MODELS), [n for n in swept_names(table) if n != name]
-    lines = list(dict.fromkeys(_line(row, others) for row in table.to_dict("records")))[:LINES_SHOWN]
+    lines = list(dict.fromkeys(_line_name(row, others) for row in table.to_dict("records")))[:LINES_SHOWN]
     panels = [(None, "utility")] + [(threat, "auroc") for threat in threats]
     panels += [(t, "tpr_1") for t in threats if table[table.threat_model == t].tpr_1.notna().any()]
     columns = min(COLUMNS, len(panels))
     figure, axes = grid(math.ceil(len(panels) / columns), columns, height=2.6, margins=USUAL)
     for panel, (threat, quantity) in zip(axes.flat, panels, strict=False):
         part = table[table.threat_model == (threat or threats[0])]
-        _sweep(panel, part, name, quantity, values, lines, others)
+        _draw_sweep(panel, part, name, quantity, values, lines, others)
         label = {"utility": UTILITY[part.utility_metric.iloc[0]], "auroc": "AUROC", "tpr_1": "TPR at 1 % FPR"}[quantity]
-        panel.set(title=threat or "utility", ylabel=label, xlabel=_axis(name))
+        panel.set(title=threat or "utility", ylabel=label, xlabel=_axis_label(name))
         panel.set_xticks(range(len(values)), [format_value(value) for value in values])
         if quantity == "auroc":
             panel.axhline(0.5, color=GREY, linewidth=1.1)
@@ -113,7 +115,7 @@ def sweep_plot(table: Table, name: str) -> Plot:
     return figure, table
 
 
-def _sweep(
+def _draw_sweep(
     panel: Any,
     part: Table,
     name: str,
@@ -122,37 +124,33 @@ def _sweep(
     lines: Sequence[str],
     others: Sequence[str],
 ) -> None:
-    labels = [_line(row, others) for row in part.to_dict("records")]
+    labels = [_line_name(row, others) for row in part.to_dict("records")]
     for i, line in enumerate(lines):
-        own = part[[label == line for label in labels]]
-        own = own[own[quantity].notna()].sort_values(name, key=lambda column: column.map(values.index))
-        if own.empty:
+        points = part[[label == line for label in labels]]
+        points = points[points[quantity].notna()].sort_values(name, key=lambda column: column.map(values.index))
+        if points.empty:
             continue
-        at = own[name].map(values.index) + 0.04 * (i - (len(lines) - 1) / 2)
+        at = points[name].map(values.index) + 0.04 * (i - (len(lines) - 1) / 2)
         look = look_of(lines, line) | ({"linestyle": ""} if name == METHOD else {})
-        panel.errorbar(
-            at, own[quantity], _bars(own, quantity), fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2
-        )
-        panel.plot(at, own[quantity], **look, label=line)
+        bars = {"fmt": "none", "ecolor": look["color"], "elinewidth": 0.8, "capsize": 2}
+        panel.errorbar(at, points[quantity], _bar_lengths(points, quantity), **bars)
+        panel.plot(at, points[quantity], **look, label=line)
 
 
-def _line(row: dict[str, Any], others: Sequence[str]) -> str:
-    """What points share that are joined, in words."""
-    own = [f"{n.partition('.')[2]} {format_value(row[n])}" for n in others if n != METHOD and not _missing(row[n])]
-    return ", ".join([str(row["method"]), *own])
+def _line_name(row: dict[str, Any], others: Sequence[str]) -> str:
+    """The name of a row's line: its method and the parameters `others`, in words."""
+    words = [f"{n.partition('.')[2]} {format_value(row[n])}" for n in others if n != METHOD and not is_missing(row[n])]
+    return ", ".join([str(row["method"]), *words])
 
 
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _place(value: Any) -> tuple[int, float, str]:
-    """Numbers by size, "inf" among them, then words."""
+def _sort_key(value: Any) -> tuple[int, float, str]:
+    """Sorts numbers by size, "inf" among them, before words."""
     try:
         return 0, float(value), ""
     except (TypeError, ValueError):
         return 1, 0.0, str(value)
 
 
-def _axis(name: str) -> str:
+def _axis_label(name: str) -> str:
+    """The label of a parameter's axis."""
     return {EPSILON: "ε claimed per record", METHOD: "method"}.get(name, name.partition(".")[2].replace("_", " "))

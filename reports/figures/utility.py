@@ -1,5 +1,4 @@
-"""The figures about utility: by round, against rank, and what the residual changes. Each only where the evidence fills
-it."""
+"""Figures of utility: by round, against rank, and the effect of the residual. One without data is left out."""
 
 from __future__ import annotations
 
@@ -15,18 +14,7 @@ from pandas import DataFrame as Table
 
 from fedaudit.terms.splits import SPLITS
 from reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
-from reports.figures.drawing import (
-    COLOURS,
-    GREY,
-    LOW,
-    MARKERS,
-    Plot,
-    Sketch,
-    grid,
-    legend,
-    look_of,
-    name_rows,
-)
+from reports.figures.drawing import COLOURS, GREY, LOW, MARKERS, Plot, Sketch, grid, legend, look_of, name_rows
 from reports.rows import MethodRow
 
 METRICS = {
@@ -36,40 +24,41 @@ METRICS = {
     "cider": "CIDEr",
     "exact_match": "exact match (%)",
 }
-OF_ANSWERS = (
+ANSWERS_NOTE = (
     " Loss: lower is better, the others: higher. Answers are asked for before the first and after the last round, the "
     "loss after every one; hollow markers are the mean of the clients' own models."
 )
 
 
-def sketches(found: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> list[Sketch]:
-    """All figures; `lines` are those of `by_round`, of runs that have these `titles`."""
+def sketches(runs: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> list[Sketch]:
+    """All figures; `lines` is the table of `by_round`, `titles` are the names of its runs, which fix their colours."""
     return [
         Sketch("utility", "Utility by round",
                "On test records, mean over seeds where there are several; 0 rounds is before training."
-               + (OF_ANSWERS if set(lines.metric) & set(METRICS.values()) else ""), _lines, (lines, titles)),
+               + (ANSWERS_NOTE if set(lines.metric) & set(METRICS.values()) else ""), _lines_plot, (lines, titles)),
         Sketch("rank", "Accuracy against the rank of the local prompt's factors",
                f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
-               _by_rank, (found,)),
+               _rank_plot, (runs,)),
         Sketch("residual", "What the residual changes, by epsilon and rank",
                "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there "
-               "are several seeds: one standard deviation of the difference over them.", _by_residual, (found,)),
+               "are several seeds: one standard deviation of the difference over them.", _residual_plot, (runs,)),
     ]  # fmt: skip
 
 
 def by_round(accuracy: Table, answers: Table, splits: Sequence[str]) -> Table:
-    """Every metric of every run and model by round (-1: before training), mean over seeds."""
+    """Utility by metric, method, model and round (-1: before training), mean over seeds, in the column `value`.
+    `accuracy` and `answers` are the tables `accuracy` and `utility`; accuracies are those on `splits`."""
     mean = accuracy[(accuracy.client == "mean") & accuracy.split.isin(splits)]
     panel = mean.split.map({split: f"{PANELS[split].name}, accuracy (%)" for split in splits})
     mean = mean.assign(metric=panel, model="clients' prompts", value=mean.accuracy)
-    shown = [name for name in METRICS if name in answers]
-    asked = answers[answers.model != "novel"].melt(["method", "round", "model"], shown, "metric")
-    asked = asked.assign(metric=asked.metric.map(METRICS)).dropna(subset="value")
-    data = pd.concat([table for table in (mean, asked) if len(table)] or [mean])
+    metrics = [name for name in METRICS if name in answers]
+    texts = answers[answers.model != "novel"].melt(["method", "round", "model"], metrics, "metric")
+    texts = texts.assign(metric=texts.metric.map(METRICS)).dropna(subset="value")
+    data = pd.concat([table for table in (mean, texts) if len(table)] or [mean])
     return data.groupby(["metric", "method", "model", "round"], sort=False).value.mean().reset_index()
 
 
-def _lines(data: Table, methods: Sequence[str]) -> Plot:
+def _lines_plot(data: Table, methods: Sequence[str]) -> Plot:
     if data.empty:
         return None
     metrics = list(dict.fromkeys(data.metric))
@@ -90,8 +79,9 @@ def _lines(data: Table, methods: Sequence[str]) -> Plot:
     return figure, data.assign(rounds_completed=data["round"] + 1).drop(columns="round")
 
 
-def _by_rank(found: Sequence[MethodRow]) -> Plot:
-    ranked = [v for v in found if "rank" in v.options]
+def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
+    """Accuracy against rank, a row of panels per method, a column per split; None if no run varies its rank."""
+    ranked = [v for v in runs if "rank" in v.options]
     if not ranked:
         return None
     splits, methods = accuracies(ranked), list(dict.fromkeys(v.method for v in ranked))
@@ -99,30 +89,23 @@ def _by_rank(found: Sequence[MethodRow]) -> Plot:
     levels = sorted({v.epsilon for v in ranked}, reverse=True)
     figure, axes = grid(len(methods), len(splits), height=2.7, margins=LOW, sharey=True)
     for row, method in zip(axes, methods, strict=True):
-        mine = [v for v in ranked if v.method == method]
+        of_method = [v for v in ranked if v.method == method]
+        lines: dict[tuple[float, bool], list[MethodRow]] = {}  # by epsilon and residual
+        for v in of_method:
+            lines.setdefault((v.epsilon, v.parameters.get("residual", True)), []).append(v)
         for panel, split in zip(row, splits, strict=True):
-            for i, (level, residual) in enumerate(
-                dict.fromkeys((v.epsilon, v.parameters.get("residual", True)) for v in mine)
-            ):
-                line = [
-                    v
-                    for v in mine
-                    if (v.epsilon, v.parameters.get("residual", True)) == (level, residual) and split in v.scores
-                ]
-                line = sorted(line, key=lambda v: ranks.index(v.parameters["rank"]))
+            for i, (level, residual) in enumerate(lines):
+                line = [v for v in lines[level, residual] if split in v.scores]
+                line.sort(key=lambda v: ranks.index(v.parameters["rank"]))
                 at = [ranks.index(v.parameters["rank"]) + 0.03 * (i - len(levels) / 2) for v in line]
-                look = _level(levels, level, solid=residual)
-                label = (
-                    f"{line[0].noise}, {'with' if residual else 'without'} residual"
-                    if "residual" in mine[0].options
-                    else line[0].noise
-                )
-                bars = np.array([v.scores[split].reach for v in line]).T
+                look = _look_of_level(levels, level, solid=residual)
+                which = f", {'with' if residual else 'without'} residual" if "residual" in of_method[0].options else ""
+                bars, label = np.array([v.scores[split].reach for v in line]).T, line[0].noise + which
                 panel.errorbar(
                     at, [v.scores[split].value for v in line], bars, **look, elinewidth=0.7, capsize=2, label=label
                 )
             panel.set_xticks(range(len(ranks)), [str(rank) if rank else "full" for rank in ranks])
-            panel.set(title=f"{mine[0].name}, {PANELS[split].name}", xlabel="rank")
+            panel.set(title=f"{of_method[0].name}, {PANELS[split].name}", xlabel="rank")
             panel.set_ylim(bottom=0)
             panel.tick_params(labelleft=True)
     name_rows(axes, "accuracy (%)")
@@ -130,22 +113,21 @@ def _by_rank(found: Sequence[MethodRow]) -> Plot:
     return figure, rows(ranked, splits)
 
 
-def _level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, Any]:
-    """Colour and marker of an epsilon."""
+def _look_of_level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, Any]:
+    """Matplotlib properties of an epsilon, by its position in `levels`; dashed and hollow unless `solid`."""
     i = levels.index(level)
     colour = COLOURS[i % len(COLOURS)]
     look = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": "-" if solid else "--"}
     return look | {"markerfacecolor": colour if solid else "white"}
 
 
-def _by_residual(found: Sequence[MethodRow]) -> Plot:
-    data = _differences(found)
+def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
+    """Accuracy with less without residual against epsilon, a panel per split; None without such pairs of runs."""
+    data = _differences(runs)
     if data.empty:
         return None
-    splits, levels = (
-        [s for s in SPLITS if s in set(data.split) and s in accuracies(found)],
-        list(dict.fromkeys(data.epsilon)),
-    )
+    splits = [s for s in SPLITS if s in set(data.split) and s in accuracies(runs)]
+    levels = list(dict.fromkeys(data.epsilon))
     labels = list(dict.fromkeys(data.setting))
     figure, axes = grid(1, len(splits), height=2.6, margins=LOW, sharey=True)
     for panel, split in zip(axes[0], splits, strict=True):
@@ -164,12 +146,12 @@ def _by_residual(found: Sequence[MethodRow]) -> Plot:
     return figure, data[data.split.isin(splits)]
 
 
-def _differences(found: Sequence[MethodRow]) -> Table:
-    """With less without residual, of variants that differ in nothing else, over the seeds that both have."""
+def _differences(runs: Sequence[MethodRow]) -> Table:
+    """Accuracy with less without residual, for pairs of otherwise equal runs: mean and sd over common seeds."""
     lines = []
-    for v in (v for v in found if v.parameters.get("residual") is True):
-        own = {**v.parameters, "residual": False}
-        for other in (w for w in found if (w.method, w.epsilon) == (v.method, v.epsilon) and w.parameters == own):
+    for v in (v for v in runs if v.parameters.get("residual") is True):
+        without = {**v.parameters, "residual": False}
+        for other in (w for w in runs if (w.method, w.epsilon) == (v.method, v.epsilon) and w.parameters == without):
             for split in (s for s in SPLITS if s in v.scores and s in other.scores):
                 mine, theirs = v.scores[split].seeds, other.scores[split].seeds
                 values = [x - theirs[seed] for seed, x in mine.items() if seed in theirs]

@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from reports.beside_dpfpl import here
+from reports.beside_dpfpl import describe_runs
 from reports.evidence import Evidence, check
 from reports.formats import number, signed
 from reports.paper_items import PaperItem
 from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, as_printed, pooled, variants
+from reports.rows import MethodRow, closest_to_paper, pooled, variants
 from reports.sections.newcomers import STARTS as DIFFERENCES
 from reports.sections.newcomers import paper
 from reports.sections.personal import PRINTED as METHODS
@@ -152,7 +152,7 @@ def _variants(evidence: Evidences) -> dict[str, list[MethodRow]]:
     """By task the methods of the paper without noise, in its order."""
     for cells in evidence.values():
         check(cells)
-    found = {task: [v for v in as_printed(variants(cells)) if not v.private] for task, cells in evidence.items()}
+    found = {task: [v for v in closest_to_paper(variants(cells)) if not v.private] for task, cells in evidence.items()}
     return {task: [v for name in METHODS for v in own if v.method == name] for task, own in found.items()}
 
 
@@ -170,7 +170,7 @@ def _table(
     found = [v for own in _variants(evidence).values() for v in own]
     about = (
         "The paper: CLIP ViT-B/16, eight data sets of photographs, 10 clients, 10 rounds of 5 epochs, batches of 4 and "
-        f"one number each. Here: {here(found)}. Levels are not comparable, at most the order is."
+        f"one number each. Here: {describe_runs(found)}. Levels are not comparable, at most the order is."
         if found
         else ""
     )

@@ -18,7 +18,7 @@ from reports.evidence import Evidence, check
 from reports.paper_items import PaperItem
 from reports.papers import ablation
 from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, as_printed, variants
+from reports.rows import MethodRow, closest_to_paper, variants
 
 DATASETS = {2: "Caltech101", 4: "OxfordPets", 5: "OxfordFlowers", 6: "Food101"}  # by the figure that shows it
 
@@ -74,7 +74,7 @@ def methods(number: int, split: str, evidence: Mapping[str, Sequence[Evidence]])
     paper, spreads = _printed(number, lambda row: (row.method, level(row.epsilon)), lambda row: row.dataset)
     ours = {}
     for task, found in _variants(evidence).items():
-        rows = [v for v in as_printed(found) if v.method in NAMES and v.epsilon in EPSILONS and split in v.scores]
+        rows = [v for v in closest_to_paper(found) if v.method in NAMES and v.epsilon in EPSILONS and split in v.scores]
         cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows}
         ours[task] = Column(cells, (task,) if task in paper else tuple(paper))
     return _table(number, ours, paper, spreads, evidence)
@@ -87,7 +87,7 @@ def clients(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
     )
     ours = {}
     for task, found in _variants(evidence).items():
-        rows = [v for v in as_printed(found) if v.method in NAMES and v.epsilon in EPSILONS]
+        rows = [v for v in closest_to_paper(found) if v.method in NAMES and v.epsilon in EPSILONS]
         for split, place in PLACES.items():
             cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows if split in v.scores}
             said = f"accuracy on {place}; the paper does not say which of the two its own is"

@@ -19,9 +19,9 @@ from reports.beside_dpfpl import trained_share
 from reports.evidence import Evidence, check
 from reports.figures.against_epsilon import against_epsilon
 from reports.figures.drawing import printed, styled
-from reports.formats import listed, signed
+from reports.formats import join_words, signed
 from reports.paper_items import PaperItem
-from reports.rows import MethodRow, Score, as_printed, variants
+from reports.rows import MethodRow, Score, closest_to_paper, variants
 from reports.templates import Write, csv, render
 
 
@@ -73,7 +73,7 @@ def figure3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
 def _line(task: str, cells: Sequence[Evidence]) -> list[MethodRow]:
     """The variants of one task, from no noise to the smallest epsilon, called by the task."""
     check(cells)
-    found = [with_leakage(v, SIGNAL) for v in as_printed(variants(cells)) if v.method == "dpfpl"]
+    found = [with_leakage(v, SIGNAL) for v in closest_to_paper(variants(cells)) if v.method == "dpfpl"]
     if len(found) < 2 or not any("success" in v.scores for v in found):
         raise ValueError(f"task {task!r} must have DP-FPL at two epsilons, with success rates of {SIGNAL!r}")
     return [replace(v, method=task, label=task, options={}) for v in found]
@@ -148,7 +148,7 @@ def reading(line: Sequence[MethodRow]) -> str:
     unnoised = any(not v.private for v in rated)
     if noised:
         without = " and without noise" if clear else ", though not without noise: read it as chance" if unnoised else ""
-        text = f"The attack beats guessing with {listed([v.noise for v in noised])}{without}."
+        text = f"The attack beats guessing with {join_words([v.noise for v in noised])}{without}."
     elif clear:
         text = "The attack beats guessing without noise, and with none of the epsilons."
     elif unnoised:
@@ -162,10 +162,10 @@ def _fallen(line: Sequence[MethodRow]) -> Iterator[str]:
     """By how much noise lowers the AUROC, and by which attacks that is told from chance."""
     found = falls(line)
     if found:
-        yield f"AUROC without noise minus AUROC with {found[0].noise}: {listed([one.text for one in found])}."
+        yield f"AUROC without noise minus AUROC with {found[0].noise}: {join_words([one.text for one in found])}."
         above = [one.attack for one in found if one.reading == "above 0"]
         yield (
-            f"Noise lowers leakage as measured by {listed(above)}."
+            f"Noise lowers leakage as measured by {join_words(above)}."
             if above
             else "No attack shows that noise lowers leakage."
         )
@@ -177,7 +177,7 @@ def _cost(line: Sequence[MethodRow]) -> Iterator[str]:
     if clear and noised:
         both = [split for split in (LOCAL, NEIGHBOUR) if split in clear.scores and split in noised.scores]
         lost = [f"{signed(noised.scores[s].value - clear.scores[s].value)} points on {s} classes" for s in both]
-        yield from [f"{noised.noise} changes accuracy by {listed(lost)}."] if lost else []
+        yield from [f"{noised.noise} changes accuracy by {join_words(lost)}."] if lost else []
 
 
 def _scale(cells: Sequence[Evidence]) -> str:
@@ -193,7 +193,7 @@ def _scale(cells: Sequence[Evidence]) -> str:
     found.append(f"{' or '.join(map(str, sorted(targets)))} attacked clients")
     seeds = {e.seed for e in cells}
     found += dict.fromkeys(filter(None, (trained_share(e.setting.get("task", {})) for e in cells)))
-    return listed([*found, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
+    return join_words([*found, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
 
 
 def _flat(setting: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

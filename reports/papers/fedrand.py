@@ -16,7 +16,7 @@ from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
 from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports.evidence import Evidence, check
-from reports.formats import listed
+from reports.formats import join_words
 from reports.printed_table import CONFIDENCE, OurNumber, Row, printed
 from reports.printed_table import over_seeds as mean_over_seeds
 from reports.rows import pooled
@@ -111,7 +111,7 @@ def scale(evidence: Tasks) -> str:
     named = f"the task{'s' if len(tasks) > 1 else ''} {' and '.join(tasks)}"
     return (
         "The paper: a TinyLLaVA of 450 million parameters, MSCOCO, NoCaps and ScienceQA, 12 clients, 30 rounds. Here: "
-        f"{listed([str(backbone), named, *about])}. Compare how methods lie to each other, no number."
+        f"{join_words([str(backbone), named, *about])}. Compare how methods lie to each other, no number."
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from reports.evidence import Evidence, check, joined
+from reports.evidence import Evidence, check, concat_table
 from reports.figures.drawing import printed, styled
 from reports.figures.tokens import tokens_plot
 from reports.paper_items import PaperItem
@@ -43,7 +43,7 @@ def figure4(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
     for own in evidence.values():
         check(own)
     first = [next((e for e in cells if e.method == label), None) for label in SHOWN]
-    words = joined([e for e in first if e is not None], "tokens")
+    words = concat_table([e for e in first if e is not None], "tokens")
     words["method"] = words.method.map(SHOWN)
     if words.empty:
         raise ValueError(f"task {next(iter(evidence))!r} must have the words of a record of FedRand or FedAvg")

@@ -12,7 +12,7 @@ from functools import partial
 from statistics import mean
 
 from fedaudit.terms.splits import OVERALL, OWN_TEST
-from reports.beside_dpfpl import DROWNED, here
+from reports.beside_dpfpl import DROWNED, describe_runs
 from reports.beside_dpfpl import METHODS as BASELINES
 from reports.evidence import Evidence, check
 from reports.paper_items import PaperItem
@@ -124,7 +124,7 @@ def _table(
         "The paper: CLIP ViT-B/16, photographs, 20 users, Dirichlet 0.3, 100 rounds of 10 local epochs and one number "
         "each; of a pair each half of the users has one domain, here too. SecFPP adds no noise, and promises no ε. "
     )
-    about += f"Here: {here(found)}. Accuracies are not comparable, at most their order is." if found else ""
+    about += f"Here: {describe_runs(found)}. Accuracies are not comparable, at most their order is." if found else ""
     return Table(f"secfpp:table{number}", ours, theirs, about, sentences=said + noised, seeds=seeds_of(evidence))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from attacks.score_names import signal_name
-from reports.attack_success import headline, with_leakage
+from reports.attack_success import headline_signal, with_leakage
 from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
 from reports.figures.drawing import Sketch, draw
-from reports.rows import as_printed, one_of_several
+from reports.rows import closest_to_paper, note_on_settings
 from reports.section import Page, Section
 
 ORDER = 40
@@ -18,15 +18,16 @@ SUCCESS = (
 
 
 def section(page: Page) -> Section | None:
-    """Where there are two epsilons."""
-    signal = headline(page.runs)
-    found = [with_leakage(v, signal) if signal else v for v in as_printed(page.runs)]
-    leaked = [name for name in ("success", "auroc") if any(name in v.scores for v in found)]
-    quantities, methods = [*accuracies(found), *leaked], list(dict.fromkeys(v.method for v in found))
+    """A figure of accuracy and leakage against epsilon; None without two epsilons."""
+    signal = headline_signal(page.runs)
+    rows = [with_leakage(v, signal) if signal else v for v in closest_to_paper(page.runs)]
+    leaked = [name for name in ("success", "auroc") if any(name in v.scores for v in rows)]
+    quantities, methods = [*accuracies(rows), *leaked], list(dict.fromkeys(v.method for v in rows))
     if not quantities:
         return None
     attack = f"The attack's score is {signal_name(signal)}, the grey line is guessing." if signal and leaked else ""
-    said = [CAPTION, attack, SUCCESS if "success" in leaked else "", BARS, one_of_several(page.runs)]
+    caption = [CAPTION, attack, SUCCESS if "success" in leaked else "", BARS, note_on_settings(page.runs)]
     alt = f"Accuracy{', and success of the attack,' if leaked else ''} against epsilon"
-    drawn = draw([Sketch("epsilon", alt, " ".join(filter(None, said)), against_epsilon, (found, methods, quantities))])
+    sketch = Sketch("epsilon", alt, " ".join(filter(None, caption)), against_epsilon, (rows, methods, quantities))
+    drawn = draw([sketch])
     return Section([("against", "Against epsilon")], drawn=drawn) if drawn else None

@@ -15,27 +15,25 @@ ORDER = 75
 
 
 def section(page: Page) -> Section | None:
-    """Where several attacks scored the same records."""
-    found = page.parts("agreement", _squares)
+    """Rank correlations of attacks' scores; None unless several attacks scored the same records."""
+    parts = page.parts("agreement", _squares)
     links = [("agreement", "Agreement")]
-    return Section(links, {"agreement": found}, tables=page.files("agreement")) if found else None
+    return Section(links, {"agreement": parts}, tables=page.files("agreement")) if parts else None
 
 
 def _squares(table: pd.DataFrame) -> list[Row]:
-    """For each model a square of all pairs of scores, with the share of records that chance alone puts on both
-    lists."""
-    found = []
+    """A square per attacked model: `lines` of cells for all pairs of `names` (None on the diagonal), and `chances`, the
+    shares of records that two lists have in common by chance."""
+    squares = []
     order = ordered(table.threat_model, THREAT_MODELS)
     models = table.groupby(["threat_model", "way"], sort=False)
-    for (threat, way), part in sorted(models, key=lambda model: order.index(model[0][0])):
+    for (threat, model), part in sorted(models, key=lambda group: order.index(group[0][0])):
         names = list(dict.fromkeys([*part.signal_a, *part.signal_b]))
-        pairs = {frozenset((row["signal_a"], row["signal_b"])): _shaded(row) for row in part.to_dict("records")}
+        pairs = {  # a correlation of -1 to 1 has the colour of an AUROC of 0 to 1
+            frozenset((row["signal_a"], row["signal_b"])): row | {"shade": tint(0.5 + row["spearman"] / 2)}
+            for row in part.to_dict("records")
+        }
         lines = [(a, [pairs.get(frozenset((a, b))) if a != b else None for b in names]) for a in names]
         chances = sorted({round(float(x), 3) for x in part.chance if math.isfinite(x)})
-        found.append({"threat": threat, "way": way, "names": names, "chances": chances, "lines": lines})
-    return found
-
-
-def _shaded(row: Row) -> Row:
-    """A correlation from -1 to 1 has the colour of an AUROC from 0 to 1."""
-    return row | {"shade": tint(0.5 + row["spearman"] / 2)}
+        squares.append({"threat": threat, "model": model, "names": names, "chances": chances, "lines": lines})
+    return squares

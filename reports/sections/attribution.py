@@ -8,7 +8,7 @@ ORDER = 80
 
 
 def section(page: Page) -> Section | None:
-    """Where records were given to clients."""
-    rows = page.alike("attribution")
+    """Accuracy of source inference; None if the attack was not run."""
+    rows = page.shared_rows("attribution")
     links = [("attribution", "Whose record")]
     return Section(links, {"attribution": rows}, tables=page.files("attribution")) if rows else None

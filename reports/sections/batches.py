@@ -10,13 +10,13 @@ ORDER = 85
 
 
 def section(page: Page) -> Section | None:
-    """Where messages were solved for their batches."""
+    """Residuals and errors of the decomposition; None if no message was decomposed."""
     parts = page.parts("batches", by_round)
     return Section([("batches", "Batches")], {"batches": parts}, tables=page.files("batches")) if parts else None
 
 
 def by_round(table: pd.DataFrame) -> list[Row]:
-    """Medians over clients, round by round, counted from 1."""
+    """One row per round (from 1): medians over clients, and their number `clients`."""
     grouped = table.groupby("round")
     rows = grouped[["residual", "least", "error"]].median().assign(clients=grouped.client.nunique()).reset_index()
     return rows.assign(round=rows["round"] + 1).to_dict("records")

@@ -15,22 +15,23 @@ ORDER = 74
 
 
 def section(page: Page) -> Section | None:
-    """Where other attacks stand beside the calibrated loss."""
-    found = page.parts("beside_loss", _square)
+    """AUROCs beside that of the calibrated loss; None if no other attack was compared with it."""
+    parts = page.parts("beside_loss", _square)
     links = [("beside-loss", "Beside the loss")]
-    return Section(links, {"beside_loss": found}, tables=page.files("beside_loss")) if found else None
+    return Section(links, {"beside_loss": parts}, tables=page.files("beside_loss")) if parts else None
 
 
 def _square(table: pd.DataFrame) -> Row:
-    """A line for every score, a column for every adversary and way."""
+    """`lines` of cells (None: not measured) by score, and their `columns`, pairs of adversary and model."""
     order = ordered(table.threat_model, THREAT_MODELS)
-    held = table[["threat_model", "way"]].drop_duplicates().itertuples(index=False, name=None)
-    places = sorted(held, key=lambda place: order.index(place[0]))
-    cells = {(row["threat_model"], row["way"], row["signal"]): _shaded(row) for row in table.to_dict("records")}
-    lines = [(s, [cells.get((*place, s)) for place in places]) for s in dict.fromkeys(table.signal)]
-    return {"places": places, "lines": lines}
+    models = table[["threat_model", "way"]].drop_duplicates().itertuples(index=False, name=None)
+    columns = sorted(models, key=lambda model: order.index(model[0]))
+    cells = {(row["threat_model"], row["way"], row["signal"]): _cell(row) for row in table.to_dict("records")}
+    lines = [(s, [cells.get((*column, s)) for column in columns]) for s in dict.fromkeys(table.signal)]
+    return {"columns": columns, "lines": lines}
 
 
-def _shaded(row: dict[str, Any]) -> Row:
+def _cell(row: dict[str, Any]) -> Row:
+    """A cell with its colour, whether the gain is above or below 0 (`word`), and whether there is one (`gained`)."""
     word = "above" if row["gain_low"] > 0 else "below" if row["gain_high"] < 0 else ""
     return row | {"shade": tint(row["auroc"]), "word": word, "gained": row["gain"] == row["gain"]}

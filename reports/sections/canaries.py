@@ -8,6 +8,6 @@ ORDER = 85
 
 
 def section(page: Page) -> Section | None:
-    """Where canaries were inserted."""
-    rows = page.alike("canaries")
+    """Numbers of canaries and the largest epsilon that they could show; None if none were inserted."""
+    rows = page.shared_rows("canaries")
     return Section([("canaries", "Canaries")], {"canaries": rows}, tables=page.files("canaries")) if rows else None

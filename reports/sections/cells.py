@@ -6,33 +6,33 @@ from typing import Any
 
 import pandas as pd
 
-from attacks.score_names import parts
+from attacks.score_names import parts as signal_parts
 from reports.section import Page, Row, Section
-from reports.verdict_cards import PLACE, tint
+from reports.verdict_cards import COMPARISON, tint
 
 ORDER = 90
 
 
 def section(page: Page) -> Section | None:
-    """Where something was attacked."""
-    found = page.parts("cells", _blocks)
-    return Section([("cells", "All scores")], {"cells": found}, tables=page.files("cells")) if found else None
+    """AUROCs of all scores as heat tables; None if nothing was attacked."""
+    parts = page.parts("cells", _blocks)
+    return Section([("cells", "All scores")], {"cells": parts}, tables=page.files("cells")) if parts else None
 
 
 def _blocks(cells: pd.DataFrame) -> list[Row]:
-    """By comparison: a heat table per slice (rows: kind and order, columns: K), and a list of the signals without a
-    K."""
-    found: list[Row] = []
-    for place, part in cells.groupby(list(PLACE), sort=False):
+    """A block per comparison: `grids`, a heat table per slice of tokens (a row per kind and order of entropy, a column
+    per K), and `single`, the signals without K."""
+    blocks: list[Row] = []
+    for place, part in cells.groupby(list(COMPARISON), sort=False):
         grids: dict[str, dict[str, dict[int, Any]]] = {}
         single = []
         for row in part.to_dict("records"):
             cell = row | {"shade": tint(row["auroc"])}
-            name, share, piece = parts(row["signal"])
+            name, share, piece = signal_parts(row["signal"])
             if share is None:
                 single.append(cell)
             else:
                 grids.setdefault(piece, {}).setdefault(name, {})[share] = cell
         tables = [(piece, sorted({k for row in rows.values() for k in row}), rows) for piece, rows in grids.items()]
-        found.append({"place": place, "n": len(part), "grids": tables, "single": single})
-    return found
+        blocks.append({"place": place, "n": len(part), "grids": tables, "single": single})
+    return blocks

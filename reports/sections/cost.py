@@ -17,18 +17,18 @@ CAPTION = (
 
 
 def section(page: Page) -> Section | None:
-    """Where the audit was asked for."""
-    found = page.across.get("cost")
-    if found is None:
+    """Costs of settings at equal utility; None if the audit `cost` was not run."""
+    audit = page.across.get("cost")
+    if audit is None:
         return None
-    table, by_round = found.tables["costs"], found.tables["cost_by_round"]
+    table, by_round = audit.tables["costs"], audit.tables["cost_by_round"]
     phases = [name for name in table if str(name).startswith("seconds_")]
     order = [f"seconds_{name}" for name in ("clients", "server", "utility")]
     phases.sort(key=lambda name: order.index(name) if name in order else len(order))
     context: dict[str, Any] = {
         "cost": {
             "rows": as_rows(table),
-            "said": list(found.sentences),
+            "sentences": list(audit.sentences),
             "phases": [(name, name.removeprefix("seconds_").replace("_", " ")) for name in phases],
             "worlds": table.world.nunique() > 1,
         }

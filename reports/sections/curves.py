@@ -15,7 +15,7 @@ from reports.rows import as_rows
 from reports.section import Page, Row, Section
 
 ORDER = 42
-DRAWN = 4  # worlds whose figures are drawn
+DRAWN = 4  # worlds that have figures; a world is what compared settings share, such as the task
 FRONT = (
     "A marker is a setting: utility to the right, the AUROC of the best attack upwards; bars are intervals over "
     "trainings and records. Filled markers lie on the Pareto front (no other setting leaks as little at as much "
@@ -28,23 +28,23 @@ SWEEP = (
 
 
 def section(page: Page) -> Section | None:
-    """Where the audit was asked for."""
-    found = page.across.get("curves")
-    if found is None:
+    """Every setting's utility and leakage; None if the audit `curves` was not run."""
+    audit = page.across.get("curves")
+    if audit is None:
         return None
-    table = found.tables["curves"]
+    table = audit.tables["curves"]
     best = table[table.best_of.notna()]
     worlds = list(dict.fromkeys(best.world))[:DRAWN]
     sketches = [Sketch("front", "Leakage against utility, Pareto front", FRONT, front_plot, (best, worlds))]
     for i, world in enumerate(worlds, 1):
-        mine = best[best.world == world]
-        sketches += [_over(mine, name, str(i) if len(worlds) > 1 else "") for name in swept_names(mine)]
+        points = best[best.world == world]
+        sketches += [_sweep_sketch(points, name, str(i) if len(worlds) > 1 else "") for name in swept_names(points)]
     drawn = draw(sketches, page.each)
     context: dict[str, Any] = {
         "curves": {
             "rows": _rows(best),
-            "said": list(found.sentences),
-            "confidence": float(table.confidence.max()),  # that of the best attack is corrected
+            "sentences": list(audit.sentences),
+            "confidence": float(table.confidence.max()),  # the best attack's own is higher: corrected for picking it
             "figures": list(drawn),
             "worlds": len(set(best.world)) > 1,
         }
@@ -52,24 +52,25 @@ def section(page: Page) -> Section | None:
     return Section([("curves", "Leakage against utility")], context, drawn, tables={"curves": table})
 
 
-def _over(mine: pd.DataFrame, name: str, number: str) -> Sketch:
-    """The figure of a world over one parameter; `number` tells worlds apart."""
+def _sweep_sketch(points: pd.DataFrame, name: str, number: str) -> Sketch:
+    """The figure of one world over the parameter `name`; `number` tells worlds apart (empty for a single one)."""
     key = "-".join(filter(None, ["over", re.sub(r"\W|_", "-", name), number]))
-    about = ", ".join([_word(name), *([str(mine.world.iloc[0])] if number else [])])
-    return Sketch(key, f"Utility and leakage over {about}", f"Over {about}. {SWEEP}", sweep_plot, (mine, name))
+    about = ", ".join([_parameter_name(name), *([str(points.world.iloc[0])] if number else [])])
+    return Sketch(key, f"Utility and leakage over {about}", f"Over {about}. {SWEEP}", sweep_plot, (points, name))
 
 
-def _word(name: str) -> str:
+def _parameter_name(name: str) -> str:
+    """A parameter's dotted path in words."""
     return "methods" if name == "method.name" else name.partition(".")[2].replace("_", " ")
 
 
 def _rows(best: pd.DataFrame) -> list[Row]:
-    """By adversary, the most useful points first."""
+    """The table's rows by world and adversary, the best utility first, with `decimals` for printing utility."""
     order = ordered(best.threat_model, THREAT_MODELS)
     rows: list[Row] = as_rows(best.astype({"best_of": int}))
     for row in rows:
         row["decimals"] = 3 if row["utility_metric"] == "loss" else 1
-    better = {world: -1.0 if part.utility_metric.iloc[0] == "loss" else 1.0 for world, part in best.groupby("world")}
+    sign = {world: 1.0 if part.utility_metric.iloc[0] == "loss" else -1.0 for world, part in best.groupby("world")}
     return sorted(
-        rows, key=lambda row: (row["world"], order.index(row["threat_model"]), -better[row["world"]] * row["utility"])
+        rows, key=lambda row: (row["world"], order.index(row["threat_model"]), sign[row["world"]] * row["utility"])
     )

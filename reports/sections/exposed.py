@@ -6,7 +6,7 @@ import base64
 
 import pandas as pd
 
-from reports.attack_success import headline
+from reports.attack_success import headline_signal
 from reports.evidence import TABLES
 from reports.figures import membership
 from reports.figures.drawing import draw
@@ -14,21 +14,21 @@ from reports.rows import MethodRow
 from reports.section import Page, Row, Section
 
 ORDER = 60
-LISTED = 20  # records whose scores the page lists
-FEW = 3  # scores that are drawn below each other; of more, the first alone
-NO_SCORES = {"method", "seed", *TABLES["records"].split()}
+LISTED = 20  # records of a run whose scores the page lists
+FEW = 3  # signals that are drawn below each other; if there are more, the first alone
+NO_SCORES = {"method", "seed", *TABLES["records"].split()}  # all other columns of the table are scores
 
 
 def section(page: Page) -> Section | None:
-    """Where there are rows about single clients, classes, rounds or records."""
+    """Figures, exposed records and their scores; None without rows about single clients, classes, rounds or records."""
     names = [f["signal"] for f in page.findings if f.get("headline")]
-    lead = headline(page.runs)
+    lead = headline_signal(page.runs)
     signals = sorted(dict.fromkeys(names), key=lambda name: name != lead)
-    given = {name: page.table(name) for name in ("curves", "scores", "clients", "classes", "trajectories", "rounds")}
-    sketches = membership.sketches(given, page.titles, signals if len(signals) <= FEW else signals[:1])
+    tables = {name: page.table(name) for name in ("curves", "scores", "clients", "classes", "trajectories", "rounds")}
+    sketches = membership.sketches(tables, page.titles, signals if len(signals) <= FEW else signals[:1])
     drawn = draw(sketches, page.each)
     shots = page.parts("exposed", _shots)
-    scores = [_listed(v) for v in page.shown if len(v.table("records"))]
+    scores = [_top_records(v) for v in page.detailed if len(v.table("records"))]
     if not (drawn or shots or scores):
         return None
     return Section(
@@ -36,20 +36,21 @@ def section(page: Page) -> Section | None:
         context={"exposed": {"drawn": list(drawn), "shots": shots, "scores": scores}},
         drawn=drawn,
         tables=page.files("records", "classes"),
-        beside={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
+        figure_tables={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
     )
 
 
 def _shots(table: pd.DataFrame) -> list[Row]:
-    """The most exposed records, pictures as data."""
+    """The rows of the table `exposed`, with pictures as base64 text."""
     return [row | {"png": base64.b64encode(row["png"]).decode()} for row in table.to_dict("records")]
 
 
-def _listed(v: MethodRow) -> Row:
-    """The scores of the highest ranked records under the model that exposes the most, if any does."""
+def _top_records(v: MethodRow) -> Row:
+    """The `LISTED` highest ranked records (`rows`, of `total`) and the names of their `scores`, for the adversary and
+    model of the exposed records, or the first ones of the table if no record is exposed."""
     table, shots = v.table("records"), v.table("exposed")
-    threat, way = (shots if len(shots) else table)[["threat_model", "way"]].iloc[0]
-    part = table[(table.threat_model == threat) & (table.way == way)]
+    threat, model = (shots if len(shots) else table)[["threat_model", "way"]].iloc[0]
+    part = table[(table.threat_model == threat) & (table.way == model)]
     scores = [name for name in part if name not in NO_SCORES and part[name].notna().any()]
     rows = part.sort_values(["rank", "record"]).head(LISTED).to_dict("records")
-    return {"name": v.title, "threat": threat, "way": way, "scores": scores, "rows": rows, "total": len(part)}
+    return {"name": v.title, "threat": threat, "model": model, "scores": scores, "rows": rows, "total": len(part)}

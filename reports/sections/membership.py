@@ -9,40 +9,42 @@ from audits.verdicts import SHARES
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SAID
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.attack_success import single
-from reports.evidence import Finding, about_membership, ordered
-from reports.judged import family_sizes
+from reports.attack_success import is_headline_auroc
+from reports.corrected_verdicts import family_sizes
+from reports.evidence import Finding, membership_findings, ordered
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section
-from reports.verdict_cards import blocks, card, counts, freshest, gravest, named
+from reports.verdict_cards import blocks, card, counts, freshest, gravest, signal_heading
 
 ORDER = 10
-FEW = 4  # runs whose verdicts are said in words on the first screen
+FEW = 4  # at most so many runs have their verdict in words at the top of the page
 
 
 def section(page: Page) -> Section | None:
-    """Where something was attacked."""
-    findings = about_membership(page.findings)
+    """Cards, matrices and tables; None if nothing was attacked."""
+    findings = membership_findings(page.findings)
     if not findings:
         return None
     threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
-    found = {
+    context = {
         "threats": threats,
-        "runs": [look | _run(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
+        "runs": [look | _run_parts(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
         "matrices": _matrices(page.runs, threats),
-        "mixed": [threat for threat in threats if len({_model(f) for f in _quotable(findings, threat)}) > 1],
+        "mixed": [
+            t for t in threats if len({(f["way"], f["population"]) for f in _quotable_findings(findings, t)}) > 1
+        ],
         "corrected": max((f.get("best_of") or 0 for f in findings if f.get("z") is None), default=0),
-        "families": _families(page),
-        "beside": _beside(page.runs),
+        "families": _families_note(page),
+        "beside": _further_columns(page.runs),
         "sees": {threat: SAID[threat].card for threat in threats},
         "few": FEW,
     }
-    return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": found})
+    return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": context})
 
 
-def _families(page: Page) -> Row | None:
-    """What corrected p-values are corrected for: the primary scores by name, and how many scores there are of each
-    family in all runs; None where no coin decided."""
+def _families_note(page: Page) -> Row | None:
+    """For the note on corrected p-values: the `primary` scores by name, `n` scores of each family in all runs, number
+    of `exchanges` and `runs`, and the `error` in percent. None where no coin decided who is a member."""
     exchanges = [len(e.tables["permutations"]) - 1 for e in page.evidence if len(e.tables.get("permutations", ()))]
     every = [e.tables["cells"] for e in page.evidence if "family" in e.tables.get("cells", ())]
     if not exchanges or not every:
@@ -54,41 +56,40 @@ def _families(page: Page) -> Row | None:
         "shares": SHARES,
         "runs": len(every),
         "exchanges": exchanges[0],
-        "error": f"{100 * (1 - about_membership(page.findings)[0]['confidence']):g}",
+        "error": f"{100 * (1 - membership_findings(page.findings)[0]['confidence']):g}",
     }
 
 
-def _model(f: Finding) -> tuple[str, str]:
-    return f["way"], f["population"]
+def _quotable_findings(findings: Sequence[Finding], threat: str) -> list[Finding]:
+    """Headline AUROCs, or those of the best of several attacks, of members against held-out records for `threat`."""
+    return [f for f in findings if f["threat_model"] == threat and (is_headline_auroc(f) or _is_best_of_several(f))]
 
 
-def _quotable(findings: Sequence[Finding], threat: str) -> list[Finding]:
-    """What a verdict on an adversary may rest on: AUROCs of members against held-out records, of an attack's headline
-    scores or of the best of several attacks."""
-    return [f for f in findings if f["threat_model"] == threat and (single(f) or _picked(f))]
-
-
-def _picked(f: Finding) -> bool:
+def _is_best_of_several(f: Finding) -> bool:
     """Whether this is about the best of several attacks, members against held-out records."""
     return bool(f.get("best_of")) and f["nonmembers"] == HELD_OUT
 
 
-def _run(v: MethodRow, threats: Sequence[str]) -> Row:
-    """What is said about one run: for every threat model a card and its leakage tables; and, where no table says it,
-    what is claimed and proven."""
-    own, others = (about_membership(f for e in some for f in e.findings) for some in (v.evidence[:1], v.evidence[1:]))
-    own = sorted(own, key=lambda f: bool(f.get("best_of")))  # the best comes last
-    parts = [_threat(threat, [f for f in own if f["threat_model"] == threat], others) for threat in threats]
-    return {"threats": parts, "epsilon": [] if v.claims else _epsilon(own, threats)}
+def _run_parts(v: MethodRow, threats: Sequence[str]) -> Row:
+    """Template variables of one run: `threats`, a card and leakage tables for each threat model; `epsilon`, claimed and
+    proven, only where the privacy section has no row for the run."""
+    first, others = (membership_findings(f for e in es for f in e.findings) for es in (v.evidence[:1], v.evidence[1:]))
+    first = sorted(first, key=lambda f: bool(f.get("best_of")))  # the best of several attacks comes last
+    parts = [_threat_parts(threat, [f for f in first if f["threat_model"] == threat], others) for threat in threats]
+    return {"threats": parts, "epsilon": [] if v.claims else _epsilon_lines(first, threats)}
 
 
-def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> Row:
-    """A card quotes the gravest row of a headline score. Where coins decided, its corrected p-value allows for picking
-    it; elsewhere a card quotes the best of the attacks, whose interval does, if there are several."""
-    alone, best = [f for f in own if single(f)], [f for f in own if _picked(f) and f.get("z") is None]
+def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Finding]) -> Row:
+    """Card and tables of one threat model, from the findings of the `first` and of the `others` seeds.
+
+    A card quotes the gravest headline score: where coins decided, its corrected p-value allows for having picked it.
+    Elsewhere it quotes the best of several attacks, if there are several, whose interval allows for that.
+    """
+    alone = [f for f in first if is_headline_auroc(f)]
+    best = [f for f in first if _is_best_of_several(f) and f.get("z") is None]
     quoted = best if gravest(best) else alone
-    canaries = [f for f in own if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
-    headline = [f for f in own if f["headline"] or f.get("best_of")]
+    canaries = [f for f in first if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
+    headline = [f for f in first if f["headline"] or f.get("best_of")]
     return {
         "threat": threat,
         "quoted": gravest(quoted),
@@ -99,12 +100,12 @@ def _threat(threat: str, own: Sequence[Finding], others: Sequence[Finding]) -> R
         or gravest([f for f in canaries if f["headline"]]),
         **card(quoted, others),
         "blocks": blocks(headline, others),
-        "siblings": blocks([f for f in own if f not in headline], others),
+        "siblings": blocks([f for f in first if f not in headline], others),
     }
 
 
-def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
-    """Claimed, provable and measured: threat models with the same three are one line."""
+def _epsilon_lines(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
+    """Lines of claimed, provable and measured epsilon (`three`), each with the `threats` that share them."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for threat in threats:
         for three in dict.fromkeys(
@@ -116,11 +117,10 @@ def _epsilon(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
     return [{"threats": names, "three": three} for three, names in lines.items()]
 
 
-def _beside(found: Sequence[MethodRow]) -> list[tuple[str, str, list[float | None]]]:
-    """Columns beside the verdicts, a number for every run: how good its models are at the end, and what it sends. One
-    that no run fills is left out."""
-    ends = [v.at_the_end for v in found]
-    shares = [None if v.sent is None or v.sent["share"] is None else 100 * v.sent["share"] for v in found]
+def _further_columns(rows: Sequence[MethodRow]) -> list[tuple[str, str, list[float | None]]]:
+    """Columns (heading, unit, number per run) of final utility and bytes; one without numbers is left out."""
+    ends = [v.final_utility for v in rows]
+    shares = [None if v.sent is None or v.sent["share"] is None else 100 * v.sent["share"] for v in rows]
     name = next((end[0] for end in ends if end), "")
     columns: list[tuple[str, str, list[float | None]]] = [
         (name, "at the end", [end[1] if end else None for end in ends]),
@@ -129,20 +129,21 @@ def _beside(found: Sequence[MethodRow]) -> list[tuple[str, str, list[float | Non
     return [column for column in columns if any(x is not None for x in column[2])]
 
 
-def _matrices(found: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
-    """None for a single run or attack: the verdicts say it all."""
-    matrices = [_matrix(found, threat) for threat in threats]
-    return matrices if len(found) > 1 and any(len(m["attacks"]) > 1 for m in matrices) else []
+def _matrices(rows: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
+    """A matrix per threat model; empty for a single run or attack, where the verdicts show as much."""
+    matrices = [_matrix(rows, threat) for threat in threats]
+    return matrices if len(rows) > 1 and any(len(m["attacks"]) > 1 for m in matrices) else []
 
 
-def _matrix(found: Sequence[MethodRow], threat: str) -> Row:
-    """Runs by attacks under one threat model, of several models of its the freshest."""
-    own = [_quotable(about_membership(v.evidence[0].findings), threat) for v in found]
-    rows = dict.fromkeys(_attack(f) for some in own for f in some)
-    attacks = sorted(rows, key=lambda row: row[0])  # the best comes last
-    lines = [[freshest([f for f in some if _attack(f) == attack]) for attack in attacks] for some in own]
-    return {"threat": threat, "attacks": [named(*attack) for attack in attacks], "lines": lines}
+def _matrix(rows: Sequence[MethodRow], threat: str) -> Row:
+    """Headings of `attacks`, and `lines` with one finding per run and attack: that of the freshest model."""
+    by_run = [_quotable_findings(membership_findings(v.evidence[0].findings), threat) for v in rows]
+    distinct = dict.fromkeys(_attack_key(f) for findings in by_run for f in findings)
+    attacks = sorted(distinct, key=lambda attack: attack[0])  # the best of several comes last
+    lines = [[freshest([f for f in fs if _attack_key(f) == attack]) for attack in attacks] for fs in by_run]
+    return {"threat": threat, "attacks": [signal_heading(*attack) for attack in attacks], "lines": lines}
 
 
-def _attack(f: Finding) -> tuple[int, str]:
-    return (f["best_of"], "") if _picked(f) else (0, f["signal"])
+def _attack_key(f: Finding) -> tuple[int, str]:
+    """The arguments of `signal_heading` for a finding."""
+    return (f["best_of"], "") if _is_best_of_several(f) else (0, f["signal"])

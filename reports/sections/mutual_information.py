@@ -12,7 +12,7 @@ ORDER = 76
 
 
 def section(page: Page) -> Section | None:
-    """Where the audit was asked for."""
+    """Bits about membership and about classes; None if the audit `mutual_information` was not run."""
     membership = page.parts("information", _rows)
     prompts = page.parts("prompt_information", lambda table: table.to_dict("records"))
     if not membership and not prompts:
@@ -23,7 +23,7 @@ def section(page: Page) -> Section | None:
 
 
 def _rows(table: pd.DataFrame) -> list[Row]:
-    """By adversary, each as the membership table has it."""
+    """The table's rows, sorted by adversary as in the membership tables."""
     order = ordered(table.threat_model, THREAT_MODELS)
     rows: list[Row] = table.to_dict("records")
     return sorted(rows, key=lambda row: order.index(row["threat_model"]))

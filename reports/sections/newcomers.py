@@ -24,38 +24,39 @@ PRINTED = {"global": "global_model", "init_glo": "init_glo", "init": "init", "pe
 
 
 def section(page: Page) -> Section | None:
-    """Where somebody came."""
-    found = {}
-    for method in page.runs:
-        if any(len(e.tables.get("newcomers", ())) for e in method.evidence):
-            label = method.evidence[0].method
-            found[method.title] = [_row(page, label, start) for start in STARTS]
-    if not found:
+    """Accuracy of clients that join after the run; None if none joined."""
+    rows = {
+        method.title: [_row(page, method.label, start) for start in STARTS]
+        for method in page.runs
+        if any(len(e.tables.get("newcomers", ())) for e in method.evidence)
+    }
+    if not rows:
         return None
     seeds = max(len(method.evidence) for method in page.runs)
     links = [("newcomers", "Newcomers")]
-    return Section(links, {"newcomers": found, "newcomers_seeds": seeds}, tables=page.files("newcomers"))
+    return Section(links, {"newcomers": rows, "newcomers_seeds": seeds}, tables=page.files("newcomers"))
 
 
 def _row(page: Page, label: str, start: str) -> Row:
-    """Of a start its number in every place, with an interval over several seeds or that of one, and the paper's."""
+    """A row of the run `label` from one of `STARTS`: `cells` by `PLACES` (None if not measured), each the mean over
+    seeds with the interval over seeds, or that of a single seed, and the `paper`'s numbers."""
     cells: list[Row | None] = []
     for place in PLACES:
         metric = "/".join(("newcomers", *place, start))
-        own = [f for f in page.findings if f["method"] == label and f["metric"] == metric]
-        if not own:
+        findings = [f for f in page.findings if f["method"] == label and f["metric"] == metric]
+        if not findings:
             cells.append(None)
             continue
-        values = [f["value"] for f in own]
-        low, high = mean_interval(values, own[0]["confidence"], least=-100.0 if "-" in start else 0.0)
-        if len(own) == 1:
-            low, high = own[0]["low"], own[0]["high"]
+        values = [f["value"] for f in findings]
+        low, high = mean_interval(values, findings[0]["confidence"], least=-100.0 if "-" in start else 0.0)
+        if len(findings) == 1:
+            low, high = findings[0]["low"], findings[0]["high"]
         cells.append({"value": mean(values), "low": low, "high": high, "difference": "-" in start})
     return {"name": STARTS[start], "cells": cells, "paper": [paper(*place, start) for place in PLACES]}
 
 
 def paper(when: str, test: str, start: str) -> str:
-    """The paper's mean over eight data sets; of a difference, that of its means."""
+    """The paper's mean over eight data sets as printed ("" if none); for a start "a-b" the difference of two."""
     if "-" not in start:
         return printed().get((when, test, PRINTED[start]), "")
     better, worse = (printed()[when, test, PRINTED[one]] for one in start.split("-"))
@@ -64,6 +65,6 @@ def paper(when: str, test: str, start: str) -> str:
 
 @functools.cache
 def printed() -> dict[tuple[str, str, str], str]:
-    """The averages of Tables 3 and 4 by when, test set and model."""
+    """The averages of Tables 3 and 4, as printed, by time, test set and model or initialization."""
     before = {("before", "new", row["model"]): row["value"] for row in averages(3)}
     return before | {("after", row["test_set"], row["initialization"]): row["value"] for row in averages(4)}

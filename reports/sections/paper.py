@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from reports.beside_dpfpl import beside
+from reports.beside_dpfpl import compare_with_paper
 from reports.section import Page, Section
 
 ORDER = 50
 
 
 def section(page: Page) -> Section | None:
-    """Where two of the paper's methods stand at one of its epsilons."""
-    found = beside(page.runs)
-    return Section([("paper", "Beside the paper")], {"paper": found}) if found else None
+    """Our accuracies beside the paper's; None unless two of its methods were run at one of its epsilons."""
+    comparison = compare_with_paper(page.runs)
+    return Section([("paper", "Beside the paper")], {"paper": comparison}) if comparison else None

@@ -16,7 +16,7 @@ PRINTED = {"local": "Local", "fedprox": "FP+P", "pfedme": "pF+P", "dp2fl": "DP2F
 
 
 def section(page: Page) -> Section | None:
-    """Where both were measured."""
+    """Accuracies of personal and global models; None if they were not measured."""
     measured = dict.fromkeys(f["method"] for f in page.findings if f["metric"] == SHOWN[0])
     if not measured:
         return None
@@ -27,12 +27,14 @@ def section(page: Page) -> Section | None:
 
 
 def _row(page: Page, label: str) -> dict[str, Any]:
-    """Of a method the mean over seeds of every number, with the spread of several or the interval of one."""
+    """A row of the run `label`: `cells` with the mean over seeds of each metric in `SHOWN` (None if not measured), with
+    the standard deviation of several seeds or the interval of one; and the `paper`'s numbers."""
     cells = []
     for metric in SHOWN:
-        found = [f for f in page.findings if f["method"] == label and f["metric"] == metric]
-        values = [f["value"] for f in found]
-        bounds = (found[0]["low"], found[0]["high"]) if len(found) == 1 and found[0]["low"] is not None else None
+        findings = [f for f in page.findings if f["method"] == label and f["metric"] == metric]
+        values = [f["value"] for f in findings]
+        single = len(findings) == 1 and findings[0]["low"] is not None
+        bounds = (findings[0]["low"], findings[0]["high"]) if single else None
         spread = stdev(values) if len(values) > 1 else None
         cells.append({"value": mean(values), "bounds": bounds, "sd": spread} if values else None)
     paper = printed().get(label.partition(":")[0], {})
@@ -41,18 +43,19 @@ def _row(page: Page, label: str) -> dict[str, Any]:
 
 @functools.cache
 def printed() -> dict[str, dict[str, str]]:
-    """The paper's averages over eight data sets, by method: accuracy, what it calls micro-F1, and Table 2's Diff."""
-    found: dict[str, dict[str, str]] = {}
+    """The paper's averages over eight data sets, as printed, by method and metric: accuracy and micro_f1; for dp2fl
+    also Table 2's global and difference (global minus local)."""
+    by_method: dict[str, dict[str, str]] = {}
     names = {theirs: ours for ours, theirs in PRINTED.items()}
     for row in averages(1):
-        found.setdefault(names[row["method"]], {})[row["metric"]] = row["value"]
+        by_method.setdefault(names[row["method"]], {})[row["metric"]] = row["value"]
     means = {row["model"]: row["value"] for row in averages(2)}
-    found["dp2fl"] |= {"global": means["global_model"], "difference": means["global_minus_local"]}
-    return found
+    by_method["dp2fl"] |= {"global": means["global_model"], "difference": means["global_minus_local"]}
+    return by_method
 
 
 def averages(number: int) -> list[dict[str, str]]:
-    """The rows of one of the paper's tables that are its own means over its data sets."""
+    """The rows of DP2FL's Table `number` that the paper prints as averages over its data sets."""
     table = printed_table.printed(f"dp2fl_table{number}")
     rows: list[dict[str, str]] = table[table.dataset == "AVG"].to_dict("records")
     return rows

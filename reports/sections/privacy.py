@@ -7,31 +7,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
-from reports.formats import listed
-from reports.measured import compared, contradictions, rows
+from reports.formats import join_words
+from reports.measured import contradictions, count_testable, rows
 from reports.rows import MethodRow
 from reports.section import Page, Section
 
 ORDER = 30
-RECORDS = {("own",): "the client itself", ("other",): "another client", ("own", "other"): "any client"}
+OWNERS = {("own",): "the client itself", ("other",): "another client", ("own", "other"): "any client"}
 ALWAYS, NOISED = "with and without noise", "with any noise"
-FEW = 12  # rows of noise that are shown unfolded
+FEW = 12  # a longer noise table is folded
 
 
 def section(page: Page) -> Section | None:
-    """Where something is proven, measured or was noised."""
-    claims, shown, noise = _claims(page.runs), _measured(page.runs), _noise(page.runs)
-    if not claims and not shown and not noise:
+    """Claimed, proven and measured epsilons, and noise; None if there is none of them."""
+    claims, measured, noise = _claim_blocks(page.runs), _measured_rows(page.runs), _noise_rows(page.runs)
+    if not claims and not measured and not noise:
         return None
     links = [("privacy", "Claimed and provable"), ("measured", "Measured"), ("noise", "Noise")]
     return Section(
-        links=[link for link, there in zip(links, (claims, shown, noise), strict=True) if there],
+        links=[link for link, there in zip(links, (claims, measured, noise), strict=True) if there],
         context={
             "privacy": {
                 "claims": claims,
-                "measured": shown,
+                "measured": measured,
                 "contradictions": contradictions(page.findings),
-                "compared": compared(page.findings),
+                "compared": count_testable(page.findings),
                 "noise": noise,
                 "noised": any(v.private for v in page.runs),
                 "users": any(c.threat_model == PROMPT_USER for v in page.runs for c in v.claims),
@@ -42,81 +42,79 @@ def section(page: Page) -> Section | None:
     )
 
 
-def _claims(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Claimed beside provable: methods about which the same holds share a block, epsilons and adversaries about which
-    it does a row."""
-    families: dict[tuple[str, str], list[MethodRow]] = {}
-    for v in (v for v in found if v.claims):
+def _claim_blocks(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
+    """Blocks of claimed beside provable epsilons. Methods (with their settings) that have equal claims share a block;
+    epsilons and adversaries with equal numbers share a row."""
+    families: dict[tuple[str, str], list[MethodRow]] = {}  # the runs of a method and setting, one per epsilon
+    for v in (v for v in runs if v.claims):
         families.setdefault((v.method, v.setting), []).append(v)
     blocks: dict[tuple[Any, ...], list[list[MethodRow]]] = {}
     for family in families.values():
         blocks.setdefault(tuple((v.epsilon, v.claims) for v in family), []).append(family)
     total = Counter(method for method, _ in families)
-    return [{"title": _who(alike, total), "rows": _adversaries(alike[0])} for alike in blocks.values()]
+    return [{"title": _method_names(alike, total), "rows": _claim_rows(alike[0])} for alike in blocks.values()]
 
 
-def _measured(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """The bounds of every run's first seed."""
-    return [
-        {"title": v.title, "first": i == 0, "span": len(own)} | row
-        for v in found
-        for own in [rows(v.evidence[0].findings)]
-        for i, row in enumerate(own)
-    ]
+def _measured_rows(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
+    """Rows of the measured bounds of every run's first seed."""
+    return [row for v in runs for row in _with_title(v.title, rows(v.evidence[0].findings))]
 
 
-def _who(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:
-    """The methods of a block; their settings where the method has further ones."""
+def _with_title(title: str, some: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of one run with its `title`, which the `first` row's cell shows over a `span` of all of them."""
+    return [{**row, "title": title, "first": i == 0, "span": len(some)} for i, row in enumerate(some)]
+
+
+def _method_names(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]) -> str:
+    """The methods of a block in words, with their settings where the block has not all `total` settings of a method."""
     names = []
     for method in dict.fromkeys(family[0].method for family in alike):
-        own = [family[0] for family in alike if family[0].method == method]
-        some = f" ({'; '.join(v.setting for v in own)})" if len(own) < total[method] else ""
-        names.append(own[0].name + some)
-    return listed(names)
+        settings = [family[0] for family in alike if family[0].method == method]
+        some = f" ({'; '.join(v.setting for v in settings)})" if len(settings) < total[method] else ""
+        names.append(settings[0].name + some)
+    return join_words(names)
 
 
-def _adversaries(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """A row per number: with which epsilons, against whom and for whose record."""
+def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
+    """A row per distinct claim: the epsilons, adversaries and record owners that it holds for."""
     levels: dict[tuple[Any, ...], list[MethodRow]] = {}
     for v in family:
-        same: dict[tuple[Any, ...], dict[str, list[str]]] = {}
+        owners_of: dict[tuple[Any, ...], dict[str, list[str]]] = {}  # by numbers and threat model
         for c in v.claims:
-            same.setdefault(c.numbers, {}).setdefault(c.threat_model, []).append(c.whose)
-        for numbers, places in same.items():
-            for records in dict.fromkeys(tuple(whose) for whose in places.values()):
-                threats = tuple(threat for threat, whose in places.items() if tuple(whose) == records)
-                levels.setdefault((numbers, threats, records), []).append(v)
+            owners_of.setdefault(c.numbers, {}).setdefault(c.threat_model, []).append(c.whose)
+        for numbers, by_threat in owners_of.items():
+            for owners in dict.fromkeys(map(tuple, by_threat.values())):
+                threats = tuple(threat for threat in by_threat if tuple(by_threat[threat]) == owners)
+                levels.setdefault((numbers, threats, owners), []).append(v)
     rows = [
         {
-            "noise": _levels(vs, family),
-            "threats": _against(threats, [c.threat_model for c in vs[0].claims]),
-            "records": RECORDS.get(records, listed(records)),
+            "noise": _noise_in_words(vs, family),
+            "threats": _threats_in_words(threats, [c.threat_model for c in vs[0].claims]),
+            "records": OWNERS.get(owners, join_words(owners)),
             "claim": next(c for c in vs[0].claims if (c.numbers, c.threat_model) == (numbers, threats[0])),
         }
-        for (numbers, threats, records), vs in levels.items()
+        for (numbers, threats, owners), vs in levels.items()
     ]
-    return sorted(rows, key=lambda row: row["noise"] in (ALWAYS, NOISED))  # what holds at every epsilon comes last
+    return sorted(rows, key=lambda row: row["noise"] in (ALWAYS, NOISED))  # claims for every epsilon come last
 
 
-def _levels(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
+def _noise_in_words(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
+    """The noise of some runs of a family in words."""
     if len(some) > 1 and len(some) == len(family):
         return ALWAYS
     if len(some) > 1 and len(some) == sum(v.private for v in family) and all(v.private for v in some):
         return NOISED
-    return listed([v.noise for v in some])
+    return join_words([v.noise for v in some])
 
 
-def _against(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:
+def _threats_in_words(threats: Sequence[str], everybody: Sequence[str]) -> list[str]:
+    """The threat models, or a phrase where they are all of `everybody`, or all but the server."""
     left = [threat for threat in dict.fromkeys(everybody) if threat not in threats]
     if left in ([], [SERVER]) and len(threats) > 1:
         return ["everybody but the server" if left else "everybody"]
     return list(threats)
 
 
-def _noise(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """The mechanisms of every noised variant's first seed."""
-    rows = []
-    for v in found:
-        table = v.table("noise").to_dict("records")
-        rows += [row | {"title": v.title, "first": i == 0, "span": len(table)} for i, row in enumerate(table)]
-    return rows
+def _noise_rows(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
+    """Rows of the noise mechanisms of every run's first seed; a run without noise has none."""
+    return [row for v in runs for row in _with_title(v.title, v.table("noise").to_dict("records"))]

@@ -12,25 +12,25 @@ ORDER = 70
 
 
 def section(page: Page) -> Section | None:
-    """Where the server rebuilt clients."""
-    found = page.parts("coverage", _coverage)
-    whole = page.parts("cost", _complete)
+    """How well the server rebuilds clients' models; None if it was not tried."""
+    parts = page.parts("coverage", _coverage_by_client)
+    whole = page.parts("cost", _whole_messages)
     links = [("reconstruction", "Reconstruction")]
-    return Section(links, {"reconstruction": {"parts": found, "whole": whole}}) if found else None
+    return Section(links, {"reconstruction": {"parts": parts, "whole": whole}}) if parts else None
 
 
-def _complete(cost: pd.DataFrame) -> dict[str, Any]:
-    """How many messages held a client's whole model, of how many, and in which rounds (from 1)."""
+def _whole_messages(cost: pd.DataFrame) -> dict[str, Any]:
+    """Number of `messages`, how many held a client's `whole` model, and the `rounds` (from 1) with such messages."""
     rounds = (cost["round"][cost.complete > 0] + 1).tolist()
     return {"messages": int(cost.messages.sum()), "whole": int(cost.complete.sum()), "rounds": rounds}
 
 
-def _coverage(coverage: pd.DataFrame) -> dict[str, Any]:
-    """The ways, how many clients each rebuilds, and client by way what was rebuilt (None where the way does not
-    apply)."""
-    ways, clients = list(dict.fromkeys(coverage.way)), sorted(set(coverage.client))
+def _coverage_by_client(coverage: pd.DataFrame) -> dict[str, Any]:
+    """`kinds`, pairs of a kind of reconstruction and the number of clients that it rebuilds; `clients`, pairs of a
+    client and its rows by kind (None for a kind that does not apply)."""
+    kinds, clients = list(dict.fromkeys(coverage.way)), sorted(set(coverage.client))
     rows = {(r["client"], r["way"]): r for r in coverage.to_dict("records")}
     return {
-        "ways": [(way, int(coverage.reconstructable[coverage.way == way].astype(bool).sum())) for way in ways],
-        "clients": [(client, [rows.get((client, way)) for way in ways]) for client in clients],
+        "kinds": [(kind, int(coverage.reconstructable[coverage.way == kind].astype(bool).sum())) for kind in kinds],
+        "clients": [(client, [rows.get((client, kind)) for kind in kinds]) for client in clients],
     }

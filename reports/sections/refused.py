@@ -8,6 +8,6 @@ ORDER = 95
 
 
 def section(page: Page) -> Section | None:
-    """Where an attack was refused."""
-    rows = page.alike("refused")
+    """Attacks that were not run, with the reason; None if all were."""
+    rows = page.shared_rows("refused")
     return Section([("refused", "Not run")], {"refused": rows}, tables=page.files("refused")) if rows else None

@@ -10,25 +10,25 @@ import pandas as pd
 from reports.section import Page, Row, Section
 
 ORDER = 72
-ROUNDS = 12  # that are shown, evenly spaced; the files have all
+ROUNDS = 12  # rounds that the page shows, evenly spaced; the files have all
 TABLES = ("revealed", "sent", "located", "distance_information", "colluding")
 
 
 def section(page: Page) -> Section | None:
-    """Where clients computed on shares."""
+    """Tables of decoded numbers, traffic and attacks on them; None unless clients computed on secret shares."""
     names = [part["name"] for part in page.parts("revealed", len)]
     if not names:
         return None
-    shown = {name: {part["name"]: part["shown"] for part in page.parts(name, _shown)} for name in TABLES}
-    parts = [{"name": name} | {table: rows.get(name, []) for table, rows in shown.items()} for name in names]
+    rows = {table: {part["name"]: part["shown"] for part in page.parts(table, _some_rows)} for table in TABLES}
+    parts = [{"name": name} | {table: by_run.get(name, []) for table, by_run in rows.items()} for name in names]
     for part in parts:
         part["traffic"] = _traffic(part.pop("sent"))
     links = [("revealed", "What was revealed")]
     return Section(links, {"revealed": parts}, tables=page.files(*TABLES))
 
 
-def _shown(table: pd.DataFrame) -> list[Row]:
-    """The rows, with rounds counted from 1; of what is told once a round some, evenly spaced."""
+def _some_rows(table: pd.DataFrame) -> list[Row]:
+    """The table's rows, with rounds counted from 1. A table with one row per round is thinned to `ROUNDS` of them."""
     if "round" not in table:
         return table.to_dict("records")
     counted = table.assign(round=table["round"] + 1)
@@ -40,7 +40,7 @@ def _shown(table: pd.DataFrame) -> list[Row]:
 
 
 def _traffic(rows: list[Row]) -> list[dict[str, Any]]:
-    """Bytes that a client sent in a round, by kind: the mean over rounds and clients, and the largest."""
+    """Bytes that a client sent in a round, a row per kind: `mean` and largest (`most`) over rounds and clients."""
     table = pd.DataFrame(rows)
     kinds = {"shares": "shares, to the other clients", "masks": "masks of distances, to the other clients",
              "answers": "answers, to the server"}  # fmt: skip

@@ -15,7 +15,7 @@ ORDER = 65
 
 
 def section(page: Page) -> Section | None:
-    """Where records are texts."""
+    """Entropies token by token; None unless records are texts."""
     table = page.table("tokens")
     if table.empty:
         return None
@@ -25,7 +25,8 @@ def section(page: Page) -> Section | None:
 
 
 def _panels(tokens: pd.DataFrame) -> dict[str, Any]:
-    """Per method and panel the runs of tokens of one slice, with colours; and the end of the common scale in nats."""
+    """`panels`, one per method and kind of record, with `runs` of consecutive tokens of one slice (image, caption, ...)
+    and their colours; `top` and `ends`, the upper end (nats) and the two colours of their common scale."""
     tokens = tokens.astype({"entropy": float, "base_entropy": float})
     top = scale(tokens)
     panels = []

@@ -13,66 +13,70 @@ from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.figures import utility as figures
 from reports.figures.against_epsilon import accuracies
 from reports.figures.drawing import draw
-from reports.formats import epsilon, listed, short, signed
-from reports.rows import Claim, MethodRow, Score, twin
+from reports.formats import epsilon, join_words, short, signed
+from reports.rows import Claim, MethodRow, Score, noise_free_twin
 from reports.section import Page, Row, Section
 
 ORDER = 20
-MODELS = {"global": "server", "novel": "server, out of distribution", "clients": "clients, mean"}  # as FedRand's tables
+MODELS = {
+    "global": "server",
+    "novel": "server, out of distribution",
+    "clients": "clients, mean",
+}  # as in FedRand's tables
 
 
 def section(page: Page) -> Section | None:
-    """Where accuracies or answers were measured."""
-    found = [v for v in page.runs if v.scores]
+    """Accuracies, or the utility of texts; None if neither was measured."""
+    runs = [v for v in page.runs if v.scores]
     accuracy, answers = (page.table(name, seeds=None) for name in ("accuracy", "utility"))
-    lines = figures.by_round(accuracy, answers, accuracies(found))
-    drawn = draw(figures.sketches(found, lines, page.titles))
+    lines = figures.by_round(accuracy, answers, accuracies(runs))
+    drawn = draw(figures.sketches(runs, lines, page.titles))
     rows, metrics = _answers(page.table("utility"))
-    if not found and not rows:
+    if not runs and not rows:
         return None
-    about = {"accuracy": _accuracies(found, page.looks) if found else None, "answers": rows, "metrics": metrics}
-    context = {"utility": about | {"drawn": list(drawn)}}
+    tables = {"accuracy": _accuracies(runs, page.looks) if runs else None, "answers": rows, "metrics": metrics}
+    context = {"utility": tables | {"drawn": list(drawn)}}
     return Section([("utility", "Utility")], context, drawn, page.files("accuracy"))
 
 
-def _accuracies(found: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, Any]:
-    """What is said of runs whose accuracies were measured."""
-    measured = [f for v in found for e in v.evidence for f in e.findings if f["metric"].startswith("accuracy/")]
+def _accuracies(runs: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, Any]:
+    """Template variables of the cards and the table of accuracies, from runs that have any."""
+    measured = [f for v in runs for e in v.evidence for f in e.findings if f["metric"].startswith("accuracy/")]
     look = {one["name"]: one for one in looks}
     return {
-        "seeds": sorted({e.seed for v in found for e in v.evidence}),
-        "rounds": max(f["rounds"] for f in measured),  # the last ones, which an accuracy averages
+        "seeds": sorted({e.seed for v in runs for e in v.evidence}),
+        "rounds": max(f["rounds"] for f in measured),  # an accuracy is the mean over so many last rounds
         "confidence": measured[0]["confidence"],
-        "cards": _cards(found),
-        "splits": [split for split in SPLITS if any(split in v.scores for v in found)],
-        "rows": [look[v.title] | {"scores": v.scores, "ratio": v.ratio, "clipped": v.clipped} for v in found],
-        "floor": _floor(found),
-        "noised": any(v.private for v in found),
+        "cards": _cards(runs),
+        "splits": [split for split in SPLITS if any(split in v.scores for v in runs)],
+        "rows": [look[v.title] | {"scores": v.scores, "ratio": v.ratio, "clipped": v.clipped} for v in runs],
+        "floor": _noise_floor(runs),
+        "noised": any(v.private for v in runs),
     }
 
 
-def _cards(found: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Per method a sentence for every epsilon, and one about the server where that differs."""
+def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
+    """A card per method: `lines`, a sentence per epsilon, and `notes` on the server where its proof differs."""
     cards = []
-    for method, name in {v.method: v.name for v in found}.items():
+    for method, name in {v.method: v.name for v in runs}.items():
         lines: list[dict[str, str]] = []
         server: dict[str, list[str]] = {}
-        for level in dict.fromkeys(v.epsilon for v in found if v.method == method):
-            mine = [v for v in found if (v.method, v.epsilon) == (method, level)]
-            text = sentence(mine[0], twin(mine[0], found)) if len(mine) == 1 else _range(mine)
-            lines.append({"noise": mine[0].noise, "text": text})
-            for words in dict.fromkeys(filter(None, map(_against_server, mine))):
-                server.setdefault(words, []).append(mine[0].noise)
-        notes = [f"Against the server, {listed(levels)}: {words}." for words, levels in server.items()]
+        for level in dict.fromkeys(v.epsilon for v in runs if v.method == method):
+            same = [v for v in runs if (v.method, v.epsilon) == (method, level)]
+            text = sentence(same[0], noise_free_twin(same[0], runs)) if len(same) == 1 else _describe_settings(same)
+            lines.append({"noise": same[0].noise, "text": text})
+            for words in dict.fromkeys(filter(None, map(_against_server, same))):
+                server.setdefault(words, []).append(same[0].noise)
+        notes = [f"Against the server, {join_words(levels)}: {words}." for words, levels in server.items()]
         cards.append({"name": name, "lines": lines, "notes": notes})
     return cards
 
 
 def sentence(v: MethodRow, without: MethodRow | None) -> str:
-    """Accuracy and its change, the noise, and what is claimed and proven, of one method with one epsilon; `without`:
-    its noise-free twin."""
-    splits = _shown(v)
-    text = _on({split: _accuracy(v.scores[split]) for split in splits})
+    """Describe one run: accuracy and its change, the noise, and the claimed and proven epsilon. The change is against
+    the run `without` noise, or against before training if that is None."""
+    splits = _quoted_splits(v)
+    text = _join_accuracies({split: _accuracy_in_words(v.scores[split]) for split in splits})
     if not v.trained:
         return f"{text}. Nothing is trained: no record can leak."
     before = {split: v.scores[split].before for split in splits}
@@ -81,62 +85,64 @@ def sentence(v: MethodRow, without: MethodRow | None) -> str:
     else:
         what = "before training"
     changes = [signed(v.scores[split].value - x) for split, x in before.items() if x is not None]
-    text += f" ({listed(changes)} points against {what})" if changes else ""
+    text += f" ({join_words(changes)} points against {what})" if changes else ""
     text += f"; noise is {short(v.ratio)} times the signal." if v.ratio is not None else "."
-    return f"{text} {_promise(v)}".strip()
+    return f"{text} {_claim_in_words(v)}".strip()
 
 
-def _range(mine: Sequence[MethodRow]) -> str:
-    """The same for several settings of one method and epsilon: from the lowest to the highest."""
-    values = {split: [v.scores[split].value for v in mine if split in v.scores] for split in _shown(mine[0])}
-    text = (
-        _on({split: f"{min(x):.1f} to {max(x):.1f} %" for split, x in values.items()}) + f", over {len(mine)} settings"
-    )
-    ratios = [v.ratio for v in mine if v.ratio is not None]
+def _describe_settings(runs: Sequence[MethodRow]) -> str:
+    """Describe several settings of one method and epsilon: accuracy and noise from the lowest to the highest."""
+    values = {split: [v.scores[split].value for v in runs if split in v.scores] for split in _quoted_splits(runs[0])}
+    text = _join_accuracies({split: f"{min(x):.1f} to {max(x):.1f} %" for split, x in values.items()})
+    text += f", over {len(runs)} settings"
+    ratios = [v.ratio for v in runs if v.ratio is not None]
     if ratios:
         ends = " to ".join(dict.fromkeys((short(min(ratios)), short(max(ratios)))))
         text += f"; noise is {ends} times the signal"
-    promises = list(dict.fromkeys(_promise(v) for v in mine))
+    promises = list(dict.fromkeys(map(_claim_in_words, runs)))
     return f"{text}. {promises[0] if len(promises) == 1 else 'What is proven differs between them: see below.'}".strip()
 
 
-def _shown(v: MethodRow) -> list[str]:
-    """Local and neighbour accuracy; overall only where there is no other."""
+def _quoted_splits(v: MethodRow) -> list[str]:
+    """The splits that a sentence quotes: local and neighbour, or all that there are if the run has neither."""
     return [split for split in (LOCAL, NEIGHBOUR) if split in v.scores] or list(v.scores)
 
 
-def _on(values: Mapping[str, str]) -> str:
-    """Which accuracy is on which classes."""
-    said = (f"{text} on {'all' if split == OVERALL else split}" for split, text in values.items())
-    return f"{' and '.join(said)} classes"
+def _join_accuracies(values: Mapping[str, str]) -> str:
+    """Accuracies (already text, by split) joined: "61.0 % on local and 40.2 % on neighbour classes"."""
+    parts = (f"{text} on {'all' if split == OVERALL else split}" for split, text in values.items())
+    return f"{' and '.join(parts)} classes"
 
 
-def _accuracy(score: Score) -> str:
+def _accuracy_in_words(score: Score) -> str:
+    """An accuracy with its standard deviation over seeds, or its interval unless that has no width."""
     if score.sd:
         return f"{score.value:.1f} ± {score.sd:.1f} %"
     spread = "" if score.low is None or score.low == score.high else f" [{score.low:.1f}, {score.high:.1f}]"
     return f"{score.value:.1f} %{spread}"
 
 
-def _promise(v: MethodRow) -> str:
-    """Claimed and proven about a client's own record, against whoever uses its prompt."""
+def _claim_in_words(v: MethodRow) -> str:
+    """The claimed and proven epsilon of a client's own record against the prompt-user, in words; "" without a claim."""
     user = {c.threat_model: c for c in v.claims if c.whose == "own"}.get(PROMPT_USER)
     if user is None:
         return ""
     if user.unclaimed:
-        return f"Nothing is claimed; {_proven(user)}."
-    return f"Claimed ε {epsilon(user.claimed)}; {_proven(user)}{': above the claim' if user.above else ''}."
+        return f"Nothing is claimed; {_proven_in_words(user)}."
+    return f"Claimed ε {epsilon(user.claimed)}; {_proven_in_words(user)}{': above the claim' if user.above else ''}."
 
 
 def _against_server(v: MethodRow) -> str:
-    """What is proven about a client's own record against the server, where that is something else."""
-    own = {c.threat_model: c for c in v.claims if c.whose == "own"}
-    if SERVER not in own or PROMPT_USER not in own or own[SERVER].numbers[:3] == own[PROMPT_USER].numbers[:3]:
+    """The proven epsilon of a client's own record against the server, in words; "" if it is the prompt-user's."""
+    claims = {c.threat_model: c for c in v.claims if c.whose == "own"}
+    server, user = claims.get(SERVER), claims.get(PROMPT_USER)
+    if server is None or user is None or server.numbers[:3] == user.numbers[:3]:
         return ""
-    return _proven(own[SERVER])
+    return _proven_in_words(server)
 
 
-def _proven(claim: Claim) -> str:
+def _proven_in_words(claim: Claim) -> str:
+    """The proven epsilon in words."""
     if math.isinf(claim.provable):
         return "nothing is proven (∞)"
     if claim.provable == claim.every_step:
@@ -144,11 +150,11 @@ def _proven(claim: Claim) -> str:
     return f"proven {epsilon(claim.provable)} as it ran, {epsilon(claim.every_step)} if a record is in every step"
 
 
-def _floor(found: Sequence[MethodRow]) -> str | None:
-    """The least noise over signal that nominal noise leaves, at the report's largest epsilon: a step's signal is at
-    most the clip norm."""
+def _noise_floor(runs: Sequence[MethodRow]) -> str | None:
+    """A lower bound on noise over signal with nominal noise, in words, at the report's largest epsilon: a step's signal
+    is at most the clip norm. None without nominal noise."""
     bounds = []
-    for v in (v for v in found if v.private):
+    for v in (v for v in runs if v.private):
         privacy, table = v.evidence[0].setting.get("privacy", {}), v.evidence[0].tables.get("noise")
         if privacy.get("sigma") == "nominal" and table is not None:
             for row in table[table.party == "client"].to_dict("records"):
@@ -161,14 +167,16 @@ def _floor(found: Sequence[MethodRow]) -> str | None:
 
 
 def _answers(utility: pd.DataFrame) -> tuple[list[Row], list[str]]:
-    """Utility before the first and after the last round, a row per run and model; and what it is measured by."""
+    """Rows of the table of texts' utility, before the first and after the last round, per run and model, and the names
+    of the metrics in the order of a row's `numbers`."""
     about = {"method", "seed", "round", "model"}
     metrics = [name for name in utility if name not in about and utility[name].notna().any()]
     rows = []
     for method, part in utility.groupby("method", sort=False):
         for model, name in MODELS.items():
-            mine = part[part.model == model].sort_values("round")
-            ends = {"before tuning": mine[mine["round"] < 0], "after the last round": mine[mine["round"] >= 0].tail(1)}
+            rounds = part[part.model == model].sort_values("round")
+            last = rounds[rounds["round"] >= 0].tail(1)
+            ends = {"before tuning": rounds[rounds["round"] < 0], "after the last round": last}
             rows += [
                 {"name": method, "model": name, "when": when, "numbers": [float(end[m].iloc[0]) for m in metrics]}
                 for when, end in ends.items()

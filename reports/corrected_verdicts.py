@@ -1,4 +1,4 @@
-"""The words that belong to a report: what coins decided is corrected for all scores of its family in all its runs."""
+"""Verdicts of a report: p-values of permutation tests corrected for all scores of their family in all of its runs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from reports.evidence import Evidence
 
 
 def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """The evidence of a report with corrected p-values, verdicts, sentences and alarms wherever coins decided."""
+    """The evidence with corrected p-values, verdicts, sentences and alarms, where coins decided who is a member.
+    Without any table `permutations` the evidence is returned as it is."""
     largest = together([e.tables["permutations"] for e in evidence if "permutations" in e.tables])
     if not largest:
         return list(evidence)
-    said = iter(judged([f for e in evidence for f in e.findings], largest, family_sizes(evidence)))
+    findings = iter(judged([f for e in evidence for f in e.findings], largest, family_sizes(evidence)))
     return [
-        replace(e, findings=[*itertools.islice(said, len(e.findings))], tables=_corrected(e.tables, largest))
+        replace(e, findings=[*itertools.islice(findings, len(e.findings))], tables=_with_corrected_p(e.tables, largest))
         for e in evidence
     ]
 
 
 def family_sizes(evidence: Sequence[Evidence]) -> dict[str, int]:
-    """By family the number of scores in all runs of a report: of so many the largest statistic corrects each."""
+    """Number of scores of each family ("primary", "secondary") in all runs, for which p-values are corrected."""
     every = [e.tables["cells"] for e in evidence if "family" in e.tables.get("cells", ())]
     return {family: sum(int((cells.family == family).sum()) for cells in every) for family in SHARES}
 
 
-def _corrected(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """The tables, the cells with their corrected p-values."""
+def _with_corrected_p(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables, with corrected p-values in the table `cells`."""
     if "family" not in tables.get("cells", ()):
         return dict(tables)
     cells = tables["cells"].copy()
     for family in SHARES:
-        rows = (cells.family == family) & cells.z.notna()  # one that is not measurable has no p-value
+        rows = (cells.family == family) & cells.z.notna()  # a score that is not measurable has no p-value
         cells.loc[rows, "p_adjusted"] = corrected(cells.z[rows], family, largest)
     return {**tables, "cells": cells}
