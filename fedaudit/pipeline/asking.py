@@ -1,8 +1,8 @@
-"""What is dear is asked once: every answer lies under `answers/`, by what was asked, never by who asked.
+"""Questions to models, and their answers on disk: whatever costs a pass through a model is computed once.
 
-Two folders hold them, one by the key of the training and one by that of the shadow models: another attack, another
-order of attacks or another confidence finds there what was asked before. Questions are named by content: the weights
-that were asked, the records, the arithmetic.
+An answer has parts, and each part is a file under `answers/`: in a folder of the training, or in one of the shadow
+models. Files are named by content (weights, records, arithmetic), not by adversary or attack. So another attack,
+another order of attacks or another confidence level reads what is there.
 """
 
 from __future__ import annotations
@@ -32,48 +32,48 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
 from fedaudit.pipeline.workers import Attackers
 from trainers.base import AttackBench, Differentiable, Method, State, pack, unpack
 
-MET = 6  # replays and banks that a worker keeps
+CACHED = 6  # replayed runs, shadow models and descent directions that a worker keeps in memory
 
 
 @dataclass(frozen=True)
 class Desk:
-    """Where questions are answered: a worker with the frozen model."""
+    """A worker that answers questions: it has the frozen model and the records."""
 
     kind: Askable
     method: Method[Any] | None  # None: somebody else's training
     bench: AttackBench
 
-    def once(self, key: tuple[object, ...], compute: Callable[[], Any]) -> Any:
-        """What several questions need, computed for the first of them."""
-        known = _KNOWN.setdefault(self.bench.learner, collections.OrderedDict())
-        if key not in known:
-            known[key] = compute()
-            if len(known) > MET:
-                known.popitem(last=False)
-        return known[key]
+    def cached(self, key: tuple[object, ...], compute: Callable[[], Any]) -> Any:
+        """The result of `compute()`, kept under `key` for later questions; the worker keeps the newest `CACHED`."""
+        results = _CACHE.setdefault(self.bench.learner, collections.OrderedDict())
+        if key not in results:
+            results[key] = compute()
+            if len(results) > CACHED:
+                results.popitem(last=False)
+        return results[key]
 
     def messages(self, view: View) -> Messages:
-        """All messages that an adversary sees."""
-        place = "messages", view.threat_model, view.folder
-        found: Messages = self.once(
-            place, lambda: self.kind.messages(view, self.method, self.bench.learner, self.bench.candidates)
+        """All messages that the adversary with this view sees, read once."""
+        key, bench = ("messages", view.threat_model, view.folder), self.bench
+        messages: Messages = self.cached(
+            key, lambda: self.kind.messages(view, self.method, bench.learner, bench.candidates)
         )
-        return found
+        return messages
 
     def shadows(self, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowData:
-        """The finished shadow models of a target."""
+        """The finished shadow models of a target client, read once."""
         key = "shadows", recipe.folder, client
-        found: shadow_models.ShadowData = self.once(key, lambda: shadows_of(self.bench, recipe, client))
-        return found
+        shadows: shadow_models.ShadowData = self.cached(key, lambda: shadows_of(self.bench, recipe, client))
+        return shadows
 
 
-# by learner, in a worker
-_KNOWN: weakref.WeakKeyDictionary[Any, collections.OrderedDict[tuple[object, ...], Any]] = weakref.WeakKeyDictionary()
+# results of `Desk.cached` in this process, by learner
+_CACHE: weakref.WeakKeyDictionary[Any, collections.OrderedDict[tuple[object, ...], Any]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Something that is asked: each of its parts is a file of a folder."""
+    """A question to models. Each part of its answer is one file of named arrays in `folder`."""
 
     folder: Path
     parts: tuple[str, ...]
@@ -81,28 +81,31 @@ class Ask:
     @property
     @abstractmethod
     def name(self) -> str:
-        """What is asked, by content."""
+        """The question by content, without its parts: how the names of its files begin."""
 
     def file(self, part: str) -> str:
         return f"{self.name}-{part}.safetensors"
 
     @abstractmethod
     def ask(self, desk: Desk) -> dict[str, Arrays]:
-        """The answer, by part."""
+        """Compute the answer: arrays by part and name."""
 
-    def work(self, whole: int) -> Mapping[str, float]:
-        """How often it puts a question of each kind: `answers` and `gradients` of one model about all of a target's
-        records, of which there are `whole`, `messages` of a round, `solved` ones, and `replays` of a run."""
+    def work(self, target_records: int) -> Mapping[str, float]:
+        """How many units of work the answer takes, by kind, for estimates of time; {} is next to nothing.
+
+        Kinds: `answers` and `gradients` (one model on all `target_records`), `messages` (one round's), `solved` (one
+        message solved for its batch), `replays` (all messages of a run).
+        """
         return {}
 
     def read(self, part: str) -> Arrays:
-        """What was kept of a part."""
+        """Read one part of the answer from disk: arrays by name."""
         return {name: tensor.numpy() for name, tensor in Folder(self.folder).read_tensors(self.file(part)).items()}
 
 
 @dataclass(frozen=True)
 class AskRecords(Ask):
-    """What everybody knows of some records, or can compute without anything that was trained."""
+    """Asks for public facts of some records: whatever can be computed without a trained model. One part, `public`."""
 
     records: Sequence[str]
 
@@ -116,33 +119,36 @@ class AskRecords(Ask):
 
 @dataclass(frozen=True)
 class AskModel(Ask):
-    """One model about some records; its parts are arithmetics, and `norms` of each record's gradient."""
+    """Asks for a model's outputs on some records [n]. Parts: one per arithmetic (such as `exact`), and `norms` of each
+    record's gradient."""
 
     weights: tuple[str]  # their digest
     records: Sequence[str]
-    states: tuple[bytes, ...] = ()  # on their way to a worker
+    states: tuple[bytes, ...] = ()  # the weights themselves, packed; filled in when the question goes to a worker
 
     @property
     def name(self) -> str:
         return f"model-{self.weights[0]}-{records_digest(tuple(self.records))}"
 
-    def work(self, whole: int) -> Mapping[str, float]:
-        share = len(self.records) / whole
+    def work(self, target_records: int) -> Mapping[str, float]:
+        share = len(self.records) / target_records
         return {"answers": share * (self.parts != ("norms",)), "gradients": share * ("norms" in self.parts)}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
-        model, learner, found = unpack(self.states[0]), desk.bench.learner, dict[str, Arrays]()
+        model, learner, answer = unpack(self.states[0]), desk.bench.learner, dict[str, Arrays]()
         if arithmetics := [part for part in self.parts if part != "norms"]:
-            (found,) = desk.kind.answers(learner, desk.method, [model], self.records, arithmetics)
+            (answer,) = desk.kind.answers(learner, desk.method, [model], self.records, arithmetics)
         if "norms" in self.parts:
             assert isinstance(learner, Differentiable)
-            found["norms"] = {"norms": gradients.gradient_norms(desk.method, learner, model, self.records)}
-        return found
+            answer["norms"] = {"norms": gradients.gradient_norms(desk.method, learner, model, self.records)}
+        return answer
 
 
 @dataclass(frozen=True)
 class AskRebuilt(Ask):
-    """Every client as a server rebuilds it that replays all messages; of one that it cannot rebuild nothing."""
+    """Asks for every client's model as a server rebuilds it by replaying all messages. Its one part, `clients`, holds
+    arrays named "client/tensor", with the round of the client's last message as "client/seen". A client that cannot
+    be rebuilt is left out."""
 
     view: View
 
@@ -150,19 +156,19 @@ class AskRebuilt(Ask):
     def name(self) -> str:
         return f"rebuilt-{self.view.threat_model}"
 
-    def work(self, whole: int) -> Mapping[str, float]:
+    def work(self, target_records: int) -> Mapping[str, float]:
         return {"replays": 1}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
         messages: Any = desk.messages(self.view)
-        found = {k: messages.rebuilt(k) for k in self.view.clients}
-        states = {k: one.state | {"seen": torch.tensor(one.seen)} for k, one in found.items() if one.state is not None}
+        clients = [messages.rebuilt(k) for k in self.view.clients]
+        states = {c.client: c.state | {"seen": torch.tensor(c.seen)} for c in clients if c.state is not None}
         return {"clients": {f"{k}/{name}": t.numpy() for k, state in states.items() for name, t in state.items()}}
 
 
 @dataclass(frozen=True)
 class AskRound(Ask):
-    """What the messages of a round say about a client's records, see `attacks.asked.base.Messages`."""
+    """Asks the messages of one round about a target's records. Parts as in `attacks.asked.base.Messages.round`."""
 
     view: View
     target: Target
@@ -173,89 +179,91 @@ class AskRound(Ask):
         where = f"{self.view.threat_model}-{self.round:04d}-{self.target.client:03d}"
         return f"messages-{where}-{records_digest(self.target.records)}"
 
-    def work(self, whole: int) -> Mapping[str, float]:
+    def work(self, target_records: int) -> Mapping[str, float]:
         return {"messages": float(self.parts != ("solved",)), "solved": float("solved" in self.parts)}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
         k, records = self.target.client, self.target.records
         assert k is not None
-        found = desk.messages(self.view).round(
+        arrays = desk.messages(self.view).round(
             k, self.round, records, self.parts, len(self.target.own), self.target.complete
         )
-        return {p: {n.removeprefix(f"{p}/"): a for n, a in found.items() if n.startswith(f"{p}/")} for p in self.parts}
+        return {p: {n.removeprefix(f"{p}/"): a for n, a in arrays.items() if n.startswith(f"{p}/")} for p in self.parts}
 
 
 @dataclass(frozen=True)
 class AskShadows(Ask):
-    """The shadow models of a target in one role, S of them, about its records [n]. Parts: arithmetics, each array with
-    the shadows in front; `norms` of gradients [S, n], nan for those that were not asked; `sequence` [S, T, n]; `drawn`,
-    of which candidates each was trained on and along which simulated federation."""
+    """Asks the S shadow models of a target for their outputs on its records [n]. Parts: one per arithmetic, each array
+    with the axis S in front; `norms` of gradients [S, n], NaN beyond the first `with_norms` shadows; `sequence`
+    [S, T, n], see `Knowledge.sequence`; `drawn`: which candidates each was trained on, `member` [S, candidates], and
+    along which simulated federation, `trajectory` [S]."""
 
     recipe: ShadowRecipe
     target: Target
-    role: str
-    normed: int  # of the first so many gradient norms are computed
-    OTHER: ClassVar = ("norms", "sequence", "drawn")
+    role: str  # which model of a shadow client is asked: "personal" or "released"
+    with_norms: int
+    OTHER: ClassVar = ("norms", "sequence", "drawn")  # parts that are no arithmetics
 
     @property
     def name(self) -> str:
-        return f"shadows-{self.target.client:03d}-{self.role}-{self.normed}-{records_digest(self.target.records)}"
+        return f"shadows-{self.target.client:03d}-{self.role}-{self.with_norms}-{records_digest(self.target.records)}"
 
-    def work(self, whole: int) -> Mapping[str, float]:
-        shadows, after = self.recipe.shadows, len(shadow_models.sequence_rounds(self.recipe.schedule.rounds))
-        answers = shadows * (1 + after * ("sequence" in self.parts))
-        return {"answers": answers, "gradients": min(self.normed, shadows) * ("norms" in self.parts)}
+    def work(self, target_records: int) -> Mapping[str, float]:
+        shadows, rounds = self.recipe.shadows, len(shadow_models.sequence_rounds(self.recipe.schedule.rounds))
+        answers = shadows * (1 + rounds * ("sequence" in self.parts))
+        return {"answers": answers, "gradients": min(self.with_norms, shadows) * ("norms" in self.parts)}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
         k, records, learner = self.target.client, self.target.records, desk.bench.learner
         assert k is not None
-        trained = desk.shadows(self.recipe, k)
-        models: Sequence[State] = getattr(trained, self.role)
-        found = dict[str, Arrays]()
+        shadows = desk.shadows(self.recipe, k)
+        models: Sequence[State] = getattr(shadows, self.role)
+        answer = dict[str, Arrays]()
         if arithmetics := [part for part in self.parts if part not in self.OTHER]:
-            each = desk.kind.answers(learner, desk.method, models, records, arithmetics)
-            found = {p: {n: np.stack([one[p][n] for one in each]) for n in each[0][p]} for p in arithmetics}
+            outputs = desk.kind.answers(learner, desk.method, models, records, arithmetics)
+            answer = {p: {n: np.stack([one[p][n] for one in outputs]) for n in outputs[0][p]} for p in arithmetics}
         more: dict[str, Callable[[], Arrays]] = {
-            "norms": lambda: {"norms": _norms(desk, models, records, self.normed)},
-            "sequence": lambda: {"sequence": _sequences(desk, trained, records)},
-            "drawn": lambda: {"member": trained.member, "trajectory": trained.trajectory},
+            "norms": lambda: {"norms": _norms(desk, models, records, self.with_norms)},
+            "sequence": lambda: {"sequence": _sequences(desk, shadows, records)},
+            "drawn": lambda: {"member": shadows.member, "trajectory": shadows.trajectory},
         }
-        return found | {part: more[part]() for part in self.parts if part in more}
+        return answer | {part: more[part]() for part in self.parts if part in more}
 
 
-def _norms(desk: Desk, models: Sequence[State], records: Sequence[str], normed: int) -> Floats:
-    learner, lengths = desk.bench.learner, np.full((len(models), len(records)), np.nan)
+def _norms(desk: Desk, models: Sequence[State], records: Sequence[str], with_norms: int) -> Floats:
+    learner, norms = desk.bench.learner, np.full((len(models), len(records)), np.nan)
     assert isinstance(learner, Differentiable)
-    for s, model in enumerate(models[:normed]):
-        lengths[s] = gradients.gradient_norms(desk.method, learner, model, records)
-    return lengths
+    for s, model in enumerate(models[:with_norms]):
+        norms[s] = gradients.gradient_norms(desk.method, learner, model, records)
+    return norms
 
 
-def _sequences(desk: Desk, trained: shadow_models.ShadowData, records: Sequence[str]) -> Floats:
-    """What S shadows' released models after T rounds say, [S, T, n]; see `Knowledge.sequence`."""
+def _sequences(desk: Desk, shadows: shadow_models.ShadowData, records: Sequence[str]) -> Floats:
+    """Confidences [S, T, n] of S shadows' released models after T rounds; see `Knowledge.sequence`."""
     learner = desk.bench.learner
     public = public_records(desk.kind.public_records(learner, records))
-    of_rounds = [
-        [public.answers(said).confidence for said in desk.kind.answers(learner, desk.method, after, records, ["exact"])]
-        for after in zip(*trained.sequence, strict=True)
+    confidences = [
+        [public.answers(one).confidence for one in desk.kind.answers(learner, desk.method, models, records, ["exact"])]
+        for models in zip(*shadows.sequence, strict=True)
     ]
-    return np.swapaxes(np.array(of_rounds), 0, 1)
+    return np.swapaxes(np.array(confidences), 0, 1)
 
 
 @dataclass(frozen=True)
 class AskVectors(Ask):
-    """How far training has moved a model [n], nothing [n] and the shadows [S, n] on each record's descent where
-    training ends on average: at the public start, moved as far as the shadows were."""
+    """Asks how far training has moved a model along each record's descent direction. Its one part, `projections`, has
+    `moved` [n] of the attacked model, `still` [n] of the public start, and `shadows` [S, n]. Directions are taken at
+    the public start plus the shadows' mean change."""
 
     shadows: AskShadows
-    weights: tuple[str, str]  # of the model, and of the start of the training under attack
-    states: tuple[bytes, ...] = ()
+    weights: tuple[str, str]  # digests: of the attacked model, and of the public start
+    states: tuple[bytes, ...] = ()  # these weights, packed; filled in when the question goes to a worker
 
     @property
     def name(self) -> str:
         return f"vectors-{self.weights[0]}-{self.shadows.name}"
 
-    def work(self, whole: int) -> Mapping[str, float]:
+    def work(self, target_records: int) -> Mapping[str, float]:
         return {"gradients": 1}
 
     def ask(self, desk: Desk) -> dict[str, Arrays]:
@@ -264,23 +272,25 @@ class AskVectors(Ask):
         assert client is not None
         trained = desk.shadows(self.shadows.recipe, client)
         pairs = [*zip(getattr(trained, self.shadows.role), trained.start, strict=True)]
-        place = "descents", self.folder, self.shadows.name
-        directions = desk.once(place, lambda: self._descents(desk, public, pairs))
+        key = "descents", self.folder, self.shadows.name
+        directions = desk.cached(key, lambda: self._descents(desk, public, pairs))
         moved, still, *shadows = (
             directions @ gradients.change(model, start) for model, start in [(model, public), (public, public), *pairs]
         )
         return {"projections": {"moved": moved, "still": still, "shadows": np.stack(shadows)}}
 
     def _descents(self, desk: Desk, public: State, pairs: Sequence[tuple[State, State]]) -> Floats:
+        """Unit descent directions [n, weights] at the public start plus the mean change over `pairs` (model, start)."""
         assert isinstance(desk.bench.learner, Differentiable)
-        moved = {name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in public}
-        middle = {name: public[name] + mean for name, mean in moved.items()}
+        change = {name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in public}
+        middle = {name: public[name] + mean for name, mean in change.items()}
         return gradients.descents(desk.method, desk.bench.learner, middle, self.shadows.target.records)
 
 
 @dataclass(frozen=True)
 class AskDrawn(Ask):
-    """Which of a target's candidates the adversary's twin of the federation was trained on."""
+    """Asks which of a target's candidates [n] the twin federation was trained on: `member` of its one part, `drawn`.
+    The twin is the federation that the adversary simulates for comparison (`ShadowRecipe.twin`)."""
 
     recipe: ShadowRecipe
     client: int
@@ -308,53 +318,53 @@ class Job:
     question: Ask
 
 
-def answer(bench: AttackBench, job: Job) -> dict[str, Arrays]:
-    """What a worker says to a question, by part."""
+def _answer_job(bench: AttackBench, job: Job) -> dict[str, Arrays]:
+    """In a worker: the answer to a job's question."""
     return job.question.ask(Desk(KINDS[job.kind], job.method, bench))
 
 
 def merged(questions: Iterable[Ask]) -> list[Ask]:
-    """Each once, with all of its parts."""
-    found: dict[tuple[Path, str], Ask] = {}
+    """The questions without repetition: those of one folder and name become one with the parts of all."""
+    by_file: dict[tuple[Path, str], Ask] = {}
     for question in questions:
-        known = found.setdefault((question.folder, question.name), question)
-        parts = tuple(dict.fromkeys((*known.parts, *question.parts)))
-        found[question.folder, question.name] = replace(known, parts=parts)
-    return list(found.values())
+        first = by_file.setdefault((question.folder, question.name), question)
+        parts = tuple(dict.fromkeys((*first.parts, *question.parts)))
+        by_file[question.folder, question.name] = replace(first, parts=parts)
+    return list(by_file.values())
 
 
-def missing(questions: Iterable[Ask], usable: Callable[[Path, str], bool]) -> list[Ask]:
-    """Those of which a part is not kept, with these parts."""
-    left = ((q, tuple(p for p in q.parts if not usable(q.folder, q.file(p)))) for q in merged(questions))
-    return [replace(question, parts=parts) for question, parts in left if parts]
+def _unanswered(questions: Iterable[Ask], usable: Callable[[Path, str], bool]) -> list[Ask]:
+    """The merged questions that lack a part on disk, with the lacking parts only; `usable(folder, file)` looks."""
+    lacking = ((q, tuple(p for p in q.parts if not usable(q.folder, q.file(p)))) for q in merged(questions))
+    return [replace(question, parts=parts) for question, parts in lacking if parts]
 
 
-def ask(
+def answer_questions(
     questions: Iterable[Ask], states: Mapping[str, Callable[[], State]], kind: str, method: Method[Any] | None,
     attackers: Callable[[], Attackers], progress: Progress,
 ) -> None:  # fmt: skip
-    """Ask what is not kept, and keep it; `states` reads weights by their digest. Another process that asks the same
-    waits."""
+    """Compute and write the answers that are not on disk. `states` reads weights by their digest; `attackers` starts
+    the workers, and is called only if something is missing. Another process with the same folders waits."""
     questions = list(questions)
     with contextlib.ExitStack() as locks:
         for folder in sorted({question.folder for question in questions}):
             locks.enter_context(claim(folder).lock(progress.say))
-        todo = missing(questions, lambda folder, file: Folder(folder).usable(file, progress.say))
+        todo = _unanswered(questions, lambda folder, file: Folder(folder).usable(file, progress.say))
         todo.sort(key=lambda question: not isinstance(question, AskShadows))  # the longest first
         if not todo:
             return
         workers, label = attackers(), f"{len(todo)} question{'s' * (len(todo) > 1)} to the model"
         with progress.stage(label, len(todo)) as advance:
-            jobs = (Job(kind, method, _loaded(question, states)) for question in todo)
-            for question, answers in zip(todo, workers.map(answer, jobs), strict=True):
-                for part, arrays in answers.items():
+            jobs = (Job(kind, method, _with_weights(question, states)) for question in todo)
+            for question, answer in zip(todo, workers.map(_answer_job, jobs), strict=True):
+                for part, arrays in answer.items():
                     tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
                     Folder(question.folder).write_tensors(question.file(part), tensors)
                 advance()
 
 
-def _loaded(question: Ask, states: Mapping[str, Callable[[], State]]) -> Ask:
-    """With the weights that it is put to."""
+def _with_weights(question: Ask, states: Mapping[str, Callable[[], State]]) -> Ask:
+    """The question with the weights it is about, for a worker; without any, as it is."""
     if isinstance(question, AskModel | AskVectors):
         return replace(question, states=tuple(pack(states[digest]()) for digest in question.weights))
     return question

@@ -1,4 +1,4 @@
-"""What every adversary asks about every target: an inquiry for each model that it holds."""
+"""The questions that the adversaries of a training ask: for every target a set of questions per attacked model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedaudit.pipeline.asking import (
     AskRound,
     AskShadows,
     AskVectors,
-    ask,
+    answer_questions,
 )  # fmt: skip
 from fedaudit.pipeline.inquiry import Inquiry
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -47,207 +47,219 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class SeenRun:
-    """A run whose parties' views are asked about: the training under attack, or the adversary's twin of it."""
+class ObservedRun:
+    """A run as its adversaries observe it: the training under attack, or the simulated twin of it."""
 
     transcript: Transcript
     folder: Path  # of the answers
     views: Mapping[str, View]  # by threat model
-    rebuilt: dict[str, list[Rebuilt]]  # by threat model, of who replays messages
+    # by threat model, for servers that replay messages; filled in once the replays are answered
+    rebuilt: dict[str, list[Rebuilt]]
 
 
 @dataclass(frozen=True, eq=False)
 class Asking:
-    """What the adversaries of a training ask. Weights are named by content, and read again when they are asked."""
+    """Everything that the adversaries of a training ask, and where the answers lie. Models' weights stay on disk: a
+    question names them by a digest, and they are read when it is answered."""
 
-    records: str  # their kind
+    records: str  # their kind: a key of `attacks.asked.kinds.KINDS`
     method: Method[Any] | None  # None: somebody else's training
     transcript: Transcript
-    folder: Path  # of the answers
+    folder: Path  # of the answers of the training's models
     targets: Sequence[Target]
-    attacks: Mapping[str, Mapping[str, DataclassInstance]]  # by threat model, with their parameters
+    attacks: Mapping[str, Mapping[str, DataclassInstance]]  # parameters by threat model and attack
     adversary: Adversary
-    dealt: Sequence[Sequence[str]]  # the candidates of every client
-    recipe: ShadowRecipe | None = None  # of shadow models, and of a twin of the federation
-    bank_folder: Path | None = None  # of what these answer
-    stand_ins: int = SHADOWS_ASKED  # so many of the first shadows stand in for the attacked model
-    states: dict[str, Callable[[], State]] = field(default_factory=dict)  # readers by what names the weights
-    _weights: dict[tuple[object, ...], str] = field(default_factory=dict)
+    candidates: Sequence[Sequence[str]]  # of every client
+    recipe: ShadowRecipe | None = None  # of shadow models and twin; None: no attack needs them
+    bank_folder: Path | None = None  # of the answers of shadow models and twin
+    stand_ins: int = SHADOWS_ASKED  # how many of the shadows, the first ones, play the attacked model
+    states: dict[str, Callable[[], State]] = field(default_factory=dict)  # reads weights by digest; filled in later
+    _digests: dict[tuple[object, ...], str] = field(default_factory=dict)  # by what identifies a model in its run
 
     @property
     def kind(self) -> Askable:
-        """What can be asked about such records."""
+        """The questions that this kind of records allows."""
         return KINDS[self.records]
 
     @functools.cached_property
-    def training(self) -> SeenRun:
+    def training(self) -> ObservedRun:
         """The run under attack."""
-        return self._source(self.transcript, self.folder)
+        return self._observe(self.transcript, self.folder)
 
     @functools.cached_property
-    def twin(self) -> SeenRun | None:
-        """The run that attacks on messages are compared with."""
+    def twin(self) -> ObservedRun | None:
+        """The simulated run that attacks on messages are compared with; None where none is simulated."""
         if self.recipe is None or self.recipe.twin is None or self.bank_folder is None:
             return None
-        return self._source(self.simulated(self.recipe, self.recipe.twin), self.bank_folder)
+        return self._observe(self.simulated(self.recipe, self.recipe.twin), self.bank_folder)
 
     def simulated(self, recipe: ShadowRecipe, shadow: int) -> Transcript:
-        """The reader of a simulated federation."""
+        """The transcript of a simulated federation, by its number."""
         return recipe.simulated(shadow)
 
     @property
-    def sources(self) -> list[SeenRun]:
-        """The training and its twin."""
+    def sources(self) -> list[ObservedRun]:
+        """The training, and its twin if there is one."""
         return [source for source in (self.training, self.twin) if source is not None]
 
-    def _source(self, transcript: Transcript, folder: Path) -> SeenRun:
-        return SeenRun(transcript, folder, {name: View(transcript, name) for name in self.attacks}, {})
+    def _observe(self, transcript: Transcript, folder: Path) -> ObservedRun:
+        return ObservedRun(transcript, folder, {name: View(transcript, name) for name in self.attacks}, {})
 
     @property
-    def novel(self) -> Sequence[str]:
-        """Records of another distribution."""
+    def out_of_distribution(self) -> Sequence[str]:
+        """Records of another distribution; empty where the task has none."""
         return next((target.candidates for target in self.targets if target.client is None), ())
 
     def asked(self, attackers: Callable[[], Attackers], progress: Progress) -> list[Inquiry]:
-        """Every inquiry of every target, all of its questions answered. InputError: a parameter of an attack does not
-        fit the records."""
+        """Answer all questions about all targets; returns them, a set per target, adversary and attacked model.
+        `attackers` starts the workers if any answer is missing. InputError: a parameter of an attack does not fit the
+        records."""
         public = [self.public(self.training, target.records) for target in self.targets]
-        first = [question for source in self.sources for question in self.rebuilds(source)]
-        self.ask([*public, *first], attackers, progress)
-        known = [public_records(question.read("public")) for question in public]
-        self.kind.check([own for attacks in self.attacks.values() for own in attacks.values()], known)
+        replays = [question for source in self.sources for question in self.rebuilds(source)]
+        self.ask([*public, *replays], attackers, progress)
+        records = [public_records(question.read("public")) for question in public]
+        self.kind.check([params for attacks in self.attacks.values() for params in attacks.values()], records)
         for source in self.sources:
             for question in self.rebuilds(source):
                 source.rebuilt[question.view.threat_model] = rebuilt(question)
-        found = [inquiry for target in self.targets for inquiry in self.inquiries(target)]
+        question_sets = [question_set for target in self.targets for question_set in self.inquiries(target)]
         curves = [question for target in self.targets for _, question in self.curve(target)]
-        self.ask([*(q for inquiry in found for q in inquiry.questions()), *curves], attackers, progress)
-        return found
+        self.ask([*(q for one in question_sets for q in one.questions()), *curves], attackers, progress)
+        return question_sets
 
     def ask(self, questions: Sequence[Ask], attackers: Callable[[], Attackers], progress: Progress) -> None:
-        """Answer what is not answered yet."""
-        ask(questions, self.states, self.records, self.method, attackers, progress)
+        """Compute and write the answers that are not on disk."""
+        answer_questions(questions, self.states, self.records, self.method, attackers, progress)
 
-    def rebuilds(self, source: SeenRun) -> list[AskRebuilt]:
-        """What has to be answered before it is known which models there are."""
-        asked = [view for name, view in source.views.items() if source is self.training or self._mirrored(name)]
-        replayed = [view for view in asked if self.kind.replays and view.gives("sums of uploads")]
-        return [AskRebuilt(source.folder, ("clients",), view) for view in replayed]
+    def rebuilds(self, source: ObservedRun) -> list[AskRebuilt]:
+        """The replays of a run, one per server that replays messages. Their answers say which clients' models the
+        server can attack, so they come before all other questions about models."""
+        views = [v for name, v in source.views.items() if source is self.training or self._needs_twin(name)]
+        replaying = [view for view in views if self.kind.replays and view.gives("sums of uploads")]
+        return [AskRebuilt(source.folder, ("clients",), view) for view in replaying]
 
-    def _mirrored(self, threat_model: str) -> bool:
-        """Whether an attack of an adversary is compared with a twin of the federation."""
+    def _needs_twin(self, threat_model: str) -> bool:
+        """Whether an attack of this adversary is compared with a twin of the federation."""
         return any(ATTACKS[name].facts.needs for name in self.attacks[threat_model])
 
     def inquiries(self, target: Target) -> Iterator[Inquiry]:
-        """Of every adversary about one target."""
+        """The sets of questions about one target, of every adversary about every model that it attacks."""
         for name in self.attacks:
             wanted = self.wanted(name)
-            twins = self._twins(name, target, wanted) if self._mirrored(name) else {}
-            for held in self._held(self.training, name, target, wanted):
-                inquiry = self._inquiry(self.training, held, target, wanted)
-                yield replace(inquiry, **twins[held.way]) if held.over_rounds and held.way in twins else inquiry
+            twins = self._twins(name, target, wanted) if self._needs_twin(name) else {}
+            for attacked in self._held(self.training, name, target, wanted):
+                question_set = self._question_set(self.training, attacked, target, wanted)
+                has_twin = attacked.over_rounds and attacked.way in twins
+                yield replace(question_set, **twins[attacked.way]) if has_twin else question_set
 
     def _twins(self, threat_model: str, target: Target, wanted: Wanted) -> dict[str, dict[str, Any]]:
-        """By way what an inquiry about the training is compared with."""
+        """Fields `twin` and `drawn` of an `Inquiry`, by its `way`; {} where there is no twin."""
         if (source := self.twin) is None or self.recipe is None or target.client is None:
             return {}
         drawn = AskDrawn(source.folder, ("drawn",), self.recipe, target.client)
         wanted = replace(wanted, norms=False, vectors=False)
         return {
-            held.way: {"twin": self._inquiry(source, held, target, wanted), "drawn": drawn}
-            for held in self._held(source, threat_model, target, wanted)
-            if held.over_rounds
+            attacked.way: {"twin": self._question_set(source, attacked, target, wanted), "drawn": drawn}
+            for attacked in self._held(source, threat_model, target, wanted)
+            if attacked.over_rounds
         }
 
-    def _held(self, source: SeenRun, name: str, target: Target, wanted: Wanted) -> list[Held]:
+    def _held(self, source: ObservedRun, name: str, target: Target, wanted: Wanted) -> list[Held]:
+        """The models of a run that the adversary `name` attacks for this target."""
         rebuilt = source.rebuilt.get(name, ())
-        return [*self.kind.held(source.views[name], self.method, target, wanted, self.novel, rebuilt)]
+        view = source.views[name]
+        return [*self.kind.held(view, self.method, target, wanted, self.out_of_distribution, rebuilt)]
 
     def wanted(self, threat_model: str) -> Wanted:
-        """What its attacks need."""
+        """The answers that this adversary's attacks need."""
         attacks = self.attacks[threat_model]
-        known, params = [ATTACKS[name] for name in attacks], list(attacks.values())
-        alone = self.kind.over_rounds_alone
+        facts, parameters = [ATTACKS[name].facts for name in attacks], list(attacks.values())
         return Wanted(
-            answers=any(not plugin.facts.shadows for plugin in known),
-            arithmetics=self.kind.arithmetics([getattr(own, "compat", "exact") for own in params]),
-            norms=any(plugin.facts.gradients for plugin in known),
-            states=any(plugin.facts.needs or (plugin.facts.rounds and alone) for plugin in known),
-            messages=any({"uploads", "sums of uploads"} & {*plugin.facts.needs} for plugin in known),
-            solved=any(plugin.facts.mixtures for plugin in known),
-            sequences=any(plugin.facts.sequences for plugin in known),
-            vectors=any(plugin.facts.vectors for plugin in known),
-            novel_of_clients=any(isinstance(own, NovelRows) and own.novel_rows == "all" for own in params),
-            ways=frozenset(own.ways for own in params if isinstance(own, RebuiltWays)) - {"all"},
+            answers=any(not f.shadows for f in facts),
+            arithmetics=self.kind.arithmetics([getattr(params, "compat", "exact") for params in parameters]),
+            norms=any(f.gradients for f in facts),
+            states=any(f.needs or (f.rounds and self.kind.over_rounds_alone) for f in facts),
+            messages=any({"uploads", "sums of uploads"} & {*f.needs} for f in facts),
+            solved=any(f.mixtures for f in facts),
+            sequences=any(f.sequences for f in facts),
+            vectors=any(f.vectors for f in facts),
+            novel_of_clients=any(isinstance(p, NovelRows) and p.novel_rows == "all" for p in parameters),
+            ways=frozenset(params.ways for params in parameters if isinstance(params, RebuiltWays)) - {"all"},
         )
 
-    def _inquiry(self, source: SeenRun, held: Held, target: Target, wanted: Wanted) -> Inquiry:
-        view, k, more = source.views[held.threat_model], target.client, dict[str, Any]()
+    def _question_set(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> Inquiry:
+        """The questions about one attacked model of a run; a twin's are added by `inquiries`."""
+        view, k, more = source.views[attacked.threat_model], target.client, dict[str, Any]()
         arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
-        begun = functools.partial(self.kind.public, view, self.method)
-        start = self._model(source, ("public",), begun, held.records, arithmetics + norms)
-        place = held.threat_model, held.way, held.client, held.round
-        model = self._model(source, place, held.read, held.records, arithmetics + norms)
-        if k is not None and held.over_rounds and wanted.states:
-            more |= self._over_rounds(source, held, target, wanted)
+        read_start = functools.partial(self.kind.public, view, self.method)
+        start = self._model(source, ("public",), read_start, attacked.records, arithmetics + norms)
+        key = attacked.threat_model, attacked.way, attacked.client, attacked.round
+        model = self._model(source, key, attacked.read, attacked.records, arithmetics + norms)
+        if k is not None and attacked.over_rounds and wanted.states:
+            more |= self._over_rounds(source, attacked, target, wanted)
         if k is not None and wanted.sequences and view.gives("broadcasts"):
-            after = shadow_models.sequence_rounds(view.rounds)
-            more["sequence"] = [self._released(source, view, k, r, held.records) for r in after]
-        if k is not None and source is self.training and held.of_target:
-            more["before"] = self._before(k, held.records, arithmetics)
-            more |= self._shadows(held, target, wanted, model, start)
+            rounds = shadow_models.sequence_rounds(view.rounds)
+            more["sequence"] = [self._released(source, view, k, r, attacked.records) for r in rounds]
+        if k is not None and source is self.training and attacked.of_target:
+            more["before"] = self._before(k, attacked.records, arithmetics)
+            more |= self._shadows(attacked, target, wanted, model, start)
         return Inquiry(
-            held.threat_model, held.way, held.client, held.round, target, held.records, len(view.clients),
-            self.public(source, held.records), model, start, held.over_rounds, **more,
+            attacked.threat_model, attacked.way, attacked.client, attacked.round, target, attacked.records,
+            len(view.clients), self.public(source, attacked.records), model, start, attacked.over_rounds, **more,
         )  # fmt: skip
 
-    def _over_rounds(self, source: SeenRun, held: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
-        """What is known of rounds: of messages where they are seen, else of broadcasts."""
-        view, k, most = source.views[held.threat_model], target.client, self.adversary.observed_rounds
+    def _over_rounds(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
+        """Questions about several rounds, as fields of an `Inquiry`: about messages (`heard`, `solved`) if the
+        adversary sees their sums, else about broadcasts (`history`)."""
+        view, k, most = source.views[attacked.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
         if not view.gives("sums of uploads"):
-            seen = self.kind.history(view, held, most) if view.gives("broadcasts") else []
-            return {"history": [self._released(source, view, k, r, held.records) for r in seen]}
+            rounds = self.kind.history(view, attacked, most) if view.gives("broadcasts") else []
+            return {"history": [self._released(source, view, k, r, attacked.records) for r in rounds]}
 
-        def ask(parts: tuple[str, ...], rounds: Sequence[int]) -> list[AskRound]:
+        def messages(parts: tuple[str, ...], rounds: Sequence[int]) -> list[AskRound]:
             return [AskRound(source.folder, parts, view, target, r) for r in rounds]
 
-        found = {"heard": ask(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
+        questions = {"heard": messages(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
         if wanted.solved:
-            rounds = self.adversary.solved_rounds
-            found["solved"] = ask(("solved",), self.kind.solved_rounds(view, self.method, k, self.dealt, rounds))
-        return found
+            most = self.adversary.solved_rounds
+            rounds = self.kind.solved_rounds(view, self.method, k, self.candidates, most)
+            questions["solved"] = messages(("solved",), rounds)
+        return questions
 
-    def _shadows(self, held: Held, target: Target, wanted: Wanted, model: AskModel, start: AskModel) -> dict[str, Any]:
-        """The shadow models that stand beside it."""
-        if self.recipe is None or self.bank_folder is None or held.role is None:
+    def _shadows(
+        self, attacked: Held, target: Target, wanted: Wanted, model: AskModel, start: AskModel
+    ) -> dict[str, Any]:
+        """Fields `shadows` and, if wanted, `vectors` of an `Inquiry`; {} where no shadow models fit the model."""
+        if self.recipe is None or self.bank_folder is None or attacked.role is None:
             return {}
         parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
-        shadows = AskShadows(self.bank_folder, parts, self.recipe, target, held.role, self.stand_ins)
+        shadows = AskShadows(self.bank_folder, parts, self.recipe, target, attacked.role, self.stand_ins)
         if not wanted.vectors:
             return {"shadows": shadows}
         weights = model.weights[0], start.weights[0]
         return {"shadows": shadows, "vectors": AskVectors(self.training.folder, ("projections",), shadows, weights)}
 
-    def public(self, source: SeenRun, records: Sequence[str]) -> AskRecords:
-        """What everybody knows of some records."""
+    def public(self, source: ObservedRun, records: Sequence[str]) -> AskRecords:
+        """The question for public facts of some records; its answer lies with those of `source`."""
         return AskRecords(source.folder, ("public",), records)
 
     def curve(self, target: Target) -> list[tuple[int, AskModel]]:
-        """By how many rounds had gone the true models of a target, which no adversary sees whole: for readers."""
+        """Questions to a client's true models, as (rounds that have passed, question), at most `CURVE` after the start:
+        for the report's loss curves, not for attacks. Empty where the kind of records has no curves."""
         if (k := target.client) is None or not self.kind.curves:
             return []
-        transcript, source, ask = self.training.transcript, self.training, self._model
-        own = transcript.participations(k)
-        chosen = sorted({own[int(i)] for i in np.linspace(0, len(own) - 1, CURVE).round()}) if own else []
+        transcript, source = self.training.transcript, self.training
+        rounds = transcript.participations(k)
+        chosen = sorted({rounds[int(i)] for i in np.linspace(0, len(rounds) - 1, CURVE).round()}) if rounds else []
         start = functools.partial(transcript.model, transcript.broadcast(0))
-        reads = [(0, ("start",), start)] + [
+        readers = [(0, ("start",), start)] + [
             (r + 1, ("personal", k, r), functools.partial(transcript.personal, r, k)) for r in chosen
         ]
-        return [(r, ask(source, key, read, target.records, ("exact",))) for r, key, read in reads]
+        return [(r, self._model(source, key, read, target.records, ("exact",))) for r, key, read in readers]
 
-    def _released(self, source: SeenRun, view: View, client: int, r: int, records: Sequence[str]) -> AskModel:
-        """The released model after r rounds, as an adversary has it."""
+    def _released(self, source: ObservedRun, view: View, client: int, r: int, records: Sequence[str]) -> AskModel:
+        """The question to the released model after r rounds, as this adversary can put it together."""
 
         def read() -> State:
             return self.kind.released(self.method, client, view.public, view.broadcast(r))
@@ -256,8 +268,8 @@ class Asking:
         return self._model(source, key, read, records, ("exact",))
 
     def _before(self, client: int, records: Sequence[str], arithmetics: tuple[str, ...]) -> AskModel | None:
-        """The released model before a client first took part, which has learnt other clients' records and none of its
-        own; None if the client began with the public start."""
+        """The question to the released model before the client's first round: trained on other clients' records, not
+        on its own. None if the client takes part in the first round or in none."""
         transcript = self.training.transcript
         if not (first := next(iter(transcript.participations(client)), 0)):
             return None
@@ -268,32 +280,33 @@ class Asking:
         return self._model(self.training, ("before", self._selector(client), first), read, records, arithmetics)
 
     def _selector(self, client: int) -> int | None:
-        """A client that reads the server's state in a way of its own."""
+        """The client if it picks its model out of several that the server sends; None where all get the same."""
         return client if self.method is not None and self.method.messages.model_selector(client) else None
 
     def _model(
-        self, source: SeenRun, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
+        self, source: ObservedRun, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
         parts: tuple[str, ...],
     ) -> AskModel:  # fmt: skip
-        """A question to a model, which is known by its key; its weights are named by content."""
+        """The question to one model. `key` identifies it within its run; `read`, which reads its weights, is called
+        once for their digest and later to answer."""
         place = source.folder, *key
-        if place not in self._weights:
-            self._weights[place] = self.digest(place, read)
-            self.states[self._weights[place]] = read
-        return AskModel(source.folder, parts, (self._weights[place],), records)
+        if place not in self._digests:
+            self._digests[place] = self.digest(place, read)
+            self.states[self._digests[place]] = read
+        return AskModel(source.folder, parts, (self._digests[place],), records)
 
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
-        """What names some weights."""
+        """The name of a model's weights by content; `place` are its run's folder and what identifies it there."""
         return state_digest(read())
 
 
 def asking_of(cell: Cell, federation: Federation) -> Asking:
-    """What the adversaries of a cell ask."""
+    """The questions that the adversaries of a cell ask about its training."""
     return Asking(transcript=transcript_of(cell), **parts_of(cell, federation))
 
 
 def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
-    """Fields of `Asking` but for the run."""
+    """All arguments of `Asking` but the transcript."""
     return {
         "records": cell.plan.trained.records,
         "method": method_of(cell, federation.sizes) if cell.variant else None,
@@ -301,14 +314,14 @@ def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
         "targets": targets_of(cell, federation),
         "attacks": running(cell),
         "adversary": cell.plan.adversary,
-        "dealt": [client.candidates for client in federation.clients],
+        "candidates": [client.candidates for client in federation.clients],
         "recipe": (recipe := recipe_of(cell, federation)),
         "bank_folder": cell.bank_answers_folder if recipe else None,
     }
 
 
 def rebuilt(question: AskRebuilt) -> list[Rebuilt]:
-    """Every client as a server that replays messages rebuilds it, from what is kept."""
+    """Every client as the server rebuilt it, read from the answer; one without an answer "never sent anything"."""
     states: dict[int, State] = {}
     for name, array in question.read("clients").items():
         client, _, tensor = name.partition("/")

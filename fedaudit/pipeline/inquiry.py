@@ -1,5 +1,4 @@
-"""What one adversary asks about one model that it holds: the questions are the asking's job list, and their answers the
-attacks' knowledge."""
+"""All questions of one adversary about one model that it attacks, and what their answers tell its attacks."""
 
 from __future__ import annotations
 
@@ -17,44 +16,44 @@ from fedaudit.pipeline.asking import Ask, AskDrawn, AskModel, AskRecords, AskRou
 
 @dataclass(frozen=True)
 class Inquiry:
-    """One model in an adversary's hands, and all questions about some records whose answers it knows."""
+    """One model that an adversary attacks, with all questions about some records whose answers it may use."""
 
     threat_model: str
-    way: str
-    client: int | None
-    round: int
+    way: str  # how the adversary got it, see `fedaudit.terms.held_models`
+    client: int | None  # whose model it is; None: everybody's
+    round: int  # how many rounds it has seen
     target: Target
     records: Sequence[str]
     clients: int  # of the federation
     public: AskRecords
     model: AskModel
-    base: AskModel
-    over_rounds: bool  # whether more may be known of it than what it answers
+    base: AskModel  # the public start
+    over_rounds: bool  # whether attacks on several rounds look at it too
     before: AskModel | None = None  # the released model before the target first took part
-    history: Sequence[AskModel] = ()
-    sequence: Sequence[AskModel] = ()
-    heard: Sequence[AskRound] = ()
-    solved: Sequence[AskRound] = ()
+    history: Sequence[AskModel] = ()  # as `Knowledge.history`
+    sequence: Sequence[AskModel] = ()  # as `Knowledge.sequence`
+    heard: Sequence[AskRound] = ()  # messages of rounds; empty where the adversary sees none
+    solved: Sequence[AskRound] = ()  # the target's messages that are solved for their batches
     shadows: AskShadows | None = None
     vectors: AskVectors | None = None
-    twin: Inquiry | None = None  # the same of a federation that drew its members anew
-    drawn: AskDrawn | None = None  # which these were
+    twin: Inquiry | None = None  # the model's counterpart in a simulated federation that drew its members anew
+    drawn: AskDrawn | None = None  # which members the twin federation drew
 
     def questions(self) -> Iterator[Ask]:
-        """All of them, the twin's too."""
-        alone = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
-        yield from (question for question in alone if question is not None)
+        """All questions, those about the twin included."""
+        single = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
+        yield from (question for question in single if question is not None)
         for several in (self.history, self.sequence, self.heard, self.solved):
             yield from several
         if self.twin is not None:
             yield from self.twin.questions()
 
-    def knowledge(self, beside: Shadows | None = None) -> Knowledge:
-        """What the adversary has computed when its attacks begin, from what is kept; `beside` are its shadow models, if
-        they have been read before."""
+    def knowledge(self, shadows: Shadows | None = None) -> Knowledge:
+        """What attacks get, read from the answers on disk. `shadows`: the result of `shadow_answers`, if it was read
+        before; else it is read here."""
         public = public_records(self.public.read("public"))
         vectors = self.vectors.read("projections") if self.vectors else {}
-        norms = [asked.read("norms")["norms"] if "norms" in asked.parts else None for asked in (self.model, self.base)]
+        norms = [q.read("norms")["norms"] if "norms" in q.parts else None for q in (self.model, self.base)]
         return Knowledge(
             tuple(self.records),
             np.isin(self.records, self.target.reference),
@@ -63,7 +62,7 @@ class Inquiry:
             public.hard,
             gradient_norms=norms[0],
             base_gradient_norms=norms[1],
-            shadows=beside or self.beside(),
+            shadows=shadows or self.shadow_answers(),
             history=np.stack([answers_of(public, q).loss for q in self.history]) if self.history else None,
             sequence=np.stack([answers_of(public, q).confidence for q in self.sequence]) if self.sequence else None,
             projections=vectors.get("moved"),
@@ -71,24 +70,24 @@ class Inquiry:
             rounds=self._rounds(),
         )
 
-    def beside(self) -> Shadows | None:
-        """What its shadow models say; None without any."""
-        if (asked := self.shadows) is None:
+    def shadow_answers(self) -> Shadows | None:
+        """The shadow models' outputs, read from disk; None without shadow models."""
+        if (question := self.shadows) is None:
             return None
         public = public_records(self.public.read("public"))
         vectors = self.vectors.read("projections") if self.vectors else {}
-        drawn = asked.read("drawn")
-        parts = {part: asked.read(part) for part in asked.parts if part not in AskShadows.OTHER}
+        drawn = question.read("drawn")
+        parts = {part: question.read(part) for part in question.parts if part not in AskShadows.OTHER}
 
-        def said(s: int) -> dict[str, Arrays]:
+        def outputs(s: int) -> dict[str, Arrays]:
             return {part: {name: array[s] for name, array in arrays.items()} for part, arrays in parts.items()}
 
         more: dict[str, Floats | None] = {
-            part: asked.read(part)[part] if part in asked.parts else None for part in ("norms", "sequence")
+            part: question.read(part)[part] if part in question.parts else None for part in ("norms", "sequence")
         }
         return Shadows(
             self.target.of_records(drawn["member"]),
-            [public.answers(said(s)) for s in range(len(drawn["member"]))],
+            [public.answers(outputs(s)) for s in range(len(drawn["member"]))],
             more["norms"],
             drawn["trajectory"],
             more["sequence"],
@@ -96,6 +95,7 @@ class Inquiry:
         )
 
     def _rounds(self) -> Rounds | None:
+        """The signals of messages; None where the adversary sees none."""
         if not self.heard or self.client is None:
             return None
         heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]
@@ -103,6 +103,6 @@ class Inquiry:
         return Rounds.of(self.client, self.clients, self.way, heard, solved)
 
 
-def answers_of(public: PublicRecords, asked: AskModel) -> Any:
-    """What a model says of the records."""
-    return public.answers({part: asked.read(part) for part in asked.parts if part != "norms"})
+def answers_of(public: PublicRecords, question: AskModel) -> Any:
+    """A model's outputs on the records, read from disk (`attacks.answers.ModelAnswers`)."""
+    return public.answers({part: question.read(part) for part in question.parts if part != "norms"})
