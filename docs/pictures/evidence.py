@@ -170,7 +170,7 @@ def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: 
             for (threat_model, way, client, r), table in tables.items()
             if way not in ("base", "earlier")
         ],
-        **attacks.named(cell, signals),
+        **attacks.assign_signals(cell, signals),
         blind={(None, n.removeprefix(BLIND)): own[n].dropna().to_dict() for n in records if n.startswith(BLIND)},
         records=_of_clients(candidates),
         reference=_of_clients(records[records.kind == "reference"]),
