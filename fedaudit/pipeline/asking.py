@@ -55,16 +55,12 @@ class Desk:
     def messages(self, view: View) -> Messages:
         """All messages that the adversary with this view sees, read once."""
         key, bench = ("messages", view.threat_model, view.folder), self.bench
-        messages: Messages = self.cached(
-            key, lambda: self.kind.messages(view, self.method, bench.learner, bench.candidates)
-        )
-        return messages
+        return self.cached(key, lambda: self.kind.messages(view, self.method, bench.learner, bench.candidates))
 
     def shadows(self, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowData:
         """The finished shadow models of a target client, read once."""
         key = "shadows", recipe.folder, client
-        shadows: shadow_models.ShadowData = self.cached(key, lambda: shadows_of(self.bench, recipe, client))
-        return shadows
+        return self.cached(key, lambda: shadows_of(self.bench, recipe, client))
 
 
 # results of `Desk.cached` in this process, by learner
@@ -309,18 +305,10 @@ class AskDrawn(Ask):
         return {"drawn": {"member": member}}
 
 
-@dataclass(frozen=True)
-class Job:
-    """A question on its way to a worker."""
-
-    kind: str
-    method: Method[Any] | None
-    question: Ask
-
-
-def _answer_job(bench: AttackBench, job: Job) -> dict[str, Arrays]:
-    """In a worker: the answer to a job's question."""
-    return job.question.ask(Desk(KINDS[job.kind], job.method, bench))
+def _answer(bench: AttackBench, job: tuple[str, Method[Any] | None, Ask]) -> dict[str, Arrays]:
+    """In a worker: compute the answer of a question. A job is (kind of records, method, question)."""
+    kind, method, question = job
+    return question.ask(Desk(KINDS[kind], method, bench))
 
 
 def merged(questions: Iterable[Ask]) -> list[Ask]:
@@ -355,8 +343,8 @@ def answer_questions(
             return
         workers, label = attackers(), f"{len(todo)} question{'s' * (len(todo) > 1)} to the model"
         with progress.stage(label, len(todo)) as advance:
-            jobs = (Job(kind, method, _with_weights(question, states)) for question in todo)
-            for question, answer in zip(todo, workers.map(_answer_job, jobs), strict=True):
+            jobs = ((kind, method, _with_weights(question, states)) for question in todo)
+            for question, answer in zip(todo, workers.map(_answer, jobs), strict=True):
                 for part, arrays in answer.items():
                     tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
                     Folder(question.folder).write_tensors(question.file(part), tensors)

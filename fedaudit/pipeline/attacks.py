@@ -108,12 +108,12 @@ def scoring_jobs(asking: Asking, question_sets: Sequence[Inquiry]) -> list[Scori
 
 
 def sort_models(scored: Mapping[ModelKey, Tables], threat_models: Sequence[str]) -> dict[ModelKey, Tables]:
-    """The same entries, sorted by threat model in the given order, then by client; a model of all clients is first."""
+    """Sort the entries by threat model, in the given order, then by client; a model of all clients is first."""
     return dict(sorted(scored.items(), key=lambda pair: (threat_models.index(pair[0][0]), pair[0][2] or 0)))
 
 
 def _scored_run(cell: Cell, scored: Mapping[ModelKey, Tables], asking: Asking, federation: Federation) -> ScoredRun:
-    """What audits get: the scores and controls of all models, with the true members."""
+    """Join the scores and controls of all models with the true members, for audits."""
     models = [ScoredModel(*key, **tables) for key, tables in scored.items()]
     signals = dict.fromkeys(signal for model in models for signal in model.scores)
     clients = {k: federation.clients[k] for k in cell.targets}
@@ -166,16 +166,18 @@ def assign_signals(cell: Cell, signals: Iterable[str]) -> SignalFields:
     whose headline it is, else to the first attack with headlines.
     """
     present = set(signals)
-    own = {signal: name for name in cell.plan.attacks for signal in ATTACKS[name].facts.names() if signal in present}
-    shared = [s for plugin in ATTACKS.values() for s in plugin.facts.names() if s in present and s not in own]
+    owner_of = {
+        signal: name for name in cell.plan.attacks for signal in ATTACKS[name].facts.names() if signal in present
+    }
+    shared = [s for plugin in ATTACKS.values() for s in plugin.facts.names() if s in present and s not in owner_of]
     headlines: dict[str, tuple[str, ...]] = {}
     attack_of: dict[str, str] = {}
     for name, params in cell.plan.attacks.items():
         declared = (s.format(**vars(params)) for s in ATTACKS[name].facts.headlines(cell.plan.trained.records))
-        of_attack = tuple(s for s in declared if s in present and own.get(s, name) == name and s not in attack_of)
+        of_attack = tuple(s for s in declared if s in present and owner_of.get(s, name) == name and s not in attack_of)
         if of_attack:
             headlines[name] = of_attack
-        attack_of |= dict.fromkeys(of_attack, name) | {s: name for s, owner in own.items() if owner == name}
+        attack_of |= dict.fromkeys(of_attack, name) | {s: name for s, owner in owner_of.items() if owner == name}
     first = next(iter(headlines))
     return {"headlines": headlines, "signals": attack_of | {s: first for s in shared if s not in attack_of}}
 
@@ -207,7 +209,8 @@ def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, flo
 
 
 def _coverage(asking: Asking) -> pd.DataFrame:
-    """What a server can rebuild of each client, a row each, not only of the targets (`coverage_table`)."""
+    """How much of each client's model a server can rebuild (`coverage_table`): a row per client, also of others than
+    the targets."""
     source = asking.training
     if asking.kind.replays:
         clients = next(iter(source.rebuilt.values()), [])

@@ -326,10 +326,10 @@ def rebuilt(question: AskRebuilt) -> list[Rebuilt]:
     for name, array in question.read("clients").items():
         client, _, tensor = name.partition("/")
         states.setdefault(int(client), {})[tensor] = torch.from_numpy(array)
-    way = question.view.threat_model.attacks
+    model_kind = question.view.threat_model.attacks
     return [
-        Rebuilt(k, way, state := states[k], int(state.pop("seen")), 0, 0)
+        Rebuilt(k, model_kind, state := states[k], int(state.pop("seen")), 0, 0)
         if k in states
-        else Rebuilt(k, way, None, None, None, None, "never sent anything")
+        else Rebuilt(k, model_kind, None, None, None, None, "never sent anything")
         for k in question.view.clients
     ]

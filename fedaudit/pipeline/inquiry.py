@@ -49,8 +49,8 @@ class Inquiry:
             yield from self.twin.questions()
 
     def knowledge(self, shadows: Shadows | None = None) -> Knowledge:
-        """What attacks get, read from the answers on disk. `shadows`: the result of `shadow_answers`, if it was read
-        before; else it is read here."""
+        """The adversary's knowledge, which attacks get, read from the answers on disk. `shadows`: the result of
+        `shadow_answers`, if it was read before; else it is read here."""
         public = public_records(self.public.read("public"))
         vectors = self.vectors.read("projections") if self.vectors else {}
         norms = [q.read("norms")["norms"] if "norms" in q.parts else None for q in (self.model, self.base)]

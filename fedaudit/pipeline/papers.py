@@ -1,11 +1,14 @@
-"""Tables and figures of papers by name: `--paper dpfpl:table2`. Imports nothing heavy.
+"""Tables and figures of papers by name, such as `--paper dpfpl:table2`. Imports nothing heavy.
 
-An item is a file of reports/papers/ whose docstring begins with the paper's title ("DP-FPL, Table 2: accuracy of"),
-with the literals `PRESET` and `TASKS`, what each of its columns or panels is called and the words that ask for it, and
-a function `build(evidence, write)` that returns in a sentence how far ours agrees. `SCALE` and `REAL` are the same on
-the paper's own data. `TINY`, in one of the items of a preset, are words with which tests run it in seconds. Its key is
-its name: dpfpl_figure3.py is dpfpl:figure3. One that is computed from nothing that was trained has no task, and no
-preset.
+An item is a file of reports/papers/; dpfpl_figure3.py is the item dpfpl:figure3. The file has:
+
+- a docstring that begins with the item's title ("DP-FPL, Table 2: accuracy of ...");
+- the literal `PRESET`, and `TASKS`: command-line words for each column or panel, by its name; both are empty for an
+  item that needs no training;
+- `SCALE` and `REAL`, if there is a preset of the paper's own scale: this preset, and `TASKS` for the paper's own data;
+- a function `build(evidence, write)` that writes the page and returns a sentence on how far ours agrees.
+
+`TINY`, in one item of each preset, are command-line words with which tests run it in seconds.
 """
 
 from __future__ import annotations
@@ -32,52 +35,51 @@ if TYPE_CHECKING:
 ALL = "all"
 FOLDER = "papers"  # under --out
 
-Words = Mapping[str, Sequence[str]]  # by what a column is called
+Words = Mapping[str, Sequence[str]]  # words of the command line, by column or panel
 
 
 @dataclass(frozen=True)
 class PaperItem:
-    """A table or figure: its module, what each of its columns or panels is called, with the words that ask for it, at
-    the embedded scale and, where there is such a preset, at the paper's."""
+    """A table or figure of a paper, as its file declares it."""
 
     module: str
-    summary: str
-    preset: str | None
+    summary: str  # first line of its docstring
+    preset: str | None  # at the embedded scale
     tasks: Words
-    scale: str | None = None
-    real: Words | None = None
+    scale: str | None = None  # the preset of the paper's scale
+    real: Words | None = None  # as `tasks`, for the paper's own data
 
     @property
     def title(self) -> str:
-        """As DP-FPL, Table 2."""
+        """Such as "DP-FPL, Table 2"."""
         return self.summary.partition(": ")[0]
 
     @property
     def paper(self) -> str:
-        """As DP-FPL."""
+        """Such as "DP-FPL"."""
         return self.title.partition(", ")[0]
 
 
 @functools.cache
 def items() -> dict[str, PaperItem]:
-    """Every table and figure by its key: those of a paper together, tables first, by their numbers."""
-    found = {}
+    """All tables and figures by name, sorted by paper, tables before figures, then by number."""
+    by_name = {}
     for path in plugins.package_folder("reports.papers").glob("*.py"):
         if (tasks := plugins.literal(path, "TASKS")) is not None:
-            own = (plugins.literal(path, name) for name in ("SCALE", "REAL"))
-            item = PaperItem(path.stem, plugins.summary(path), plugins.literal(path, "PRESET"), tasks, *own)
-            found[path.stem.replace("_", ":", 1)] = item
-    return dict(sorted(found.items(), key=lambda named: _place(named[0])))
+            real = (plugins.literal(path, name) for name in ("SCALE", "REAL"))
+            item = PaperItem(path.stem, plugins.summary(path), plugins.literal(path, "PRESET"), tasks, *real)
+            by_name[path.stem.replace("_", ":", 1)] = item
+    return dict(sorted(by_name.items(), key=lambda pair: _sort_key(pair[0])))
 
 
-def _place(name: str) -> tuple[str, bool, int, str]:
+def _sort_key(name: str) -> tuple[str, bool, int, str]:
     paper, _, item = name.partition(":")
     number = re.search(r"\d+", item)
     return paper, not item.startswith("table"), int(number[0]) if number else 0, item
 
 
 def find(name: str) -> PaperItem:
-    """The item of that name. InputError names those that there are."""
+    """The item of this name. InputError: there is none; the message lists all."""
     if name not in items():
         near = nearest(name, [*items(), *papers(), ALL])
         raise InputError(
@@ -88,12 +90,13 @@ def find(name: str) -> PaperItem:
 
 
 def papers() -> list[str]:
-    """The papers that there are items of."""
+    """The names of all papers that have items, such as "dpfpl"."""
     return list(dict.fromkeys(name.partition(":")[0] for name in items()))
 
 
 def named(text: str) -> list[str]:
-    """The items that are meant: one, all of a paper, or all. InputError names those that there are."""
+    """The items' names for a name of the command line: of one item, of a paper (its items), or `ALL`. InputError: there
+    is no such name; the message lists all."""
     if text == ALL or text in papers():
         return [name for name in items() if text in (ALL, name.partition(":")[0])]
     find(text)
@@ -102,17 +105,17 @@ def named(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class DrawnItem:
-    """What became of an item: its page and how far ours agrees, or why there is none."""
+    """The result of drawing an item."""
 
     name: str
     seconds: float
-    page: Path | None = None
-    agreed: str = ""
-    why: str = ""
+    page: Path | None = None  # None: it could not be drawn
+    agreed: str = ""  # a sentence on how far ours agrees with the paper
+    why: str = ""  # why it could not be drawn
 
 
 def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> DrawnItem:
-    """Run the plans of an item, one per task, and write its page under `out`."""
+    """Run the plans of an item, by column or panel, and write its page under `out`."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
 
@@ -128,13 +131,13 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
     return DrawnItem(name, time.monotonic() - start, folder.path / "index.html", agreed)
 
 
-def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
-    """The index of the items that were asked for under one name, as page and CSV; returns where the page is. Those that
-    are not drawn yet stand there as such."""
+def write_index(name_or_paper: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
+    """Write the index of all items of a command-line name (see `named`) as page and CSV; items that are not in `drawn`
+    stand there as not run yet. Returns the page's path."""
     from reports.paper_index import rendered
 
-    names = named(asked)
-    place = claim(out / FOLDER).path
+    names = named(name_or_paper)
+    folder = claim(out / FOLDER).path
     done = {one.name: one for one in drawn}
     rows = [
         {
@@ -142,12 +145,12 @@ def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
             "shows": find(name).summary.partition(": ")[2].rstrip("."),
             "agreement": done[name].agreed if name in done else "",
             "seconds": round(done[name].seconds, 1) if name in done else None,
-            "page": page.relative_to(place).as_posix() if name in done and (page := done[name].page) else "",
+            "page": page.relative_to(folder).as_posix() if name in done and (page := done[name].page) else "",
             "why": done[name].why if name in done else "not run yet",
         }
         for name in names
     ]
-    title = "All papers" if asked == ALL else find(names[0]).paper
-    for ending, data in rendered(asked, title, [find(name).title for name in names], rows).items():
-        write_atomic(place / f"{asked}.{ending}", data)
-    return place / f"{asked}.html"
+    title = "All papers" if name_or_paper == ALL else find(names[0]).paper
+    for ending, data in rendered(name_or_paper, title, [find(name).title for name in names], rows).items():
+        write_atomic(folder / f"{name_or_paper}.{ending}", data)
+    return folder / f"{name_or_paper}.html"

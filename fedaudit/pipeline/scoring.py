@@ -122,8 +122,7 @@ class Scorer:
         """`compute(*args, **more)`, computed once per key."""
         if key not in self._results:
             self._results[key] = compute(*args, **more)
-        result: Result = self._results[key]
-        return result
+        return self._results[key]
 
     def _before_first_round(
         self, attack: Attack, question_set: Inquiry, knowledge: Knowledge, start: Mapping[str, Floats]
@@ -146,7 +145,7 @@ class Scorer:
         return [_with_membership(question_set, attack.score(knowledge.leave_out(s)), member[s]) for s in some]
 
     def _twin(self, question_set: Inquiry, knowledge: Knowledge) -> tuple[Knowledge, NDArray[np.bool_]] | None:
-        """What the adversary knows of the twin federation, and which of its records [n] were members there; None
+        """The adversary's knowledge of the twin federation, and which of the records [n] were members there; None
         without a twin. Shadows of the twin's own trajectory are left out."""
         if question_set.twin is None or question_set.drawn is None:
             return None
