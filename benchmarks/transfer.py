@@ -46,7 +46,7 @@ def rates(method: str, attacks: str, trajectories: int, seed: int, more: str) ->
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
         federation, asking = workshop.federation, asking_of(cell, workshop.federation)
-        jobs = scoring_jobs(asking, asking.asked(lambda: workshop.attackers, progress))
+        jobs = scoring_jobs(asking, asking.answer_all(lambda: workshop.attackers, progress))
     for k, job in zip(cell.targets, jobs, strict=True):
         heldout = [r.id for r in federation.clients[k].records if not federation.truth[r.id]]
         yield {

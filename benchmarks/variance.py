@@ -95,7 +95,7 @@ def knowledge(words: str) -> Knowledge:
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
-        inquiries = asking_of(cell, workshop.federation).asked(lambda: workshop.attackers, progress)
+        inquiries = asking_of(cell, workshop.federation).answer_all(lambda: workshop.attackers, progress)
     return next(one for one in inquiries if one.threat_model == "owner").knowledge()
 
 

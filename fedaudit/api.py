@@ -14,7 +14,7 @@ from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.collected import collected
+from fedaudit.pipeline.collected import collect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ def findings(out: str | Path = OUT) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(collected(Path(out)).findings)
+    return pd.DataFrame(collect(Path(out)).findings)
 
 
 def runs(out: str | Path = OUT) -> pd.DataFrame:
@@ -83,7 +83,7 @@ def runs(out: str | Path = OUT) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(list(collected(Path(out)).runs.values()))
+    return pd.DataFrame(list(collect(Path(out)).runs.values()))
 
 
 def _command(options: dict[str, Any]) -> Command:

@@ -53,7 +53,7 @@ def asking(
 def asked(bench: Any, asking: Asking) -> list[Inquiry]:
     """Everything answered."""
     with Executor(lambda: bench) as executor:
-        return asking.asked(lambda: Attackers(executor), QUIET)
+        return asking.answer_all(lambda: Attackers(executor), QUIET)
 
 
 def attacked(bench: Any, asking: Asking) -> Found:

@@ -18,7 +18,7 @@ from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import under_attack
-from fedaudit.pipeline.inquiries import asking_of, rebuilt
+from fedaudit.pipeline.inquiries import asking_of, read_rebuilt
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.workers import Workshop, federation_of
 
@@ -113,7 +113,7 @@ def test_the_questions_of_an_attack_do_not_depend_on_its_company(tmp_path: Path)
         asking = asking_of(plan.cells[0], federation_of(plan))
         for source in asking.sources:
             for question in asking.rebuilds(source):
-                source.rebuilt[question.view.threat_model] = rebuilt(question)
+                source.rebuilt[question.view.threat_model] = read_rebuilt(question)
         questions[attacks] = {
             q.name for target in asking.targets for i in asking.inquiries(target) for q in i.questions()
         }

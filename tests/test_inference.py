@@ -30,7 +30,7 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import permitted, shadow_models, targets
-from fedaudit.pipeline.analysis import audit, in_order, subject_of
+from fedaudit.pipeline.analysis import audit, sort_audits, subject_of
 from fedaudit.pipeline.attacks import scoring_jobs, under_attack
 from fedaudit.pipeline.inquiries import Asking, asking_of
 from fedaudit.pipeline.methods import method_of
@@ -340,7 +340,7 @@ ALLOWED: dict[str, dict[str, dict[str, str | None]]] = {
 @pytest.mark.parametrize("words", ALLOWED)
 def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
     plan = cli.read_command([*words.split(), "--attack", "cosine,slope,loss,lira", "--epsilon", "none"]).plan
-    found = permitted.allowed(plan.cells[0], threat_model)
+    found = permitted.refusal_reasons(plan.cells[0], threat_model)
     for attack, expected in ALLOWED[words][threat_model].items():
         sees = expected in SEES.values()
         assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
@@ -350,9 +350,9 @@ def test_messages_that_are_no_sums_of_gradients_are_not_solved(monkeypatch: pyte
     """A method that refuses to explain its messages says why; attacks that solve none run."""
     monkeypatch.setattr(PromptFL, "refuses", {"explains": "its messages hold control variates"})
     plan = cli.read_command("--method promptfl --attack decompose,cosine --epsilon none".split()).plan
-    found = permitted.allowed(plan.cells[0], "server")
+    found = permitted.refusal_reasons(plan.cells[0], "server")
     assert found == {"decompose": "its messages hold control variates", "cosine": None}
-    (row,) = permitted.refused(plan.cells[0]).query("threat_model == 'server'").itertuples()
+    (row,) = permitted.refused_table(plan.cells[0]).query("threat_model == 'server'").itertuples()
     assert (row.attack, row.why) == ("decompose", "its messages hold control variates")
 
 
@@ -405,7 +405,7 @@ class TestOneRound:
         )  # fmt: skip
         attack = under_attack(cell, lab.workshop, QUIET)
         subject = subject_of(cell, attack.run, lab.workshop)
-        for name in in_order(cell):
+        for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
         return cell, list(subject.before["membership"].findings), attack.tables()
 

@@ -29,12 +29,12 @@ def asked(*words: str) -> paper.AskedItems:
 class TestNames:
     def test_tables_come_first_and_by_their_numbers(self) -> None:
         numbers = [f"table{i}" for i in (2, 3, 4, 6, 7, 8, 9, 10, 11)] + [f"figure{i}" for i in range(2, 7)]
-        assert papers.named("dpfpl") == [f"dpfpl:{item}" for item in numbers]
+        assert papers.item_names("dpfpl") == [f"dpfpl:{item}" for item in numbers]
 
     def test_one_all_of_a_paper_and_all(self) -> None:
-        assert papers.named("fedrand:table4") == ["fedrand:table4"]
-        assert papers.named("dp2fl") == [f"dp2fl:table{i}" for i in range(1, 5)]
-        assert papers.named("all") == NAMES
+        assert papers.item_names("fedrand:table4") == ["fedrand:table4"]
+        assert papers.item_names("dp2fl") == [f"dp2fl:table{i}" for i in range(1, 5)]
+        assert papers.item_names("all") == NAMES
 
     def test_the_list_names_each_with_what_it_shows(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["--paper", "list"]) == exits.DONE
@@ -95,7 +95,7 @@ class TestSeveral:
         self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert cli.main(["--paper", "secfpp", "--quiet", "--out", str(tmp_path)]) == exits.DONE
-        assert drawn == papers.named("secfpp")
+        assert drawn == papers.item_names("secfpp")
         page = (tmp_path / "papers" / "secfpp.html").read_text()
         table = pd.read_csv(tmp_path / "papers" / "secfpp.csv")
         assert table.item.tolist() == drawn
@@ -107,9 +107,9 @@ class TestSeveral:
         self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert cli.main(["--paper", "all", "--quiet", "--out", str(tmp_path)]) == exits.FAILED
-        assert drawn == papers.named("all")
+        assert drawn == papers.item_names("all")
         table = pd.read_csv(tmp_path / "papers" / "all.csv").set_index("item")
-        assert table.why.notna().sum() == len(papers.named("dp2fl"))
+        assert table.why.notna().sum() == len(papers.item_names("dp2fl"))
         assert "unexpected RuntimeError: a <bad> day" in table.why["dp2fl:table1"]
         page = (tmp_path / "papers" / "all.html").read_text()
         assert "a &lt;bad&gt; day" in page
@@ -119,8 +119,8 @@ class TestSeveral:
         done = [DrawnItem("secfpp:table1", 1.0, tmp_path / "papers" / "x" / "index.html", "τ")]
         page = papers.write_index("secfpp", done, tmp_path)
         text = re.sub(r"<[^>]+>", " ", html.unescape(page.read_text()))
-        assert text.count("not run yet") == len(papers.named("secfpp")) - 1
-        assert f"1 of {len(papers.named('secfpp'))} items" in text
+        assert text.count("not run yet") == len(papers.item_names("secfpp")) - 1
+        assert f"1 of {len(papers.item_names('secfpp'))} items" in text
 
     def test_a_dry_run_says_each_as_soon_as_it_is_known(
         self, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -351,7 +351,7 @@ def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
     assert 20 <= len(figure.summary) <= 160
     assert re.fullmatch(r"(Table|Figure) \d+", number := figure.title.removeprefix(f"{figure.paper}, "))
     assert number.replace(" ", "").lower() == name.partition(":")[2]
-    assert {FIGURES[other].paper for other in papers.named(name.partition(":")[0])} == {figure.paper}
+    assert {FIGURES[other].paper for other in papers.item_names(name.partition(":")[0])} == {figure.paper}
     assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listing.listing(), re.MULTILINE)
     assert (figure.preset is None) == (not figure.tasks)
     assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())

@@ -137,7 +137,7 @@ def _compare(asked: compare_runs.Asked) -> int:
 
     progress = Progress(quiet=asked.quiet)
     if asked.dry_run:
-        print(runs_on_disk.described(asked.out, asked.across, progress))
+        print(runs_on_disk.describe(asked.out, asked.across, progress))
         return exits.DONE
     found = runs_on_disk.compare(asked.out, asked.across, progress)
     for sentence in found.sentences:

@@ -59,7 +59,7 @@ def read(words: Sequence[str], plan: Read) -> AskedItems | None:
         if len(words) > 2:
             raise InputError("--paper list: stands alone; leave out the other words")
         return AskedItems(LIST, {}, Path(), quiet=False, dry_run=False)
-    names = papers.named(chosen.paper)
+    names = papers.item_names(chosen.paper)
     if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not papers.find(chosen.paper).preset):
         _help(chosen.paper)  # that of an item that is trained has the flags of its methods
     place, trained = _place(others)

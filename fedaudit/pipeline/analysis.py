@@ -16,7 +16,7 @@ from fedaudit.pipeline import on_shares
 from fedaudit.pipeline.attacks import under_attack
 from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, transcript_of
-from fedaudit.pipeline.newcomers import newcomers
+from fedaudit.pipeline.newcomers import newcomer_accuracies
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -48,10 +48,10 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     train_all([cell], workshop, progress)
     attack = under_attack(cell, workshop, progress) if cell.plan.attacks else None
     run = attack.run if attack else None
-    accuracies = newcomers(cell, folder, workshop, progress)
+    accuracies = newcomer_accuracies(cell, folder, workshop, progress)
     with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attack is not None)) as advance:
         subject = dataclasses.replace(subject_of(cell, run, workshop), newcomers=accuracies)
-        for name in in_order(cell):
+        for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
             advance()
         tables = {}
@@ -93,7 +93,7 @@ def _coins(client: Client) -> dict[str, bool]:
     return {r.id: bool(used) for r, used in zip(client.canaries, client.canary_included, strict=True)}
 
 
-def in_order(cell: Cell) -> list[str]:
+def sort_audits(cell: Cell) -> list[str]:
     """The names of a cell's audits, each behind those that its file names (`Facts.after`)."""
     audits = cell.plan.audits
     needed = {name: [before for before in AUDITS[name].facts.after if before in audits] for name in audits}

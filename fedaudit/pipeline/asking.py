@@ -57,7 +57,7 @@ class Desk:
         key, bench = ("messages", view.threat_model, view.folder), self.bench
         return self.cached(key, lambda: self.kind.messages(view, self.method, bench.learner, bench.candidates))
 
-    def shadows(self, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowData:
+    def shadows(self, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowModels:
         """The finished shadow models of a target client, read once."""
         key = "shadows", recipe.folder, client
         return self.cached(key, lambda: shadows_of(self.bench, recipe, client))
@@ -234,7 +234,7 @@ def _norms(desk: Desk, models: Sequence[State], records: Sequence[str], with_nor
     return norms
 
 
-def _sequences(desk: Desk, shadows: shadow_models.ShadowData, records: Sequence[str]) -> Floats:
+def _sequences(desk: Desk, shadows: shadow_models.ShadowModels, records: Sequence[str]) -> Floats:
     """Confidences [S, T, n] of S shadows' released models after T rounds; see `Knowledge.sequence`."""
     learner = desk.bench.learner
     public = public_records(desk.kind.public_records(learner, records))

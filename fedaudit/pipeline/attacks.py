@@ -20,7 +20,7 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.inquiries import Asking, asking_of
 from fedaudit.pipeline.inquiry import Inquiry, answers_of
-from fedaudit.pipeline.permitted import refused
+from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
@@ -49,7 +49,7 @@ class UnderAttack:
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables that a report shows beside the findings, by name; empty ones are left out."""
         cell, run, asking = self.cell, self.run, self.asking
-        tables = {"refused": refused(cell)}
+        tables = {"refused": refused_table(cell)}
         if run is not None:
             tables |= evidence(run, self.federation.records, confidence=cell.plan.confidence)
             if words := self._tokens([*panels(tables).values()]):
@@ -88,7 +88,7 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
     asking = asking_of(cell, federation)
-    question_sets = asking.asked(lambda: workshop.attackers, progress)
+    question_sets = asking.answer_all(lambda: workshop.attackers, progress)
     jobs = scoring_jobs(asking, question_sets)
     parts = list[tuple[ModelKey, Tables]]()
     with progress.stage(f"attacks on {len(cell.targets)} clients of {cell.method}", len(jobs)) as advance:

@@ -30,7 +30,7 @@ class Collected:
 
 
 @undisturbed()
-def collected(out: Path) -> Collected:
+def collect(out: Path) -> Collected:
     """Read all finished reports under `out`. A report that cannot be read is left out, with a warning.
 
     InputError: there is no such folder, or no report in it can be read.

@@ -34,7 +34,7 @@ from fedaudit.pipeline.asking import (
 )  # fmt: skip
 from fedaudit.pipeline.inquiry import Inquiry
 from fedaudit.pipeline.methods import method_of, transcript_of
-from fedaudit.pipeline.permitted import running
+from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
 from fedaudit.pipeline.targets import targets_of
@@ -110,7 +110,7 @@ class Asking:
         """Records of another distribution; empty where the task has none."""
         return next((target.candidates for target in self.targets if target.client is None), ())
 
-    def asked(self, attackers: Callable[[], Attackers], progress: Progress) -> list[Inquiry]:
+    def answer_all(self, attackers: Callable[[], Attackers], progress: Progress) -> list[Inquiry]:
         """Answer all questions about all targets; returns them, a set per target, adversary and attacked model.
         `attackers` starts the workers if any answer is missing. InputError: a parameter of an attack does not fit the
         records."""
@@ -121,7 +121,7 @@ class Asking:
         self.kind.check([params for attacks in self.attacks.values() for params in attacks.values()], records)
         for source in self.sources:
             for question in self.rebuilds(source):
-                source.rebuilt[question.view.threat_model] = rebuilt(question)
+                source.rebuilt[question.view.threat_model] = read_rebuilt(question)
         question_sets = [question_set for target in self.targets for question_set in self.inquiries(target)]
         curves = [question for target in self.targets for _, question in self.curve(target)]
         self.ask([*(q for one in question_sets for q in one.questions()), *curves], attackers, progress)
@@ -312,7 +312,7 @@ def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
         "method": method_of(cell, federation.sizes) if cell.variant else None,
         "folder": cell.answers_folder,
         "targets": targets_of(cell, federation),
-        "attacks": running(cell),
+        "attacks": permitted_attacks(cell),
         "adversary": cell.plan.adversary,
         "candidates": [client.candidates for client in federation.clients],
         "recipe": (recipe := recipe_of(cell, federation)),
@@ -320,7 +320,7 @@ def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
     }
 
 
-def rebuilt(question: AskRebuilt) -> list[Rebuilt]:
+def read_rebuilt(question: AskRebuilt) -> list[Rebuilt]:
     """Every client as the server rebuilt it, read from the answer; one without an answer "never sent anything"."""
     states: dict[int, State] = {}
     for name, array in question.read("clients").items():

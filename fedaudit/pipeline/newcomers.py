@@ -25,7 +25,7 @@ PERSONAL = "personal"  # instead of a start: the old clients' models on the newc
 Job = tuple[Method[Any], Transcript, str, NDArray[np.float64]]
 
 
-def newcomers(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> pd.DataFrame | None:
+def newcomer_accuracies(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> pd.DataFrame | None:
     """Accuracies in percent, a row each, with `COLUMNS`; None without newcomers. Tables in `folder` are not computed
     again.
 
@@ -43,7 +43,7 @@ def newcomers(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
     if todo:
         executor, jobs = workshop.executor, [(method, transcript, name, weights) for name in todo]
         with progress.stage(f"newcomers of {cell.method}", len(todo)) as advance:
-            for name, rows in zip(todo, executor.map(measured, jobs), strict=True):
+            for name, rows in zip(todo, executor.map(measure, jobs), strict=True):
                 folder.write_table(_file(name), pd.DataFrame(rows, columns=COLUMNS))
                 advance()
     return pd.concat([folder.read_table(_file(name)) for name in names], ignore_index=True)
@@ -53,7 +53,7 @@ def _file(name: str) -> str:
     return f"newcomers-{name}.parquet"
 
 
-def measured(bench: Bench, job: Job) -> list[tuple[str, str, str, str, float]]:
+def measure(bench: Bench, job: Job) -> list[tuple[str, str, str, str, float]]:
     """In a worker: the rows of one start. A job is (method, transcript, start, weights [clients, test records])."""
     method, transcript, name, weights = job
     present, clients = transcript.schedule.present, [client_name(k) for k in range(len(weights))]

@@ -41,15 +41,15 @@ def tables(cell: Cell) -> dict[str, pd.DataFrame]:
     transcript = transcript_of(cell)
     entries = transcript.broadcast(0)["p_0"].numel()
     protocol: Protocol = method_of(cell, ()).protocol(cell.plan.clients, entries=entries)  # type: ignore[attr-defined]
-    by_name = {"revealed": revealed(transcript), "sent": sent(transcript)}
+    by_name = {"revealed": revealed_table(transcript), "sent": sent_table(transcript)}
     if any(transcript.asked(r) for r in range(transcript.schedule.rounds)):
-        by_name["located"] = located(transcript, protocol)
-        by_name["distance_information"] = informed(transcript, protocol)
-    by_name["colluding"] = colluding(transcript, protocol)
+        by_name["located"] = located_table(transcript, protocol)
+        by_name["distance_information"] = information_table(transcript, protocol)
+    by_name["colluding"] = colluding_table(transcript, protocol)
     return by_name
 
 
-def revealed(transcript: Transcript) -> pd.DataFrame:
+def revealed_table(transcript: Transcript) -> pd.DataFrame:
     """A row per round, columns `REVEALED`: how many distances and sums the server decoded, and which clients were
     absent or wrong."""
     rows = []
@@ -63,7 +63,7 @@ def revealed(transcript: Transcript) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=REVEALED)
 
 
-def sent(transcript: Transcript) -> pd.DataFrame:
+def sent_table(transcript: Transcript) -> pd.DataFrame:
     """A row per round and client, columns `SENT`: bytes of the shares and masks that it dealt, and of its answers."""
     rows = []
     for r in range(transcript.schedule.rounds):
@@ -74,7 +74,7 @@ def sent(transcript: Transcript) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=SENT)
 
 
-def colluding(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+def colluding_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """How well m colluding users recover the other users' last prompts and gradients from their shares: a row per m
     from t (the number that the protocol tolerates) on, columns `COLLUDING`. `right` is the share of exact entries."""
     rounds, n, t = transcript.schedule.rounds, protocol.users, protocol.tolerance.colluders
@@ -94,7 +94,7 @@ def colluding(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLLUDING)
 
 
-def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """How well the server reconstructs users from all distances up to a round: a row per round, columns `LOCATED`.
 
     Errors: `pairs_error` of distances between users, `slices_error` of these slice by slice (NaN where slices are not
@@ -133,7 +133,7 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=LOCATED)
 
 
-def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+def information_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """Mutual information, in bits, between a distance and the length of a client's vector: SecFPP's MI(P; D²), measured
     on what a run revealed. A row for centres that the client belongs to ("own") and for others, columns `INFORMED`; a
     row is missing with fewer than `LEAST` points.

@@ -22,15 +22,15 @@ from reports.runs import entries
 def write_page(evidence: Sequence[Evidence], folder: Folder, each: Each, across: Across = NO_AUDITS) -> None:
     """Write the report of a plan's cells to `folder`. `each` maps a function over jobs, in the workers if there are
     any; `across` are the parameters of the audits that compare runs, by name."""
-    build(evidence, folder.write, each=each, across=compared([audited(e) for e in evidence], across))
+    build(evidence, folder.write, each=each, across=compare_all([audited_run(e) for e in evidence], across))
 
 
-def compared(runs: Sequence[AuditedRun], across: Across) -> dict[str, Compared]:
+def compare_all(runs: Sequence[AuditedRun], across: Across) -> dict[str, Compared]:
     """Run the audits that compare runs (`across`: parameters by name); returns their results by name."""
     return {name: AUDITS[name].load()(runs, AUDITS[name].own(params)) for name, params in across.items()}
 
 
-def audited(e: Evidence) -> AuditedRun:
+def audited_run(e: Evidence) -> AuditedRun:
     """A run's evidence in the form that audits across runs take."""
     return AuditedRun(e.key, e.method, e.seed, entries(e.setting), e.findings, e.tables)
 

@@ -94,7 +94,7 @@ def papers() -> list[str]:
     return list(dict.fromkeys(name.partition(":")[0] for name in items()))
 
 
-def named(text: str) -> list[str]:
+def item_names(text: str) -> list[str]:
     """The items' names for a name of the command line: of one item, of a paper (its items), or `ALL`. InputError: there
     is no such name; the message lists all."""
     if text == ALL or text in papers():
@@ -132,11 +132,11 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
 
 
 def write_index(name_or_paper: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
-    """Write the index of all items of a command-line name (see `named`) as page and CSV; items that are not in `drawn`
-    stand there as not run yet. Returns the page's path."""
+    """Write the index of all items of a command-line name (see `item_names`) as page and CSV; items that are not in
+    `drawn` stand there as not run yet. Returns the page's path."""
     from reports.paper_index import rendered
 
-    names = named(name_or_paper)
+    names = item_names(name_or_paper)
     folder = claim(out / FOLDER).path
     done = {one.name: one for one in drawn}
     rows = [

@@ -15,7 +15,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, inside, key_of, undisturbed
 from fedaudit.pipeline import keys
-from fedaudit.pipeline.collected import collected
+from fedaudit.pipeline.collected import collect
 from fedaudit.pipeline.finished import finish, intact
 from fedaudit.pipeline.keys import Across
 
@@ -35,12 +35,12 @@ class ComparedOnDisk:
 def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     """Run the audits `across` (parameters by name) on all runs under `out`, and write their page. InputError: there is
     nothing to compare."""
-    from fedaudit.pipeline.page import compared
+    from fedaudit.pipeline.page import compare_all
     from reports.comparison import build
 
     runs = read(out, progress.say)
     _check(out, runs, across)
-    results = compared(runs, across)
+    results = compare_all(runs, across)
     if all(one.empty for one in results.values()):
         raise InputError(f"--audit {','.join(results)}: {'; '.join(one.empty for one in results.values())}")
     description = keys.page_of([run.key for run in runs], keys.COMPARISON, across=across)
@@ -53,7 +53,7 @@ def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     return ComparedOnDisk(folder.path / "index.html", [s for one in results.values() for s in one.sentences])
 
 
-def described(out: Path, across: Across, progress: Progress) -> str:
+def describe(out: Path, across: Across, progress: Progress) -> str:
     """One sentence for `--dry-run`: how many runs `compare` would look at."""
     runs = read(out, progress.say)
     _check(out, runs, across)
@@ -63,10 +63,10 @@ def described(out: Path, across: Across, progress: Progress) -> str:
 def read(out: Path, say: Callable[[str], None]) -> list[AuditedRun]:
     """The runs of all finished reports under `out`, sorted by when their analyses were written. Tables are read when
     first used; those of a deleted analysis are missing. `say` names reports that cannot be read. InputError as
-    `collected`."""
+    `collect`."""
     with warnings.catch_warnings(record=True) as left_out:
         warnings.simplefilter("always")
-        collection = collected(out)
+        collection = collect(out)
     for one in left_out:
         say(str(one.message))
     findings: dict[str, list[dict[str, Any]]] = {}

@@ -52,7 +52,7 @@ SEQUENCE = 20  # rounds, at most, after which the shadows' broadcasts are kept
 
 
 @dataclass(frozen=True)
-class ShadowData:
+class ShadowModels:
     """The S finished shadow models of one target."""
 
     member: NDArray[np.bool_]  # [S, n], which of the target's candidates each was trained on
@@ -283,7 +283,7 @@ def _shift(upload: State, sent: State, server: State) -> State:
 def shadows_of(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int,
     parts: Mapping[range, Folder], *, seed: int,
-) -> ShadowData:  # fmt: skip
+) -> ShadowModels:  # fmt: skip
     """Read the finished shadows of a target client; `parts` are the folders of all of them, by their numbers."""
     shadows = range(sum(map(len, parts)))
     name = _file(others[0].schedule.rounds)
@@ -298,7 +298,7 @@ def shadows_of(
     states = zip(public, final.servers, final.owns, strict=True)
     personal = [method.model(p | method.broadcast(s) | private) for p, s, private in states]
     by_round = [released(sent) for sent in final.sent.values()]
-    return ShadowData(
+    return ShadowModels(
         member, trajectories, [method.model(start) for start in public], personal, released(final.servers),
         [*zip(*by_round, strict=True)],
     )  # fmt: skip
@@ -306,7 +306,7 @@ def shadows_of(
 
 def shadows_of_federations(
     bench: AttackBench, method: Method[Any], federations: Sequence[Transcript], client: int, *, seed: int
-) -> ShadowData:
+) -> ShadowModels:
     """The shadows of a target client where whole federations are simulated: this client in each of them."""
     member = np.concatenate(
         [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
@@ -318,7 +318,7 @@ def shadows_of_federations(
 
     rounds = federations[0].schedule.rounds
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
-    return ShadowData(
+    return ShadowModels(
         member, np.arange(len(federations)), [broadcast(one, 0) for one in federations], personal,
         [broadcast(one, rounds) for one in federations], [[broadcast(one, r) for r in kept] for one in federations],
     )  # fmt: skip

@@ -173,7 +173,7 @@ def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) 
             finish(folder)
 
 
-def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowData:
+def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowModels:
     """Read the finished shadows of a target client."""
     if recipe.whole:
         return shadow_models.shadows_of_federations(bench, recipe.method, recipe.others, client, seed=recipe.seed)

@@ -50,7 +50,7 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
     executor, plan = workshop.executor, cells[0].plan
     if not plan.trained.together:
         for training in trainings:
-            carry_out(training, executor, say=progress.say, stage=progress.stage)
+            run_training(training, executor, say=progress.say, stage=progress.stage)
         return before
     rounds = blocks(plan.rounds)
     with progress.stage(f"training {len(todo)} of {len(cells)} runs", len(todo) * len(rounds)) as advance:
@@ -77,7 +77,7 @@ def blocks(rounds: int) -> list[int]:
     return [*range(BLOCK, rounds, BLOCK), rounds]
 
 
-def carry_out(
+def run_training(
     training: Training, executor: Executor[Bench], *, say: Callable[[str], None], stage: Stage, until: int | None = None
 ) -> None:
     """Train in the training's folder until `until` rounds are done (None: all), continuing from what is there; after
@@ -110,4 +110,4 @@ def train_block(bench: Bench, job: tuple[Training, int, bool]) -> None:
     """In a worker: continue a training by itself. A job is (training, rounds to train up to, quiet)."""
     training, until, quiet = job
     with Executor(lambda: bench) as executor:
-        carry_out(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)
+        run_training(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)
