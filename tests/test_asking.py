@@ -195,7 +195,7 @@ def test_no_file_of_the_pipeline_names_a_kind_of_records() -> None:
 
 def test_no_answer_knows_an_attack() -> None:
     """A changed or a new attack asks nothing again: what asking reaches is in the key of the answers."""
-    reached = closure.closure("fedaudit.pipeline.asking")
+    reached = closure.closure("fedaudit.pipeline.questions")
     attacks = Path(closure.source_file("attacks") or "").parent
     own = {f"attacks/{path.name}" for path in attacks.glob("*.py") if "class Params" in path.read_text()}
     assert own & set(reached) == set()

@@ -21,7 +21,11 @@ from attacks.messages.rebuild import Rebuilt
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models
-from fedaudit.pipeline.asking import (
+from fedaudit.pipeline.inquiry import Inquiry
+from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.permitted import permitted_attacks
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.questions import (
     Ask,
     AskDrawn,
     AskModel,
@@ -32,10 +36,6 @@ from fedaudit.pipeline.asking import (
     AskVectors,
     answer_questions,
 )  # fmt: skip
-from fedaudit.pipeline.inquiry import Inquiry
-from fedaudit.pipeline.methods import method_of, transcript_of
-from fedaudit.pipeline.permitted import permitted_attacks
-from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
 from fedaudit.pipeline.targets import targets_of
 from fedaudit.pipeline.workers import Attackers

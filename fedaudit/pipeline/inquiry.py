@@ -11,7 +11,7 @@ import numpy as np
 from attacks.answers import Arrays, PublicRecords, public_records
 from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
-from fedaudit.pipeline.asking import Ask, AskDrawn, AskModel, AskRecords, AskRound, AskShadows, AskVectors
+from fedaudit.pipeline.questions import Ask, AskDrawn, AskModel, AskRecords, AskRound, AskShadows, AskVectors
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def bank_modules(cell: Cell) -> tuple[str, ...]:
     return *training_modules(cell), "fedaudit.pipeline.shadow_trainings", "attacks.settings"
 
 
-ASKING = "fedaudit.pipeline.asking"
+ASKING = "fedaudit.pipeline.questions"
 
 
 def answers(cell: Cell) -> dict[str, Any]:
