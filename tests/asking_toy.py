@@ -16,7 +16,7 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
 from fedaudit.pipeline.inquiries import Asking
-from fedaudit.pipeline.inquiry import Inquiry
+from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.scoring import Tables, score
 from fedaudit.pipeline.workers import Attackers
 

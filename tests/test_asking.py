@@ -167,7 +167,9 @@ def imported_names(path: Path) -> set[str]:
     return {alias.name for node in nodes for alias in node.names}
 
 
-@pytest.mark.parametrize("name", ["scoring", "attacks", "inquiry", "inquiries", "targets", "permitted", "analysis"])
+@pytest.mark.parametrize(
+    "name", ["scoring", "attacks", "question_set", "inquiries", "targets", "permitted", "analysis"]
+)
 def test_after_asking_nobody_has_a_model(name: str) -> None:
     assert not MODELS & imported_names(PIPELINE / f"{name}.py")
 

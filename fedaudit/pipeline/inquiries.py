@@ -21,10 +21,10 @@ from attacks.messages.rebuild import Rebuilt
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models
-from fedaudit.pipeline.inquiry import Inquiry
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
     Ask,
     AskDrawn,

@@ -20,7 +20,7 @@ from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.source import whose
 from fedaudit.machinery.executor import one_thread
-from fedaudit.pipeline.inquiry import Inquiry, answers_of
+from fedaudit.pipeline.question_set import Inquiry, answers_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
