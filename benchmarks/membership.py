@@ -30,8 +30,8 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import shadow_models
-from fedaudit.pipeline.inquiries import asking_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_plan import asking_of
 from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench

@@ -29,9 +29,9 @@ from audits.statistics.stratified import stratified_auroc
 from audits.utility import accuracies
 from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.inquiries import Asking, asking_of
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
+from fedaudit.pipeline.question_plan import Asking, asking_of
 from fedaudit.pipeline.question_set import answers_of
 from fedaudit.pipeline.targets import trained_on
 from fedaudit.pipeline.trainings import train_all

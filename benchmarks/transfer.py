@@ -26,7 +26,7 @@ from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
-from fedaudit.pipeline.inquiries import asking_of
+from fedaudit.pipeline.question_plan import asking_of
 from fedaudit.pipeline.scoring import score
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all

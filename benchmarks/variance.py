@@ -21,7 +21,7 @@ from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import likelihood_ratios
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.inquiries import asking_of
+from fedaudit.pipeline.question_plan import asking_of
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop

@@ -15,7 +15,7 @@ from attacks.settings import Adversary
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
-from fedaudit.pipeline.inquiries import Asking
+from fedaudit.pipeline.question_plan import Asking
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.scoring import Tables, score
 from fedaudit.pipeline.workers import Attackers

@@ -18,7 +18,7 @@ from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import under_attack
-from fedaudit.pipeline.inquiries import asking_of, read_rebuilt
+from fedaudit.pipeline.question_plan import asking_of, read_rebuilt
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.workers import Workshop, federation_of
 

@@ -32,9 +32,9 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline import permitted, shadow_models, targets
 from fedaudit.pipeline.analysis import audit, sort_audits, subject_of
 from fedaudit.pipeline.attacks import scoring_jobs, under_attack
-from fedaudit.pipeline.inquiries import Asking, asking_of
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_plan import Asking, asking_of
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop

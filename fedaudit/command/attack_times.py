@@ -22,9 +22,9 @@ from attacks.messages.rebuild import Rebuilt
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.pipeline.inquiries import Asking, parts_of
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_plan import Asking, parts_of
 from fedaudit.pipeline.questions import Ask, AskModel, AskRound, Desk, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe

@@ -18,9 +18,9 @@ from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.inquiries import Asking, asking_of
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_plan import Asking, asking_of
 from fedaudit.pipeline.question_set import Inquiry, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
