@@ -25,7 +25,7 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_plan import Asking, parts_of
-from fedaudit.pipeline.questions import Ask, AskModel, AskRound, Desk, merged
+from fedaudit.pipeline.questions import AskModel, AskRound, Desk, StoredQuestion, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
@@ -70,9 +70,9 @@ class Forecast(Asking):
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
         return "-".join(map(str, place[1:]))
 
-    def questions(self) -> list[Ask]:
+    def questions(self) -> list[StoredQuestion]:
         """All of them."""
-        found: list[Ask] = []
+        found: list[StoredQuestion] = []
         for source in self.sources:
             for question in self.rebuilds(source):
                 found.append(question)
@@ -170,7 +170,7 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
         )  # fmt: skip
 
 
-def _seconds(question: Ask, desk: Desk) -> float:
+def _seconds(question: StoredQuestion, desk: Desk) -> float:
     """Of an answer, and of what an attack solves in it."""
     started = time.perf_counter()
     if solved := question.ask(desk).get("solved"):

@@ -26,7 +26,6 @@ from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
-    Ask,
     AskDrawn,
     AskModel,
     AskRebuilt,
@@ -34,6 +33,7 @@ from fedaudit.pipeline.questions import (
     AskRound,
     AskShadows,
     AskVectors,
+    StoredQuestion,
     answer_questions,
 )  # fmt: skip
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
@@ -127,7 +127,7 @@ class Asking:
         self.ask([*(q for one in question_sets for q in one.questions()), *curves], attackers, progress)
         return question_sets
 
-    def ask(self, questions: Sequence[Ask], attackers: Callable[[], Attackers], progress: Progress) -> None:
+    def ask(self, questions: Sequence[StoredQuestion], attackers: Callable[[], Attackers], progress: Progress) -> None:
         """Compute and write the answers that are not on disk."""
         answer_questions(questions, self.states, self.records, self.method, attackers, progress)
 

@@ -11,7 +11,7 @@ import numpy as np
 from attacks.answers import Arrays, PublicRecords, public_records
 from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
-from fedaudit.pipeline.questions import Ask, AskDrawn, AskModel, AskRecords, AskRound, AskShadows, AskVectors
+from fedaudit.pipeline.questions import AskDrawn, AskModel, AskRecords, AskRound, AskShadows, AskVectors, StoredQuestion
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Inquiry:
     twin: Inquiry | None = None  # the model's counterpart in a simulated federation that drew its members anew
     drawn: AskDrawn | None = None  # which members the twin federation drew
 
-    def questions(self) -> Iterator[Ask]:
+    def questions(self) -> Iterator[StoredQuestion]:
         """All questions, those about the twin included."""
         single = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
         yield from (question for question in single if question is not None)

@@ -68,7 +68,7 @@ _CACHE: weakref.WeakKeyDictionary[Any, collections.OrderedDict[tuple[object, ...
 
 
 @dataclass(frozen=True)
-class Ask:
+class StoredQuestion:
     """A question to models. Each part of its answer is one file of named arrays in `folder`."""
 
     folder: Path
@@ -100,7 +100,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class AskRecords(Ask):
+class AskRecords(StoredQuestion):
     """Asks for public facts of some records: whatever can be computed without a trained model. One part, `public`."""
 
     records: Sequence[str]
@@ -114,7 +114,7 @@ class AskRecords(Ask):
 
 
 @dataclass(frozen=True)
-class AskModel(Ask):
+class AskModel(StoredQuestion):
     """Asks for a model's outputs on some records [n]. Parts: one per arithmetic (such as `exact`), and `norms` of each
     record's gradient."""
 
@@ -141,7 +141,7 @@ class AskModel(Ask):
 
 
 @dataclass(frozen=True)
-class AskRebuilt(Ask):
+class AskRebuilt(StoredQuestion):
     """Asks for every client's model as a server rebuilds it by replaying all messages. Its one part, `clients`, holds
     arrays named "client/tensor", with the round of the client's last message as "client/seen". A client that cannot
     be rebuilt is left out."""
@@ -163,7 +163,7 @@ class AskRebuilt(Ask):
 
 
 @dataclass(frozen=True)
-class AskRound(Ask):
+class AskRound(StoredQuestion):
     """Asks the messages of one round about a target's records. Parts as in `attacks.asked.base.Messages.round`."""
 
     view: View
@@ -188,7 +188,7 @@ class AskRound(Ask):
 
 
 @dataclass(frozen=True)
-class AskShadows(Ask):
+class AskShadows(StoredQuestion):
     """Asks the S shadow models of a target for their outputs on its records [n]. Parts: one per arithmetic, each array
     with the axis S in front; `norms` of gradients [S, n], NaN beyond the first `with_norms` shadows; `sequence`
     [S, T, n], see `Knowledge.sequence`; `drawn`: which candidates each was trained on, `member` [S, candidates], and
@@ -246,7 +246,7 @@ def _sequences(desk: Desk, shadows: shadow_models.ShadowModels, records: Sequenc
 
 
 @dataclass(frozen=True)
-class AskVectors(Ask):
+class AskVectors(StoredQuestion):
     """Asks how far training has moved a model along each record's descent direction. Its one part, `projections`, has
     `moved` [n] of the attacked model, `still` [n] of the public start, and `shadows` [S, n]. Directions are taken at
     the public start plus the shadows' mean change."""
@@ -284,7 +284,7 @@ class AskVectors(Ask):
 
 
 @dataclass(frozen=True)
-class AskDrawn(Ask):
+class AskDrawn(StoredQuestion):
     """Asks which of a target's candidates [n] the twin federation was trained on: `member` of its one part, `drawn`.
     The twin is the federation that the adversary simulates for comparison (`ShadowRecipe.twin`)."""
 
@@ -305,15 +305,15 @@ class AskDrawn(Ask):
         return {"drawn": {"member": member}}
 
 
-def _answer(bench: AttackBench, job: tuple[str, Method[Any] | None, Ask]) -> dict[str, Arrays]:
+def _answer(bench: AttackBench, job: tuple[str, Method[Any] | None, StoredQuestion]) -> dict[str, Arrays]:
     """In a worker: compute the answer of a question. A job is (kind of records, method, question)."""
     kind, method, question = job
     return question.ask(Desk(KINDS[kind], method, bench))
 
 
-def merged(questions: Iterable[Ask]) -> list[Ask]:
+def merged(questions: Iterable[StoredQuestion]) -> list[StoredQuestion]:
     """The questions without repetition: those of one folder and name become one with the parts of all."""
-    by_file: dict[tuple[Path, str], Ask] = {}
+    by_file: dict[tuple[Path, str], StoredQuestion] = {}
     for question in questions:
         first = by_file.setdefault((question.folder, question.name), question)
         parts = tuple(dict.fromkeys((*first.parts, *question.parts)))
@@ -321,14 +321,14 @@ def merged(questions: Iterable[Ask]) -> list[Ask]:
     return list(by_file.values())
 
 
-def _unanswered(questions: Iterable[Ask], usable: Callable[[Path, str], bool]) -> list[Ask]:
+def _unanswered(questions: Iterable[StoredQuestion], usable: Callable[[Path, str], bool]) -> list[StoredQuestion]:
     """The merged questions that lack a part on disk, with the lacking parts only; `usable(folder, file)` looks."""
     lacking = ((q, tuple(p for p in q.parts if not usable(q.folder, q.file(p)))) for q in merged(questions))
     return [replace(question, parts=parts) for question, parts in lacking if parts]
 
 
 def answer_questions(
-    questions: Iterable[Ask], states: Mapping[str, Callable[[], State]], kind: str, method: Method[Any] | None,
+    questions: Iterable[StoredQuestion], states: Mapping[str, Callable[[], State]], kind: str, method: Method[Any] | None,
     attackers: Callable[[], Attackers], progress: Progress,
 ) -> None:  # fmt: skip
     """Compute and write the answers that are not on disk. `states` reads weights by their digest; `attackers` starts
@@ -351,7 +351,7 @@ def answer_questions(
                 advance()
 
 
-def _with_weights(question: Ask, states: Mapping[str, Callable[[], State]]) -> Ask:
+def _with_weights(question: StoredQuestion, states: Mapping[str, Callable[[], State]]) -> StoredQuestion:
     """The question with the weights it is about, for a worker; without any, as it is."""
     if isinstance(question, AskModel | AskVectors):
         return replace(question, states=tuple(pack(states[digest]()) for digest in question.weights))
