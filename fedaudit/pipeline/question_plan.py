@@ -29,10 +29,10 @@ from fedaudit.pipeline.questions import (
     AskDrawn,
     AskModel,
     AskRebuilt,
-    AskRecords,
     AskRound,
     AskShadows,
     AskVectors,
+    RecordQuestion,
     StoredQuestion,
     answer_questions,
 )  # fmt: skip
@@ -240,9 +240,9 @@ class Asking:
         weights = model.weights[0], start.weights[0]
         return {"shadows": shadows, "vectors": AskVectors(self.training.folder, ("projections",), shadows, weights)}
 
-    def public(self, source: ObservedRun, records: Sequence[str]) -> AskRecords:
+    def public(self, source: ObservedRun, records: Sequence[str]) -> RecordQuestion:
         """The question for public facts of some records; its answer lies with those of `source`."""
-        return AskRecords(source.folder, ("public",), records)
+        return RecordQuestion(source.folder, ("public",), records)
 
     def curve(self, target: Target) -> list[tuple[int, AskModel]]:
         """Questions to a client's true models, as (rounds that have passed, question), at most `CURVE` after the start:

@@ -11,7 +11,15 @@ import numpy as np
 from attacks.answers import Arrays, PublicRecords, public_records
 from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
-from fedaudit.pipeline.questions import AskDrawn, AskModel, AskRecords, AskRound, AskShadows, AskVectors, StoredQuestion
+from fedaudit.pipeline.questions import (
+    AskDrawn,
+    AskModel,
+    AskRound,
+    AskShadows,
+    AskVectors,
+    RecordQuestion,
+    StoredQuestion,
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Inquiry:
     target: Target
     records: Sequence[str]
     clients: int  # of the federation
-    public: AskRecords
+    public: RecordQuestion
     model: AskModel
     base: AskModel  # the public start
     over_rounds: bool  # whether attacks on several rounds look at it too

@@ -100,7 +100,7 @@ class StoredQuestion:
 
 
 @dataclass(frozen=True)
-class AskRecords(StoredQuestion):
+class RecordQuestion(StoredQuestion):
     """Asks for public facts of some records: whatever can be computed without a trained model. One part, `public`."""
 
     records: Sequence[str]
