@@ -25,7 +25,7 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_plan import Asking, parts_of
-from fedaudit.pipeline.questions import AskModel, AskRound, Desk, StoredQuestion, merged
+from fedaudit.pipeline.questions import AskRound, Desk, ModelQuestion, StoredQuestion, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
@@ -116,7 +116,7 @@ def timed(
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
     found = {
-        kind: _seconds(AskModel(Path(), part, ("",), target.records, (state,)), desk)
+        kind: _seconds(ModelQuestion(Path(), part, ("",), target.records, (state,)), desk)
         for kind, part in parts.items()
         if asked[kind]
     }

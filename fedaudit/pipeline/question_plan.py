@@ -27,11 +27,11 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskModel,
     AskRebuilt,
     AskRound,
     AskShadows,
     AskVectors,
+    ModelQuestion,
     RecordQuestion,
     StoredQuestion,
     answer_questions,
@@ -228,7 +228,7 @@ class Asking:
         return questions
 
     def _shadows(
-        self, attacked: Held, target: Target, wanted: Wanted, model: AskModel, start: AskModel
+        self, attacked: Held, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion
     ) -> dict[str, Any]:
         """Fields `shadows` and, if wanted, `vectors` of an `Inquiry`; {} where no shadow models fit the model."""
         if self.recipe is None or self.bank_folder is None or attacked.role is None:
@@ -244,7 +244,7 @@ class Asking:
         """The question for public facts of some records; its answer lies with those of `source`."""
         return RecordQuestion(source.folder, ("public",), records)
 
-    def curve(self, target: Target) -> list[tuple[int, AskModel]]:
+    def curve(self, target: Target) -> list[tuple[int, ModelQuestion]]:
         """Questions to a client's true models, as (rounds that have passed, question), at most `CURVE` after the start:
         for the report's loss curves, not for attacks. Empty where the kind of records has no curves."""
         if (k := target.client) is None or not self.kind.curves:
@@ -258,7 +258,7 @@ class Asking:
         ]
         return [(r, self._model(source, key, read, target.records, ("exact",))) for r, key, read in readers]
 
-    def _released(self, source: ObservedRun, view: View, client: int, r: int, records: Sequence[str]) -> AskModel:
+    def _released(self, source: ObservedRun, view: View, client: int, r: int, records: Sequence[str]) -> ModelQuestion:
         """The question to the released model after r rounds, as this adversary can put it together."""
 
         def read() -> State:
@@ -267,7 +267,7 @@ class Asking:
         key = view.gives("others' parts"), self._selector(client), r
         return self._model(source, key, read, records, ("exact",))
 
-    def _before(self, client: int, records: Sequence[str], arithmetics: tuple[str, ...]) -> AskModel | None:
+    def _before(self, client: int, records: Sequence[str], arithmetics: tuple[str, ...]) -> ModelQuestion | None:
         """The question to the released model before the client's first round: trained on other clients' records, not
         on its own. None if the client takes part in the first round or in none."""
         transcript = self.training.transcript
@@ -286,14 +286,14 @@ class Asking:
     def _model(
         self, source: ObservedRun, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
         parts: tuple[str, ...],
-    ) -> AskModel:  # fmt: skip
+    ) -> ModelQuestion:  # fmt: skip
         """The question to one model. `key` identifies it within its run; `read`, which reads its weights, is called
         once for their digest and later to answer."""
         place = source.folder, *key
         if place not in self._digests:
             self._digests[place] = self.digest(place, read)
             self.states[self._digests[place]] = read
-        return AskModel(source.folder, parts, (self._digests[place],), records)
+        return ModelQuestion(source.folder, parts, (self._digests[place],), records)
 
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
         """The name of a model's weights by content; `place` are its run's folder and what identifies it there."""

@@ -13,10 +13,10 @@ from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskModel,
     AskRound,
     AskShadows,
     AskVectors,
+    ModelQuestion,
     RecordQuestion,
     StoredQuestion,
 )
@@ -34,12 +34,12 @@ class Inquiry:
     records: Sequence[str]
     clients: int  # of the federation
     public: RecordQuestion
-    model: AskModel
-    base: AskModel  # the public start
+    model: ModelQuestion
+    base: ModelQuestion  # the public start
     over_rounds: bool  # whether attacks on several rounds look at it too
-    before: AskModel | None = None  # the released model before the target first took part
-    history: Sequence[AskModel] = ()  # as `Knowledge.history`
-    sequence: Sequence[AskModel] = ()  # as `Knowledge.sequence`
+    before: ModelQuestion | None = None  # the released model before the target first took part
+    history: Sequence[ModelQuestion] = ()  # as `Knowledge.history`
+    sequence: Sequence[ModelQuestion] = ()  # as `Knowledge.sequence`
     heard: Sequence[AskRound] = ()  # messages of rounds; empty where the adversary sees none
     solved: Sequence[AskRound] = ()  # the target's messages that are solved for their batches
     shadows: AskShadows | None = None
@@ -111,6 +111,6 @@ class Inquiry:
         return Rounds.of(self.client, self.clients, self.way, heard, solved)
 
 
-def answers_of(public: PublicRecords, question: AskModel) -> Any:
+def answers_of(public: PublicRecords, question: ModelQuestion) -> Any:
     """A model's outputs on the records, read from disk (`attacks.answers.ModelAnswers`)."""
     return public.answers({part: question.read(part) for part in question.parts if part != "norms"})

@@ -114,7 +114,7 @@ class RecordQuestion(StoredQuestion):
 
 
 @dataclass(frozen=True)
-class AskModel(StoredQuestion):
+class ModelQuestion(StoredQuestion):
     """Asks for a model's outputs on some records [n]. Parts: one per arithmetic (such as `exact`), and `norms` of each
     record's gradient."""
 
@@ -353,6 +353,6 @@ def answer_questions(
 
 def _with_weights(question: StoredQuestion, states: Mapping[str, Callable[[], State]]) -> StoredQuestion:
     """The question with the weights it is about, for a worker; without any, as it is."""
-    if isinstance(question, AskModel | AskVectors):
+    if isinstance(question, ModelQuestion | AskVectors):
         return replace(question, states=tuple(pack(states[digest]()) for digest in question.weights))
     return question
